@@ -1,0 +1,37 @@
+# make run and make test need nothing but Python 3.8 to 3.13 with venv, and a package registry; they set up VENV themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+.PHONY: run test test-all test-pythons lint bench clean
+
+run: $(VENV)/.ready-cpu
+	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
+
+test: $(VENV)/.ready-test
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+test-all: $(VENV)/.ready-test
+	$(VENV)/bin/python -m pytest -m 'not gpu' $(ARGS)
+
+test-pythons:
+	$(PYTHON) tools/test_pythons.py
+
+lint: $(VENV)/.ready-lint
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.ready-bench
+	$(VENV)/bin/python -m gluonlab.bench peers $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench host
+
+clean:
+	rm -rf $(VENV) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# A stamp for each set of extras: the second time there is nothing to install.
+$(VENV)/.ready-%: setup.py tools/make_venv.py
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) here: install Python 3.8 to 3.13, or name one: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) tools/make_venv.py $(VENV) cpu $(filter-out cpu,$*)
+	@touch $@

@@ -1,0 +1,55 @@
+"""Learn, run and measure multi-GPU training with MXNet Gluon.
+
+    python -m gluonlab.run --gpus 2
+
+or, from Python::
+
+    from gluonlab import TrainConfig, train
+    result = train(TrainConfig(gpus=2))
+
+Importing gluonlab is cheap and does not import MXNet; it arranges that MXNet, whenever it is imported from then on, finds
+what it needs on a machine of today (`gluonlab.engine`). Import gluonlab first.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
+from gluonlab import engine
+
+if TYPE_CHECKING:
+    from gluonlab.config import TrainConfig as TrainConfig
+    from gluonlab.data import Loader as Loader
+    from gluonlab.data import load_dataset as load_dataset
+    from gluonlab.devices import gpus as gpus
+    from gluonlab.kvstores import make_kvstore as make_kvstore
+    from gluonlab.models import get_model as get_model
+    from gluonlab.training.buckets import BucketedTrainer as BucketedTrainer
+    from gluonlab.training.loop import train as train
+
+__version__ = "0.1.0"
+
+# Loaded when first asked for: most of these import MXNet, which takes a second.
+_PUBLIC = {
+    "BucketedTrainer": "gluonlab.training.buckets",
+    "Loader": "gluonlab.data",
+    "TrainConfig": "gluonlab.config",
+    "get_model": "gluonlab.models",
+    "gpus": "gluonlab.devices",
+    "load_dataset": "gluonlab.data",
+    "make_kvstore": "gluonlab.kvstores",
+    "train": "gluonlab.training.loop",
+}
+
+engine.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'gluonlab' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,79 @@
+"""What all commands share: how they take options, and how they end.
+
+A user's mistake is one line ``error: ...`` on standard error and exit status 2; a failure at run time ends with 1, Ctrl-C with 130.
+A traceback comes only with ``--debug``.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, Callable
+
+import click
+
+from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+class Command(click.Command):
+    """A click command that ends as described above."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["standalone_mode"] = False
+        debug = "--debug" in (kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:]))
+        warnings.showwarning = _show_warning(warnings.showwarning)
+        try:
+            sys.exit(super().main(*args, **kwargs) or 0)
+        except (KeyboardInterrupt, click.Abort):
+            _end("interrupted: the folder of the run holds every epoch that was finished", INTERRUPTED, prefix="")
+        except click.NoSuchOption as error:
+            _end(unknown("option", error.option_name, self._option_names()), 2)
+        except click.UsageError as error:
+            _end(_one_line(error.format_message()) + "; see --help", 2)
+        except GluonlabError as error:
+            if debug:
+                raise
+            _end(_one_line(str(error)), error.exit_status)
+        except Exception as error:
+            if debug:
+                raise
+            _end(f"{type(error).__name__}: {_one_line(str(error))} (run again with --debug for the traceback)", 1)
+
+    def _option_names(self) -> "list[str]":
+        return [name for param in self.params for name in param.opts if name.startswith("--")]
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Command]:
+    """``@command("python -m gluonlab.x")`` makes a Command of a function, and adds --debug and -h."""
+
+    def decorate(function: Callable[..., None]) -> Command:
+        debug = click.option("--debug", is_flag=True, expose_value=False, help="show the traceback of an error")
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        made: Command = click.command(name=name, cls=Command, context_settings=settings)(debug(function))
+        return made
+
+    return decorate
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _end(text: str, status: int, prefix: str = "error: ") -> None:
+    sys.stdout.flush()
+    print(f"{prefix}{text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Shows gluonlab's own warnings as one line without the place in the code."""
+
+    def show(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        if issubclass(category, GluonlabWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            otherwise(message, category, filename, lineno, file, line)
+
+    return show

@@ -1,0 +1,131 @@
+"""TrainConfig: the one description of a run. The command's options, config.json and the docs come from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Optional
+
+from gluonlab.errors import ConfigError
+
+Check = Callable[[str, Any], Any]
+
+
+def option_name(field_name: str) -> str:
+    """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
+    return "--" + field_name.replace("_", "-")
+
+
+def whole(minimum: int, maximum: Optional[int] = None) -> Check:
+    """A check for whole numbers from ``minimum`` (to ``maximum``); text as it comes from a command line is converted."""
+    wanted = f"a whole number from {minimum}" + (f" to {maximum}" if maximum is not None else " up")
+
+    def check(name: str, value: Any) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?\d+", text):
+            raise ConfigError(f"{name} {value}: give {wanted}")
+        number = int(text)
+        if number < minimum or (maximum is not None and number > maximum):
+            raise ConfigError(f"{name} {value}: give {wanted}")
+        return number
+
+    return check
+
+
+def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
+    """A check for finite numbers x with minimum <= x < below (minimum < x when ``above_minimum``)."""
+    wanted = f"a number {'above' if above_minimum else 'from'} {minimum:g}" + (f" and below {below:g}" if below < math.inf else " up")
+
+    def check(name: str, value: Any) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name} {value}: give {wanted}") from None
+        if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
+            raise ConfigError(f"{name} {value}: give {wanted}")
+        return number
+
+    return check
+
+
+def size_in_bytes(name: str, value: Any) -> int:
+    """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
+    if not match or isinstance(value, bool):
+        raise ConfigError(f"{name} {value}: give a number of bytes such as 0, 64M or 2G")
+    return int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
+
+
+def text(name: str, value: Any) -> str:
+    """A check for text that is not empty."""
+    if not str(value).strip():
+        raise ConfigError(f"{name} is empty: give a value or leave it out")
+    return str(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """A check for yes or no."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} {value}: give True or False")
+    return value
+
+
+def setting(default: Any, check: Check, help: str, metavar: str = "N") -> Any:
+    """A field of TrainConfig together with what its command line option needs to know."""
+    return dataclasses.field(default=default, metadata={"check": check, "help": help, "metavar": metavar})
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides how a run goes. What is None takes the data set's own default when the run begins.
+
+    Raises ConfigError for a value out of its range and for settings that contradict each other.
+    Batch sizes count images; ``batch_size`` is per device, ``global_batch_size`` is over all devices.
+    """
+
+    gpus: Optional[int] = setting(None, whole(1), "use N GPUs; on a machine without any, N CPU devices stand in for them")
+    devices: Optional[str] = setting(None, text, "the devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", "SPEC")
+    require_gpu: bool = setting(False, flag, "fail when there are no GPUs instead of letting CPU devices stand in")
+    threads: Optional[int] = setting(None, whole(1), "threads of a CPU device (default: all cores for one device, 1 each for several)")
+    model: Optional[str] = setting(None, text, "the network (see --list)", "NAME")
+    dataset: str = setting("digits", text, "the data set (see --list)", "NAME")
+    data_dir: Optional[str] = setting(None, text, "the folder that holds the data set's files", "DIR")
+    batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
+    global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
+    epochs: Optional[int] = setting(None, whole(1), "passes over the training images")
+    lr: Optional[float] = setting(None, real(0, above_minimum=True), "learning rate", "RATE")
+    scale_lr: bool = setting(False, flag, "multiply the learning rate by the number of devices (linear scaling)")
+    optimizer: Optional[str] = setting(None, text, "an optimizer of MXNet: sgd, nag, adam, ...", "NAME")
+    momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
+    wd: Optional[float] = setting(None, real(0), "weight decay", "WD")
+    kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
+    seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
+    prefetch: int = setting(2, whole(0), "batches made ready ahead, when the data set streams to the devices")
+    resident_bytes: int = setting(
+        256 * 2**20, size_in_bytes, "keep the training images on each device when they fit this many bytes; 0 always streams", "BYTES"
+    )
+    out: Optional[str] = setting(None, text, "the folder of the run (default: a new one below runs/)", "DIR")
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                object.__setattr__(self, field.name, field.metadata["check"](option_name(field.name), value))
+        if self.gpus is not None and self.devices is not None:
+            raise ConfigError(f"--gpus {self.gpus} and --devices {self.devices} contradict each other: give one of them")
+        if self.batch_size is not None and self.global_batch_size is not None:
+            raise ConfigError(
+                f"--batch-size {self.batch_size} is per device and --global-batch-size {self.global_batch_size} is over all devices: give one of them"
+            )
+        if self.require_gpu and self.devices is not None and "cpu" in self.devices.lower():
+            raise ConfigError(f"--require-gpu and --devices {self.devices} contradict each other: name GPUs, or leave --require-gpu out")
+
+    def replace(self, **changes: Any) -> "TrainConfig":
+        """A copy with some settings changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The settings as plain values, as config.json holds them."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,81 @@
+"""What a data set is: two splits of images and labels, its classes, and the hyperparameters that suit it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional, Protocol, Tuple
+
+import numpy as np
+
+from gluonlab.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Images = NDArray[np.uint8]
+    Labels = NDArray[np.int32]
+    Indices = NDArray[np.int64]
+
+
+class Split(Protocol):
+    """A set of labelled images, in memory or in files."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def image_shape(self) -> Tuple[int, int, int]:
+        """(channels, height, width)"""
+
+    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
+
+
+class ArraySplit:
+    """A split that lies in memory: images (N, C, H, W) uint8, labels (N,) int32."""
+
+    def __init__(self, images: "Images", labels: "Labels") -> None:
+        if images.ndim != 4 or images.dtype != np.uint8:
+            raise DataError(f"images are {images.dtype} of shape {images.shape}: give uint8 of shape (N, C, H, W)")
+        if labels.shape != (len(images),):
+            raise DataError(f"{len(images)} images have labels of shape {labels.shape}: give one label per image")
+        self.images = np.ascontiguousarray(images)
+        self.labels = labels.astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def image_shape(self) -> Tuple[int, int, int]:
+        return self.images.shape[1], self.images.shape[2], self.images.shape[3]
+
+    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+        return self.images[indices], self.labels[indices]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The hyperparameters that suit a data set; ``batch_size`` is per device."""
+
+    model: str = "lenet"
+    batch_size: int = 64
+    epochs: int = 5
+    lr: float = 0.3
+    optimizer: str = "sgd"
+    momentum: Optional[float] = None
+    wd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set that is ready to be read."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: Tuple[str, ...]
+    defaults: Defaults
+
+    @property
+    def image_shape(self) -> Tuple[int, int, int]:
+        """(channels, height, width), the same in both splits."""
+        return self.train.image_shape

@@ -1,0 +1,26 @@
+"""Random images with random labels, of any shape and number: for measuring, not for learning."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+import numpy as np
+
+from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
+
+
+def load(samples: int = 8192, shape: Tuple[int, int, int] = (1, 28, 28), classes: int = 10, seed: int = 0) -> Dataset:
+    """``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images."""
+    random = np.random.RandomState(seed)
+    return Dataset(
+        name="synthetic",
+        train=_split(random, samples, shape, classes),
+        test=_split(random, max(1, samples // 4), shape, classes),
+        classes=tuple(str(label) for label in range(classes)),
+        defaults=Defaults(lr=0.01, epochs=3),
+    )
+
+
+def _split(random: np.random.RandomState, samples: int, shape: Tuple[int, int, int], classes: int) -> ArraySplit:
+    images = random.randint(0, 256, (samples, *shape), dtype=np.uint8)
+    return ArraySplit(images, random.randint(0, classes, samples).astype(np.int32))

@@ -1,0 +1,179 @@
+"""From what a person writes to a list of devices.
+
+=================================  ==============================================================
+what is given                      the devices
+=================================  ==============================================================
+``2``, ``"2"``                     two GPUs; without any GPU, two CPU devices stand in (see `gpus`)
+``"gpu"``, ``"gpu:0"``             the first GPU
+``"gpu:0,2"``                      GPUs 0 and 2
+``["gpu:0", "gpu:2"]``             the same
+``"gpu:*"``                        every GPU that CUDA shows
+``"gpu:[0-3]"``                    every GPU whose name matches this regular expression
+``"cpu"``                          one CPU device with all cores
+``"cpu*4"``                        four CPU devices with one core each
+``"cpu:0,1"``                      CPU devices 0 and 1
+``None``                           the first GPU, or one CPU device with all cores
+=================================  ==============================================================
+
+Upper case (``"GPU:0"``) is the same. A device named twice is used once, at its first place.
+
+GPUs are numbered as CUDA shows them to this process: CUDA_VISIBLE_DEVICES selects and reorders them, so with
+CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``; CUDA numbers the fastest first unless
+CUDA_DEVICE_ORDER=PCI_BUS_ID makes it nvidia-smi's order. Both must be set before Python starts.
+
+MXNet's CPU devices are not tied to cores: each has a worker thread of its own, so there may be any number.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
+
+from gluonlab.errors import DeviceError, EngineError, GluonlabWarning
+from gluonlab.threads import cores, set_threads
+
+if TYPE_CHECKING:
+    import mxnet as mx
+
+Spec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
+
+_FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
+
+
+def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context]":
+    """The devices that ``spec`` names (see the table above), ready to compute.
+
+    ``threads``: threads of each CPU device; normally left out (see `gluonlab.threads.threads_per_device`).
+    Raises DeviceError, which names what was asked, what exists, and the remedy.
+    """
+    if spec is None:
+        return _ready(_default(), threads)
+    if isinstance(spec, int) or (isinstance(spec, str) and re.fullmatch(r"\s*-?\d+\s*", spec)):
+        return gpus(int(spec), threads=threads)
+    parts = [spec] if isinstance(spec, str) or not isinstance(spec, Sequence) else list(spec)
+    ctxs: List[mx.Context] = []
+    for part in parts:
+        ctxs += [ctx for ctx in _parse(part) if ctx not in ctxs]
+    if not ctxs:
+        raise DeviceError(f"no devices in {spec!r}: {_FORMS}")
+    if len({ctx.device_type for ctx in ctxs}) > 1:
+        raise DeviceError(f"devices {spec!r} mix CPUs and GPUs: choose one kind, one would wait for the other")
+    return _ready(ctxs, threads)
+
+
+def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
+    """The first ``n`` GPUs. On a machine without any, ``n`` CPU devices stand in for them, and a warning says so.
+
+    Raises DeviceError for ``n`` < 1, for fewer than ``n`` GPUs but not none, and for none when ``emulate`` is false.
+    """
+    import mxnet as mx
+
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise DeviceError(f"--gpus {n}: give a number of GPUs from 1 up")
+    found = gpu_count()
+    if found >= n:
+        return _ready([mx.gpu(i) for i in range(n)], threads)
+    if found:
+        raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
+    if not emulate:
+        raise DeviceError(f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, or let CPU devices stand in (without --require-gpu)")
+    stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
+    warnings.warn(f"no GPU on this machine: {n} {stand_in}", GluonlabWarning, stacklevel=2)
+    return _ready([mx.cpu(i) for i in range(n)], threads)
+
+
+def gpu_count() -> int:
+    """The number of GPUs that CUDA shows to this process; 0 without a driver or with a CPU build of MXNet."""
+    import mxnet as mx
+
+    try:
+        return int(mx.context.num_gpus())
+    except mx.base.MXNetError:  # a CUDA build on a machine without a working driver
+        return 0
+
+
+def describe(ctxs: "Sequence[mx.Context]") -> str:
+    """The devices in words: ``cpu(0) cpu(1)``."""
+    return " ".join(str(ctx) for ctx in ctxs)
+
+
+def _default() -> "List[mx.Context]":
+    import mxnet as mx
+
+    return [mx.gpu(0) if gpu_count() else mx.cpu(0)]
+
+
+def _ready(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
+    set_threads(ctxs, threads)  # before anybody can start work on them that would hang
+    return ctxs
+
+
+def _plural(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _why_no_gpu() -> str:
+    import mxnet as mx
+
+    if mx.runtime.Features().is_enabled("CUDA"):
+        return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
+    return "this is MXNet's CPU build; on a machine with GPUs install gluonlab[cu112]"
+
+
+def _parse(part: object) -> "Iterator[mx.Context]":
+    """The devices of one string of the table, or of one Context."""
+    import mxnet as mx
+
+    if isinstance(part, mx.Context):
+        yield from _existing(part.device_type, [part.device_id], str(part))
+        return
+    if not isinstance(part, str):
+        raise DeviceError(f"{part!r} is no device: {_FORMS}")
+    text = part.strip().lower()
+    kind, _, which = text.partition(":")
+    times = re.fullmatch(r"cpu\s*\*\s*(\d+)", text)
+    if times:
+        if int(times[1]) < 1:
+            raise DeviceError(f"{part!r} is no device at all: give cpu*1 or more")
+        yield from (mx.cpu(i) for i in range(int(times[1])))
+    elif text in ("cpu", "gpu"):
+        yield from _existing(text, [0], part)
+    elif kind not in ("cpu", "gpu") or not which:
+        raise DeviceError(f"{part!r} is no device: {_FORMS}")
+    elif re.fullmatch(r"\d+(\s*,\s*(gpu:|cpu:)?\d+)*", which):
+        for item in which.split(","):
+            other, _, number = item.strip().rpartition(":")
+            yield from _existing(other or kind, [int(number)], part)
+    else:
+        yield from _matching(kind, which, part)
+
+
+def _existing(kind: str, numbers: List[int], asked: str) -> "Iterator[mx.Context]":
+    import mxnet as mx
+
+    for number in numbers:
+        if kind == "gpu" and number >= gpu_count():
+            raise DeviceError(f"{asked!r}: there is no gpu:{number}; {_available()}")
+        yield mx.Context(kind, number)
+
+
+def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
+    import mxnet as mx
+
+    count = gpu_count() if kind == "gpu" else cores()
+    try:
+        regex = re.compile(".*" if pattern == "*" else pattern)
+    except re.error as error:
+        raise DeviceError(f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}") from None
+    found = [mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i))]
+    if not found:
+        raise DeviceError(f"{asked!r} matches no device; {_available()}")
+    yield from found
+
+
+def _available() -> str:
+    count = gpu_count()
+    if count:
+        return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"
+    return f"here are no GPUs ({_why_no_gpu()}): use --gpus N or cpu*N to let CPU devices stand in"

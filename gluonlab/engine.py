@@ -1,0 +1,170 @@
+"""What must be true before MXNet loads. `import gluonlab` arranges it, and costs nothing until then.
+
+MXNet 1.9.1 is the last of its line and needs three things of a machine of today:
+
+- the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
+- the CUDA libraries, found in the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
+- scratch memory enough that several CPU devices compute at the same time.
+
+An import hook does all of it at the moment somebody imports mxnet, and turns what can go wrong then
+into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import os
+import re
+import sys
+import types
+from importlib.abc import MetaPathFinder
+from typing import Any, NoReturn
+
+from gluonlab.cuda import WHEEL_OF, load_cuda_libraries
+from gluonlab.errors import EngineError, MissingMXNet
+
+# Operators that need scratch memory share this many buffers among all CPU devices and wait for each
+# other when there are too few (MXNet's default is 4).
+ENVIRONMENT = {
+    "MXNET_CPU_TEMP_COPY": "64",
+    "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
+    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+}
+FLAVOURS = ("mxnet", "mxnet-cu112")
+
+# The names that mxnet/numpy/utils.py and fallback.py ask numpy for, and what stands in for them.
+_RENAMED = {
+    "PZERO": 0.0, "NZERO": -0.0, "Inf": float("inf"), "PINF": float("inf"), "infty": float("inf"),
+    "Infinity": float("inf"), "NINF": float("-inf"), "NaN": float("nan"), "NAN": float("nan"),
+    "int": int, "float": float, "complex": complex, "object": object, "str": str,
+}  # fmt: skip
+_MOVED = {
+    "bool": "bool_", "float_": "float64", "complex_": "complex128", "unicode_": "str_",
+    "string_": "bytes_", "product": "prod", "cumproduct": "cumprod", "sometrue": "any",
+    "alltrue": "all", "round_": "round", "row_stack": "vstack", "trapz": "trapezoid",
+}  # fmt: skip
+_REMOVED = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate", "in1d", "msort")
+
+
+class _Removed:
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise NotImplementedError(f"numpy.{self.__name__} no longer exists in this version of numpy")
+
+
+def put_back_numpy_names(numpy: types.ModuleType) -> None:
+    """Give numpy the names that MXNet 1.9.1 asks for and that this numpy no longer has."""
+    have = vars(numpy)  # not hasattr: numpy's __getattr__ warns for each of them
+    for name, value in _RENAMED.items():
+        if name not in have:
+            setattr(numpy, name, value)
+    for name, successor in _MOVED.items():
+        if name not in have and successor in have:
+            setattr(numpy, name, have[successor])
+    for name in _REMOVED:
+        if name not in have:
+            setattr(numpy, name, _Removed(name))
+
+
+def flavours() -> "tuple[str, ...]":
+    """The MXNet distributions that are installed: normally one of FLAVOURS."""
+    found = []
+    for name in FLAVOURS:
+        try:
+            importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def omp_num_threads() -> "int | None":
+    """The value of OMP_NUM_THREADS in the environment, or None when it is unset or no number."""
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else None
+
+
+def install() -> None:
+    """Arrange that MXNet is prepared when it is imported; if it is already, do what can still be done."""
+    if "mxnet" in sys.modules:
+        _set_environment()
+    elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MXNetFinder())
+
+
+# Taken once, when gluonlab is imported: MXNet had been imported before, with its own settings.
+mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
+
+
+def _set_environment() -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def _prepare() -> None:
+    """All that has to be done before the first line of MXNet runs."""
+    import numpy
+
+    _set_environment()
+    put_back_numpy_names(numpy)
+    installed = flavours()
+    if len(installed) > 1:
+        raise EngineError(
+            f"{' and '.join(installed)} are both installed and overwrite each other's files: "
+            f"pip uninstall -y {' '.join(installed)}, then install gluonlab[cpu] or gluonlab[cu112]"
+        )
+    if "mxnet-cu112" in installed:
+        load_cuda_libraries()
+
+
+def explain(error: BaseException) -> EngineError:
+    """The EngineError that says what to do about a failed import of MXNet."""
+    text = " ".join(str(error).split())
+    library = re.search(r"(lib[\w+-]+\.so[.\d]*)", text)
+    if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
+        return EngineError("mxnet needs distutils, which Python 3.12 dropped: pip install 'setuptools<81' brings it back")
+    if not library:
+        return EngineError(f"mxnet cannot be imported: {text}")
+    name = library[1]
+    if name.startswith("libcuda.so"):
+        cure = (
+            "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
+            "or use the CPU build, pip uninstall -y mxnet-cu112; pip install 'gluonlab[cpu]'"
+        )
+    elif name in WHEEL_OF:
+        cure = f"it comes with the wheel {WHEEL_OF[name]}: pip install 'gluonlab[cu112]'"
+    elif name.startswith("libgomp"):
+        cure = "install the system's OpenMP library: apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
+    else:
+        cure = "find the package of your system that holds it, and install that"
+    return EngineError(f"mxnet cannot load {name}: {cure} [{text}]")
+
+
+class _MXNetFinder(MetaPathFinder):
+    """Finds mxnet as Python would, and wraps its loading in `_prepare` and `explain`."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
+        if name != "mxnet":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            raise MissingMXNet(
+                "MXNet is not installed: pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs",
+                name="mxnet",
+            )
+        load = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            try:
+                _prepare()
+                load(module)
+            except (OSError, RuntimeError, ModuleNotFoundError) as error:
+                if isinstance(error, EngineError):
+                    raise
+                raise explain(error) from error
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

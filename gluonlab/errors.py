@@ -1,0 +1,92 @@
+"""Every error that gluonlab raises on purpose.
+
+::
+
+    GluonlabError
+    ├── UsageError              somebody asked for what cannot be: exit status 2
+    │   ├── ConfigError         a value of TrainConfig or of an option
+    │   ├── DeviceError         devices that do not exist here
+    │   ├── DataError           a data set that is missing, unknown or damaged
+    │   ├── ModelError          an unknown network, or one that does not fit
+    │   ├── KVStoreError        an unknown or unavailable kvstore
+    │   └── OutputError         a place that cannot be written
+    └── RunError                it went wrong while running: exit status 1
+        ├── EngineError         MXNet cannot be loaded or set up
+        │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
+        └── DivergedError       the loss is no longer a number
+
+A message names the value, what is possible, and the remedy, on one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Iterable
+
+
+class GluonlabError(Exception):
+    """Base of all errors that are not bugs; ``exit_status`` is what a command ends with."""
+
+    exit_status = 1
+
+
+class UsageError(GluonlabError):
+    """Base of the errors that another choice would cure."""
+
+    exit_status = 2
+
+
+class ConfigError(UsageError, ValueError):
+    """A setting has an impossible value, or two settings contradict each other."""
+
+
+class DeviceError(UsageError, ValueError):
+    """The devices asked for do not exist on this machine, or cannot work together."""
+
+
+class DataError(UsageError, ValueError):
+    """A data set is unknown, missing or damaged."""
+
+
+class ModelError(UsageError, ValueError):
+    """A network is unknown, or does not fit its input."""
+
+
+class KVStoreError(UsageError, ValueError):
+    """A kvstore is unknown, or this MXNet was built without it."""
+
+
+class OutputError(UsageError, OSError):
+    """Results cannot be written where they were asked for."""
+
+
+class RunError(GluonlabError, RuntimeError):
+    """Base of the failures that show only at run time."""
+
+
+class EngineError(RunError):
+    """MXNet's engine cannot be loaded, or cannot be set up so that it works."""
+
+
+class MissingMXNet(EngineError, ModuleNotFoundError):
+    """MXNet is not installed; still an ImportError for those who only try the import."""
+
+
+class DivergedError(RunError):
+    """The loss became infinite or not a number; the message names the step where it began."""
+
+
+class GluonlabWarning(UserWarning):
+    """Something works, but otherwise than the user may think."""
+
+
+def unknown(kind: str, given: object, choices: Iterable[str]) -> str:
+    """The message for a name that no registry holds.
+
+    >>> unknown("kvstore", "locl", ["local", "device"])
+    "unknown kvstore 'locl': choose device, local (did you mean 'local'?)"
+    """
+    names = sorted(choices)
+    close = difflib.get_close_matches(str(given).lower(), names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"unknown {kind} {given!r}: choose {', '.join(names)}{hint}"

@@ -1,0 +1,58 @@
+"""Kvstores by checked name. MXNet itself turns a misspelt name silently into a plain local store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Dict
+
+from gluonlab.errors import KVStoreError, unknown
+
+if TYPE_CHECKING:
+    from mxnet.kvstore import KVStoreBase
+
+
+@dataclass(frozen=True)
+class KVStoreKind:
+    """One way to sum gradients over devices."""
+
+    create: "Callable[[], KVStoreBase]"
+    summary: str
+
+
+def _native(name: str) -> "Callable[[], KVStoreBase]":
+    def create() -> "KVStoreBase":
+        import mxnet as mx
+
+        return mx.kv.create(name)
+
+    return create
+
+
+def _nccl() -> "KVStoreBase":
+    import mxnet as mx
+
+    if not mx.runtime.Features().is_enabled("NCCL"):
+        raise KVStoreError("this MXNet was built without NCCL: choose device or local, or install gluonlab[cu112] on a machine with GPUs")
+    return mx.kv.create("nccl")
+
+
+KVSTORES: Dict[str, KVStoreKind] = {
+    "device": KVStoreKind(_native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them"),
+    "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
+    "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)"),
+}
+
+
+def check_kvstore(name: str) -> None:
+    """Raise KVStoreError, with the choices, when no kvstore has this name."""
+    if name not in KVSTORES:
+        raise KVStoreError(unknown("kvstore", name, KVSTORES))
+
+
+def make_kvstore(name: str) -> "KVStoreBase":
+    """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``.
+
+    Raises KVStoreError for an unknown name, with the choices, and for a store that this MXNet was built without.
+    """
+    check_kvstore(name)
+    return KVSTORES[name].create()

@@ -1,0 +1,90 @@
+"""python -m gluonlab.run --gpus 2: options in, a training run, its result out.
+
+The options are the fields of `gluonlab.config.TrainConfig`; what is done with them is in `gluonlab.training`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any, Callable, Dict, List, Optional
+
+import click
+
+from gluonlab.cli import command
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.errors import ConfigError
+
+
+def config_options(function: Callable[..., None]) -> Callable[..., None]:
+    """An option for every field of TrainConfig."""
+    for field in reversed(dataclasses.fields(TrainConfig)):
+        name, help = option_name(field.name), field.metadata["help"]
+        if field.default is False:
+            option = click.option(name, field.name, is_flag=True, help=help)
+        else:
+            shown = None if field.default is None else str(field.default)
+            option = click.option(name, field.name, metavar=field.metadata["metavar"], default=None, show_default=shown or False, help=help)
+        function = option(function)
+    return function
+
+
+def _counts(text: str) -> List[int]:
+    if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
+        raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
+    return [int(count) for count in text.split(",")]
+
+
+@command(name="python -m gluonlab.run")
+@config_options
+@click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+@click.option("--quiet", is_flag=True, help="print the summary only")
+@click.option("--list", "list_names", is_flag=True, help="list networks, data sets and kvstores")
+def main(compare: Optional[str], as_json: bool, quiet: bool, list_names: bool, **settings: Any) -> None:
+    """Train a Gluon CNN on several devices.
+
+    Without options: LeNet on the built-in handwritten digits, on the first GPU or on the CPU.
+    What is not given takes the default of the data set.
+    """
+    if list_names:
+        click.echo(_names())
+        return
+    counts = _counts(compare) if compare is not None else None
+    config = TrainConfig(**{name: value for name, value in settings.items() if value is not None})
+    _run(config, counts, as_json, quiet)
+
+
+def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
+    from gluonlab.study.compare import compare, table  # MXNet is loaded here, not for --help
+    from gluonlab.training.loop import train
+    from gluonlab.training.reporter import ConsoleReporter, Reporter
+
+    reporter = Reporter() if quiet or as_json else ConsoleReporter()
+    if counts is not None:
+        rows = compare(config, counts, reporter)
+        click.echo(json.dumps([vars(row) for row in rows]) if as_json else "\n" * (not quiet) + table(rows))
+        return
+    result = train(config, reporter=reporter)
+    click.echo(json.dumps(result.summary()) if as_json else _summary(result.summary(), quiet))
+
+
+def _summary(summary: Dict[str, Any], quiet: bool) -> str:
+    line = f"accuracy {summary['accuracy']:.4f}, {summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
+    return "\n" * (not quiet) + f"{line}\nwritten to {summary['run_dir']}"
+
+
+def _names() -> str:
+    from gluonlab.data.registry import DATASETS
+    from gluonlab.kvstores import KVSTORES
+    from gluonlab.models import MODELS
+
+    lines = []
+    for title, registry in (("networks", MODELS), ("data sets", DATASETS), ("kvstores", KVSTORES)):
+        lines += [title, *(f"  {name:<14}{kind.summary}" for name, kind in registry.items()), ""]
+    return "\n".join(lines[:-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Questions about training, answered by several runs."""

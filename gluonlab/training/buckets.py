@@ -1,0 +1,157 @@
+"""BucketedTrainer: a gluon.Trainer that moves and updates many small parameters as few large buffers.
+
+gluon.Trainer makes one kvstore call and one optimizer call per parameter, each of which costs more than the transfer of a
+small gradient. Here the parameters of a bucket lie side by side in one buffer per device, so one call serves them all; each
+parameter's own array becomes a view into the buffer, and everything else in Gluon goes on working with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import Parameter
+
+from gluonlab.errors import KVStoreError
+
+BUCKET_BYTES = 4 * 2**20
+ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
+
+# Their update of an element looks at that element only, so it does not matter what lies beside it.
+ELEMENT_WISE = (
+    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
+    mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
+)  # fmt: skip
+
+
+class Bucket:
+    """Some parameters of equal type and multipliers, side by side: per device one buffer of weights and one of gradients."""
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self.params = list(params)
+        self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult  # what an Optimizer asks of a parameter
+        self.ctxs = params[0].list_ctx()
+        self.dtype = params[0].dtype
+        self.begins, size = _layout(params)
+        self.weights = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in self.ctxs]
+        self.grads = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in self.ctxs]
+        for param, begin in zip(self.params, self.begins):
+            self._adopt(param, begin)
+
+    def _adopt(self, param: Parameter, begin: int) -> None:
+        """Copy the parameter's values into the buffers and make its arrays views of them."""
+        part = slice(begin, begin + math.prod(param.shape))
+        data = [buffer[part].reshape(param.shape) for buffer in self.weights]
+        grad = [buffer[part].reshape(param.shape) for buffer in self.grads]
+        for view, old in zip(data, param.list_data()):
+            old.copyto(view)
+        for view, old in zip(grad, param.list_grad()):
+            old.copyto(view)
+        param._data, param._grad = data, grad  # what gluon.Parameter 1.9.1 keeps, one array per device
+        autograd.mark_variables(data, grad, param.grad_req)
+
+    def intact(self) -> bool:
+        """Whether the parameters still lie here: initialize(force_reinit=True) and cast() give them other arrays."""
+        first = self.params[0]
+        return first._data is not None and first._data[0].context == self.ctxs[0] and first.dtype == self.dtype
+
+
+def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
+    """Where each parameter begins in a bucket's buffer, and the buffer's length, in elements."""
+    step = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
+    begins, end = [], 0
+    for param in params:
+        begins.append(end)
+        end += math.ceil(math.prod(param.shape) / step) * step
+    return begins, end
+
+
+def _bytes_per_element(param: Parameter) -> int:
+    return int(nd.zeros((1,), dtype=param.dtype).asnumpy().itemsize)
+
+
+def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter]]:
+    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or one parameter)."""
+    groups: Dict[Any, List[List[Parameter]]] = {}
+    room: Dict[Any, int] = {}
+    for param in params:
+        kind = (param.dtype, param.lr_mult, param.wd_mult, param.grad_req)
+        size = math.prod(param.shape) * _bytes_per_element(param)
+        if kind not in groups or room[kind] < size:
+            groups.setdefault(kind, []).append([])
+            room[kind] = bucket_bytes
+        groups[kind][-1].append(param)
+        room[kind] -= size
+    return [bucket for buckets in groups.values() for bucket in buckets]
+
+
+class BucketedTrainer(gluon.Trainer):
+    """``gluon.Trainer`` with buckets; the same updates, to the bit for one device.
+
+    ``kvstore`` is an instance (`make_kvstore`); it sums the gradients, the optimizer runs on every device.
+    Buckets hold at most ``bucket_bytes`` so that a store which spreads its keys over the devices has something to spread.
+    An optimizer that is not in ELEMENT_WISE updates parameter by parameter; its gradients still travel in buckets.
+    Parameters live in the buckets from the first step on: load_parameters and set_data write into them.
+
+    Raises KVStoreError for parameters with sparse gradients.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: "Dict[str, Any] | None" = None,
+        kvstore: Any = None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        super().__init__(params, optimizer, optimizer_params, kvstore=kvstore, update_on_kvstore=False)
+        if self._contains_sparse_weight or self._contains_sparse_grad:
+            raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
+        self.bucket_bytes = bucket_bytes
+        self.buckets: List[Bucket] = []
+
+    def prepare(self) -> None:
+        """Make the buckets now, rather than in the first step. Every parameter must have its shape."""
+        if not self._kv_initialized:
+            self._init_kvstore()
+        if not self.buckets:
+            self._init_params()
+
+    def _init_params(self) -> None:
+        trainable = [param for param in self._params if param.grad_req != "null"]
+        self.buckets = [Bucket(params) for params in group(trainable, self.bucket_bytes)]
+        if isinstance(self._optimizer, ELEMENT_WISE):  # one key, and so one state, per bucket
+            self._optimizer.param_dict = dict(enumerate(self.buckets))
+        if self._sums:
+            for key, bucket in enumerate(self.buckets):
+                self._kvstore.broadcast(key, bucket.weights[0], bucket.weights)
+        self._params_to_init = []
+
+    @property
+    def _sums(self) -> bool:
+        """Whether there is anything to sum over: one device alone has the whole gradient."""
+        return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
+
+    def zero_grad(self, devices: Sequence[int]) -> None:
+        """Set the gradients of these devices (positions in the list of contexts) to zero."""
+        for bucket in self.buckets:
+            for device in devices:
+                bucket.grads[device][:] = 0
+
+    def _allreduce_grads(self) -> None:
+        if self._sums:
+            for key, bucket in enumerate(self.buckets):
+                self._kvstore.pushpull(key, bucket.grads, priority=-key)
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        by_bucket = isinstance(self._optimizer, ELEMENT_WISE)
+        for device, updater in enumerate(self._updaters):
+            if by_bucket:
+                for key, bucket in enumerate(self.buckets):
+                    updater(key, bucket.grads[device], bucket.weights[device])
+            else:
+                for key, param in enumerate(self._params):
+                    if param.grad_req != "null":
+                        updater(key, param._grad[device], param._data[device])

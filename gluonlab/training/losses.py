@@ -1,0 +1,82 @@
+"""The losses of the running steps, read late enough that no step waits for them.
+
+Each device notes its shard's loss in a row of a small array; a block of STRIDE steps is read when it is STRIDE steps old.
+So a loss is known at most 2 * STRIDE = 8 steps late, and the devices are never more than that many steps behind the host.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import List, NamedTuple, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.errors import DivergedError
+
+STRIDE = 4
+
+
+class StepLoss(NamedTuple):
+    """A finished step: its number in the run (from 1), its images, and the mean loss of these."""
+
+    step: int
+    images: int
+    loss: float
+
+
+class LossLog:
+    """``append`` the shards' losses of each step; it returns the steps whose losses have become known."""
+
+    def __init__(self, ctxs: Sequence[mx.Context]) -> None:
+        self.step = 0  # steps appended so far, in the whole run
+        self._blocks = [_Block(ctxs), _Block(ctxs)]  # one is filled while the other grows old
+
+    def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
+        """Note a step. Raises DivergedError, naming the step where it began, when a loss is not finite."""
+        self.step += 1
+        known: List[StepLoss] = []
+        if self._blocks[0].full:
+            known = self._blocks[1].read()
+            self._blocks.reverse()
+        self._blocks[0].note(self.step, losses, images)
+        return known
+
+    def flush(self) -> List[StepLoss]:
+        """Wait for all steps, and return those not returned yet."""
+        return self._blocks[1].read() + self._blocks[0].read()
+
+
+class _Block:
+    """The losses of STRIDE consecutive steps: one row of STRIDE values on each device."""
+
+    def __init__(self, ctxs: Sequence[mx.Context]) -> None:
+        self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
+        self.cells = [[row[i : i + 1] for i in range(STRIDE)] for row in self.rows]
+        self.steps: List[int] = []
+        self.images: List[int] = []
+
+    @property
+    def full(self) -> bool:
+        return len(self.steps) == STRIDE
+
+    def note(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
+        place = len(self.steps)
+        for loss, cells in zip(losses, self.cells):
+            loss.copyto(cells[place])
+        for cells in self.cells[len(losses) :]:  # devices that had no shard
+            cells[place][:] = 0
+        self.steps.append(step)
+        self.images.append(images)
+
+    def read(self) -> List[StepLoss]:
+        """Wait for the block's steps and return them; the block is empty then."""
+        if not self.steps:
+            return []
+        sums = sum(row.asnumpy().astype("float64") for row in self.rows)
+        known = [StepLoss(step, images, float(total) / images) for step, images, total in zip(self.steps, self.images, sums)]
+        self.steps, self.images = [], []
+        for step in known:
+            if not math.isfinite(step.loss):
+                raise DivergedError(f"the loss became {step.loss} at step {step.step}: use a smaller learning rate (--lr)")
+        return known

@@ -1,0 +1,134 @@
+"""From a TrainConfig to a plan without gaps: what the user left open takes the data set's defaults.
+
+Everything that can be wrong with a run is found here, before anything is computed or written.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.dataset import Dataset
+from gluonlab.data.registry import check_dataset, load_dataset
+from gluonlab.devices import devices, gpu_count, gpus
+from gluonlab.errors import ConfigError, DeviceError, unknown
+from gluonlab.kvstores import check_kvstore, make_kvstore
+from gluonlab.models import check_model
+from gluonlab.threads import set_threads
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run in which nothing is open any more. ``lr`` is what the optimizer gets, after --scale-lr."""
+
+    config: TrainConfig
+    ctxs: List[mx.Context]
+    threads: int
+    dataset: Dataset
+    model: str
+    epochs: int
+    global_batch_size: int
+    optimizer: str
+    optimizer_params: Dict[str, float]
+    kvstore: Any
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, for the whole batch."""
+        return self.optimizer_params["learning_rate"]
+
+    def batch_in_words(self) -> str:
+        """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not divide."""
+        each, rest = divmod(self.global_batch_size, len(self.ctxs))
+        per_device = str(each) if not rest else f"{each} or {each + 1}"
+        return f"{per_device} per device, {self.global_batch_size} in all"
+
+    def settings(self) -> Dict[str, Any]:
+        """What the run uses, as plain values for config.json."""
+        return {
+            "devices": [str(ctx) for ctx in self.ctxs],
+            "threads_per_device": self.threads,
+            "model": self.model,
+            "dataset": self.dataset.name,
+            "epochs": self.epochs,
+            "global_batch_size": self.global_batch_size,
+            "optimizer": self.optimizer,
+            **self.optimizer_params,
+            "kvstore": self.config.kvstore,
+            "seed": self.config.seed,
+        }
+
+
+def make_plan(config: TrainConfig) -> Plan:
+    """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong."""
+    check_kvstore(config.kvstore)
+    check_dataset(config.dataset)
+    if config.model is not None:
+        check_model(config.model)
+    check_optimizer(config)
+    ctxs = find_devices(config)
+    dataset = load_dataset(config.dataset, config.data_dir)
+    defaults = dataset.defaults
+    batch_size = config.batch_size or defaults.batch_size
+    optimizer = config.optimizer or defaults.optimizer
+    return Plan(
+        config=config,
+        ctxs=ctxs,
+        threads=set_threads(ctxs, config.threads),
+        dataset=dataset,
+        model=config.model or defaults.model,
+        epochs=config.epochs or defaults.epochs,
+        global_batch_size=config.global_batch_size or batch_size * len(ctxs),
+        optimizer=optimizer,
+        optimizer_params=_optimizer_params(config, dataset, optimizer, len(ctxs)),
+        kvstore=make_kvstore(config.kvstore),
+    )
+
+
+def find_devices(config: TrainConfig) -> List[mx.Context]:
+    """The devices that ``config`` asks for. Raises DeviceError."""
+    if config.gpus is not None:
+        return gpus(config.gpus, emulate=not config.require_gpu, threads=config.threads)
+    if config.require_gpu and config.devices is None and not gpu_count():
+        return gpus(1, emulate=False)
+    try:
+        return devices(config.devices, threads=config.threads)
+    except DeviceError as error:
+        raise DeviceError(f"--devices {config.devices}: {error}") from None
+
+
+def _optimizer_class(name: str) -> Any:
+    registry = mx.optimizer.Optimizer.opt_registry
+    if name.lower() not in registry:
+        raise ConfigError(unknown("optimizer", name, (key for key in registry if key != "test")))
+    return registry[name.lower()]
+
+
+def check_optimizer(config: TrainConfig) -> None:
+    """Raise ConfigError for an unknown optimizer, and for a momentum that it does not have."""
+    if config.optimizer is None:
+        return
+    optimizer = _optimizer_class(config.optimizer)
+    if config.momentum is not None and "momentum" not in inspect.signature(optimizer.__init__).parameters:
+        raise ConfigError(f"--momentum {config.momentum:g}: {config.optimizer} has no momentum, leave it out or use sgd, nag or signum")
+
+
+def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, device_count: int) -> Dict[str, float]:
+    """Learning rate, momentum and weight decay: the user's, else the data set's if they were made for this optimizer."""
+    defaults = dataset.defaults
+    suits = optimizer == defaults.optimizer
+    lr: Optional[float] = config.lr if config.lr is not None else (defaults.lr if suits else None)
+    momentum = config.momentum if config.momentum is not None else (defaults.momentum if suits else None)
+    wd = config.wd if config.wd is not None else defaults.wd
+    if lr is None:
+        lr = float(_optimizer_class(optimizer)().learning_rate)
+    params = {"learning_rate": lr * (device_count if config.scale_lr else 1), "wd": wd}
+    if momentum is not None:
+        params["momentum"] = momentum
+    return params
+
+

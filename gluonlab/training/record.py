@@ -1,0 +1,123 @@
+"""The folder of a run: config.json, metrics.jsonl, curves.png and the parameters.
+
+Files that are written whole appear whole: they are written beside their place and moved there. metrics.jsonl grows by whole lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Dict, Iterator, List, Optional, Sequence
+
+from gluonlab.errors import OutputError
+from gluonlab.training.losses import StepLoss
+
+PARAMETERS = "parameters.params"
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a whole file at once, or leave the old one. Raises OutputError."""
+    with _disk(path), atomic_path(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
+
+
+class RunDirectory:
+    """Makes the folder of a run and writes into it. Raises OutputError when that is impossible."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics: IO[str]
+
+    @classmethod
+    def create(cls, out: Optional[str], name: str) -> "RunDirectory":
+        """The folder ``out``, which must be new or empty; without it a new one below runs/, with time and ``name``."""
+        path = Path(out) if out is not None else _unused(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
+        if path.exists() and not path.is_dir():
+            raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
+            run = cls(path)
+            run._metrics = open(path / "metrics.jsonl", "a", encoding="utf-8")
+        except OutputError:
+            raise
+        except OSError as error:
+            raise OutputError(f"--out {path} cannot be written ({error.strerror}): give a folder where you may write") from None
+        return run
+
+    def config(self, content: Dict[str, Any]) -> None:
+        """Write config.json."""
+        write_text(self.path / "config.json", json.dumps(content, indent=2) + "\n")
+
+    def steps(self, epoch: int, lr: float, seconds: float, steps: Sequence[StepLoss]) -> None:
+        """Add a line for each step; ``seconds`` since the run began."""
+        lines = [
+            {"kind": "step", "epoch": epoch, "step": step.step, "seconds": seconds, "images": step.images, "loss": step.loss, "lr": lr}
+            for step in steps
+        ]
+        self._append(lines)
+
+    def line(self, kind: str, **values: Any) -> None:
+        """Add one line of another kind: "epoch" or "event"."""
+        self._append([{"kind": kind, **values}])
+        self._metrics.flush()
+
+    def _append(self, lines: List[Dict[str, Any]]) -> None:
+        with _disk(self.path / "metrics.jsonl"):
+            self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+
+    def parameters(self, net: Any) -> None:
+        """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them."""
+        with _disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
+            net.save_parameters(str(temporary))
+
+    def curves(self) -> None:
+        """Draw curves.png from metrics.jsonl."""
+        from gluonlab.training.curves import draw
+
+        self._metrics.flush()
+        with _disk(self.path / "curves.png"), atomic_path(self.path / "curves.png") as temporary:
+            draw(read_metrics(self.path), temporary)
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        self._metrics.close()
+
+
+def read_metrics(path: Path) -> List[Dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; a last line that a kill cut off is left out."""
+    lines = (path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def _unused(path: Path) -> Path:
+    candidate, number = path, 2
+    while candidate.exists():
+        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return candidate

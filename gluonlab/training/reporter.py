@@ -1,0 +1,58 @@
+"""What a run tells the person in front of it, while it goes on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, List, Optional, TextIO
+
+from tqdm.auto import tqdm
+
+from gluonlab.training.losses import StepLoss
+
+
+class Reporter:
+    """Says nothing; the base of those that do."""
+
+    def say(self, line: str) -> None:
+        """A line about the run."""
+
+    def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
+        """A pass over ``images`` images begins."""
+
+    def step_done(self, images: int, known: List[StepLoss]) -> None:
+        """A step is under way; the losses of some earlier ones have become known."""
+
+    def epoch_ends(self, line: str) -> None:
+        """The pass is over, or was broken off (then ``line`` is empty)."""
+
+
+class ConsoleReporter(Reporter):
+    """Lines on ``stream`` (standard output), and a progress bar with images/s and loss on standard error.
+
+    In a notebook the bar is a widget; where standard error is no terminal there is none.
+    """
+
+    def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:
+        self.stream = stream or sys.stdout
+        self.bar_wanted = bar
+        self._bar: Any = None
+
+    def say(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+    def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
+        hidden = None if self.bar_wanted is None else not self.bar_wanted  # None: only on a terminal
+        self._bar = tqdm(
+            desc=f"epoch {epoch:{len(str(epochs))}}/{epochs}", total=images, unit=" images", unit_scale=True,
+            disable=hidden, leave=False, dynamic_ncols=True,
+        )  # fmt: skip
+
+    def step_done(self, images: int, known: List[StepLoss]) -> None:
+        if known:
+            self._bar.set_postfix_str(f"loss {known[-1].loss:.3f}", refresh=False)
+        self._bar.update(images)
+
+    def epoch_ends(self, line: str) -> None:
+        self._bar.close()
+        if line:
+            self.say(line)

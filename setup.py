@@ -1,0 +1,67 @@
+"""gluonlab: learn, run and measure multi-GPU training with MXNet Gluon."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"', (HERE / "gluonlab" / "__init__.py").read_text(encoding="utf-8"), re.M).group(1)
+
+REQUIRES = [
+    # MXNet 1.9.1 uses numpy names that are gone since 1.24; from 3.12 on there is no older wheel, and gluonlab.engine puts
+    # the names back. 2.6 is where they have not been tried.
+    "numpy<1.24; python_version<'3.12'",
+    "numpy==1.26.4; python_version=='3.12'",
+    "numpy>=2.1,<2.6; python_version>='3.13'",
+    "setuptools<81; python_version>='3.12'",  # supplies distutils, which MXNet imports
+    "gluoncv==0.10.5.post0",  # the last release; retired together with MXNet
+    "click>=8.0",
+    "matplotlib>=3.5",
+    "scikit-learn>=1.0",
+    "tqdm>=4.60",
+]
+
+EXTRAS = {
+    "cpu": ["mxnet==1.9.1"],
+    # The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.
+    "cu112": [
+        "mxnet-cu112==1.9.1",
+        "nvidia-cuda-runtime-cu11==11.8.89",
+        "nvidia-cuda-nvrtc-cu11==11.8.89",
+        "nvidia-nvtx-cu11==11.8.86",
+        "nvidia-cublas-cu11==11.11.3.6",
+        "nvidia-cufft-cu11==10.9.0.58",
+        "nvidia-curand-cu11==10.3.0.86",
+        "nvidia-cusparse-cu11==11.7.5.86",
+        "nvidia-cusolver-cu11==11.4.1.48",
+        "nvidia-cudnn-cu11==8.9.6.50",
+        "nvidia-nccl-cu11==2.21.5",
+    ],
+    "test": ["pytest>=7", "hypothesis>=6"],
+    # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
+    "lint": ["ruff==0.17.5", "mypy==2.4.1; python_version>='3.10'", "mypy<1.15; python_version<'3.10'"],
+    # 2.13.0 is what the figures in the README were measured with
+    "bench": ["torch==2.13.0; python_version>='3.10'", "torch<2.5; python_version<'3.10'"],
+}
+
+setup(
+    name="gluonlab",
+    version=VERSION,
+    description="Learn, run and measure multi-GPU training with MXNet Gluon",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.8",
+    packages=find_packages(include=["gluonlab", "gluonlab.*"]),
+    package_data={"gluonlab": ["py.typed"]},
+    install_requires=REQUIRES,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["gluonlab = gluonlab.__main__:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)

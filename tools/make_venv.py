@@ -1,0 +1,125 @@
+"""python3 make_venv.py DIR EXTRA...: a virtual environment with gluonlab and what it needs, MXNet included.
+
+Plain pip does the same on Python 3.8 to 3.12 (pip install '.[cpu]'). This script also does what a package's metadata cannot say:
+
+- Python 3.13 has no numpy that mxnet 1.9.1's metadata allows (numpy<2), but works with one that it does not allow;
+- gluoncv asks for opencv-python, which needs the system's libGL; opencv-python-headless does not.
+
+It runs under any Python that may be called python3, so that those that cannot work are told so in one line.
+"""
+
+from __future__ import print_function
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+
+OLDEST, NEWEST = (3, 8), (3, 13)
+RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]  # installed as they are: their metadata no longer fits the world
+INSTEAD = {"opencv-python": "opencv-python-headless"}
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def fail(text):
+    sys.stdout.flush()
+    sys.exit("error: " + text)
+
+
+def check_python():
+    version = platform.python_version()
+    if sys.version_info[:2] < OLDEST:
+        fail("Python %s cannot run gluonlab: Python 3.8 to 3.13 can; name one, as in: make run PYTHON=python3.11" % version)
+    if sys.version_info[:2] > NEWEST:
+        print("Python %s is newer than the newest that gluonlab was tried with, 3.13" % version)
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64") or platform.libc_ver()[0] != "glibc":
+        system = "%s on %s" % (platform.system(), platform.machine())
+        fail("%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" % system)
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        fail(
+            "this Python %s lacks the venv module: apt-get install python%d.%d-venv (Debian, Ubuntu), or name another, "
+            "as in: make run PYTHON=python3.11" % ((version,) + sys.version_info[:2])
+        )
+
+
+def run(*command):
+    status = subprocess.call(command)
+    if status:
+        fail("%s ended with status %d: see above" % (" ".join(command[:5]), status))
+
+
+def pip(python, *arguments):
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+
+
+# Runs in the new environment: prints what a distribution with these extras needs there, one requirement a line.
+REQUIREMENTS = """
+import email, importlib.metadata, sys, zipfile
+from pip._vendor.packaging.requirements import Requirement
+
+def metadata(name):
+    if not name.endswith(".whl"):
+        return importlib.metadata.metadata(name)
+    with zipfile.ZipFile(name) as wheel:
+        entry = next(entry for entry in wheel.namelist() if entry.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(wheel.read(entry))
+
+for text in metadata(sys.argv[1]).get_all("Requires-Dist") or []:
+    need = Requirement(text)
+    if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in [""] + sys.argv[2:]):
+        need.marker = None
+        print(need)
+"""
+
+
+def requirements(python, name, extras=()):
+    output = subprocess.check_output([python, "-c", REQUIREMENTS, name] + list(extras))
+    return output.decode("utf-8").split("\n")[:-1]
+
+
+def project(requirement):
+    name = requirement
+    for mark in "<>=!~ [;(":
+        name = name.split(mark)[0]
+    return name.strip().lower().replace("_", "-")
+
+
+def install(python, extras, wheels):
+    pip(python, "--upgrade", "pip")
+    pip(python, "--no-deps", "--editable", HERE)
+    own = requirements(python, "gluonlab", extras)
+    retired = [need for need in own if project(need) in RETIRED]
+    run(python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", wheels, *retired)
+    downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
+    theirs = [need for wheel in downloaded for need in requirements(python, wheel)]
+    fixed = set(project(need) for need in own)  # numpy above all: ours is the one that works
+    needs = [need for need in own if need not in retired]
+    needs += [INSTEAD.get(project(need), need) for need in theirs if project(need) not in fixed]
+    pip(python, *needs)
+    pip(python, "--no-deps", *downloaded)
+
+
+def main():
+    check_python()
+    folder, extras = sys.argv[1], sys.argv[2:]
+    python = os.path.join(folder, "bin", "python")
+    if not os.path.exists(python):
+        print("making %s with Python %s" % (folder, platform.python_version()))
+        run(sys.executable, "-m", "venv", folder)
+    print("installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder))
+    wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
+    try:
+        install(python, extras, wheels)
+    finally:
+        shutil.rmtree(wheels)
+    # The one library of the system that MXNet needs and a slim image may lack; gluonlab says what to install.
+    run(python, "-c", "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)")
+
+
+if __name__ == "__main__":
+    main()
