@@ -31,7 +31,8 @@ import warnings
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.errors import DeviceError, EngineError, GluonlabWarning
-from gluonlab.threads import cores, set_threads
+from gluonlab.engine import cores
+from gluonlab.threads import set_threads
 
 if TYPE_CHECKING:
     import mxnet as mx

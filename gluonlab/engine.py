@@ -19,7 +19,8 @@ import re
 import sys
 import types
 from importlib.abc import MetaPathFinder
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, Set, Tuple
 
 from gluonlab.cuda import WHEEL_OF, load_cuda_libraries
 from gluonlab.errors import EngineError, MissingMXNet
@@ -102,6 +103,8 @@ mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.en
 def _set_environment() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # MXNet leaves half of the CPUs alone for being hyper-threads, which on most virtual machines they are not
+    os.environ.setdefault("MXNET_OMP_MAX_THREADS", str(cores()))
 
 
 def _prepare() -> None:
@@ -118,6 +121,31 @@ def _prepare() -> None:
         )
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
+
+
+def cores() -> int:
+    """The physical cores that this process may use: affinity and container limits count, hyper-threads do not."""
+    allowed = os.sched_getaffinity(0)
+    return max(1, min(len(_physical(allowed)), _cgroup_limit(len(allowed))))
+
+
+def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
+    seen = set()
+    for cpu in cpus:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            seen.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
+        except OSError:  # no topology in this container: count every CPU as a core
+            seen.add(("", str(cpu)))
+    return seen
+
+
+def _cgroup_limit(otherwise: int) -> int:
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return otherwise if quota == "max" else max(1, int(quota) // int(period))
+    except (OSError, ValueError):
+        return otherwise
 
 
 def explain(error: BaseException) -> EngineError:

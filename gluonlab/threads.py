@@ -4,16 +4,17 @@ MXNet runs one worker thread per CPU context, and inside an operator that worker
 Two workers that both open a team inside OpenBLAS wait for each other for ever, which is what
 OMP_NUM_THREADS=2 in somebody's profile does to two CPU contexts. The size of a team belongs to the
 thread that opens it, so it is set here on each worker itself, by a function pushed to MXNet's engine:
-that works whatever the environment said when MXNet was loaded, and can be changed later.
+that works whatever the environment said when MXNet was loaded.
+
+A worker begins with all cores (`gluonlab.engine`), and its team is only ever made smaller: oneDNN's compiled operators, which
+each worker keeps, have scratch memory for the team they were compiled with, and write beyond it in a larger one.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import warnings
-from pathlib import Path
-from typing import Any, List, Sequence, Set, Tuple
+from typing import Any, List, Sequence
 
 from gluonlab import engine
 from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
@@ -25,31 +26,6 @@ class _Context(ctypes.Structure):  # struct Context of include/mxnet/base.h
     _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
 
-def cores() -> int:
-    """The physical cores that this process may use: affinity and container limits count, hyper-threads do not."""
-    allowed = os.sched_getaffinity(0)
-    return max(1, min(len(_physical(allowed)), _cgroup_limit(len(allowed))))
-
-
-def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
-    seen = set()
-    for cpu in cpus:
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-        try:
-            seen.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
-        except OSError:  # no topology in this container: count every CPU as a core
-            seen.add(("", str(cpu)))
-    return seen
-
-
-def _cgroup_limit(otherwise: int) -> int:
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return otherwise if quota == "max" else max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return otherwise
-
-
 def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """How many threads each of ``cpu_devices`` CPU devices computes with.
 
@@ -58,7 +34,7 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """
     from_environment = engine.omp_num_threads()
     if cpu_devices <= 1:
-        return asked or from_environment or cores()
+        return asked or from_environment or engine.cores()
     if asked is not None and asked > 1:
         raise ConfigError(
             f"--threads {asked} with {cpu_devices} CPU devices would hang in OpenBLAS: leave it out, or use one CPU device"
@@ -89,20 +65,23 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
             GluonlabWarning,
             stacklevel=2,
         )
-    from mxnet.base import _LIB, check_call
-
-    check_call(_LIB.MXSetNumOMPThreads(ctypes.c_int(count)))  # the cap of MXNet's own loops
-    for ctx in cpus:
-        got = _on_worker(ctx, count)
-        if got != count:
-            raise EngineError(
-                f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts"
-            )
+    kept = [(ctx, got) for ctx, got in ((ctx, _shrink_team(ctx, count)) for ctx in cpus) if got != count]
+    if kept:
+        ctx, got = kept[0]
+        if got > count:
+            raise EngineError(f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts")
+        warnings.warn(
+            f"{ctx} computes with {got} thread{'s' * (got > 1)}, as it began, and not with {count}: "
+            f"start Python anew (with OMP_NUM_THREADS={count} if that is set to less)",
+            GluonlabWarning,
+            stacklevel=2,
+        )
+        return got
     return count
 
 
-def _on_worker(ctx: Any, count: int) -> int:
-    """Run omp_set_num_threads(count) on the worker thread of ctx; return what that thread then reports."""
+def _shrink_team(ctx: Any, count: int) -> int:
+    """Let the worker thread of ctx use at most ``count`` threads; return how many it then uses."""
     import mxnet as mx
     from mxnet.base import _LIB, check_call
 
@@ -110,7 +89,8 @@ def _on_worker(ctx: Any, count: int) -> int:
     got: List[int] = []
 
     def set_team_size(run_context: object, parameter: object) -> None:
-        openmp.omp_set_num_threads(count)
+        if openmp.omp_get_max_threads() > count:
+            openmp.omp_set_num_threads(count)
         got.append(openmp.omp_get_max_threads())
 
     callback = _ON_WORKER(set_team_size)

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import List
 
-from mxnet.gluon import nn
+from mxnet.gluon import HybridBlock, nn
+
+from gluonlab.models.lanes import LaneConv2D, TrueChannels
+
+CHANNELS = (20, 50)
 
 
 class LeNet(nn.HybridSequential):
-    """(n, 1, 28, 28) -> (n, classes); ``pool`` is "max" (the Gluon lab) or "avg" (the from-scratch lab)."""
+    """(n, 1, 28, 28) -> (n, classes); ``pool`` is "max" (the Gluon lab) or "avg" (the from-scratch lab).
 
-    def __init__(self, classes: int, pool: str = "max") -> None:
+    ``lanes``: see `gluonlab.models.lanes`; 1 leaves the channels as they are. The parameters are the same for all.
+    """
+
+    def __init__(self, classes: int, pool: str = "max", lanes: int = 1) -> None:
         super().__init__(prefix="lenet_")
+        first, second = CHANNELS
         with self.name_scope():
-            self.add(
-                *_block(20, 3, pool),  # (n, 20, 13, 13)
-                *_block(50, 5, pool),  # (n, 50, 4, 4)
-                nn.Flatten(),  # (n, 800)
-                nn.Dense(128, activation="relu"),
-                nn.Dense(classes),
-            )
+            self.add(*_block(LaneConv2D(first, 3, lanes), pool))  # (n, 20, 13, 13)
+            self.add(*_block(LaneConv2D(second, 5, lanes, in_channels=first), pool))  # (n, 50, 4, 4)
+            if lanes > 1:
+                self.add(TrueChannels(second))
+            self.add(nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes))  # (n, 800), (n, 128), (n, classes)
 
 
-def _block(channels: int, kernel_size: int, pool: str) -> Any:
+def _block(convolution: HybridBlock, pool: str) -> List[HybridBlock]:
     relu = nn.Activation("relu")
     if pool == "avg":
-        return nn.Conv2D(channels, kernel_size), relu, nn.AvgPool2D(2, 2)
+        return [convolution, relu, nn.AvgPool2D(2, 2)]
     # The largest of four is positive or not whichever comes first: ReLU after max pooling is the same function,
     # with the same gradient, and reads a quarter of the values.
-    return nn.Conv2D(channels, kernel_size), nn.MaxPool2D(2, 2), relu
+    return [convolution, nn.MaxPool2D(2, 2), relu]

@@ -146,12 +146,26 @@ class BucketedTrainer(gluon.Trainer):
                 self._kvstore.pushpull(key, bucket.grads, priority=-key)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        by_bucket = isinstance(self._optimizer, ELEMENT_WISE)
+        if isinstance(self._optimizer, ELEMENT_WISE):
+            self._update_buckets()
+        else:
+            self._update_parameters()
+
+    def _update_buckets(self) -> None:
+        """One call of the optimizer per bucket and device, past gluon's Updater, whose checks cost more than the call."""
+        for device, (ctx, updater) in enumerate(zip(self._contexts, self._updaters)):
+            self._optimizer._set_current_context(ctx.device_id)  # it counts each device's updates for itself
+            for key, bucket in enumerate(self.buckets):
+                weight, grad = bucket.weights[device], bucket.grads[device]
+                if key not in updater.states:
+                    updater.states[key] = self._optimizer.create_state_multi_precision(key, weight)
+                    updater.states_synced[key] = True
+                self._optimizer.update_multi_precision(key, weight, grad, updater.states[key])
+
+    def _update_parameters(self) -> None:
+        """As gluon.Trainer does it: an optimizer that looks at a whole parameter must be given it."""
+        keys = [key for key, param in enumerate(self._params) if param.grad_req != "null"]
         for device, updater in enumerate(self._updaters):
-            if by_bucket:
-                for key, bucket in enumerate(self.buckets):
-                    updater(key, bucket.grads[device], bucket.weights[device])
-            else:
-                for key, param in enumerate(self._params):
-                    if param.grad_req != "null":
-                        updater(key, param._grad[device], param._data[device])
+            grads = [self._params[key]._grad[device] for key in keys]
+            weights = [self._params[key]._data[device] for key in keys]
+            updater(keys, grads, weights)

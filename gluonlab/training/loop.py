@@ -129,7 +129,7 @@ def train(
 def make_net(plan: Plan) -> gluon.HybridBlock:
     """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit."""
     mx.random.seed(plan.config.seed)
-    net = get_model(plan.model, len(plan.dataset.classes))
+    net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     channels, height, width = plan.dataset.image_shape
     try:

@@ -13,6 +13,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.errors import DivergedError
+from gluonlab.training.invoke import CopyInto
 
 STRIDE = 4
 
@@ -52,7 +53,8 @@ class _Block:
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
-        self.cells = [[row[i : i + 1] for i in range(STRIDE)] for row in self.rows]
+        self.cells = [[CopyInto(row[i : i + 1]) for i in range(STRIDE)] for row in self.rows]
+        self.zeros = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
         self.steps: List[int] = []
         self.images: List[int] = []
 
@@ -63,9 +65,9 @@ class _Block:
     def note(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
         place = len(self.steps)
         for loss, cells in zip(losses, self.cells):
-            loss.copyto(cells[place])
-        for cells in self.cells[len(losses) :]:  # devices that had no shard
-            cells[place][:] = 0
+            cells[place](loss)
+        for zero, cells in zip(self.zeros[len(losses) :], self.cells[len(losses) :]):  # devices that had no shard
+            cells[place](zero)
         self.steps.append(step)
         self.images.append(images)
 

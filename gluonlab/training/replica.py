@@ -14,6 +14,8 @@ import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
+from gluonlab.training.invoke import CopyInto
+
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
@@ -27,11 +29,11 @@ def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Call
 
 
 class _Bound(NamedTuple):
-    """A graph bound to arrays: the arrays to fill and to read, and the handles to run it with."""
+    """A graph bound to arrays: how to fill its inputs, how to run it, and what it leaves behind."""
 
     executor: Any
-    images: nd.NDArray
-    labels: nd.NDArray
+    fill_images: CopyInto
+    fill_labels: CopyInto
     loss: nd.NDArray
     correct: nd.NDArray
 
@@ -58,8 +60,8 @@ class Replica:
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
         """
         bound = self._for(images, labels)
-        images.copyto(bound.images)
-        labels.copyto(bound.labels)
+        bound.fill_images(images)
+        bound.fill_labels(labels)
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._last = bound
         return bound.loss, bound.correct
@@ -87,7 +89,7 @@ class Replica:
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux)
         )
         loss, correct = executor.outputs
-        return _Bound(executor, inputs[IMAGES], inputs[LABELS], loss, correct)
+        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct)
 
 
 def replicas(

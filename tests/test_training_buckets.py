@@ -1,0 +1,124 @@
+"""Buckets change how parameters travel, not what becomes of them."""
+
+import math
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from reference import as_is, cpus, distance, random_batches, values
+
+from gluonlab.data.loader import shard
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.training.buckets import ALIGNMENT_BYTES, ELEMENT_WISE, BucketedTrainer, group
+from gluonlab.training.step import DataParallelStep
+
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def small_net(ctxs):
+    mx.random.seed(5)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(7, activation="tanh"), nn.Dense(3, activation="tanh"), nn.Dense(4))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    net(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
+    return net
+
+
+def train(net, trainer, ctxs, batches):
+    for images, labels in batches:
+        xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+        with autograd.record():
+            losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
+        autograd.backward(losses)
+        trainer.step(len(images))
+    return values(net, ctxs[-1])
+
+
+BATCHES = random_batches([6] * 4, shape=(1, 2, 3), classes=4)
+OPTIMIZERS = [cls.__name__.lower() for cls in ELEMENT_WISE]
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "nadam", "lamb", "lars"])
+def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
+    """Same bits: on one device nothing is even summed differently."""
+    expected_net, net = small_net(cpus(1)), small_net(cpus(1))
+    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None), cpus(1), BATCHES)
+    found = train(net, BucketedTrainer(net.collect_params(), optimizer), cpus(1), BATCHES)
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+
+
+def test_it_trains_with_gluons_own_recording_on_several_devices():
+    ctxs = cpus(3)
+    expected_net, net = small_net(cpus(1)), small_net(ctxs)
+    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", {"momentum": 0.9}), cpus(1), BATCHES)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, make_kvstore("device"))
+    trainer.prepare()
+    assert distance(train(net, trainer, ctxs, BATCHES), expected) <= 1e-5
+
+
+def test_multipliers_of_a_parameter_count():
+    expected_net, net = small_net(cpus(1)), small_net(cpus(1))
+    for network in (expected_net, net):
+        network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = 0.1, 0.0, 0.0
+    params = {"learning_rate": 0.3, "wd": 0.1}
+    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)), cpus(1), BATCHES)
+    found = train(net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), cpus(1), BATCHES)
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+    assert np.array_equal(found[4], values(small_net(cpus(1)))[4])  # lr_mult 0
+
+
+def test_frozen_parameters_stay():
+    net = small_net(cpus(2))
+    net[1].collect_params().setattr("grad_req", "null")
+    before = values(net)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
+    trainer.prepare()
+    after = train(net, trainer, cpus(2), BATCHES)
+    changed = [not np.array_equal(a, b) for a, b in zip(before, after)]
+    assert changed == [True, True, False, False, True, True]
+
+
+def test_parameters_can_be_set_and_loaded_afterwards(tmp_path):
+    net = small_net(cpus(2))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
+    step = DataParallelStep(net, LOSS, trainer, cpus(2), as_is)
+    net.save_parameters(str(tmp_path / "start"))
+    start = values(net)
+    images, labels = BATCHES[0]
+    step(shard(nd.array(images), cpus(2)), shard(nd.array(labels), cpus(2)))
+    once = values(net)
+    net.load_parameters(str(tmp_path / "start"), ctx=cpus(2))
+    assert all(np.array_equal(a, b) for a, b in zip(values(net), start))
+    step(shard(nd.array(images), cpus(2)), shard(nd.array(labels), cpus(2)))
+    assert all(np.array_equal(a, b) for a, b in zip(values(net), once))
+
+
+def test_sparse_gradients_are_refused():
+    net = nn.Embedding(10, 3, sparse_grad=True)
+    net.initialize()
+    with pytest.raises(KVStoreError, match="sparse"):
+        BucketedTrainer(net.collect_params(), "sgd")
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(1, 2000))
+def test_buckets_keep_order_and_hold_no_more_than_they_may(sizes, bucket_bytes):
+    params = [gluon.Parameter(f"p{i}", shape=(size,)) for i, size in enumerate(sizes)]
+    groups = group(params, bucket_bytes)
+    assert [param for bucket in groups for param in bucket] == params
+    for bucket in groups:
+        assert len(bucket) == 1 or sum(math.prod(param.shape) for param in bucket) * 4 <= bucket_bytes
+    for a, b in zip(groups, groups[1:]):  # none is closed while the next parameter still fits
+        assert sum(math.prod(param.shape) for param in [*a, b[0]]) * 4 > bucket_bytes
+
+
+def test_every_parameter_begins_on_a_cache_line():
+    net = small_net(cpus(1))
+    trainer = BucketedTrainer(net.collect_params(), "sgd")
+    trainer.prepare()
+    assert all(begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.begins)
+    assert len(trainer.buckets) == 1
