@@ -36,7 +36,9 @@ def whole(minimum: int, maximum: Optional[int] = None) -> Check:
 
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
     """A check for finite numbers x with minimum <= x < below (minimum < x when ``above_minimum``)."""
-    wanted = f"a number {'above' if above_minimum else 'from'} {minimum:g}" + (f" and below {below:g}" if below < math.inf else " up")
+    wanted = f"a number {'above' if above_minimum else 'from'} {minimum:g}" + (
+        f" and below {below:g}" if below < math.inf else " up"
+    )
 
     def check(name: str, value: Any) -> float:
         try:
@@ -88,7 +90,9 @@ class TrainConfig:
     gpus: Optional[int] = setting(None, whole(1), "use N GPUs; on a machine without any, N CPU devices stand in for them")
     devices: Optional[str] = setting(None, text, "the devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", "SPEC")
     require_gpu: bool = setting(False, flag, "fail when there are no GPUs instead of letting CPU devices stand in")
-    threads: Optional[int] = setting(None, whole(1), "threads of a CPU device (default: all cores for one device, 1 each for several)")
+    threads: Optional[int] = setting(
+        None, whole(1), "threads of a CPU device (default: all cores for one device, 1 each for several)"
+    )
     model: Optional[str] = setting(None, text, "the network (see --list)", "NAME")
     dataset: str = setting("digits", text, "the data set (see --list)", "NAME")
     data_dir: Optional[str] = setting(None, text, "the folder that holds the data set's files", "DIR")
@@ -104,7 +108,10 @@ class TrainConfig:
     seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
     prefetch: int = setting(2, whole(0), "batches made ready ahead, when the data set streams to the devices")
     resident_bytes: int = setting(
-        256 * 2**20, size_in_bytes, "keep the training images on each device when they fit this many bytes; 0 always streams", "BYTES"
+        256 * 2**20,
+        size_in_bytes,
+        "keep the training images on each device when they fit this many bytes; 0 always streams",
+        "BYTES",
     )
     out: Optional[str] = setting(None, text, "the folder of the run (default: a new one below runs/)", "DIR")
 
@@ -117,10 +124,13 @@ class TrainConfig:
             raise ConfigError(f"--gpus {self.gpus} and --devices {self.devices} contradict each other: give one of them")
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ConfigError(
-                f"--batch-size {self.batch_size} is per device and --global-batch-size {self.global_batch_size} is over all devices: give one of them"
+                f"--batch-size {self.batch_size} is per device and --global-batch-size {self.global_batch_size} over all devices: "
+                "give one of them"
             )
         if self.require_gpu and self.devices is not None and "cpu" in self.devices.lower():
-            raise ConfigError(f"--require-gpu and --devices {self.devices} contradict each other: name GPUs, or leave --require-gpu out")
+            raise ConfigError(
+                f"--require-gpu and --devices {self.devices} contradict each other: name GPUs, or leave --require-gpu out"
+            )
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A copy with some settings changed."""

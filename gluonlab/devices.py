@@ -30,8 +30,8 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
-from gluonlab.errors import DeviceError, EngineError, GluonlabWarning
 from gluonlab.engine import cores
+from gluonlab.errors import DeviceError, GluonlabWarning
 from gluonlab.threads import set_threads
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     if found:
         raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
     if not emulate:
-        raise DeviceError(f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, or let CPU devices stand in (without --require-gpu)")
+        raise DeviceError(
+            f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, or let CPU devices stand in (without --require-gpu)"
+        )
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
     warnings.warn(f"no GPU on this machine: {n} {stand_in}", GluonlabWarning, stacklevel=2)
     return _ready([mx.cpu(i) for i in range(n)], threads)

@@ -32,7 +32,9 @@ def _nccl() -> "KVStoreBase":
     import mxnet as mx
 
     if not mx.runtime.Features().is_enabled("NCCL"):
-        raise KVStoreError("this MXNet was built without NCCL: choose device or local, or install gluonlab[cu112] on a machine with GPUs")
+        raise KVStoreError(
+            "this MXNet was built without NCCL: choose device or local, or install gluonlab[cu112] on a machine with GPUs"
+        )
     return mx.kv.create("nccl")
 
 

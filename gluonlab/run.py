@@ -25,7 +25,9 @@ def config_options(function: Callable[..., None]) -> Callable[..., None]:
             option = click.option(name, field.name, is_flag=True, help=help)
         else:
             shown = None if field.default is None else str(field.default)
-            option = click.option(name, field.name, metavar=field.metadata["metavar"], default=None, show_default=shown or False, help=help)
+            option = click.option(
+                name, field.name, metavar=field.metadata["metavar"], default=None, show_default=shown or False, help=help
+            )
         function = option(function)
     return function
 

@@ -69,7 +69,9 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     if kept:
         ctx, got = kept[0]
         if got > count:
-            raise EngineError(f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts")
+            raise EngineError(
+                f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts"
+            )
         warnings.warn(
             f"{ctx} computes with {got} thread{'s' * (got > 1)}, as it began, and not with {count}: "
             f"start Python anew (with OMP_NUM_THREADS={count} if that is set to less)",

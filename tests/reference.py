@@ -50,7 +50,8 @@ def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
     """Continuous random images (repeated pixels would make ties in max pooling) and random labels."""
     random = np.random.RandomState(seed)
     return [
-        (random.uniform(-1, 1, (size, *shape)).astype("float32"), random.randint(0, classes, size).astype("int32")) for size in sizes
+        (random.uniform(-1, 1, (size, *shape)).astype("float32"), random.randint(0, classes, size).astype("int32"))
+        for size in sizes
     ]
 
 

@@ -48,7 +48,9 @@ def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, se
 @settings(max_examples=25, deadline=None)
 @given(**sizes, raw=st.booleans())
 def test_both_paths_give_the_same_shards_to_the_bit(n, batch, k, seed, raw):
-    streamed, resident = (Loader(split_of(n), cpus(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b) for b in RESIDENT.values())
+    streamed, resident = (
+        Loader(split_of(n), cpus(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b) for b in RESIDENT.values()
+    )
     for _ in range(2):
         for (xs, ys), (us, vs) in zip(list(streamed), list(resident)):
             assert len(xs) == len(us)
@@ -106,7 +108,7 @@ def test_workers_share_each_batch_without_overlap(n, batch, world_size):
 
 def test_floats_are_the_bytes_divided_by_255():
     loader = Loader(split_of(300), cpus(1), 300, shuffle=False)
-    ((x,), _), = list(loader)
+    (((x,), _),) = list(loader)
     assert x.dtype == np.float32
     np.testing.assert_allclose(x.asnumpy()[:256, 0, 0, 0], np.arange(256) / 255, rtol=1e-6)
 

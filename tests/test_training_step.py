@@ -33,7 +33,9 @@ def initialised(net, ctxs, start, shape=(1, 28, 28)):
 
 
 def run(step, batches, ctxs):
-    return [[loss.asscalar() for loss in step(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))] for x, y in batches]
+    return [
+        [loss.asscalar() for loss in step(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))] for x, y in batches
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start):
 
 def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
     ctxs = devices("cpu*3")
-    (images, labels), = random_batches([8])
+    ((images, labels),) = random_batches([8])
     net = initialised(get_model("lenet", 10), ctxs, start)
     shards = run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)[0]
     textbook = textbook_lenet()
@@ -84,7 +86,7 @@ def test_lenet_is_the_labs_network(pool, lanes):
     net.initialize()
     net(nd.zeros((1, 1, 28, 28)))
     set_values(net, values(textbook))
-    (images, labels), = random_batches([9], seed=1)
+    ((images, labels),) = random_batches([9], seed=1)
     scores, gradients = [], []
     for network in (net, textbook):
         with autograd.record():
@@ -107,7 +109,7 @@ def normalising_net():
 
 def test_the_compiled_graph_evaluates_like_gluon_with_batchnorm_and_dropout():
     net = normalising_net()
-    (images, labels), = random_batches([10], shape=(2, 6, 6), classes=5)
+    ((images, labels),) = random_batches([10], shape=(2, 6, 6), classes=5)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     (replica,) = replicas(net, loss, as_is, cpus(1))
     x, y = nd.array(images), nd.array(labels, dtype="int32")
@@ -125,7 +127,7 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     ctxs = devices("cpu*2")
     net = initialised(get_model("lenet", 10, ctxs), ctxs, start)
     step = make_step(net, ctxs, learning_rate=0.5)
-    (images, labels), = random_batches([8])
+    ((images, labels),) = random_batches([8])
     xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
     for _ in range(3):
         found = sum(loss.asscalar() for loss, _ in step.score(xs, ys))

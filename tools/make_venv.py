@@ -118,7 +118,11 @@ def main():
     finally:
         shutil.rmtree(wheels)
     # The one library of the system that MXNet needs and a slim image may lack; gluonlab says what to install.
-    run(python, "-c", "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)")
+    run(
+        python,
+        "-c",
+        "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)",
+    )
 
 
 if __name__ == "__main__":

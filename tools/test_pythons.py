@@ -27,7 +27,9 @@ def candidates(version):
         yield Path(folder) / f"python{version}"
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     if versions.is_dir():
-        yield from (folder / "bin" / "python" for folder in sorted(versions.iterdir()) if re.match(rf"{version}(\.|$)", folder.name))
+        yield from (
+            folder / "bin" / "python" for folder in sorted(versions.iterdir()) if re.match(rf"{version}(\.|$)", folder.name)
+        )
 
 
 def find(version):

@@ -87,7 +87,9 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
     """The array in an IDX file of unsigned bytes. Raises DataError that names the file and what is wrong with it."""
     content = _content(Path(path))
     if len(content) < 4 or content[:2] != b"\0\0":
-        raise DataError(f"{path}: not an IDX file (it begins with {content[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})")
+        raise DataError(
+            f"{path}: not an IDX file (it begins with {content[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})"
+        )
     if content[2] != UNSIGNED_BYTE:
         raise DataError(f"{path}: IDX values of type {content[2]:#04x}, expected unsigned bytes (0x08)")
     if content[3] != dimensions:

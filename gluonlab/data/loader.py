@@ -152,9 +152,7 @@ class _Resident:
             )
             begins[: len(ends)] = ends
 
-    def _gather(
-        self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]
-    ) -> Tuple[nd.NDArray, nd.NDArray]:
+    def _gather(self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]) -> Tuple[nd.NDArray, nd.NDArray]:
         """This device's shards of all batches, one behind the other."""
         parts = [batch[slice(*bound[device])] for batch, bound in zip(batches, bounds) if device < len(bound)]
         if not parts:

@@ -19,7 +19,9 @@ class DatasetKind(NamedTuple):
 
 DATASETS: Dict[str, DatasetKind] = {
     "digits": DatasetKind(digits.load, "1,797 handwritten digits, built in: 28x28 grey, 10 classes"),
-    "mnist": DatasetKind(idx.loader("mnist", idx.DIGITS, Defaults()), "70,000 handwritten digits from IDX files: 28x28 grey, 10 classes"),
+    "mnist": DatasetKind(
+        idx.loader("mnist", idx.DIGITS, Defaults()), "70,000 handwritten digits from IDX files: 28x28 grey, 10 classes"
+    ),
     "fashion-mnist": DatasetKind(
         idx.loader("fashion-mnist", idx.CLOTHES, Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)),
         "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",

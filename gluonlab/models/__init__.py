@@ -22,8 +22,13 @@ class ModelKind(NamedTuple):
 
 
 MODELS: Dict[str, ModelKind] = {
-    "lenet": ModelKind(lambda classes, lanes: LeNet(classes, "max", lanes), "two convolutions with max pooling, two dense layers (the Gluon lab's network)"),
-    "lenet-avg": ModelKind(lambda classes, lanes: LeNet(classes, "avg", lanes), "the same with average pooling (the from-scratch lab's network)"),
+    "lenet": ModelKind(
+        lambda classes, lanes: LeNet(classes, "max", lanes),
+        "two convolutions with max pooling, two dense layers (the Gluon lab's network)",
+    ),
+    "lenet-avg": ModelKind(
+        lambda classes, lanes: LeNet(classes, "avg", lanes), "the same with average pooling (the from-scratch lab's network)"
+    ),
     "mlp": ModelKind(lambda classes, lanes: mlp(classes), "two hidden dense layers of 128 and 64 units"),
 }
 

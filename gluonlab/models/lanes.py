@@ -59,7 +59,7 @@ class LaneConv2D(nn.Conv2D):
 
 
 class TrueChannels(HybridBlock):
-    """Cuts the zero channels off: (n, more, h, w) -> (n, channels, h, w)."""
+    """Cuts the zero channels off, if there are any: (n, channels + more, h, w) -> (n, channels, h, w)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

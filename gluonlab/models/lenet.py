@@ -23,9 +23,9 @@ class LeNet(nn.HybridSequential):
         with self.name_scope():
             self.add(*_block(LaneConv2D(first, 3, lanes), pool))  # (n, 20, 13, 13)
             self.add(*_block(LaneConv2D(second, 5, lanes, in_channels=first), pool))  # (n, 50, 4, 4)
-            if lanes > 1:
-                self.add(TrueChannels(second))
-            self.add(nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes))  # (n, 800), (n, 128), (n, classes)
+            self.add(
+                TrueChannels(second), nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes)
+            )  # (n, 800), (n, 128), (n, classes)
 
 
 def _block(convolution: HybridBlock, pool: str) -> List[HybridBlock]:

@@ -127,7 +127,7 @@ class BucketedTrainer(gluon.Trainer):
         if self._sums:
             for key, bucket in enumerate(self.buckets):
                 self._kvstore.broadcast(key, bucket.weights[0], bucket.weights)
-        self._params_to_init = []
+        self._params_to_init: List[Parameter] = []
 
     @property
     def _sums(self) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
@@ -98,9 +100,7 @@ class Result:
         }
 
 
-def train(
-    config: "TrainConfig | None" = None, strategy: Strategy = data_parallel, reporter: Optional[Reporter] = None
-) -> Result:
+def train(config: "TrainConfig | None" = None, strategy: Strategy = data_parallel, reporter: Optional[Reporter] = None) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
     Raises a UsageError before anything is written when the config cannot be carried out, and DivergedError when the loss
@@ -133,8 +133,9 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     channels, height, width = plan.dataset.image_shape
     try:
-        net(nd.zeros((1, channels, height, width), ctx=plan.ctxs[0])).wait_to_read()
-    except mx.base.MXNetError:
+        with redirect_stdout(StringIO()):  # where MXNet would print what it raises
+            net(nd.zeros((1, channels, height, width), ctx=plan.ctxs[0])).wait_to_read()
+    except (ValueError, mx.base.MXNetError):
         raise ModelError(
             f"{plan.model} cannot take images of shape {channels}x{height}x{width}: choose another --model or --dataset"
         ) from None
@@ -145,7 +146,14 @@ class _Run:
     """The state that the epochs of one run share."""
 
     def __init__(
-        self, plan: Plan, net: gluon.HybridBlock, strategy: Strategy, reporter: Reporter, run: RunDirectory, result: Result, began: float
+        self,
+        plan: Plan,
+        net: gluon.HybridBlock,
+        strategy: Strategy,
+        reporter: Reporter,
+        run: RunDirectory,
+        result: Result,
+        began: float,
     ) -> None:
         self.plan, self.net, self.reporter, self.run, self.result, self.began = plan, net, reporter, run, result, began
         loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -216,7 +224,6 @@ class _Run:
 
 
 def _epoch_line(epoch: Epoch, epochs: int) -> str:
-    return (
-        f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}  training {epoch.seconds:6.2f} s  {epoch.images_per_second:8,.0f} images/s"
-        f"  loss {epoch.loss:.4f}  accuracy {epoch.accuracy:.4f}"
-    )
+    number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
+    speed = f"{epoch.seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
+    return f"{number}  {speed}  loss {epoch.loss:.4f}  validation accuracy {epoch.accuracy:.4f}"

@@ -114,7 +114,9 @@ def check_optimizer(config: TrainConfig) -> None:
         return
     optimizer = _optimizer_class(config.optimizer)
     if config.momentum is not None and "momentum" not in inspect.signature(optimizer.__init__).parameters:
-        raise ConfigError(f"--momentum {config.momentum:g}: {config.optimizer} has no momentum, leave it out or use sgd, nag or signum")
+        raise ConfigError(
+            f"--momentum {config.momentum:g}: {config.optimizer} has no momentum, leave it out or use sgd, nag or signum"
+        )
 
 
 def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, device_count: int) -> Dict[str, float]:
@@ -130,5 +132,3 @@ def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, dev
     if momentum is not None:
         params["momentum"] = momentum
     return params
-
-

@@ -64,7 +64,7 @@ class RunDirectory:
             if any(path.iterdir()):
                 raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
             run = cls(path)
-            run._metrics = open(path / "metrics.jsonl", "a", encoding="utf-8")
+            run._metrics = open(path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
         except OutputError:
             raise
         except OSError as error:
@@ -78,7 +78,15 @@ class RunDirectory:
     def steps(self, epoch: int, lr: float, seconds: float, steps: Sequence[StepLoss]) -> None:
         """Add a line for each step; ``seconds`` since the run began."""
         lines = [
-            {"kind": "step", "epoch": epoch, "step": step.step, "seconds": seconds, "images": step.images, "loss": step.loss, "lr": lr}
+            {
+                "kind": "step",
+                "epoch": epoch,
+                "step": step.step,
+                "seconds": seconds,
+                "images": step.images,
+                "loss": step.loss,
+                "lr": lr,
+            }
             for step in steps
         ]
         self._append(lines)

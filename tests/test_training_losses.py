@@ -1,0 +1,49 @@
+"""Losses are read late, completely, and a loss that is no number names its step."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from reference import cpus
+
+from gluonlab.errors import DivergedError
+from gluonlab.training.losses import LossLog
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50)), max_size=40), st.integers(0, 40))
+def test_every_step_is_reported_once_in_order_and_at_most_8_steps_late(steps, flush_after):
+    """Each step: how many of the 3 devices had a shard, and the images in all."""
+    log, known = LossLog(cpus(3)), []
+    for number, (busy, images) in enumerate(steps, start=1):
+        known += log.append([nd.full((1,), number * 10 + device, ctx=ctx) for device, ctx in enumerate(cpus(busy))], images)
+        if number == flush_after:
+            known += log.flush()
+        assert len(known) >= number - 8
+    known += log.flush()
+    assert [step.step for step in known] == list(range(1, len(steps) + 1))
+    for step, (busy, images) in zip(known, steps):
+        assert step.images == images
+        assert step.loss == pytest.approx(sum(step.step * 10 + device for device in range(busy)) / images)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("begins", [1, 4, 5, 11])
+def test_a_loss_that_is_no_number_stops_within_8_steps_and_names_its_step(bad, begins):
+    log = LossLog(cpus(2))
+    with pytest.raises(DivergedError, match=rf"at step {begins}\b.*--lr"):
+        for number in range(1, begins + 9):
+            healthy = nd.ones((1,), ctx=cpus(2)[0])
+            log.append([healthy, nd.full((1,), bad if number >= begins else 1.0, ctx=cpus(2)[1])], 4)
+    assert log.step <= begins + 8
+
+
+def test_arrays_that_are_overwritten_afterwards_are_noted_as_they_were():
+    log, loss, known = LossLog(cpus(1)), nd.zeros((1,)), []
+    for number in range(10):
+        loss[:] = number
+        known += log.append([loss], 1)
+    assert np.array_equal([step.loss for step in known + log.flush()], range(10))
