@@ -52,6 +52,18 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
 
+@pytest.mark.parametrize("params", [{"momentum": 0.9, "wd": 0.01}, {"wd": 0.1, "clip_gradient": 0.02}, {}], ids=str)
+def test_sgd_follows_its_settings_while_they_change(params):
+    results = []
+    for make in (lambda *args: gluon.Trainer(*args, kvstore=None), BucketedTrainer):
+        net = small_net(cpus(1))
+        schedule = mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.4)
+        trainer = make(net.collect_params(), "sgd", {"lr_scheduler": schedule, "learning_rate": 0.4, **params})
+        train(net, trainer, cpus(1), BATCHES)
+        results.append(train(net, trainer, cpus(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
+    assert all(np.array_equal(a, b) for a, b in zip(*results))
+
+
 def test_it_trains_with_gluons_own_recording_on_several_devices():
     ctxs = cpus(3)
     expected_net, net = small_net(cpus(1)), small_net(ctxs)

@@ -15,6 +15,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError
+from gluonlab.training import sgd
 
 BUCKET_BYTES = 4 * 2**20
 ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
@@ -111,6 +112,7 @@ class BucketedTrainer(gluon.Trainer):
             raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
+        self._sgd: "List[sgd.BucketSGD] | None" = None
 
     def prepare(self) -> None:
         """Make the buckets now, rather than in the first step. Every parameter must have its shape."""
@@ -146,21 +148,38 @@ class BucketedTrainer(gluon.Trainer):
                 self._kvstore.pushpull(key, bucket.grads, priority=-key)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if isinstance(self._optimizer, ELEMENT_WISE):
-            self._update_buckets()
-        else:
+        if not isinstance(self._optimizer, ELEMENT_WISE):
             self._update_parameters()
+        elif sgd.applies(self._optimizer):
+            self._update_by_sgd()
+        else:
+            self._update_buckets()
+
+    def _update_by_sgd(self) -> None:
+        if self._sgd is None:
+            states = [[self._state(device, key) for device in range(len(self._contexts))] for key in range(len(self.buckets))]
+            self._sgd = [
+                sgd.BucketSGD(self._optimizer, key, bucket.weights, bucket.grads, states[key])
+                for key, bucket in enumerate(self.buckets)
+            ]
+        for bucket in self._sgd:
+            bucket.update()
 
     def _update_buckets(self) -> None:
         """One call of the optimizer per bucket and device, past gluon's Updater, whose checks cost more than the call."""
-        for device, (ctx, updater) in enumerate(zip(self._contexts, self._updaters)):
+        for device, ctx in enumerate(self._contexts):
             self._optimizer._set_current_context(ctx.device_id)  # it counts each device's updates for itself
             for key, bucket in enumerate(self.buckets):
-                weight, grad = bucket.weights[device], bucket.grads[device]
-                if key not in updater.states:
-                    updater.states[key] = self._optimizer.create_state_multi_precision(key, weight)
-                    updater.states_synced[key] = True
-                self._optimizer.update_multi_precision(key, weight, grad, updater.states[key])
+                weight, grad, state = bucket.weights[device], bucket.grads[device], self._state(device, key)
+                self._optimizer.update_multi_precision(key, weight, grad, state)
+
+    def _state(self, device: int, key: int) -> Any:
+        """The optimizer's state of a bucket on a device, kept where gluon.Trainer keeps its own."""
+        updater = self._updaters[device]
+        if key not in updater.states:
+            updater.states[key] = self._optimizer.create_state_multi_precision(key, self.buckets[key].weights[device])
+            updater.states_synced[key] = True
+        return updater.states[key]
 
     def _update_parameters(self) -> None:
         """As gluon.Trainer does it: an optimizer that looks at a whole parameter must be given it."""

@@ -16,9 +16,11 @@ def draw(metrics: List[Dict[str, Any]], path: Path) -> None:
 
     steps = [line for line in metrics if line["kind"] == "step"]
     epochs = [line for line in metrics if line["kind"] == "epoch"]
-    figure = Figure(figsize=(11, 3.4), constrained_layout=True)
+    figure = Figure(figsize=(11, 3.4))
     FigureCanvasAgg(figure)
     loss, accuracy, speed = figure.subplots(1, 3)
+    # margins by hand: matplotlib's constrained layout would take a third of the time of drawing
+    figure.subplots_adjust(left=0.05, right=0.985, bottom=0.16, top=0.9, wspace=0.2)
 
     per_epoch = max(1, epochs[-1]["step"] // len(epochs)) if epochs else len(steps) or 1
     loss.plot([line["step"] / per_epoch for line in steps], [line["loss"] for line in steps], color=BLUE, alpha=0.35, lw=0.8)

@@ -65,9 +65,9 @@ class _Block:
     def note(self, step: int, losses: Sequence[nd.NDArray], images: int) -> None:
         place = len(self.steps)
         for loss, cells in zip(losses, self.cells):
-            cells[place](loss)
+            cells[place].copy(loss)
         for zero, cells in zip(self.zeros[len(losses) :], self.cells[len(losses) :]):  # devices that had no shard
-            cells[place](zero)
+            cells[place].copy(zero)
         self.steps.append(step)
         self.images.append(images)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +22,9 @@ PARAMETERS = "parameters.params"
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # tempfile's would be readable by their owner only
     try:
+        temporary.touch(exist_ok=False)
         yield temporary
         os.replace(temporary, path)
     finally:
@@ -56,10 +55,12 @@ class RunDirectory:
     @classmethod
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
         """The folder ``out``, which must be new or empty; without it a new one below runs/, with time and ``name``."""
-        path = Path(out) if out is not None else _unused(Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}")
-        if path.exists() and not path.is_dir():
-            raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
+        path = Path(out) if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
         try:
+            if out is None:
+                path = _make_unused(path)
+            elif path.exists() and not path.is_dir():
+                raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
                 raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
@@ -68,7 +69,10 @@ class RunDirectory:
         except OutputError:
             raise
         except OSError as error:
-            raise OutputError(f"--out {path} cannot be written ({error.strerror}): give a folder where you may write") from None
+            asked = f"--out {path}" if out is not None else str(path)
+            raise OutputError(
+                f"{asked} cannot be written ({error.strerror}): give a folder where you may write with --out"
+            ) from None
         return run
 
     def config(self, content: Dict[str, Any]) -> None:
@@ -124,8 +128,12 @@ def read_metrics(path: Path) -> List[Dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-def _unused(path: Path) -> Path:
+def _make_unused(path: Path) -> Path:
+    """Make the folder ``path``, or ``path``-2, -3, ..., whichever nobody has made yet, not even at this moment."""
     candidate, number = path, 2
-    while candidate.exists():
-        candidate, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return candidate
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            candidate, number = path.with_name(f"{path.name}-{number}"), number + 1

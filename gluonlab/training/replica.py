@@ -32,8 +32,8 @@ class _Bound(NamedTuple):
     """A graph bound to arrays: how to fill its inputs, how to run it, and what it leaves behind."""
 
     executor: Any
-    fill_images: CopyInto
-    fill_labels: CopyInto
+    images: CopyInto
+    labels: CopyInto
     loss: nd.NDArray
     correct: nd.NDArray
 
@@ -53,15 +53,19 @@ class Replica:
         self._heads = [nd.ones((1,), ctx=ctx), nd.zeros((1,), ctx=ctx)]
         self._head_handles = (ctypes.c_void_p * 2)(*[head.handle for head in self._heads])
         self._last: "_Bound | None" = None
+        self._train = True
 
     def forward(self, images: nd.NDArray, labels: nd.NDArray, train: bool = True) -> Tuple[nd.NDArray, nd.NDArray]:
         """The sum of losses (1,) and the number of correct answers (1,); both are overwritten by the next call.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
         """
+        if train != self._train:
+            nd.waitall()  # operators look at the mode when they run: those still queued must not see the new one
+            self._train = train
         bound = self._for(images, labels)
-        bound.fill_images(images)
-        bound.fill_labels(labels)
+        bound.images.copy(images)
+        bound.labels.copy(labels)
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._last = bound
         return bound.loss, bound.correct

@@ -1,0 +1,56 @@
+"""SGD on buckets: what mx.optimizer.SGD does, with everything that is the same on all devices done once.
+
+The learning rate, the weight decay and the count of updates belong to a bucket, not to a device. mx.optimizer.SGD works them out
+for each device anew, which takes several times as long as queueing the update.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import mxnet as mx
+
+from gluonlab.training.invoke import Attributes, OperatorCall
+
+
+def applies(optimizer: mx.optimizer.Optimizer) -> bool:
+    """Whether `BucketSGD` does what ``optimizer`` would: SGD itself, without master copies of low-precision weights."""
+    return type(optimizer) is mx.optimizer.SGD and not optimizer.multi_precision
+
+
+class BucketSGD:
+    """The update of one bucket on every device; ``states[device]`` are the momenta, or None without momentum."""
+
+    def __init__(self, optimizer: mx.optimizer.SGD, key: int, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
+        self.optimizer, self.key = optimizer, key
+        self._calls = [
+            OperatorCall("multi_sgd_update", [weight, grad], weight)
+            if state is None
+            else OperatorCall("multi_sgd_mom_update", [weight, grad, state], weight)
+            for weight, grad, state in zip(weights, grads, states)
+        ]
+        self._values: Dict[str, Any] = {}
+        self._attributes = Attributes({})
+
+    def update(self) -> None:
+        """Queue the update of every device."""
+        self.optimizer._update_count(self.key)
+        values = self._current_values()
+        if values != self._values:
+            self._values, self._attributes = values, Attributes(values)
+        for call in self._calls:
+            call(self._attributes)
+
+    def _current_values(self) -> Dict[str, Any]:
+        optimizer = self.optimizer
+        values = {  # of the operators that mx.optimizer.SGD calls: sgd_update rounds otherwise when gradients are clipped
+            "num_weights": 1,
+            "lrs": (optimizer._get_lr(self.key),),
+            "wds": (optimizer._get_wd(self.key),),
+            "rescale_grad": optimizer.rescale_grad,
+        }
+        if optimizer.momentum:
+            values["momentum"] = optimizer.momentum
+        if optimizer.clip_gradient:
+            values["clip_gradient"] = optimizer.clip_gradient
+        return values
