@@ -38,7 +38,8 @@ class ConsoleReporter(Reporter):
         self._bar: Any = None
 
     def say(self, line: str) -> None:
-        print(line, file=self.stream, flush=True)
+        tqdm.write(line, file=self.stream)  # above the bar, if there is one
+        self.stream.flush()
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         hidden = None if self.bar_wanted is None else not self.bar_wanted  # None: only on a terminal

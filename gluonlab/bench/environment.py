@@ -1,0 +1,26 @@
+"""The environment of the workers. Only here does the bench name variables that tune an engine, and only for its children."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Dict, Mapping
+
+import gluonlab
+
+# What changes threads or engine is taken out of every worker's environment; a row that needs some is given them.
+TUNING = ("MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_")
+
+# MXNet's own values, where gluonlab.engine would put others; to MXNet a blank variable is an unset one.
+MXNET_DEFAULTS = {"MXNET_CPU_TEMP_COPY": "4", "MXNET_OMP_MAX_THREADS": ""}
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
+COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else a pool of processes stays beside the measured one
+
+
+def child_environment(variables: Mapping[str, str], folder: Path) -> Dict[str, str]:
+    """This process's environment without TUNING, with ``variables``, and with ``folder`` for temporary files."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING)}
+    package = str(Path(gluonlab.__file__).resolve().parent.parent)  # the children measure this gluonlab, not another one
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+    environment["TMPDIR"] = str(folder)  # what a worker leaves there disappears with it
+    return {**environment, **variables}

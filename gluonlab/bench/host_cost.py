@@ -1,0 +1,156 @@
+"""What Python costs a step: how long the host takes to queue it, with shards so small that computing them is nothing.
+
+Between two steps, outside the timed parts, the host waits for the devices: what is timed is never a queue that is full.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from typing import Any, Callable, Dict, Iterator, List, Sequence
+
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from gluonlab.bench.worker import Job
+from gluonlab.data.loader import Loader, to_float
+from gluonlab.data.registry import load_dataset
+from gluonlab.devices import devices
+from gluonlab.kvstores import make_kvstore
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.losses import STRIDE, LossLog
+from gluonlab.training.step import DataParallelStep
+
+SHAPE = (1, 12, 12)
+CLASSES = 10
+BATCHES = 256  # per epoch
+SGD = {"learning_rate": 0.01}
+PARTS = ("forward", "backward", "allreduce", "update")
+
+Part = Callable[[], Any]
+
+
+def make(kind: str, device_count: int) -> Job:
+    """``kind``: "gluonlab", or "gluon" for Gluon's own loop. The job's numbers are microseconds per step and device."""
+    ctxs = devices(f"cpu*{device_count}", threads=1)
+    return {"gluonlab": _gluonlab, "gluon": _gluon}[kind](ctxs)
+
+
+def tiny_net(ctxs: Sequence[mx.Context]) -> nn.HybridSequential:
+    """LeNet's eight parameters, as small as they get: (n, 1, 12, 12) -> (n, 10)."""
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
+        nn.Conv2D(2, 3), nn.MaxPool2D(2, 2), nn.Activation("relu"),
+        nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(CLASSES),
+    )  # fmt: skip
+    net.initialize(ctx=list(ctxs))
+    net.hybridize(static_alloc=True, static_shape=True)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0])).wait_to_read()  # its shapes are known from here on
+    return net
+
+
+def _gluonlab(ctxs: List[mx.Context]) -> Job:
+    net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
+    step = DataParallelStep(net, loss, trainer, ctxs, to_float)
+    batches, log = _batches(ctxs), LossLog(ctxs)
+    xs, ys = next(batches)
+
+    def backward() -> None:
+        for replica in step.replicas:
+            replica.backward()
+
+    parts: List[Part] = [
+        lambda: [replica.forward(x, y) for replica, x, y in zip(step.replicas, xs, ys)],
+        backward,
+        trainer._allreduce_grads,
+        trainer._update,
+    ]
+
+    def run(steps: int) -> Dict[str, float]:
+        began = time.perf_counter()
+        medians = [*_medians(parts, steps), *_medians([lambda: step(xs, ys)], steps), _loader_and_log(batches, step, log, steps)]
+        return _report(began, [*PARTS, "total", "loader"], medians, len(ctxs))
+
+    return run
+
+
+def _gluon(ctxs: List[mx.Context]) -> Job:
+    net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
+    loss.hybridize(static_alloc=True, static_shape=True)
+    # The update on the devices, as gluonlab's: with it in the store, allreduce and update could not be told apart.
+    trainer = gluon.Trainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"), update_on_kvstore=False)
+    xs, ys = next(_batches(ctxs))
+    xs = [to_float(nd, x) for x in xs]
+    losses: List[nd.NDArray] = []
+
+    def forward() -> None:
+        with autograd.record():
+            losses[:] = [loss(net(x), y) for x, y in zip(xs, ys)]
+
+    parts: List[Part] = [
+        forward,
+        lambda: autograd.backward(losses),
+        trainer.allreduce_grads,
+        lambda: trainer.update(len(ctxs)),
+    ]
+
+    def step() -> None:
+        forward()
+        autograd.backward(losses)
+        trainer.step(len(ctxs))
+
+    def run(steps: int) -> Dict[str, float]:
+        began = time.perf_counter()
+        return _report(began, [*PARTS, "total"], [*_medians(parts, steps), *_medians([step], steps)], len(ctxs))
+
+    return run
+
+
+def _batches(ctxs: List[mx.Context]) -> Iterator[Any]:
+    """Batches of one image per device, for ever."""
+    dataset = load_dataset("synthetic", samples=BATCHES * len(ctxs), shape=SHAPE, classes=CLASSES)
+    loader = Loader(dataset.train, ctxs, len(ctxs), raw=True, resident_bytes=2**30)
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+def _medians(parts: Sequence[Part], steps: int) -> List[float]:
+    """The median seconds of each part, called one after the other without waiting in between."""
+    times = []
+    for _ in range(steps):
+        clock = [time.perf_counter()]
+        for part in parts:
+            part()
+            clock.append(time.perf_counter())
+        nd.waitall()
+        times.append([end - begin for begin, end in zip(clock, clock[1:])])
+    return [statistics.median(column) for column in zip(*times)]
+
+
+def _loader_and_log(batches: Iterator[Any], step: DataParallelStep, log: LossLog, steps: int) -> float:
+    """The median seconds per step of fetching a batch and noting its losses.
+
+    The log reads once in STRIDE steps, so the median is over blocks of that many.
+    """
+    blocks = []
+    for _ in range(max(1, steps // STRIDE)):
+        seconds = 0.0
+        for _ in range(STRIDE):
+            begin = time.perf_counter()
+            xs, ys = next(batches)
+            seconds += time.perf_counter() - begin
+            losses = step(xs, ys)
+            nd.waitall()
+            begin = time.perf_counter()
+            log.append(losses, len(xs))
+            seconds += time.perf_counter() - begin
+        blocks.append(seconds / STRIDE)
+    return statistics.median(blocks)
+
+
+def _report(began: float, names: List[str], medians_s: List[float], device_count: int) -> Dict[str, float]:
+    per_device_us = {name: seconds * 1e6 / device_count for name, seconds in zip(names, medians_s)}
+    return {"seconds": time.perf_counter() - began, **per_device_us}

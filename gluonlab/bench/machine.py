@@ -1,0 +1,60 @@
+"""The machine in two lines: a rate means nothing without it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from pathlib import Path
+
+from gluonlab import engine
+
+
+def describe_machine() -> str:
+    """Processor and cores on a line, the versions of Python, MXNet and torch on another."""
+    mxnet = " and ".join(engine.flavours()) or "mxnet"
+    count = engine.cores()
+    versions = f"Python {platform.python_version()}, {mxnet} {_version(mxnet)}, torch {_version('torch')}"
+    return f"{cpu_model()}, {count} core{'s' * (count > 1)}\n{versions}"
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name as Linux gives it."""
+    try:
+        lines = cpuinfo.read_text().split("\n")
+    except OSError:
+        return platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+class Others:
+    """How busy the machine was with other processes since this object was made; what they take is missing in every rate."""
+
+    def __init__(self) -> None:
+        self._began, self._at_first = time.monotonic(), self._seconds()
+
+    def cores(self) -> float:
+        """The cores that they kept busy, on average; call it when the children to be left out have ended."""
+        return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
+
+    def _seconds(self) -> float:
+        own = os.times()
+        try:
+            everybody = busy_seconds(Path("/proc/stat").read_text())
+        except OSError:
+            return 0.0
+        return everybody - own.user - own.system - own.children_user - own.children_system
+
+
+def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) -> float:
+    """CPU seconds since the start that were neither idle nor waiting, from the text of /proc/stat (proc(5))."""
+    user, nice, system, _, _, *interrupts_and_stolen = [int(field) for field in stat.split("\n")[0].split()[1:9]]
+    return (user + nice + system + sum(interrupts_and_stolen)) / ticks_per_second

@@ -1,0 +1,128 @@
+"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch in four ways, and gluonlab on one device."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import textwrap
+from dataclasses import dataclass
+from typing import Callable, List, Optional, Sequence
+
+from gluonlab.bench.environment import COMPILE_IN_PROCESS, LOOPBACK, MXNET_DEFAULTS
+from gluonlab.bench.rounds import Measurement, Subject, measure
+from gluonlab.bench.work import GLOBAL_BATCH_SIZE
+
+ROUNDS = 9
+COMPILE_TIMEOUT_S = 240.0
+REFERENCE = "gluonlab-2x1"
+NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
+
+
+def subjects() -> List[Subject]:
+    """The rows, the reference first. Without torch its rows say so."""
+    missing = None if importlib.util.find_spec("torch") else NO_TORCH
+    return [
+        Subject(REFERENCE, "gluonlab 2 devices", "gluonlab", {"device_count": 2, "threads": 1}),
+        Subject("classic", "classic loop 2 devices", "classic", {"device_count": 2}, MXNET_DEFAULTS),
+        Subject("torch-eager", "PyTorch eager 2 threads", "torch", {"threads": 2}, missing=missing),
+        Subject("torch-channels-last", "PyTorch channels-last", "torch", {"threads": 2, "channels_last": True}, missing=missing),
+        Subject(
+            "torch-compile", "PyTorch torch.compile", "torch", {"threads": 2, "compiled": True}, COMPILE_IN_PROCESS,
+            missing, COMPILE_TIMEOUT_S,
+        ),
+        Subject("torch-ddp", "PyTorch DDP 2 processes", "torch-ddp", {"world_size": 2}, LOOPBACK, missing),
+        Subject("gluonlab-1x2", "gluonlab 1 device 2 threads", "gluonlab", {"device_count": 1, "threads": 2}),
+        Subject("gluonlab-1x1", "gluonlab 1 device 1 thread", "gluonlab", {"device_count": 1, "threads": 1}),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: images/s over the rounds, or why there are none (``reason``).
+
+    ``ratio``: the reference's images/s over this row's, the median of the rounds' ratios.
+    """
+
+    name: str
+    label: str
+    images_per_second: Optional[float] = None
+    lowest: Optional[float] = None
+    highest: Optional[float] = None
+    ratio: Optional[float] = None
+    reason: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the project wants to be true of the table: the fastest of some rows is beaten by this factor."""
+
+    at_least: float
+    text: str
+    against: Callable[[Row], bool]
+
+
+TARGETS = (
+    Target(2.0, "the classic loop", lambda row: row.name == "classic"),
+    Target(1.15, "the best PyTorch row", lambda row: row.name.startswith("torch")),
+    Target(1.8, "gluonlab 1 device 1 thread", lambda row: row.name == "gluonlab-1x1"),
+)
+
+
+def peers(rounds: int = ROUNDS) -> List[Row]:
+    """Measure all rows in one run, interleaved; takes about a second per row and round, and some to start."""
+    return make_rows(measure(subjects(), rounds))
+
+
+def make_rows(measurements: Sequence[Measurement]) -> List[Row]:
+    """The table's numbers; the first measurement is the reference of the ratios."""
+    reference = rates(measurements[0])
+    return [_row(measurement, reference) for measurement in measurements]
+
+
+def rates(measurement: Measurement) -> List[float]:
+    """Images/s, by round."""
+    return [GLOBAL_BATCH_SIZE * measurement.steps / seconds for seconds in measurement.column("seconds")]
+
+
+def _row(measurement: Measurement, reference: List[float]) -> Row:
+    subject, own = measurement.subject, rates(measurement)
+    if not own:
+        return Row(subject.name, subject.label, reason=measurement.reason)
+    ratio = statistics.median(mine / its for mine, its in zip(reference, own)) if reference else None
+    return Row(subject.name, subject.label, statistics.median(own), min(own), max(own), ratio)
+
+
+def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
+    """The rows as text, at most ``width`` columns wide."""
+    heading = f"{'':<28}{'images/s':>9}   {'lowest..highest':>17}   {'gluonlab 2 / row':>17}"
+    note = (
+        f"LeNet 28x28, global batch {GLOBAL_BATCH_SIZE}, {_rounds(rounds)}. images/s: the median; "
+        "gluonlab 2 / row: images/s of the first row over this row's, the median of the rounds' ratios."
+    )
+    return "\n".join([heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)])
+
+
+def _rounds(count: int) -> str:
+    return f"{count} interleaved round{'s' * (count > 1)}"
+
+
+def _line(row: Row, width: int) -> str:
+    if row.images_per_second is None:
+        label = f"{row.label:<23}  "
+        return label + textwrap.shorten(row.reason or "not measured", width - len(label), placeholder="...")
+    extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
+    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
+    return f"{row.label:<28}{row.images_per_second:>9,.0f}   {extent:>17}   {ratio:>17}"
+
+
+def verdicts(rows: Sequence[Row]) -> List[str]:
+    """A line per target: whether it was reached, or why that is not known."""
+    return [_verdict(target, [row.ratio for row in rows if target.against(row) and row.ratio is not None]) for target in TARGETS]
+
+
+def _verdict(target: Target, ratios: List[float]) -> str:
+    claim = f"2 devices >= {target.at_least:g}x {target.text}"
+    if not ratios:
+        return f"{claim}: not measured"
+    lowest = min(ratios)  # over the fastest of these rows
+    return f"{claim}: {lowest:.2f}x {'reached' if lowest >= target.at_least else 'not reached'}"

@@ -1,0 +1,130 @@
+"""The parent's end of a measurement: a child process that answers one line of JSON for one, in time or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, NoReturn
+
+from gluonlab.errors import RunError
+
+GOODBYE_S = 3.0  # how long children may take to end by themselves after the end of their input
+
+
+class WorkerError(RunError):
+    """A worker died, reported an error or did not answer in time; the message says which, in a few words."""
+
+
+class Worker:
+    """A child that speaks the protocol of `gluonlab.bench.worker`. Its standard error goes to the file ``log``.
+
+    It leads a process group of its own: Ctrl-C reaches the parent only, which then ends the child and all that the child has
+    started, by the group's id.
+    """
+
+    def __init__(self, command: List[str], environment: Dict[str, str], log: Path) -> None:
+        self.log = log
+        self._unread = b""
+        self._ended = False
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is its group's id, too."""
+        return self._process.pid
+
+    def ask(self, message: Dict[str, Any], timeout_s: float) -> Dict[str, Any]:
+        """Send ``message`` and return the answer. Raises WorkerError, and the worker is ended then."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            self._fail(self._last_words())
+        return self.answer(timeout_s)
+
+    def answer(self, timeout_s: float) -> Dict[str, Any]:
+        """The next line that the worker says. Raises WorkerError, and the worker is ended then."""
+        try:
+            answer: Dict[str, Any] = json.loads(self._line(timeout_s))
+        except ValueError:
+            self._fail("answered something that is not JSON")
+        if "error" in answer:
+            self._fail(_short(answer["error"]))
+        return answer
+
+    def _line(self, timeout_s: float) -> bytes:
+        assert self._process.stdout is not None
+        pipe, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
+        while b"\n" not in self._unread:
+            readable, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                self._fail(f"no answer within {timeout_s:g} s")
+            said = os.read(pipe, 65536)
+            if not said:
+                self._fail(self._last_words())
+            self._unread += said
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+    def _fail(self, reason: str) -> NoReturn:
+        self.end(grace_s=0)
+        raise WorkerError(reason)
+
+    def _last_words(self) -> str:
+        """Why the worker may have died: how its process ended, and the last line on its standard error."""
+        self.end(grace_s=1)
+        status = self._process.returncode
+        how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        lines = self.log.read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return _short(f"{how}: {last}" if last else how)
+
+    def dismiss(self) -> None:
+        """Close the worker's input: it ends when it notices."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except OSError:  # it is dead, and had not read everything
+                pass
+
+    def end(self, grace_s: float) -> None:
+        """See that the worker and its own children are gone; they may take ``grace_s`` to leave by themselves."""
+        if self._ended:
+            return
+        self.dismiss()
+        # Not wait(): as long as nobody has waited for the child, its id cannot come to mean somebody else.
+        deadline = time.monotonic() + grace_s
+        while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            time.sleep(0.01)
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._ended = True
+
+
+def end_all(workers: Iterable[Worker]) -> None:
+    """End these workers, all at the same time."""
+    workers = list(workers)
+    deadline = time.monotonic() + GOODBYE_S
+    for worker in workers:
+        worker.dismiss()
+    for worker in workers:
+        worker.end(max(0.0, deadline - time.monotonic()))
+
+
+def _short(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text.split("\n") if line.strip()), "no reason given")

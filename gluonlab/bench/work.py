@@ -1,0 +1,60 @@
+"""The work that every row of ``peers`` does, and how many floating-point operations it is. Imports neither MXNet nor torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+GLOBAL_BATCH_SIZE = 128
+LEARNING_RATE = 0.01
+SAMPLES = 8192  # what load_dataset("synthetic") gives by itself
+CLASSES = 10
+
+
+def images_and_labels(samples: int = SAMPLES) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
+    """Random images (samples, 1, 28, 28) in 0..1 with random labels (samples,): load_dataset("synthetic")'s, to the bit.
+
+    Made here again because a process that measures PyTorch must not load MXNet. The labels are random, too: a constant one is
+    learnt within seconds, and its gradients then become denormal numbers, with which every library computes slowly.
+    """
+    random = np.random.RandomState(0)
+    images = random.randint(0, 256, (samples, 1, 28, 28), dtype=np.uint8)
+    labels = random.randint(0, CLASSES, samples).astype(np.int32)
+    return images.astype(np.float32) / np.float32(255), labels
+
+
+class Layer(NamedTuple):
+    """A convolution or dense layer: its multiply-adds per image, and whether backward computes a gradient for its input."""
+
+    multiply_adds: int
+    data_gradient: bool = True
+
+
+def conv(channels_in: int, channels_out: int, kernel: int, side_out: int, data_gradient: bool = True) -> Layer:
+    """A convolution with a square kernel and a square output of ``side_out``."""
+    return Layer(side_out**2 * channels_out * channels_in * kernel**2, data_gradient)
+
+
+def dense(units_in: int, units_out: int) -> Layer:
+    """A dense layer."""
+    return Layer(units_in * units_out)
+
+
+LENET = (
+    conv(1, 20, 3, side_out=26, data_gradient=False),  # nobody asks for the gradient of the images
+    conv(20, 50, 5, side_out=9),
+    dense(50 * 4 * 4, 128),
+    dense(128, CLASSES),
+)
+
+
+def training_flops(layers: Sequence[Layer]) -> int:
+    """Operations of forward and backward per image, a multiply-add counted as two.
+
+    Backward does forward's work twice, once for the weights' gradient and once for the input's.
+    """
+    return sum(2 * layer.multiply_adds * (3 if layer.data_gradient else 2) for layer in layers)

@@ -1,0 +1,62 @@
+"""The child's end of a measurement: ``python -m gluonlab.bench.worker JOB {"option": value}``.
+
+Says ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on standard input, runs N steps and answers
+with one line: the job's dictionary of numbers, among them ``seconds``. A failure is answered with ``{"error": "..."}`` and ends the
+worker, as does the end of standard input; so a worker does not outlive its parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from typing import Any, Callable, Dict, TextIO
+
+Job = Callable[[int], Dict[str, float]]
+
+# Each takes its options and gives a Job. Imported when asked for: only one framework is loaded into a worker.
+JOBS = {
+    "gluonlab": "gluonlab.bench.gluonlab_loop",
+    "classic": "gluonlab.bench.classic_loop",
+    "torch": "gluonlab.bench.torch_loop",
+    "torch-ddp": "gluonlab.bench.torch_ddp",
+    "host": "gluonlab.bench.host_cost",
+    "efficiency": "gluonlab.bench.efficiency",
+}
+
+
+def make_job(name: str, options: Dict[str, Any]) -> Job:
+    """The job of this name: ``make(**options)`` of its module."""
+    job: Job = importlib.import_module(JOBS[name]).make(**options)
+    return job
+
+
+def main() -> None:
+    """Serve the job that the command line names until standard input ends."""
+    answers = _claim_stdout()
+    try:
+        job = make_job(sys.argv[1], json.loads(sys.argv[2]))
+        _answer(answers, {"ready": True})
+        for line in sys.stdin:
+            _answer(answers, job(json.loads(line)["steps"]))
+    except Exception as error:
+        traceback.print_exc()
+        _answer(answers, {"error": f"{type(error).__name__}: {error}"})
+        sys.exit(1)
+
+
+def _claim_stdout() -> TextIO:
+    """Standard output for the answers alone: whatever a library prints goes to standard error from now on."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def _answer(answers: TextIO, message: Dict[str, Any]) -> None:
+    print(json.dumps(message), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
