@@ -6,6 +6,7 @@ A traceback comes only with ``--debug``.
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import Any, Callable
@@ -23,7 +24,8 @@ class Command(click.Command):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
         debug = "--debug" in (kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:]))
-        warnings.showwarning = _show_warning(warnings.showwarning)
+        show = warnings.showwarning
+        warnings.showwarning = _show_warning(show)
         try:
             sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort):
@@ -31,7 +33,7 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             _end(unknown("option", error.option_name, self._option_names()), 2)
         except click.UsageError as error:
-            _end(_one_line(error.format_message()) + "; see --help", 2)
+            _end(self._explain(error), 2)
         except GluonlabError as error:
             if debug:
                 raise
@@ -40,9 +42,25 @@ class Command(click.Command):
             if debug:
                 raise
             _end(f"{type(error).__name__}: {_one_line(str(error))} (run again with --debug for the traceback)", 1)
+        finally:
+            warnings.showwarning = show
 
     def _option_names(self) -> "list[str]":
         return [name for param in self.params for name in param.opts if name.startswith("--")]
+
+    def _explain(self, error: click.UsageError) -> str:
+        """What is wrong with the words of the command line, and what to write instead."""
+        option = next((param for param in self.params if getattr(error, "option_name", None) in param.opts), None)
+        if isinstance(option, click.Option):
+            help = f"({option.help}); see --help"
+            if option.is_flag:
+                return f"{option.opts[0]} takes no value: write {option.opts[0]} alone {help}"
+            return f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"
+        text = _one_line(error.format_message()).rstrip(".")
+        extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
+        if extra:
+            return f"unexpected {extra[1]!r}: write options only, such as --gpus 2; see --help"
+        return f"{text}; see --help"
 
 
 def command(name: str) -> Callable[[Callable[..., None]], Command]:

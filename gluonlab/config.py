@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Callable, Dict, Optional
 
 from gluonlab.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
+
+LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
 def option_name(field_name: str) -> str:
@@ -18,17 +22,19 @@ def option_name(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
-def whole(minimum: int, maximum: Optional[int] = None) -> Check:
-    """A check for whole numbers from ``minimum`` (to ``maximum``); text as it comes from a command line is converted."""
-    wanted = f"a whole number from {minimum}" + (f" to {maximum}" if maximum is not None else " up")
+def whole(minimum: int, maximum: int = LARGEST) -> Check:
+    """A check for whole numbers from ``minimum`` to ``maximum``; text as it comes from a command line is converted."""
+    up, to = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
 
     def check(name: str, value: Any) -> int:
         text = str(value).strip()
-        if isinstance(value, bool) or not re.fullmatch(r"[+-]?\d+", text):
-            raise ConfigError(f"{name} {value}: give {wanted}")
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
+            raise ConfigError(f"{_given(name, value)}: give {up if maximum == LARGEST else to}")
+        if len(text.lstrip("+-0")) > len(str(LARGEST)):  # Python itself refuses to convert some thousands of digits
+            raise ConfigError(f"{_given(name, value)}: give {to}")
         number = int(text)
-        if number < minimum or (maximum is not None and number > maximum):
-            raise ConfigError(f"{name} {value}: give {wanted}")
+        if not minimum <= number <= maximum:
+            raise ConfigError(f"{_given(name, value)}: give {up if number < minimum and maximum == LARGEST else to}")
         return number
 
     return check
@@ -36,17 +42,19 @@ def whole(minimum: int, maximum: Optional[int] = None) -> Check:
 
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
     """A check for finite numbers x with minimum <= x < below (minimum < x when ``above_minimum``)."""
-    wanted = f"a number {'above' if above_minimum else 'from'} {minimum:g}" + (
-        f" and below {below:g}" if below < math.inf else " up"
-    )
+    wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
+    if below < math.inf:
+        wanted += f" and below {below:g}"
+    elif not above_minimum:
+        wanted += " up"
 
     def check(name: str, value: Any) -> float:
         try:
-            number = float(value)
-        except (TypeError, ValueError):
-            raise ConfigError(f"{name} {value}: give {wanted}") from None
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
         if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
-            raise ConfigError(f"{name} {value}: give {wanted}")
+            raise ConfigError(f"{_given(name, value)}: give {wanted}")
         return number
 
     return check
@@ -54,14 +62,16 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
 
 def size_in_bytes(name: str, value: Any) -> int:
     """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
     if not match or isinstance(value, bool):
-        raise ConfigError(f"{name} {value}: give a number of bytes such as 0, 64M or 2G")
-    return int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
+        raise ConfigError(f"{_given(name, value)}: give a number of bytes such as 0, 64M or 2G")
+    return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
 def text(name: str, value: Any) -> str:
-    """A check for text that is not empty."""
+    """A check for text that is not empty; a path or a whole number becomes text."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
+        raise ConfigError(f"{_given(name, value)}: give text")
     if not str(value).strip():
         raise ConfigError(f"{name} is empty: give a value or leave it out")
     return str(value)
@@ -70,8 +80,13 @@ def text(name: str, value: Any) -> str:
 def flag(name: str, value: Any) -> bool:
     """A check for yes or no."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} {value}: give True or False")
+        raise ConfigError(f"{_given(name, value)}: give True or False")
     return value
+
+
+def _given(name: str, value: Any) -> str:
+    shown = str(value)
+    return f"{name} {shown if shown.strip() else repr(shown)}"
 
 
 def setting(default: Any, check: Check, help: str, metavar: str = "N") -> Any:
@@ -91,7 +106,7 @@ class TrainConfig:
     devices: Optional[str] = setting(None, text, "the devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", "SPEC")
     require_gpu: bool = setting(False, flag, "fail when there are no GPUs instead of letting CPU devices stand in")
     threads: Optional[int] = setting(
-        None, whole(1), "threads of a CPU device (default: all cores for one device, 1 each for several)"
+        None, whole(1, 1024), "threads of a CPU device (default: all cores for one device, 1 each for several)"
     )
     model: Optional[str] = setting(None, text, "the network (see --list)", "NAME")
     dataset: str = setting("digits", text, "the data set (see --list)", "NAME")
@@ -118,7 +133,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None:
+            if value is not None or field.default is not None:
                 object.__setattr__(self, field.name, field.metadata["check"](option_name(field.name), value))
         if self.gpus is not None and self.devices is not None:
             raise ConfigError(f"--gpus {self.gpus} and --devices {self.devices} contradict each other: give one of them")
@@ -131,6 +146,8 @@ class TrainConfig:
             raise ConfigError(
                 f"--require-gpu and --devices {self.devices} contradict each other: name GPUs, or leave --require-gpu out"
             )
+        if self.require_gpu and self.devices is not None and self.devices.strip().isdigit():
+            raise ConfigError(f"--devices {self.devices} lets CPU devices stand in: with --require-gpu write --gpus {self.devices}")
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A copy with some settings changed."""

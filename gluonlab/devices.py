@@ -21,7 +21,7 @@ GPUs are numbered as CUDA shows them to this process: CUDA_VISIBLE_DEVICES selec
 CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``; CUDA numbers the fastest first unless
 CUDA_DEVICE_ORDER=PCI_BUS_ID makes it nvidia-smi's order. Both must be set before Python starts.
 
-MXNet's CPU devices are not tied to cores: each has a worker thread of its own, so there may be any number.
+MXNet's CPU devices are not tied to cores: each has a worker thread of its own, so there may be more of them than cores.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 Spec = Union[None, int, str, "mx.Context", Sequence[Union[str, "mx.Context"]]]
 
+MOST_CPU_DEVICES = 256  # far more than is of use; some thousands of threads would end the process
+
 _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'cpu:0,1'"
 
 
@@ -51,15 +53,13 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     if spec is None:
         return _ready(_default(), threads)
     if isinstance(spec, int) or (isinstance(spec, str) and re.fullmatch(r"\s*-?\d+\s*", spec)):
-        return gpus(int(spec), threads=threads)
+        return gpus(spec if isinstance(spec, int) else int(spec), threads=threads)
     parts = [spec] if isinstance(spec, str) or not isinstance(spec, Sequence) else list(spec)
-    ctxs: List[mx.Context] = []
-    for part in parts:
-        ctxs += [ctx for ctx in _parse(part) if ctx not in ctxs]
+    ctxs: List[mx.Context] = list(dict.fromkeys(ctx for part in parts for ctx in _parse(part)))
     if not ctxs:
-        raise DeviceError(f"no devices in {spec!r}: {_FORMS}")
+        raise DeviceError(f"{spec!r} names no device: {_FORMS}")
     if len({ctx.device_type for ctx in ctxs}) > 1:
-        raise DeviceError(f"devices {spec!r} mix CPUs and GPUs: choose one kind, one would wait for the other")
+        raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other")
     return _ready(ctxs, threads)
 
 
@@ -71,7 +71,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
     import mxnet as mx
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise DeviceError(f"--gpus {n}: give a number of GPUs from 1 up")
+        raise DeviceError(f"{n} GPUs cannot be used: give a number from 1 up")
     found = gpu_count()
     if found >= n:
         return _ready([mx.gpu(i) for i in range(n)], threads)
@@ -81,6 +81,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         raise DeviceError(
             f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, or let CPU devices stand in (without --require-gpu)"
         )
+    _check_cpu_count(n, f"{n} CPU devices")
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
     warnings.warn(f"no GPU on this machine: {n} {stand_in}", GluonlabWarning, stacklevel=2)
     return _ready([mx.cpu(i) for i in range(n)], threads)
@@ -128,17 +129,17 @@ def _parse(part: object) -> "Iterator[mx.Context]":
     """The devices of one string of the table, or of one Context."""
     import mxnet as mx
 
-    if isinstance(part, mx.Context):
+    if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):
         yield from _existing(part.device_type, [part.device_id], str(part))
         return
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is no device: {_FORMS}")
-    text = part.strip().lower()
-    kind, _, which = text.partition(":")
+    kind, _, pattern = part.strip().partition(":")
+    kind, pattern = kind.strip().lower(), pattern.strip()
+    text, which = part.strip().lower(), pattern.lower()
     times = re.fullmatch(r"cpu\s*\*\s*(\d+)", text)
     if times:
-        if int(times[1]) < 1:
-            raise DeviceError(f"{part!r} is no device at all: give cpu*1 or more")
+        _check_cpu_count(int(times[1]), repr(part))
         yield from (mx.cpu(i) for i in range(int(times[1])))
     elif text in ("cpu", "gpu"):
         yield from _existing(text, [0], part)
@@ -149,7 +150,7 @@ def _parse(part: object) -> "Iterator[mx.Context]":
             other, _, number = item.strip().rpartition(":")
             yield from _existing(other or kind, [int(number)], part)
     else:
-        yield from _matching(kind, which, part)
+        yield from _matching(kind, pattern, part)
 
 
 def _existing(kind: str, numbers: List[int], asked: str) -> "Iterator[mx.Context]":
@@ -157,7 +158,9 @@ def _existing(kind: str, numbers: List[int], asked: str) -> "Iterator[mx.Context
 
     for number in numbers:
         if kind == "gpu" and number >= gpu_count():
-            raise DeviceError(f"{asked!r}: there is no gpu:{number}; {_available()}")
+            raise DeviceError(f"{asked!r}: there is no gpu:{number}; {_available(kind)}")
+        if kind == "cpu":
+            _check_cpu_count(number + 1, repr(asked))
         yield mx.Context(kind, number)
 
 
@@ -171,11 +174,18 @@ def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
         raise DeviceError(f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}") from None
     found = [mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i))]
     if not found:
-        raise DeviceError(f"{asked!r} matches no device; {_available()}")
+        raise DeviceError(f"{asked!r} matches no device; {_available(kind)}")
     yield from found
 
 
-def _available() -> str:
+def _check_cpu_count(count: int, asked: str) -> None:
+    if not 1 <= count <= MOST_CPU_DEVICES:
+        raise DeviceError(f"{asked}: give 1 to {MOST_CPU_DEVICES} CPU devices, each of which has a thread")
+
+
+def _available(kind: str) -> str:
+    if kind == "cpu":
+        return f"write cpu*N for N CPU devices, or cpu:0 to cpu:{cores() - 1} for those with a core of their own"
     count = gpu_count()
     if count:
         return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"

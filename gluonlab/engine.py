@@ -180,8 +180,7 @@ class _MXNetFinder(MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             raise MissingMXNet(
-                "MXNet is not installed: pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs",
-                name="mxnet",
+                "MXNet is not installed: pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs"
             )
         load = spec.loader.exec_module
 

@@ -71,6 +71,9 @@ class EngineError(RunError):
 class MissingMXNet(EngineError, ModuleNotFoundError):
     """MXNet is not installed; still an ImportError for those who only try the import."""
 
+    def __init__(self, message: str) -> None:
+        ModuleNotFoundError.__init__(self, message, name="mxnet")  # RuntimeError, which comes first, takes no name
+
 
 class DivergedError(RunError):
     """The loss became infinite or not a number; the message names the step where it began."""

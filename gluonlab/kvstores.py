@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict
+from typing import TYPE_CHECKING, Callable, Dict, Sequence
 
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:
+    from mxnet import Context
     from mxnet.kvstore import KVStoreBase
 
 
@@ -17,6 +18,7 @@ class KVStoreKind:
 
     create: "Callable[[], KVStoreBase]"
     summary: str
+    gpus_only: bool = False
 
 
 def _native(name: str) -> "Callable[[], KVStoreBase]":
@@ -33,7 +35,8 @@ def _nccl() -> "KVStoreBase":
 
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
-            "this MXNet was built without NCCL: choose device or local, or install gluonlab[cu112] on a machine with GPUs"
+            "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
+            "or install gluonlab[cu112] on a machine with GPUs"
         )
     return mx.kv.create("nccl")
 
@@ -41,7 +44,7 @@ def _nccl() -> "KVStoreBase":
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(_native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them"),
     "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
-    "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)"),
+    "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)", gpus_only=True),
 }
 
 
@@ -51,10 +54,13 @@ def check_kvstore(name: str) -> None:
         raise KVStoreError(unknown("kvstore", name, KVSTORES))
 
 
-def make_kvstore(name: str) -> "KVStoreBase":
-    """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``.
+def make_kvstore(name: str, ctxs: "Sequence[Context]" = ()) -> "KVStoreBase":
+    """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``, to sum over the devices ``ctxs``.
 
-    Raises KVStoreError for an unknown name, with the choices, and for a store that this MXNet was built without.
+    Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built without, and for one that
+    cannot sum over these devices.
     """
     check_kvstore(name)
+    if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
+        raise KVStoreError(f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local")
     return KVSTORES[name].create()

@@ -7,14 +7,21 @@ thread that opens it, so it is set here on each worker itself, by a function pus
 that works whatever the environment said when MXNet was loaded.
 
 A worker begins with all cores (`gluonlab.engine`), and its team is only ever made smaller: oneDNN's compiled operators, which
-each worker keeps, have scratch memory for the team they were compiled with, and write beyond it in a larger one.
+each worker keeps, have scratch memory for the team they were compiled with, and write beyond it in a larger one. Where a
+larger team is wanted, all workers are replaced by new ones.
+
+Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes MXNet replace its workers, too.
+The new ones get the sizes of the old ones here, or they would hang.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import warnings
-from typing import Any, List, Sequence
+from functools import lru_cache
+from typing import Any, Dict, List, Sequence
 
 from gluonlab import engine
 from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
@@ -30,20 +37,13 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """How many threads each of ``cpu_devices`` CPU devices computes with.
 
     One device: ``asked``, else OMP_NUM_THREADS, else all cores. Several: one each, because more would hang.
-    Raises ConfigError when more are asked for. A larger OMP_NUM_THREADS is put aside with one warning.
+    Raises ConfigError when more are asked for; a larger OMP_NUM_THREADS is put aside.
     """
-    from_environment = engine.omp_num_threads()
     if cpu_devices <= 1:
-        return asked or from_environment or engine.cores()
+        return asked or engine.omp_num_threads() or engine.cores()
     if asked is not None and asked > 1:
         raise ConfigError(
             f"--threads {asked} with {cpu_devices} CPU devices would hang in OpenBLAS: leave it out, or use one CPU device"
-        )
-    if asked is None and from_environment is not None and from_environment > 1:
-        warnings.warn(
-            f"OMP_NUM_THREADS={from_environment} would hang {cpu_devices} CPU devices: each computes with 1 thread",
-            GluonlabWarning,
-            stacklevel=3,
         )
     return 1
 
@@ -51,51 +51,98 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
 def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     """Give every CPU device among ``ctxs`` (mx.Context) its threads, and return how many each has.
 
-    Waits for the work already queued on these devices. On GPUs there is nothing to set: 1 is returned.
+    Waits for the work already queued. On GPUs there is nothing to set: 1 is returned.
+    Warns when that is not what somebody may expect who has exported OMP_NUM_THREADS or imported mxnet first.
     Raises ConfigError (see `threads_per_device`), and EngineError if a worker keeps another number.
     """
     cpus = [ctx for ctx in ctxs if ctx.device_type == "cpu"]
     if not cpus:
         return 1
     count = threads_per_device(len(cpus), threads)
-    if len(cpus) > 1 and engine.mxnet_came_first:
+    if len(cpus) > 1 and any(_sizes.get(ctx.device_id) != count for ctx in cpus):  # once, not each time they are asked for
+        _warn(len(cpus), threads)
+    import mxnet as mx
+
+    mx.nd.waitall()
+    if any(_team_size(ctx) < count for ctx in cpus):
+        _replace_workers()
+    for ctx in cpus:
+        got = _team_size(ctx, count)
+        if got != count:
+            raise EngineError(
+                f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts"
+            )
+        _sizes[ctx.device_id] = count
+    _restore_sizes_after_forks()
+    return count
+
+
+def _warn(cpu_devices: int, asked: "int | None") -> None:
+    from_environment = engine.omp_num_threads() or 1
+    if asked is None and from_environment > 1:
+        warnings.warn(
+            f"OMP_NUM_THREADS={from_environment} would hang {cpu_devices} CPU devices: each computes with 1 thread",
+            GluonlabWarning,
+            stacklevel=4,
+        )
+    if engine.mxnet_came_first:
         warnings.warn(
             "mxnet was imported before gluonlab: if it has computed anything yet, CPU devices share their scratch memory "
             "and wait for each other (two of them then train LeNet at about the speed of one); import gluonlab first",
             GluonlabWarning,
-            stacklevel=2,
+            stacklevel=4,
         )
-    kept = [(ctx, got) for ctx, got in ((ctx, _shrink_team(ctx, count)) for ctx in cpus) if got != count]
-    if kept:
-        ctx, got = kept[0]
-        if got > count:
-            raise EngineError(
-                f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts"
-            )
-        warnings.warn(
-            f"{ctx} computes with {got} thread{'s' * (got > 1)}, as it began, and not with {count}: "
-            f"start Python anew (with OMP_NUM_THREADS={count} if that is set to less)",
-            GluonlabWarning,
-            stacklevel=2,
-        )
-        return got
-    return count
 
 
-def _shrink_team(ctx: Any, count: int) -> int:
-    """Let the worker thread of ctx use at most ``count`` threads; return how many it then uses."""
+def _replace_workers() -> None:
+    """Make MXNet end its worker threads, when their work is done, and start new ones.
+
+    It does so around every fork of the process (src/initialize.cc: atfork_prepare, atfork_parent), and nowhere else.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside threads: this child does nothing
+        child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _restore_sizes() -> None:
+    import mxnet as mx
+
+    for device_id, count in _sizes.items():
+        _team_size(mx.cpu(device_id), count)
+
+
+# What set_threads gave each CPU device: the workers belong to the process, and so does this.
+_sizes: Dict[int, int] = {}
+
+
+@lru_cache(maxsize=None)
+def _restore_sizes_after_forks() -> object:
+    """To be called when MXNet is loaded, so that its own hook runs first. Returns what must live as long as the process."""
+    if sys.version_info >= (3, 10):
+        os.register_at_fork(after_in_parent=_restore_sizes)
+        return None
+    hook = ctypes.CFUNCTYPE(None)(_restore_sizes)  # there subprocess forks as well, and does not call Python's hooks
+    ctypes.CDLL(None)["__register_atfork"](None, hook, None, None)
+    return hook
+
+
+def _team_size(ctx: Any, new: "int | None" = None) -> int:
+    """How many threads the worker thread of ctx uses, after setting it to ``new`` if that is given."""
     import mxnet as mx
     from mxnet.base import _LIB, check_call
 
     openmp = ctypes.CDLL("libgomp.so.1")  # loaded with libmxnet.so: this only finds it
     got: List[int] = []
 
-    def set_team_size(run_context: object, parameter: object) -> None:
-        if openmp.omp_get_max_threads() > count:
-            openmp.omp_set_num_threads(count)
+    def team_size(run_context: object, parameter: object) -> None:
+        if new is not None:
+            openmp.omp_set_num_threads(new)
         got.append(openmp.omp_get_max_threads())
 
-    callback = _ON_WORKER(set_team_size)
+    callback = _ON_WORKER(team_size)
     var = mx.nd.zeros((1,), ctx=ctx)
     where = _Context(1, ctx.device_id)
     check_call(

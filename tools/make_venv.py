@@ -106,6 +106,8 @@ def install(python, extras, wheels):
 
 def main():
     check_python()
+    if len(sys.argv) < 2:
+        fail("no folder given: write python3 make_venv.py DIR EXTRA..., as in: python3 tools/make_venv.py .venv cpu test")
     folder, extras = sys.argv[1], sys.argv[2:]
     python = os.path.join(folder, "bin", "python")
     if not os.path.exists(python):

@@ -46,9 +46,11 @@ class ArraySplit:
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:
+        """(channels, height, width)"""
         return self.images.shape[1], self.images.shape[2], self.images.shape[3]
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
         return self.images[indices], self.labels[indices]
 
 

@@ -50,12 +50,16 @@ def find_files(name: str, root: Optional[str]) -> Dict[str, Tuple[Path, Path]]:
     """
     if root is None:
         raise DataError(f"{name} is read from files: give --data-dir DIR, a folder with {_wanted()} (plain or .gz)")
+    if not Path(root).is_dir():
+        raise DataError(f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz)")
     folders = [Path(root), Path(root) / name]
     found = {split: tuple(_find(file, folders) for file in pair) for split, pair in FILES.items()}
     missing = [file for split, pair in FILES.items() for file, path in zip(pair, found[split]) if path is None]
     if missing:
         looked = " and ".join(str(folder) for folder in folders)
-        raise DataError(f"{name} lacks {', '.join(missing)}: put {_wanted()} (plain or .gz) into --data-dir; looked in {looked}")
+        raise DataError(
+            f"{name} lacks {', '.join(missing)} (plain or .gz) in {looked}: fetch what is missing, or give another --data-dir"
+        )
     return found  # type: ignore[return-value]  # no None is left
 
 
@@ -72,14 +76,14 @@ def read_split(images_path: Path, labels_path: Path, classes: int) -> ArraySplit
     """Images and labels of one split. Raises DataError that names the file and what is wrong with it."""
     images = read_idx(images_path, dimensions=3)
     if images.shape[1:] != IMAGE_SHAPE:
-        raise DataError(f"{images_path}: images of {images.shape[1]}x{images.shape[2]} pixels, expected 28x28")
+        raise _wrong(images_path, f"images of {images.shape[1]}x{images.shape[2]} pixels, expected 28x28")
     labels = read_idx(labels_path, dimensions=1)
     if len(labels) != len(images):
-        raise DataError(f"{labels_path}: {len(labels)} labels for the {len(images)} images of {images_path.name}")
+        raise _wrong(labels_path, f"{len(labels)} labels for the {len(images)} images of {images_path.name}")
     if not len(labels):
-        raise DataError(f"{images_path}: it holds no images")
+        raise _wrong(images_path, "it holds no images")
     if labels.max() >= classes:
-        raise DataError(f"{labels_path}: label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}")
+        raise _wrong(labels_path, f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}")
     return ArraySplit(images[:, None], labels.astype(np.int32))
 
 
@@ -87,22 +91,23 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
     """The array in an IDX file of unsigned bytes. Raises DataError that names the file and what is wrong with it."""
     content = _content(Path(path))
     if len(content) < 4 or content[:2] != b"\0\0":
-        raise DataError(
-            f"{path}: not an IDX file (it begins with {content[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})"
-        )
+        raise _wrong(path, f"no IDX file (it begins with {content[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})")
     if content[2] != UNSIGNED_BYTE:
-        raise DataError(f"{path}: IDX values of type {content[2]:#04x}, expected unsigned bytes (0x08)")
+        raise _wrong(path, f"values of type {content[2]:#04x}, expected unsigned bytes (0x08)")
     if content[3] != dimensions:
-        raise DataError(f"{path}: {content[3]} dimensions, expected {dimensions}")
+        raise _wrong(path, f"{content[3]} dimensions, expected {dimensions}")
     header = 4 + 4 * dimensions
     if len(content) < header:
-        raise DataError(f"{path}: truncated in its header, {len(content)} of {header} bytes")
+        raise _wrong(path, f"truncated in its header, {len(content)} of {header} bytes")
     shape = struct.unpack(f">{dimensions}I", content[4:header])
     expected = header + math.prod(shape)
     if len(content) != expected:
         word = "truncated" if len(content) < expected else "too long"
-        raise DataError(f"{path}: {word}, {len(content)} bytes where its header {shape} promises {expected}")
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+        raise _wrong(path, f"{word}, {len(content)} bytes where its header {shape} promises {expected}")
+    try:
+        return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    except ValueError:  # no values, in a shape that numpy cannot count
+        raise _wrong(path, f"its header promises the impossible shape {shape}") from None
 
 
 def _content(path: Path) -> bytes:
@@ -112,6 +117,10 @@ def _content(path: Path) -> bytes:
                 return file.read()
         return path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged gzip file ({error}): fetch it again") from None
+        raise _wrong(path, f"damaged gzip file ({error})") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}): make it readable, or give another --data-dir") from None
+
+
+def _wrong(path: "str | os.PathLike[str]", what: str) -> DataError:
+    return DataError(f"{path}: {what}: fetch it again, or give another --data-dir")

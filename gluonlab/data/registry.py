@@ -40,10 +40,15 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     """Read a data set: ``digits``, ``synthetic``, or ``mnist`` and ``fashion-mnist`` from the folder ``root``.
 
     ``options`` go to the data set, such as ``samples`` and ``shape`` to ``synthetic``.
-    Raises DataError for an unknown name and for missing or damaged files.
+    Raises DataError for an unknown name, for missing or damaged files, and for a ``root`` that would not be used.
     """
     check_dataset(name)
     load = DATASETS[name].load
     if "root" in inspect.signature(load).parameters:
         options["root"] = root
+    elif root is not None:
+        from_files = [other for other, kind in DATASETS.items() if "root" in inspect.signature(kind.load).parameters]
+        raise DataError(
+            f"{name} is built in and reads no files from {root}: leave --data-dir out, or choose {', '.join(from_files)}"
+        )
     return load(**options)

@@ -85,7 +85,7 @@ def make_plan(config: TrainConfig) -> Plan:
         global_batch_size=config.global_batch_size or batch_size * len(ctxs),
         optimizer=optimizer,
         optimizer_params=_optimizer_params(config, dataset, optimizer, len(ctxs)),
-        kvstore=make_kvstore(config.kvstore),
+        kvstore=make_kvstore(config.kvstore, ctxs),
     )
 
 

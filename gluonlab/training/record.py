@@ -70,9 +70,7 @@ class RunDirectory:
             raise
         except OSError as error:
             asked = f"--out {path}" if out is not None else str(path)
-            raise OutputError(
-                f"{asked} cannot be written ({error.strerror}): give a folder where you may write with --out"
-            ) from None
+            raise OutputError(f"{asked} cannot be written ({error.strerror}): choose another place with --out") from None
         return run
 
     def config(self, content: Dict[str, Any]) -> None:

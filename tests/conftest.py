@@ -1,0 +1,52 @@
+"""Shared by all tests: an environment of their own, hypothesis without deadlines, and real processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ENGINE_VARIABLES = ("OMP_", "MXNET_", "DMLC_")
+
+for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
+    del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test
+
+settings.register_profile("gluonlab", deadline=None)  # a machine may be busy
+settings.load_profile("gluonlab")
+
+
+def clean_environment(**changes):
+    """The environment of a process that knows of gluonlab, of the tests' helpers, and of nothing set by this process."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)}
+    path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
+    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
+
+
+@pytest.fixture
+def python(tmp_path):
+    """``python(*arguments, timeout=..., path=[...], VARIABLE="...")`` runs this Python in ``tmp_path``, to its end."""
+
+    def run(*arguments, timeout=60, **environment):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=tmp_path,
+            env=clean_environment(**environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=timeout,
+        )
+
+    return run
+
+
+@pytest.fixture
+def empty_cwd(tmp_path, monkeypatch):
+    """An empty folder, which is the current one during the test."""
+    folder = tmp_path / "cwd"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder

@@ -1,0 +1,159 @@
+"""TrainConfig: what it takes, what it refuses, and how it says so."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.config import LARGEST, TrainConfig, option_name, size_in_bytes
+from gluonlab.errors import ConfigError
+
+FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
+# What each setting takes, written down independently of the checks.
+COUNTS = st.integers(1, LARGEST)
+WORDS = st.text(min_size=1).filter(str.strip)
+VALID = {
+    "gpus": COUNTS,
+    "devices": WORDS,
+    "require_gpu": st.booleans(),
+    "threads": st.integers(1, 1024),
+    "model": WORDS,
+    "dataset": WORDS,
+    "data_dir": WORDS,
+    "batch_size": COUNTS,
+    "global_batch_size": COUNTS,
+    "epochs": COUNTS,
+    "lr": st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    "scale_lr": st.booleans(),
+    "optimizer": WORDS,
+    "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
+    "wd": st.floats(min_value=0, allow_infinity=False),
+    "kvstore": WORDS,
+    "seed": st.integers(0, 2**32 - 1),
+    "prefetch": st.integers(0, LARGEST),
+    "resident_bytes": st.integers(0, 2**63),
+    "out": WORDS,
+}
+NUMBERS = [name for name in VALID if re.search("int|float", str(FIELDS[name].type))]
+NAMED = st.sampled_from(sorted(VALID)).flatmap(lambda name: st.tuples(st.just(name), VALID[name]))
+
+
+def test_every_setting_is_tried_here():
+    assert set(VALID) == set(FIELDS)
+
+
+@given(NAMED)
+def test_valid_values_are_kept(named):
+    name, value = named
+    assert getattr(TrainConfig(**{name: value}), name) == value
+
+
+@given(NAMED)
+def test_text_from_a_command_line_becomes_the_same_value(named):
+    name, value = named
+    if not isinstance(value, bool):
+        assert getattr(TrainConfig(**{name: str(value)}), name) == value
+
+
+@given(NAMED)
+def test_a_config_survives_json(named):
+    config = TrainConfig(**dict([named]))
+    assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+@given(
+    st.sampled_from(NUMBERS), st.one_of(st.text(), st.floats(), st.integers(max_value=-1), st.booleans(), st.none(), st.binary())
+)
+def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name, value):
+    try:
+        kept = getattr(TrainConfig(**{name: value}), name)
+    except ConfigError as error:
+        assert str(error).startswith(f"{option_name(name)} ")
+        assert str(value).strip() in str(error)
+    else:
+        assert kept is None if value is None else math.isfinite(kept) and kept >= 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 0) for name in ("gpus", "threads", "batch_size", "global_batch_size", "epochs", "lr")),
+        *((name, -1) for name in NUMBERS),
+        *((name, math.nan) for name in NUMBERS),
+        *((name, math.inf) for name in NUMBERS),
+        *((name, True) for name in NUMBERS),
+        *((name, "") for name in FIELDS),
+        *((name, "two") for name in NUMBERS),
+        *((name, None) for name in FIELDS if FIELDS[name].default is not None),
+        ("lr", 10**400),
+        ("epochs", "9" * 5000),
+        ("resident_bytes", "9" * 5000),
+        ("resident_bytes", "1.5.1M"),
+        ("resident_bytes", "64X"),
+        ("momentum", 1),
+        ("seed", 2**32),
+        ("threads", 1025),
+        ("gpus", "1_000"),
+        ("gpus", 2.5),
+        ("devices", ["gpu:0"]),
+        ("require_gpu", "yes"),
+    ],
+)
+def test_values_out_of_range_are_refused(name, value):
+    with pytest.raises(ConfigError, match=f"^{option_name(name)} "):
+        TrainConfig(**{name: value})
+
+
+@given(st.integers(0, 2**40), st.sampled_from(["", "k", "m", "g", "t"]), st.sampled_from(["", "b", "ib"]), st.booleans())
+def test_sizes_in_bytes_are_exact(number, unit, ending, upper):
+    given_text = f"{number}{unit}{ending}"
+    assert size_in_bytes("--x", given_text.upper() if upper else given_text) == number << 10 * " kmgt".index(unit or " ")
+
+
+def test_half_sizes_are_understood():
+    assert size_in_bytes("--x", " 1.5 GiB ") == 3 * 2**29
+
+
+def test_a_path_becomes_text():
+    assert TrainConfig(out=pathlib.Path("runs") / "a").out == "runs/a"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"gpus": 2, "devices": "cpu"}, ["--gpus 2", "--devices cpu"]),
+        ({"batch_size": 8, "global_batch_size": 16}, ["--batch-size 8", "--global-batch-size 16"]),
+        ({"require_gpu": True, "devices": "cpu*2"}, ["--require-gpu", "--devices cpu*2"]),
+        ({"require_gpu": True, "devices": "2"}, ["--require-gpu", "--devices 2", "--gpus 2"]),
+    ],
+)
+def test_contradictions_name_both_settings(settings, named):
+    with pytest.raises(ConfigError) as error:
+        TrainConfig(**settings)
+    assert all(name in str(error.value) for name in named)
+
+
+def test_replace_changes_one_setting_and_checks_it():
+    config = TrainConfig(gpus=2, lr=0.5)
+    assert config.replace(lr=0.1) == TrainConfig(gpus=2, lr=0.1)
+    assert config == TrainConfig(gpus=2, lr=0.5)
+    with pytest.raises(ConfigError, match="--lr 0"):
+        config.replace(lr=0)
+    with pytest.raises(ConfigError, match="contradict"):
+        config.replace(devices="cpu")
+
+
+def test_a_config_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        TrainConfig().epochs = 3
+
+
+def test_options_have_names_of_their_own_and_say_what_they_do():
+    names = [option_name(name) for name in FIELDS]
+    assert len(set(names)) == len(names)
+    assert all(field.metadata["help"] and field.metadata["metavar"] for field in FIELDS.values())

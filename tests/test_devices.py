@@ -1,0 +1,182 @@
+"""Devices: every form of the table, and what is said about the others."""
+
+import mxnet as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gluonlab.devices
+from gluonlab.devices import MOST_CPU_DEVICES, describe, devices, gpu_count, gpus
+from gluonlab.errors import DeviceError, GluonlabWarning
+
+CPUS, GPUS = [mx.cpu(i) for i in range(8)], [mx.gpu(i) for i in range(16)]
+
+
+@pytest.fixture
+def gpus_here(monkeypatch):
+    """``gpus_here(n)``: CUDA shows n GPUs. It is the one question that is asked of the driver; contexts need none."""
+    return lambda n: monkeypatch.setattr(gluonlab.devices, "gpu_count", lambda: n)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (2, GPUS[:2]),
+        ("2", GPUS[:2]),
+        (" 2 ", GPUS[:2]),
+        ("gpu", GPUS[:1]),
+        ("gpu:0", GPUS[:1]),
+        ("gpu:3", GPUS[3:4]),
+        ("gpu:0,2", [GPUS[0], GPUS[2]]),
+        ("gpu:2,0", [GPUS[2], GPUS[0]]),
+        ("gpu: 0 , 2", [GPUS[0], GPUS[2]]),
+        ("gpu:0,gpu:2", [GPUS[0], GPUS[2]]),
+        (["gpu:0", "gpu:2"], [GPUS[0], GPUS[2]]),
+        (("gpu:0", mx.gpu(2)), [GPUS[0], GPUS[2]]),
+        (mx.gpu(1), GPUS[1:2]),
+        ("gpu:*", GPUS[:12]),
+        ("gpu:[0-3]", GPUS[:4]),
+        ("gpu:1[0-9]", GPUS[10:12]),
+        (r"gpu:\d", GPUS[:10]),
+        (r"gpu:\D*1", GPUS[1:2]),
+        (None, GPUS[:1]),
+        ("cpu", CPUS[:1]),
+        ("cpu*4", CPUS[:4]),
+        ("cpu * 4", CPUS[:4]),
+        ("cpu:0,1", CPUS[:2]),
+        ("cpu:1", CPUS[1:2]),
+        ("cpu:[02468]", [CPUS[0]]),
+        (mx.cpu(3), CPUS[3:4]),
+        # upper case
+        ("GPU:0", GPUS[:1]),
+        ("Gpu:*", GPUS[:12]),
+        ("CPU*2", CPUS[:2]),
+        ("GPU:0,GPU:1", GPUS[:2]),
+        # named twice
+        ("gpu:1,0,1", [GPUS[1], GPUS[0]]),
+        (["gpu:1", "gpu:*"], [GPUS[1], GPUS[0], *GPUS[2:12]]),
+        (["cpu", "cpu:0", mx.cpu(0)], CPUS[:1]),
+    ],
+    ids=str,
+)
+def test_every_form_names_its_devices(gpus_here, monkeypatch, spec, expected):
+    gpus_here(12)
+    monkeypatch.setattr(gluonlab.devices, "cores", lambda: 2)
+    assert devices(spec) == expected
+
+
+def test_without_gpus_the_default_is_one_cpu_device_with_all_cores(gpus_here):
+    gpus_here(0)
+    assert devices(None) == devices() == CPUS[:1]
+
+
+@pytest.mark.parametrize("spec", [2, "2"])
+def test_cpu_devices_stand_in_where_there_are_no_gpus_and_a_warning_says_so(gpus_here, spec):
+    gpus_here(0)
+    with pytest.warns(GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"):
+        assert devices(spec) == CPUS[:2]
+
+
+def test_gpus_are_taken_from_the_first_on(gpus_here):
+    gpus_here(4)
+    assert gpus(3) == GPUS[:3]
+    assert gpus(4, emulate=False) == GPUS[:4]
+
+
+def test_fewer_gpus_than_asked_for_are_an_error_and_never_emulated(gpus_here):
+    gpus_here(2)
+    for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
+        with pytest.raises(DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"):
+            ask()
+
+
+def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here):
+    gpus_here(0)
+    with pytest.raises(DeviceError, match=r"2 GPUs required, none here: .*cu112.*without --require-gpu"):
+        gpus(2, emulate=False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("gpu:4", "'gpu:4': there is no gpu:4; here are gpu:0 to gpu:3"),
+        ("gpu:0,9", "there is no gpu:9"),
+        (mx.gpu(4), "there is no gpu:4"),
+        ("gpu:[5-9]", "'gpu:[5-9]' matches no device; here are gpu:0 to gpu:3"),
+        ("gpu:-1", "matches no device"),
+        ("gpu:[", "'gpu:[' is neither device numbers nor a regular expression"),
+        ("cpu:x", "'cpu:x' matches no device; write cpu*N"),
+        ("cpu:", "'cpu:' is no device: give"),
+        ("gpu:", "'gpu:' is no device: give"),
+        ("", "'' is no device: give"),
+        ("tpu:0", "'tpu:0' is no device: give"),
+        ("cpu0", "'cpu0' is no device: give"),
+        ("cpu*", "'cpu*' is no device: give"),
+        ("cpu*-1", "'cpu*-1' is no device: give"),
+        ("cpu*1.5", "'cpu*1.5' is no device: give"),
+        (["gpu:0", 1], "1 is no device: give"),
+        (2.5, "2.5 is no device: give"),
+        (mx.cpu_pinned(0), "is no device: give"),
+        ([], "[] names no device: give"),
+        ("cpu*0", "'cpu*0': give 1 to 256 CPU devices"),
+        ("cpu*257", "'cpu*257': give 1 to 256 CPU devices"),
+        ("cpu:99999999999", "'cpu:99999999999': give 1 to 256 CPU devices"),
+        (0, "0 GPUs cannot be used: give a number from 1 up"),
+        ("-1", "-1 GPUs cannot be used"),
+        (True, "True GPUs cannot be used"),
+        (["cpu", "gpu"], "mixes CPUs and GPUs: choose one kind"),
+        ("cpu:0,gpu:0", "'cpu:0,gpu:0' mixes CPUs and GPUs"),
+        ([mx.cpu(0), "gpu:*"], "mixes CPUs and GPUs"),
+    ],
+    ids=str,
+)
+def test_what_is_no_device_is_named_with_what_exists(gpus_here, spec, said):
+    gpus_here(4)
+    with pytest.raises(DeviceError) as error:
+        devices(spec)
+    assert said in str(error.value)
+
+
+def test_one_gpu_is_called_the_only_one(gpus_here):
+    gpus_here(1)
+    with pytest.raises(DeviceError, match="here is gpu:0 only"):
+        devices("gpu:1")
+
+
+def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
+    gpus_here(0)
+    with pytest.raises(DeviceError, match=f"{MOST_CPU_DEVICES + 1} CPU devices: give 1 to {MOST_CPU_DEVICES}"):
+        gpus(MOST_CPU_DEVICES + 1)
+
+
+@pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
+def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, spec):
+    gpus_here(0)
+    with pytest.raises(DeviceError, match=r"here are no GPUs \(.*cu112.*\): use --gpus N or cpu\*N"):
+        devices(spec)
+
+
+@given(st.one_of(st.text(max_size=12), st.text("gpuc:*,0123 []-", max_size=12)))
+def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gluonlab.devices, "gpu_count", lambda: 3)
+        patch.setattr(gluonlab.devices, "_ready", lambda ctxs, threads: ctxs)  # not thousands of worker threads
+        try:
+            found = devices(spec)
+        except DeviceError as error:
+            assert "\n" not in str(error)
+            assert repr(spec) in str(error) or str(error).startswith(spec.strip().lstrip("0") or "0")
+        else:
+            assert 1 <= len(found) == len(set(found)) <= MOST_CPU_DEVICES
+            assert len({ctx.device_type for ctx in found}) == 1
+
+
+def test_the_driver_is_asked_how_many_gpus_there_are():
+    assert gpu_count() == mx.context.num_gpus()
+
+
+def test_devices_are_ready_to_compute():
+    one, several = devices("cpu", threads=1), devices("cpu*2")
+    assert describe(one) == "cpu(0)"
+    assert describe(several) == "cpu(0) cpu(1)"
+    assert [mx.nd.ones((2,), ctx=ctx).sum().asscalar() for ctx in several] == [2, 2]

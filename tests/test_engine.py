@@ -1,0 +1,287 @@
+"""The engine: what is true when MXNet's first line runs, and what is said when it cannot."""
+
+import ctypes
+import json
+import os
+import re
+import types
+
+import numpy
+import pytest
+
+from gluonlab import cuda, engine
+from gluonlab.errors import EngineError
+
+REPORT = "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': dict(os.environ)}))"
+
+
+def package(folder, name, code):
+    """A package ``name`` in ``folder`` that does ``code`` when it is imported."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").write_text(code)
+    return str(folder)
+
+
+def distribution(folder, name):
+    """What pip leaves of an installed distribution, as far as importlib.metadata looks."""
+    info = folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
+
+
+def import_error(result):
+    """The class and message that a process printed for a failed import of mxnet."""
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+CATCH = """
+import json, gluonlab
+from gluonlab.errors import EngineError, MissingMXNet
+try:
+    import mxnet
+except Exception as error:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    cause = type(error.__cause__).__name__
+    print(json.dumps({"kinds": kinds, "cause": cause, "message": str(error)}))
+"""
+
+
+def test_importing_gluonlab_imports_nothing_heavy(python):
+    """The command's module, too: --help and a wrong option answer without MXNet."""
+    modules = json.loads(python("-c", f"import gluonlab, gluonlab.config; {REPORT}").stdout)["modules"]
+    assert {"gluonlab", "gluonlab.engine", "gluonlab.config"} <= set(modules)
+    assert not {"mxnet", "numpy", "click", "sklearn", "matplotlib", "tqdm"} & set(modules)
+    modules = json.loads(python("-c", f"import gluonlab.run; {REPORT}").stdout)["modules"]
+    assert not {"mxnet", "numpy", "sklearn", "matplotlib", "tqdm"} & set(modules)
+
+
+# --- numpy's names
+
+
+def test_names_that_numpy_lacks_are_put_back():
+    """An empty module stands for a numpy that dropped them all; the values are those of a numpy that still had them."""
+    bare = types.ModuleType("numpy")
+    kept = ("bool_", "float64", "complex128", "str_", "bytes_", "prod", "cumprod", "any", "all", "round", "vstack", "trapezoid")
+    for name in kept:
+        setattr(bare, name, getattr(numpy, name, name))
+    engine.put_back_numpy_names(bare)
+    assert (bare.PZERO, bare.NZERO, bare.Inf, bare.PINF, bare.infty, bare.Infinity, bare.NINF) == (
+        0,
+        0,
+        *[float("inf")] * 4,
+        -float("inf"),
+    )
+    assert str(bare.NZERO) == "-0.0"
+    assert bare.NaN != bare.NaN
+    assert bare.NAN != bare.NAN
+    assert (bare.int, bare.float, bare.complex, bare.object, bare.str) == (int, float, complex, object, str)
+    assert (bare.bool, bare.float_, bare.complex_) == (numpy.bool_, numpy.float64, numpy.complex128)
+    assert (bare.unicode_, bare.string_) == (numpy.str_, numpy.bytes_)
+    assert (bare.product, bare.cumproduct, bare.sometrue, bare.alltrue) == (numpy.prod, numpy.cumprod, numpy.any, numpy.all)
+    assert (bare.round_, bare.row_stack, bare.trapz) == (numpy.round, numpy.vstack, bare.trapezoid)
+    for name in ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate"):
+        with pytest.raises(NotImplementedError, match=f"numpy.{name} "):
+            getattr(bare, name)(1, 2)
+
+
+def test_names_that_numpy_has_are_left_alone():
+    full = types.ModuleType("numpy")
+    names = [*engine._RENAMED, *engine._MOVED, *engine._REMOVED]
+    for name in names:
+        setattr(full, name, f"numpy's own {name}")
+    engine.put_back_numpy_names(full)
+    assert all(getattr(full, name) == f"numpy's own {name}" for name in names)
+
+
+def test_putting_names_back_asks_numpy_for_none_of_them():
+    """numpy warns when one of them is asked for."""
+
+    class Touchy(types.ModuleType):
+        def __getattr__(self, name):
+            raise AssertionError(f"asked for {name}")
+
+    engine.put_back_numpy_names(Touchy("numpy"))
+
+
+# --- what can go wrong when MXNet is imported
+
+
+@pytest.mark.parametrize(
+    ("library", "cure"),
+    [
+        ("libcudnn.so.8", "pip install 'gluonlab[cu112]'"),
+        ("libcudnn.so.8", "nvidia-cudnn-cu11"),
+        ("libnvrtc.so.11.2", "nvidia-cuda-nvrtc-cu11"),
+        ("libnccl.so.2", "nvidia-nccl-cu11"),
+        ("libcudart.so.11.0", "nvidia-cuda-runtime-cu11"),
+        ("libcuda.so.1", "install the driver"),
+        ("libgomp.so.1", "apt-get install libgomp1"),
+        ("libquadmath.so.0", "package of your system"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_cure(library, cure):
+    said = explained(OSError(f"{library}: cannot open shared object file: No such file or directory"))
+    assert f"cannot load {library}:" in said
+    assert cure in said
+
+
+def explained(error):
+    answer = engine.explain(error)
+    assert type(answer) is EngineError
+    assert "\n" not in str(answer)
+    return str(answer)
+
+
+def test_missing_distutils_is_explained():
+    assert "setuptools<81" in explained(ModuleNotFoundError("No module named 'distutils'", name="distutils"))
+
+
+def test_other_failures_keep_their_words_on_one_line():
+    assert explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
+
+
+def test_a_library_that_is_not_there_is_an_engine_error(python, tmp_path):
+    """A real import of a package that asks the real linker for what this machine does not have."""
+    site = package(tmp_path / "site", "mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
+    error = import_error(python("-c", CATCH, path=[site]))
+    assert error["kinds"][0] == "EngineError"
+    assert "OSError" not in error["kinds"]
+    assert error["cause"] == "OSError"
+    assert "libcudnn.so.8" in error["message"]
+    assert "gluonlab[cu112]" in error["message"]
+
+
+def test_a_module_that_mxnet_misses_is_an_engine_error(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", "import no_such_module_anywhere\n")
+    error = import_error(python("-c", CATCH, path=[site]))
+    assert error["kinds"][0] == "EngineError"
+    assert "no_such_module_anywhere" in error["message"]
+
+
+def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
+    error = import_error(python("-S", "-c", CATCH))  # without site-packages
+    assert error["kinds"][0] == "MissingMXNet"
+    assert {"EngineError", "ImportError", "ModuleNotFoundError"} <= set(error["kinds"])
+    assert "pip install 'gluonlab[cpu]'" in error["message"]
+
+
+def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", "raise SystemExit('mxnet was begun')\n")
+    for name in ("mxnet", "mxnet-cu112"):
+        distribution(tmp_path / "site", name)
+    error = import_error(python("-c", CATCH, path=[site]))
+    assert error["kinds"][0] == "EngineError"
+    assert "pip uninstall -y mxnet mxnet-cu112" in error["message"]
+
+
+def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert engine.flavours() == ()
+    distribution(tmp_path, "mxnet-cu112")
+    distribution(tmp_path, "mxnet-other")
+    assert engine.flavours() == ("mxnet-cu112",)
+    distribution(tmp_path, "mxnet")
+    assert engine.flavours() == ("mxnet", "mxnet-cu112")
+
+
+# --- the environment
+
+
+def test_the_environment_is_set_when_mxnet_begins(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", REPORT)
+    found = json.loads(python("-c", "import gluonlab, mxnet", path=[site]).stdout)["environment"]
+    assert found["MXNET_CPU_TEMP_COPY"] == "64"
+    assert int(found["MXNET_OMP_MAX_THREADS"]) == engine.cores()
+
+
+def test_what_the_user_has_set_is_kept(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", REPORT)
+    chosen = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_OMP_MAX_THREADS": "5", "MXNET_SUBGRAPH_VERBOSE": "1", "OMP_NUM_THREADS": "3"}
+    found = json.loads(python("-c", "import gluonlab, mxnet", path=[site], **chosen).stdout)["environment"]
+    assert {name: found[name] for name in chosen} == chosen
+
+
+def test_importing_gluonlab_alone_changes_no_environment(python):
+    before = json.loads(python("-c", REPORT).stdout)["environment"]
+    assert json.loads(python("-c", f"import gluonlab; {REPORT}").stdout)["environment"] == before
+
+
+def test_other_modules_are_found_as_ever(python, tmp_path):
+    """Only mxnet itself is prepared: not what lies in it, nor what is called like it."""
+    site = package(tmp_path / "site", "mxnet", "import mxnet.part\n")
+    (tmp_path / "site" / "mxnet" / "part.py").write_text("print('part')\n")
+    package(tmp_path / "other", "mxnet_tools", "print('tools')\n")
+    result = python(
+        "-c", "import gluonlab, mxnet_tools, mxnet, sys; print('numpy' in sys.modules)", path=[site, str(tmp_path / "other")]
+    )
+    assert result.stdout.split() == ["tools", "part", "True"]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [("", None), ("4", 4), (" 4 ", 4), ("4,2", 4), ("0", None), ("-1", None), ("many", None), (None, None)]
+)
+def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
+    if value is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert engine.omp_num_threads() == number
+
+
+def test_cores_are_those_that_this_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= engine.cores() <= len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert engine.cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+# --- CUDA's libraries
+
+
+@pytest.mark.parametrize("library", cuda.LIBRARIES, ids=lambda library: library.soname)
+def test_a_library_is_found_where_its_wheel_puts_it(tmp_path, monkeypatch, library):
+    site = tmp_path / "site-packages"
+    path = site / "nvidia" / library.folder / "lib" / library.soname
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr("sys.path", ["", str(tmp_path / "missing"), str(site)])
+    assert cuda.wheel_path(library) is None
+    path.write_bytes(b"")
+    assert cuda.wheel_path(library) == path
+
+
+def test_the_wheels_are_those_that_setup_installs(request):
+    wanted = re.findall(r'"(nvidia-[\w-]+)==', (request.config.rootpath / "setup.py").read_text())
+    assert {library.wheel for library in cuda.LIBRARIES} == set(wanted)
+
+
+def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
+    """Real shared libraries (copies of OpenMP's) in the wheels' places, and mxnet-cu112 as the installed flavour."""
+    ctypes.CDLL("libgomp.so.1")
+    with open("/proc/self/maps") as maps:
+        content = open(next(line.split()[-1] for line in maps if "libgomp" in line), "rb").read()  # noqa: SIM115
+    site = tmp_path / "site"
+    for library in cuda.LIBRARIES:
+        path = site / "nvidia" / library.folder / "lib" / library.soname
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    package(site, "mxnet", "print(open('/proc/self/maps').read())\n")
+    # the mxnet that the tests themselves run with must not count as a second flavour
+    code = "import numpy, gluonlab.engine as engine\nengine.flavours = lambda: ('mxnet-cu112',)\nimport mxnet"
+    result = python("-c", code, path=[str(site)])
+    assert result.returncode == 0, result.stderr
+    loaded = {line.split()[-1] for line in result.stdout.splitlines() if str(site) in line}
+    assert loaded == {str(site / "nvidia" / library.folder / "lib" / library.soname) for library in cuda.LIBRARIES}
+
+
+def test_a_damaged_library_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.8"
+    path.parent.mkdir(parents=True)
+    path.write_text("not a library")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(OSError, match=r"libcudnn\.so\.8") as error:
+        cuda.load_cuda_libraries()
+    assert "cannot load libcudnn.so.8" in explained(error.value)

@@ -1,0 +1,86 @@
+"""Errors: one tree, exit statuses, and messages for names that do not exist."""
+
+import doctest
+import inspect
+import re
+import string
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from gluonlab import errors
+
+CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == "gluonlab.errors"]
+RAISED = [cls for cls in CLASSES if issubclass(cls, errors.GluonlabError)]
+
+
+def test_every_error_has_one_common_base():
+    assert [cls for cls in CLASSES if cls not in RAISED] == [errors.GluonlabWarning]
+
+
+@pytest.mark.parametrize("cls", RAISED)
+def test_usage_errors_end_with_2_and_run_errors_with_1(cls):
+    assert cls.exit_status == (2 if issubclass(cls, errors.UsageError) else 1)
+    assert not (issubclass(cls, errors.UsageError) and issubclass(cls, errors.RunError))
+
+
+@pytest.mark.parametrize("cls", RAISED)
+def test_errors_say_their_message_and_nothing_else(cls):
+    assert str(cls("one line")) == "one line"
+
+
+def test_the_tree_in_the_docstring_is_the_tree_of_classes():
+    """Read from the drawing: how deep each name stands below which other."""
+    above, drawn = [], {}
+    for line in errors.__doc__.splitlines():
+        drawing = re.match(r"    ((?:│   |    )*(?:[├└]── )?)(\w+Error|MissingMXNet)\b", line)
+        if drawing:
+            del above[len(drawing[1]) // 4 :]
+            drawn[drawing[2]] = above[-1] if above else None
+            above.append(drawing[2])
+    real = {cls.__name__: cls.__bases__[0].__name__ for cls in RAISED}
+    assert drawn == {**real, "GluonlabError": None}
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (errors.ConfigError, ValueError),
+        (errors.DataError, ValueError),
+        (errors.OutputError, OSError),
+        (errors.DivergedError, RuntimeError),
+        (errors.MissingMXNet, ImportError),
+    ],
+)
+def test_whoever_catches_the_builtin_error_catches_ours(cls, builtin):
+    with pytest.raises(builtin):
+        raise cls("one line")
+
+
+def test_missing_mxnet_names_the_module():
+    assert errors.MissingMXNet("one line").name == "mxnet"
+
+
+NAMES = st.text(string.ascii_lowercase, min_size=4, max_size=12)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=8, unique=True), st.data())
+def test_a_name_with_a_slip_is_answered_with_all_choices_and_a_guess(names, data):
+    name = data.draw(st.sampled_from(names))
+    position = data.draw(st.integers(0, len(name) - 1))
+    slip = data.draw(st.sampled_from([name[:position] + name[position + 1 :], name.upper()]))
+    assume(slip not in names)
+    message = errors.unknown("kvstore", slip, iter(names))
+    listed, guess = re.fullmatch(r"unknown kvstore '\w+': choose (.*) \(did you mean '(\w+)'\?\)", message).groups()
+    assert listed.split(", ") == sorted(names)
+    assert guess in names
+
+
+def test_a_name_like_no_other_is_not_guessed():
+    assert errors.unknown("model", "zzz", ["mlp"]) == "unknown model 'zzz': choose mlp"
+
+
+def test_the_example_of_unknown_is_true():
+    assert doctest.testmod(errors).failed == 0
+    assert doctest.testmod(errors).attempted == 1

@@ -1,0 +1,342 @@
+"""Imports only go down; the environment belongs to the engine; nothing runs code that it was given as data.
+
+Read from the source of every module, imports inside functions and under TYPE_CHECKING included. Each rule is also tried on a
+line that breaks it, so that a rule that finds nothing is known to look.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
+
+# A part may import those in the lines above its own, and itself.
+LAYERS = [
+    {"errors"},
+    {"cuda"},
+    {"engine"},
+    {"threads"},
+    {"devices", "config"},
+    {"data", "models", "collectives"},
+    {"kvstores"},
+    {"training", "scratch"},
+    {"parallel", "launch"},
+    {"study", "bench", "report", "exercises"},
+    {"cli"},
+    {"run", "doctor", "__main__"},
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
+ENGINE_VARIABLE = re.compile(r"(MXNET|OMP|DMLC)_[A-Z0-9_]+")
+
+
+def module_name(path):
+    """gluonlab/data/idx.py -> data.idx; a package has its own name, and gluonlab/__init__.py the empty one."""
+    parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+SOURCES = {module_name(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def part_of(module):
+    """The name in LAYERS: what comes first, but a package's __main__ is a command like any other."""
+    first, *_, last = module.split(".") * 2
+    return "__main__" if last == "__main__" else first
+
+
+def imports(module, source, modules=SOURCES, only_at_module_level=False):
+    """(line, module of gluonlab, name taken from it or "") for everything that is imported."""
+    is_package = any(other.startswith(f"{module}.") for other in modules)
+    package = ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
+    for node in (walk_at_module_level if only_at_module_level else ast.walk)(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [(alias.name, "") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*package[: len(package) - node.level + 1]] * bool(node.level) + [node.module] * bool(node.module))
+            found = [(base, alias.name) for alias in node.names]
+        else:
+            continue
+        for base, name in found:
+            if base.split(".")[0] == "gluonlab":
+                inside = base[len("gluonlab.") :]
+                below = ".".join(filter(None, [inside, name]))
+                yield (node.lineno, below, "") if below in modules else (node.lineno, inside, name)
+
+
+def walk_at_module_level(tree):
+    """The nodes that run when the module is imported."""
+    waiting = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler))]
+
+
+def upward_imports(module, source, modules=SOURCES):
+    """Imports of a part that does not lie below. `import gluonlab` may stand anywhere, for __version__ and nothing else."""
+    own = part_of(module)
+    for line, target, name in imports(module, source, modules):
+        part = part_of(target)
+        if part != own and LEVEL[part] >= LEVEL[own] if target else name not in ("", "__version__"):
+            yield f"{module}:{line} imports {name} of {target}"
+
+
+def mxnet_imports(source):
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and any(name.split(".")[0] == "mxnet" for name in names):
+            yield node.lineno
+
+
+def collective_violations(module, source):
+    """Schedules are data: only their executor needs MXNet."""
+    if module.split(".")[0] == "collectives" and module != "collectives.executor":
+        yield from (f"{module}:{line} imports mxnet" for line in mxnet_imports(source))
+
+
+def environment_violations(module, source):
+    """Names of engine variables: in engine.py alone; in bench also for what a child gets, but not for its own environment."""
+    if module == "engine":
+        return
+    tree = ast.parse(source)
+    places = [node for node in ast.walk(tree) if is_own_environment(node)] if module.split(".")[0] == "bench" else [tree]
+    for node in (node for place in places for node in ast.walk(place)):
+        name = node.value if isinstance(node, ast.Constant) else node.arg if isinstance(node, ast.keyword) else None
+        if isinstance(name, str) and ENGINE_VARIABLE.fullmatch(name):
+            yield f"{module} names {name}"
+
+
+def is_own_environment(node):
+    """os.environ[...], os.environ.get(...), os.getenv(...), os.putenv(...) and the like."""
+    if isinstance(node, ast.Subscript):
+        return dotted(node.value).split(".")[-1] == "environ"
+    name = dotted(node.func).split(".") if isinstance(node, ast.Call) else [""]
+    return "environ" in name or name[-1] in ("getenv", "putenv", "unsetenv")
+
+
+def dotted(node):
+    """os.environ.get for the tree of it; an empty string for what is no such name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def code_from_data(module, source):
+    """pickle, eval, exec, os.system, shell=True."""
+    for node in ast.walk(ast.parse(source)):
+        found = ""
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [getattr(node, "module", None) or "", *[alias.name for alias in node.names]]
+            found = next(
+                (name for name in names if name.split(".")[0] in ("pickle", "dill", "cloudpickle", "shelve", "marshal")), ""
+            )
+        elif isinstance(node, ast.Name) and node.id in ("eval", "exec"):
+            found = node.id
+        elif dotted(node) in ("os.system", "os.popen"):
+            found = dotted(node)
+        elif isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
+            found = "" if isinstance(node.value, ast.Constant) and not node.value.value else node.arg
+        if found:
+            yield f"{module}:{getattr(node, 'lineno', '?')} uses {found}"
+
+
+def cycle(graph):
+    """Some cycle of a graph {node: successors} as a list, or an empty list."""
+    done = set()
+
+    def visit(node, path):
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        found = next(filter(None, (visit(successor, [*path, node]) for successor in sorted(graph.get(node, ())))), [])
+        done.add(node)
+        return found
+
+    return next(filter(None, (visit(node, []) for node in sorted(graph))), [])
+
+
+# --- the rules hold
+
+
+def test_every_module_has_a_place_in_the_layers():
+    assert {part_of(module) for module in SOURCES} - set(LEVEL) == {""}
+    assert len(SOURCES) > 20
+
+
+@pytest.mark.parametrize("module", [module for module in SOURCES if module])
+def test_imports_only_go_down(module):
+    assert list(upward_imports(module, SOURCES[module])) == []
+
+
+def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
+    """The other names of the front page are loaded when they are asked for."""
+    reached, waiting = set(), [""]
+    while waiting:
+        module = waiting.pop()
+        reached.add(module)
+        waiting += {target for _, target, _ in imports(module, SOURCES[module], only_at_module_level=True)} - reached
+    assert reached == {"", "engine", "cuda", "errors"}
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {
+        module: {target for _, target, _ in imports(module, source, only_at_module_level=True)}
+        for module, source in SOURCES.items()
+    }
+    assert sum(map(len, graph.values())) > 50
+    assert cycle(graph) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_the_engine_names_engine_variables(module):
+    assert list(environment_violations(module, SOURCES[module])) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_the_executor_of_collectives_needs_mxnet(module):
+    assert list(collective_violations(module, SOURCES[module])) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_nothing_runs_code_that_came_as_data(module):
+    assert list(code_from_data(module, SOURCES[module])) == []
+
+
+# --- and would be noticed if they did not
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("errors", "from gluonlab import engine"),
+        ("engine", "import gluonlab.threads"),
+        ("engine", "def f():\n    from gluonlab.devices import gpus"),
+        ("config", "if TYPE_CHECKING:\n    from gluonlab.devices import Spec"),
+        ("devices", "from gluonlab.config import TrainConfig"),
+        ("models.lenet", "from gluonlab.data.loader import Loader"),
+        ("data.loader", "from ..training.loop import train"),
+        ("data.loader", "from .. import kvstores"),
+        ("kvstores", "from gluonlab.training import buckets"),
+        ("training.loop", "import gluonlab.cli as c"),
+        ("training.loop", "from gluonlab.study.compare import compare"),
+        ("study.compare", "from gluonlab.bench.peers import peers"),
+        ("bench.peers", "from gluonlab.cli import command"),
+        ("study.compare", "from gluonlab.bench.__main__ import main"),
+        ("cli", "from gluonlab.run import main"),
+        ("run", "from gluonlab import train"),
+    ],
+)
+def test_an_import_that_goes_up_is_found(module, line):
+    assert len(list(upward_imports(module, line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("errors", "import gluonlab"),
+        ("errors", "from gluonlab import __version__"),
+        ("devices", "import errno\nfrom gluonlab.errors import DeviceError"),
+        ("data.registry", "from gluonlab.data import digits\nfrom . import idx\nfrom .dataset import Dataset"),
+        ("data.registry", "from ..errors import DataError"),
+        ("bench.__main__", "from gluonlab.cli import command\nfrom gluonlab.bench import host"),
+        ("training.loop", "import gluonlabs.study, mxnet"),
+    ],
+)
+def test_an_import_that_goes_down_is_not(module, line):
+    assert list(upward_imports(module, line)) == []
+
+
+def test_a_cycle_is_found():
+    assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_what_is_imported_inside_functions_makes_no_cycle():
+    source = (
+        "import gluonlab.a\nif TYPE_CHECKING:\n    import gluonlab.b\nelse:\n    import gluonlab.c\n"
+        "def f():\n    import gluonlab.d\ntry:\n    import gluonlab.e\nexcept ImportError:\n    import gluonlab.f\n"
+    )
+    at_import = {target for _, target, _ in imports("m", source, modules=set("abcdefm"), only_at_module_level=True)}
+    assert at_import == {"a", "c", "e", "f"}
+    assert {target for _, target, _ in imports("m", source, modules=set("abcdefm"))} == set("abcdef")
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("threads", "os.environ.get('OMP_NUM_THREADS')"),
+        ("threads", "NAME = 'OMP_NUM_THREADS'"),
+        ("training.loop", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
+        ("kvstores", "import os\nos.getenv('DMLC_ROLE')"),
+        ("bench.peers", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
+        ("bench.peers", "os.environ.setdefault('OMP_NUM_THREADS', '1')"),
+        ("bench.peers", "os.environ.update({'OMP_NUM_THREADS': '1'})"),
+        ("bench.peers", "os.getenv('OMP_NUM_THREADS')"),
+        ("bench.peers", "os.environ.update(OMP_NUM_THREADS='1')"),
+        ("bench.peers", "environ.get('DMLC_ROLE')"),
+    ],
+)
+def test_an_engine_variable_elsewhere_is_found(module, line):
+    assert len(list(environment_violations(module, line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("engine", "os.environ['OMP_NUM_THREADS']"),
+        ("threads", "raise ConfigError(f'OMP_NUM_THREADS={n} would hang: ...')"),
+        ("bench.peers", "run(env={**os.environ, 'OMP_NUM_THREADS': '1'})"),
+        ("bench.peers", "run(env=dict(os.environ, OMP_NUM_THREADS='1'))"),
+        ("bench.peers", "os.environ.get('CUDA_VISIBLE_DEVICES')"),
+    ],
+)
+def test_an_engine_variable_in_its_place_is_not(module, line):
+    assert list(environment_violations(module, line)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "count"),
+    [
+        ("collectives.schedule", "import mxnet as mx", 1),
+        ("collectives.cost", "def f():\n    from mxnet.gluon import nn", 1),
+        ("collectives", "if TYPE_CHECKING:\n    from mxnet import nd", 1),
+        ("collectives.executor", "import mxnet as mx", 0),
+        ("collectives.schedule", "import mxnet_free\nimport numpy", 0),
+        ("training.loop", "import mxnet as mx", 0),
+    ],
+)
+def test_mxnet_in_a_schedule_is_found(module, line, count):
+    assert len(list(collective_violations(module, line))) == count
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import os, marshal",
+        "eval('1')",
+        "run = exec",
+        "os.system('ls')",
+        "os.popen('ls')",
+        "subprocess.run('ls', shell=True)",
+        "subprocess.run('ls', shell=shell)",
+        "np.load(path, allow_pickle=True)",
+    ],
+)
+def test_code_from_data_is_found(line):
+    assert len(list(code_from_data("module", line))) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["model.evaluate()", "evaluate(model)", "subprocess.run(['ls'], shell=False)", "loader.exec_module(m)"]
+)
+def test_what_only_looks_like_it_is_not(line):
+    assert list(code_from_data("module", line)) == []

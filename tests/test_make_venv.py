@@ -1,0 +1,112 @@
+"""tools/make_venv.py turns away what cannot run gluonlab, in one line, under whatever is called python3."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "tools" / "make_venv.py"
+PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+
+
+def old_pythons():
+    """Real Pythons below 3.8 on this machine: those of pyenv, and those in PATH that are more than pyenv's shims."""
+    candidates = [*PYENV.glob("2.7*/bin/python"), *PYENV.glob("3.[0-7].*/bin/python")]
+    candidates += [found for found in map(shutil.which, ("python2.7", "python3.6", "python3.7")) if found and "shims" not in found]
+    return sorted(map(str, candidates))
+
+
+def stubbed(python, stub):
+    """The script in a process where ``stub`` has been done first, in an empty folder that it would install into."""
+    code = f"import sys; sys.argv[1:] = ['new', 'cpu']\n{stub}\nimport runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    return python("-c", code)
+
+
+def turned_away(result, tmp_path):
+    """The one line that was said, when nothing was made."""
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert os.listdir(str(tmp_path)) == []  # noqa: PTH208
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+@pytest.mark.parametrize("version", [(2, 7, 18), (3, 4, 0), (3, 7, 16)])
+def test_old_pythons_are_turned_away_with_the_remedy(python, tmp_path, version):
+    result = stubbed(python, f"sys.version_info = {version}")
+    line = turned_away(result, tmp_path)
+    assert "Python 3.8 to 3.13 can" in line
+    assert "make run PYTHON=python3.11" in line
+
+
+def test_real_old_pythons_can_read_the_script_and_say_the_same(tmp_path):
+    """As many as there are here: its syntax must be theirs. The other tests replace the version of this Python."""
+    for old in old_pythons():
+        result = subprocess.run([old, str(SCRIPT), "new", "cpu"], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60)
+        assert "cannot run gluonlab: Python 3.8 to 3.13 can" in turned_away(result, tmp_path), old
+
+
+def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
+    """What the old Pythons would stumble over before they say anything; 3.8's own parser is asked for 3.4's grammar."""
+    source = SCRIPT.read_text(encoding="utf-8")
+    compile(source, str(SCRIPT), "exec", dont_inherit=True)
+    assert "from __future__ import print_function" in source
+    assert source.isascii()  # Python 2 wants a coding line for anything else
+    for newer in ('f"', "f'", ":=", "nonlocal ", " async ", "-> ", "*, "):
+        assert newer not in source, newer
+
+
+@pytest.mark.parametrize("module", ["venv", "ensurepip"])
+def test_a_python_without_venv_is_turned_away_with_the_package_to_install(python, tmp_path, module):
+    line = turned_away(stubbed(python, f"sys.modules[{module!r}] = None"), tmp_path)
+    assert f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv" in line
+
+
+@pytest.mark.parametrize(
+    "stub",
+    [
+        "sys.platform = 'darwin'",
+        "import platform; platform.machine = lambda: 'aarch64'",
+        "import platform; platform.libc_ver = lambda: ('', '')",
+    ],
+    ids=["macOS", "ARM", "musl"],
+)
+def test_systems_without_an_mxnet_wheel_are_turned_away(python, tmp_path, stub):
+    assert "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" in turned_away(stubbed(python, stub), tmp_path)
+
+
+def test_without_a_folder_the_use_is_shown(python, tmp_path):
+    assert "make_venv.py DIR EXTRA..." in turned_away(python(str(SCRIPT)), tmp_path)
+
+
+def test_a_newer_python_is_tried_with_a_note(python):
+    """The note comes; the check itself ends well."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})\n"
+        "import make_venv; sys.version_info = (3, 99, 0); make_venv.check_python(); print('went on')"
+    )
+    first, last = python("-c", code).stdout.splitlines()
+    assert "newer than the newest that gluonlab was tried with, 3.13" in first
+    assert last == "went on"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("numpy<2.0.0,>1.16.0", "numpy"),
+        ("opencv-python", "opencv-python"),
+        ("Opencv_Python (>=4)", "opencv-python"),
+        ("torch ; python_version < '3'", "torch"),
+        ("x[extra]==1", "x"),
+        ("a~=1", "a"),
+    ],
+)
+def test_the_project_of_a_requirement_is_recognised(monkeypatch, requirement, name):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import make_venv
+
+    assert make_venv.project(requirement) == name

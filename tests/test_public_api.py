@@ -1,0 +1,85 @@
+"""What gluonlab offers: importable, documented, and the same wherever it is named."""
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import gluonlab
+
+PACKAGE = Path(gluonlab.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+NAMES = ("BucketedTrainer", "Loader", "TrainConfig", "get_model", "gpus", "load_dataset", "make_kvstore", "train")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_names_are_importable_and_documented(name):
+    thing = getattr(gluonlab, name)
+    assert thing.__name__ == name
+    assert inspect.getdoc(thing)
+    assert thing is getattr(importlib.import_module(thing.__module__), name)
+
+
+def test_dir_lists_the_public_names():
+    public = {name for name in dir(gluonlab) if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))}
+    assert public - {"Any", "List", "TYPE_CHECKING", "annotations"} == set(NAMES)
+
+
+def test_type_checkers_see_the_same_names():
+    """What stands under TYPE_CHECKING is what is loaded when asked for, from where it is loaded."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    declared = {alias.asname: node.module for node in block.body for alias in node.names if alias.asname == alias.name}
+    assert declared == gluonlab._PUBLIC
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'gluonlab' has no attribute 'trian'"):
+        gluonlab.trian  # noqa: B018
+    with pytest.raises(ImportError):
+        from gluonlab import trian  # noqa: F401
+
+
+def test_the_version_is_the_one_that_setup_reads():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", gluonlab.__version__)
+    source = (PACKAGE / "__init__.py").read_text(encoding="utf-8")
+    assert re.findall(r'^__version__ = "(.+)"', source, re.M) == [gluonlab.__version__]
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def undocumented(tree):
+    """Public functions, classes and methods without a docstring; a method of a class with bases may inherit its own."""
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            if ast.get_docstring(node) is None:
+                yield node.name
+            if isinstance(node, ast.ClassDef):
+                for method in node.body:
+                    is_method = isinstance(method, ast.FunctionDef) and not method.name.startswith("_")
+                    if is_method and ast.get_docstring(method) is None:
+                        yield f"{node.name}.{method.name}"
+
+
+def inherits_docstring(module, name):
+    """Whether a method overrides one that has a docstring; asked of the class itself."""
+    cls = getattr(importlib.import_module(module), name.split(".")[0])
+    return "." in name and inspect.getdoc(getattr(cls, name.split(".")[1])) is not None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_everything_public_has_a_docstring(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    assert ast.get_docstring(tree)
+    assert [name for name in undocumented(tree) if not inherits_docstring(module, name)] == []
+
+
+def test_a_missing_docstring_would_be_found():
+    source = 'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\nclass B: ...\ndef _i(): ...\n'
+    assert list(undocumented(ast.parse(source))) == ["A.f", "h", "B"]

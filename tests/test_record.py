@@ -1,0 +1,159 @@
+"""The folder of a run: nothing of an earlier one is lost, and no file is ever half there."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.errors import OutputError
+from gluonlab.training.losses import StepLoss
+from gluonlab.training.record import RunDirectory, atomic_path, read_metrics, write_text
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+STEPS = [StepLoss(1, 64, 2.5), StepLoss(2, 64, 1.25), StepLoss(3, 7, 0.5)]
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_the_old_file_stays_when_the_block_raises(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error), atomic_path(path) as temporary:
+        temporary.write_text("half of the n")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_no_file_appears_when_there_was_none_and_the_block_raises(tmp_path):
+    with pytest.raises(ValueError, match="half"), atomic_path(tmp_path / "file"):
+        raise ValueError("half")
+    assert names(tmp_path) == []
+
+
+def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
+    (tmp_path / "ordinary").write_text("")
+    write_text(tmp_path / "whole", "")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(OutputError, match=r"cannot write .*/missing/file: No such file .*--out"):
+        write_text(tmp_path / "missing" / "file", "text")
+
+
+# --- the folder
+
+
+def test_a_new_folder_is_made_with_those_above_it(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "a" / "b"), "name")
+    run.close()
+    assert run.path == tmp_path / "a" / "b"
+    assert names(run.path) == ["metrics.jsonl"]
+
+
+def test_an_empty_folder_is_accepted(tmp_path):
+    (tmp_path / "empty").mkdir()
+    RunDirectory.create(str(tmp_path / "empty"), "name").close()
+
+
+def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(tmp_path):
+    (tmp_path / ".hidden").write_text("results")
+    with pytest.raises(OutputError, match=f"--out {tmp_path} is not empty: give a new folder"):
+        RunDirectory.create(str(tmp_path), "name")
+    assert names(tmp_path) == [".hidden"]
+    assert (tmp_path / ".hidden").read_text() == "results"
+
+
+def test_a_file_in_the_folders_place_is_refused(tmp_path):
+    (tmp_path / "file").write_text("results")
+    with pytest.raises(OutputError, match="/file is a file: give a folder"):
+        RunDirectory.create(str(tmp_path / "file"), "name")
+    with pytest.raises(OutputError, match=r"/file/below cannot be written \(Not a directory\): choose another place"):
+        RunDirectory.create(str(tmp_path / "file" / "below"), "name")
+
+
+def test_a_place_that_nobody_may_write_is_refused():
+    """/proc takes no folders, not even root's."""
+    with pytest.raises(OutputError, match=r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out"):
+        RunDirectory.create("/proc/gluonlab", "name")
+
+
+def test_default_names_never_collide(empty_cwd):
+    """Many runs that begin at the same moment, as those of a queue do."""
+    with ThreadPoolExecutor(16) as pool:
+        runs = list(pool.map(lambda _: RunDirectory.create(None, "lenet-digits"), range(48)))
+    for run in runs:
+        run.close()
+    paths = {run.path for run in runs}
+    assert len(paths) == len(runs)
+    assert {path.parent for path in paths} == {Path("runs")}
+    assert all("lenet-digits" in path.name for path in paths)
+    assert names(Path("runs")) == sorted(path.name for path in paths)
+
+
+def test_a_current_folder_that_takes_no_runs_is_an_output_error(empty_cwd):
+    (empty_cwd / "runs").write_text("a file in the way")
+    with pytest.raises(OutputError, match="choose another place with --out"):
+        RunDirectory.create(None, "lenet-digits")
+
+
+# --- metrics.jsonl
+
+
+def lines_of(tmp_path):
+    return (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+
+
+def test_metrics_are_one_json_object_a_line(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, 0.5, 3.0, STEPS)
+    run.line("epoch", epoch=1, accuracy=0.5)
+    run.line("event", event="diverged")
+    run.close()
+    read = [json.loads(line) for line in lines_of(tmp_path)]
+    assert read == read_metrics(tmp_path / "run")
+    assert read[0] == {"kind": "step", "epoch": 1, "step": 1, "seconds": 3.0, "images": 64, "loss": 2.5, "lr": 0.5}
+    assert [line["step"] for line in read[:3]] == [1, 2, 3]
+    assert read[3:] == [{"kind": "epoch", "epoch": 1, "accuracy": 0.5}, {"kind": "event", "event": "diverged"}]
+
+
+def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, 0.5, 3.0, STEPS)
+    run.line("epoch", epoch=1)
+    assert len(lines_of(tmp_path)) == 4
+    run.close()
+
+
+@given(st.integers(0, 200))
+def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path_factory, cut):
+    folder = tmp_path_factory.mktemp("run")
+    whole = [{"kind": "step", "step": step, "loss": 1 / step} for step in range(1, 5)]
+    content = "".join(json.dumps(line) + "\n" for line in whole)[:cut]
+    (folder / "metrics.jsonl").write_text(content)
+    assert read_metrics(folder) == whole[: content.count("\n")]
+
+
+def test_config_is_written_whole(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.config({"settings": {"lr": 0.5}})
+    run.close()
+    assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"settings": {"lr": 0.5}}
+    assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]

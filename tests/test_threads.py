@@ -1,0 +1,144 @@
+"""Threads: several CPU devices never hang, whatever the environment says, and a team is never too large for its worker."""
+
+import json
+
+import mxnet as mx
+import pytest
+from workers import team_size
+
+from gluonlab import engine
+from gluonlab.errors import ConfigError, GluonlabWarning
+from gluonlab.threads import set_threads, threads_per_device
+
+ONE, TWO, THREE = ([mx.cpu(i) for i in range(n)] for n in (1, 2, 3))
+
+
+@pytest.fixture
+def exported(monkeypatch):
+    """Sets OMP_NUM_THREADS as gluonlab reads it; MXNet has been loaded without it."""
+    return lambda value: monkeypatch.setenv("OMP_NUM_THREADS", value)
+
+
+def test_one_device_takes_all_cores():
+    assert threads_per_device(1) == engine.cores()
+
+
+def test_one_device_takes_what_the_user_exported_or_asks_for(exported):
+    exported("3")
+    assert threads_per_device(1) == 3
+    assert threads_per_device(1, asked=5) == 5
+
+
+def test_several_devices_take_one_thread_each():
+    assert threads_per_device(2) == threads_per_device(7) == threads_per_device(2, asked=1) == 1
+
+
+def test_several_devices_put_a_larger_number_aside_with_one_warning(exported):
+    exported("8")
+    set_threads(ONE, 2)
+    with pytest.warns(GluonlabWarning, match="OMP_NUM_THREADS=8 would hang 2 CPU devices: each computes with 1 thread"):
+        assert set_threads(TWO) == 1
+    assert set_threads(TWO) == 1  # a warning would be an error here
+
+
+def test_one_exported_thread_is_no_reason_to_warn(exported):
+    exported("1")
+    set_threads(ONE, 2)
+    assert set_threads(TWO) == threads_per_device(2) == 1
+
+
+def test_more_threads_for_several_devices_are_refused():
+    with pytest.raises(ConfigError, match="--threads 2 with 3 CPU devices would hang"):
+        threads_per_device(3, asked=2)
+
+
+def test_gpus_need_no_threads():
+    assert set_threads([mx.gpu(0), mx.gpu(1)]) == 1
+
+
+def test_workers_have_the_threads_that_were_set(exported):
+    """From one device to several and back, larger and smaller; asked of the workers themselves."""
+    exported("2")
+    for ctxs, threads, expected in [
+        (ONE, None, 2),
+        (TWO, 1, 1),
+        (ONE, 3, 3),
+        (THREE, 1, 1),
+        (THREE[2:], None, 2),
+        (ONE, 1, 1),
+    ]:
+        assert set_threads(ctxs, threads) == expected
+        assert [team_size(ctx) for ctx in ctxs] == [expected] * len(ctxs)
+    set_threads(THREE, 1)
+
+
+def test_work_that_was_queued_is_not_lost_when_teams_grow():
+    set_threads(ONE, 1)
+    total = mx.nd.zeros((1000,), ctx=ONE[0])
+    for _ in range(200):
+        total += 1
+    set_threads(ONE, 2)
+    assert total.asnumpy().tolist() == [200.0] * 1000
+
+
+# --- what would hang, or crash, in processes of their own
+
+
+def finished(result):
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("exported_threads", ["2", "8"])
+def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threads):
+    result = python("-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--quiet", OMP_NUM_THREADS=exported_threads)
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if "OMP_NUM_THREADS" in line]
+    assert said == [f"warning: OMP_NUM_THREADS={exported_threads} would hang 2 CPU devices: each computes with 1 thread"]
+
+
+def test_two_devices_compute_when_mxnet_was_imported_first(python):
+    code = (
+        "import json, warnings, mxnet, workers, gluonlab.devices\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    ctxs = gluonlab.devices.devices('cpu*2')\n"
+        "print(json.dumps([workers.compute(ctxs), [str(warning.message) for warning in said]]))"
+    )
+    values, said = finished(python("-c", code, OMP_NUM_THREADS="4"))
+    assert values == [256.0, 256.0]
+    assert any("import gluonlab first" in warning for warning in said)
+    assert any("OMP_NUM_THREADS=4" in warning for warning in said)
+
+
+@pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "4"}], ids=["nothing exported", "4 exported"])
+def test_two_devices_compute_after_the_process_has_forked(python, environment):
+    """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
+    code = (
+        "import json, os, subprocess, sys, warnings, gluonlab.devices, workers\n"
+        "warnings.simplefilter('ignore')\n"
+        "ctxs = gluonlab.devices.devices('cpu*2')\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "sizes = [workers.team_size(ctx) for ctx in ctxs]\n"
+        "subprocess.run([sys.executable, '-c', ''])\n"
+        "print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], workers.compute(ctxs)]))"
+    )
+    assert finished(python("-c", code, **environment)) == [[1, 1], [1, 1], [256.0, 256.0]]
+
+
+def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(python):
+    """oneDNN's operators would write beyond their scratch memory: the process would end in a segmentation fault."""
+    code = (
+        "import json, mxnet as mx, workers, gluonlab\n"
+        "from gluonlab.threads import set_threads\n"
+        "cpu, others = mx.cpu(0), [mx.cpu(0), mx.cpu(1)]\n"
+        "results = [workers.convolve(cpu)]\n"
+        "for ctxs, threads in [(others, 1), ([cpu], 4), (others, 1), ([cpu], 2), ([cpu], 8)]:\n"
+        "    set_threads(ctxs, threads)\n"
+        "    results += [workers.convolve(ctx) for ctx in ctxs for _ in range(3)]\n"
+        "print(json.dumps(results))"
+    )
+    first, *others = finished(python("-c", code))
+    assert others == [first] * len(others)
