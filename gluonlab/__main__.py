@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Dict
+from typing import Any, Callable, List
 
-from gluonlab.errors import unknown
+from gluonlab.cli import dispatch
 
-COMMANDS: Dict[str, str] = {
-    "run": "train a Gluon CNN on several devices",
-    "bench": "measure gluonlab and its peers side by side",
+
+def _main_of(module: str) -> Callable[[List[str]], Any]:
+    """The ``main`` of a command's module, which is imported only when the command is called."""
+    return lambda args: importlib.import_module(module).main(args)
+
+
+COMMANDS = {
+    "run": ("train a Gluon CNN on several devices", _main_of("gluonlab.run")),
+    "bench": ("measure gluonlab and its peers side by side", _main_of("gluonlab.bench.__main__")),
 }
 
 
 def main() -> None:
     """Hand the remaining options to the command that is named first."""
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name in ("-h", "--help"):
-        print("Usage: gluonlab COMMAND [OPTIONS]\n\nCommands:")
-        print("\n".join(f"  {name:<8}{summary}" for name, summary in COMMANDS.items()))
-        print("\ngluonlab COMMAND --help tells more.")
-        return
-    if name not in COMMANDS:
-        print(f"error: {unknown('command', name, COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
-    module = "gluonlab.bench.__main__" if name == "bench" else f"gluonlab.{name}"
-    importlib.import_module(module).main(sys.argv[2:])
+    dispatch("gluonlab", COMMANDS, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from typing import Any, Callable
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
 import click
 
@@ -19,7 +19,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
 
 class Command(click.Command):
-    """A click command that ends as described above."""
+    """A click command that ends as described above; ``interrupted`` is what Ctrl-C leaves to be said."""
+
+    interrupted = "interrupted"
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
@@ -29,7 +31,7 @@ class Command(click.Command):
         try:
             sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort):
-            _end("interrupted: the folder of the run holds every epoch that was finished", INTERRUPTED, prefix="")
+            _end(self.interrupted, INTERRUPTED, prefix="")
         except click.NoSuchOption as error:
             _end(unknown("option", error.option_name, self._option_names()), 2)
         except click.UsageError as error:
@@ -63,16 +65,30 @@ class Command(click.Command):
         return f"{text}; see --help"
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Command]:
+def command(name: str, interrupted: str = Command.interrupted) -> Callable[[Callable[..., None]], Command]:
     """``@command("python -m gluonlab.x")`` makes a Command of a function, and adds --debug and -h."""
 
     def decorate(function: Callable[..., None]) -> Command:
         debug = click.option("--debug", is_flag=True, expose_value=False, help="show the traceback of an error")
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
         made: Command = click.command(name=name, cls=Command, context_settings=settings)(debug(function))
+        made.interrupted = interrupted
         return made
 
     return decorate
+
+
+def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]], args: Sequence[str]) -> None:
+    """Hand the remaining words to the command that the first one names; ``commands``: name -> (summary, main)."""
+    name, *rest = list(args) or ["--help"]
+    if name in ("-h", "--help"):
+        print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
+        print("\n".join(f"  {name:<8}{summary}" for name, (summary, _) in commands.items()))
+        print(f"\n{program} COMMAND --help tells more.")
+    elif name in commands:
+        commands[name][1](rest)
+    else:
+        _end(unknown("command", name, commands), 2)
 
 
 def _one_line(text: str) -> str:

@@ -38,7 +38,7 @@ def _counts(text: str) -> List[int]:
     return [int(count) for count in text.split(",")]
 
 
-@command(name="python -m gluonlab.run")
+@command("python -m gluonlab.run", interrupted="interrupted: the folder of the run holds every epoch that was finished")
 @config_options
 @click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")

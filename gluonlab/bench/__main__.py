@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import warnings
-from typing import Any, Callable, Dict, Optional, Sequence, TypeVar
+from typing import Callable, Optional, Sequence, TypeVar
 
 import click
 
@@ -14,22 +14,19 @@ from gluonlab import engine
 from gluonlab.bench import host as _host
 from gluonlab.bench import peers as _peers
 from gluonlab.bench.machine import Others, describe_machine
-from gluonlab.cli import INTERRUPTED, Command, command
+from gluonlab.cli import command, dispatch
 from gluonlab.config import whole
-from gluonlab.errors import GluonlabWarning, unknown
+from gluonlab.errors import GluonlabWarning
 
+INTERRUPTED = "interrupted: nothing is kept of a measurement"
 BUSY_CORES = 0.2  # what other processes may take before a table comes with a warning
 _T = TypeVar("_T")
 
 
 def _measured(measure: Callable[[int], _T], rounds: str) -> _T:
-    """``measure(rounds)``; Ctrl-C ends the command, and by then all workers have ended. Warns when the machine had other work."""
+    """``measure(rounds)``. Warns when the machine had other work meanwhile."""
     count, others = whole(1)("--rounds", rounds), Others()
-    try:
-        measured = measure(count)
-    except KeyboardInterrupt:
-        print("interrupted: nothing is kept of a measurement", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+    measured = measure(count)
     if others.cores() > BUSY_CORES:
         message = (
             f"other processes kept {others.cores():.1f} of {engine.cores()} cores busy meanwhile: measure again when they do not"
@@ -48,7 +45,7 @@ def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]
     return add
 
 
-@command(name="python -m gluonlab.bench peers")
+@command("python -m gluonlab.bench peers", INTERRUPTED)
 @_options(_peers.ROUNDS)
 def peers(rounds: str, as_json: bool) -> None:
     """Measure gluonlab on two devices, the classic Gluon loop and PyTorch side by side.
@@ -62,7 +59,7 @@ def peers(rounds: str, as_json: bool) -> None:
     click.echo("\n".join([describe_machine(), "", _peers.table(rows, int(rounds)), "", *_peers.verdicts(rows)]))
 
 
-@command(name="python -m gluonlab.bench host")
+@command("python -m gluonlab.bench host", INTERRUPTED)
 @_options(_host.ROUNDS)
 def host(rounds: str, as_json: bool) -> None:
     """Measure what the host's Python costs a step, and how much of a core's arithmetic training reaches."""
@@ -74,21 +71,12 @@ def host(rounds: str, as_json: bool) -> None:
     click.echo("\n".join([describe_machine(), "", _host.table(report.rows), "", *conclusion]))
 
 
-COMMANDS: Dict[str, Command] = {"peers": peers, "host": host}
+COMMANDS = {name: (made.get_short_help_str(100), made) for name, made in (("peers", peers), ("host", host))}
 
 
-def main(args: Optional[Sequence[str]] = None) -> Any:
+def main(args: Optional[Sequence[str]] = None) -> None:
     """Hand the remaining options to the measurement that is named first."""
-    name, *rest = list(sys.argv[1:] if args is None else args) or ["--help"]
-    if name in ("-h", "--help"):
-        print("Usage: python -m gluonlab.bench NAME [OPTIONS]\n\nMeasurements:")
-        print("\n".join(f"  {name:<8}{measurement.get_short_help_str(100)}" for name, measurement in COMMANDS.items()))
-        print("\npython -m gluonlab.bench NAME --help tells more.")
-        return
-    if name not in COMMANDS:
-        print(f"error: {unknown('measurement', name, COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
-    COMMANDS[name](rest)
+    dispatch("python -m gluonlab.bench", COMMANDS, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":
