@@ -14,6 +14,7 @@ from gluonlab.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
 
+LARGEST_RATE = 1e31  # far beyond use, and still a float32 when it is scaled by the number of devices
 LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
@@ -43,7 +44,7 @@ def whole(minimum: int, maximum: int = LARGEST) -> Check:
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
     """A check for finite numbers x with minimum <= x < below (minimum < x when ``above_minimum``)."""
     wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
-    if below < math.inf:
+    if below < LARGEST_RATE:
         wanted += f" and below {below:g}"
     elif not above_minimum:
         wanted += " up"
@@ -53,6 +54,8 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
             number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
+        if LARGEST_RATE <= number < math.inf:
+            raise ConfigError(f"{_given(name, value)}: give a number below {min(below, LARGEST_RATE):g}")
         if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
             raise ConfigError(f"{_given(name, value)}: give {wanted}")
         return number
@@ -114,11 +117,11 @@ class TrainConfig:
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
     epochs: Optional[int] = setting(None, whole(1), "passes over the training images")
-    lr: Optional[float] = setting(None, real(0, above_minimum=True), "learning rate", "RATE")
+    lr: Optional[float] = setting(None, real(0, LARGEST_RATE, above_minimum=True), "learning rate", "RATE")
     scale_lr: bool = setting(False, flag, "multiply the learning rate by the number of devices (linear scaling)")
     optimizer: Optional[str] = setting(None, text, "an optimizer of MXNet: sgd, nag, adam, ...", "NAME")
     momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
-    wd: Optional[float] = setting(None, real(0), "weight decay", "WD")
+    wd: Optional[float] = setting(None, real(0, LARGEST_RATE), "weight decay", "WD")
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
     seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
     prefetch: int = setting(2, whole(0), "batches made ready ahead, when the data set streams to the devices")

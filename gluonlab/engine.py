@@ -18,12 +18,14 @@ import os
 import re
 import sys
 import types
+import warnings
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Any, NoReturn, Set, Tuple
+from typing import Any, Iterator, NoReturn, Set, Tuple
 
 from gluonlab.cuda import WHEEL_OF, load_cuda_libraries
-from gluonlab.errors import EngineError, MissingMXNet
+from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
 # other when there are too few (MXNet's default is 4).
@@ -96,6 +98,14 @@ def install() -> None:
         sys.meta_path.insert(0, _MXNetFinder())
 
 
+def uninstall() -> None:
+    """Let MXNet be loaded with its own defaults after all, for measuring what they cost. Only numpy's names are put back."""
+    import numpy
+
+    put_back_numpy_names(numpy)
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MXNetFinder)]
+
+
 # Taken once, when gluonlab is imported: MXNet had been imported before, with its own settings.
 mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
 
@@ -103,8 +113,10 @@ mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.en
 def _set_environment() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # MXNet leaves half of the CPUs alone for being hyper-threads, which on most virtual machines they are not
-    os.environ.setdefault("MXNET_OMP_MAX_THREADS", str(cores()))
+    if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
+        asked = os.environ["MXNET_CPU_WORKER_NTHREADS"]
+        os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
+        warnings.warn(f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker", GluonlabWarning, stacklevel=3)
 
 
 def _prepare() -> None:
@@ -121,6 +133,23 @@ def _prepare() -> None:
         )
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
+
+
+@contextmanager
+def _one_thread_for_each_worker() -> Iterator[None]:
+    """MXNet and OpenMP read the number once, when they are loaded: every worker then begins with one thread.
+
+    Two CPU devices with more would hang. Who is alone gets more from `gluonlab.threads`, which asks for the user's value.
+    """
+    users = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if users is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = users
 
 
 def cores() -> int:
@@ -171,6 +200,16 @@ def explain(error: BaseException) -> EngineError:
     return EngineError(f"mxnet cannot load {name}: {cure} [{text}]")
 
 
+def _only_asked_for() -> bool:
+    """Whether somebody asks importlib.util.find_spec if there is an MXNet, as other libraries do, and does not import it."""
+    frame = sys._getframe(2)
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        if frame.f_code.co_name == "find_spec" and frame.f_globals.get("__name__") == "importlib.util":
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
 class _MXNetFinder(MetaPathFinder):
     """Finds mxnet as Python would, and wraps its loading in `_prepare` and `explain`."""
 
@@ -179,6 +218,8 @@ class _MXNetFinder(MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
+            if _only_asked_for():
+                return None
             raise MissingMXNet(
                 "MXNet is not installed: pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs"
             )
@@ -187,7 +228,8 @@ class _MXNetFinder(MetaPathFinder):
         def exec_module(module: types.ModuleType) -> None:
             try:
                 _prepare()
-                load(module)
+                with _one_thread_for_each_worker():
+                    load(module)
             except (OSError, RuntimeError, ModuleNotFoundError) as error:
                 if isinstance(error, EngineError):
                     raise

@@ -21,7 +21,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
-from typing import Iterable
+from typing import Any, Iterable, Sequence
 
 
 class GluonlabError(Exception):
@@ -76,7 +76,14 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 
 
 class DivergedError(RunError):
-    """The loss became infinite or not a number; the message names the step where it began."""
+    """The loss became infinite or not a number; the message names the step where it began.
+
+    ``finished``: the steps before that which had not been reported yet.
+    """
+
+    def __init__(self, message: str, finished: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.finished = list(finished)
 
 
 class GluonlabWarning(UserWarning):

@@ -35,7 +35,10 @@ def config_options(function: Callable[..., None]) -> Callable[..., None]:
 def _counts(text: str) -> List[int]:
     if not re.fullmatch(r"\s*[1-9]\d*(\s*,\s*[1-9]\d*)+\s*", text):
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
-    return [int(count) for count in text.split(",")]
+    counts = [int(count) for count in text.split(",")]
+    if len(set(counts)) < len(counts):
+        raise ConfigError(f"--compare {text}: give each number of devices once, such as 1,2 or 1,2,4")
+    return counts
 
 
 @command("python -m gluonlab.run", interrupted="interrupted: the folder of the run holds every epoch that was finished")

@@ -6,9 +6,9 @@ OMP_NUM_THREADS=2 in somebody's profile does to two CPU contexts. The size of a 
 thread that opens it, so it is set here on each worker itself, by a function pushed to MXNet's engine:
 that works whatever the environment said when MXNet was loaded.
 
-A worker begins with all cores (`gluonlab.engine`), and its team is only ever made smaller: oneDNN's compiled operators, which
-each worker keeps, have scratch memory for the team they were compiled with, and write beyond it in a larger one. Where a
-larger team is wanted, all workers are replaced by new ones.
+A worker begins alone (`gluonlab.engine`), so that no CPU context ever hangs, asked for here or not. A team is only ever made
+smaller: oneDNN's compiled operators, which each worker keeps, have scratch memory for the team they were compiled with, and
+write beyond it in a larger one. Where a larger team is wanted, all workers are replaced by new ones.
 
 Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes MXNet replace its workers, too.
 The new ones get the sizes of the old ones here, or they would hang.
@@ -21,7 +21,7 @@ import os
 import sys
 import warnings
 from functools import lru_cache
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Set
 
 from gluonlab import engine
 from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
@@ -73,8 +73,17 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
                 f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts"
             )
         _sizes[ctx.device_id] = count
+    _shrink_others({ctx.device_id for ctx in cpus})
     _restore_sizes_after_forks()
     return count
+
+
+def _shrink_others(device_ids: Set[int]) -> None:
+    """One thread for every other device that was given more: with the ones just made ready there are several now."""
+    import mxnet as mx
+
+    for other in [other for other, size in _sizes.items() if size > 1 and other not in device_ids]:
+        _sizes[other] = _team_size(mx.cpu(other), 1)
 
 
 def _warn(cpu_devices: int, asked: "int | None") -> None:

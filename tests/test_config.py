@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.config import LARGEST, TrainConfig, option_name, size_in_bytes
+from gluonlab.config import LARGEST, LARGEST_RATE, TrainConfig, option_name, size_in_bytes
 from gluonlab.errors import ConfigError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
@@ -28,11 +28,11 @@ VALID = {
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
     "epochs": COUNTS,
-    "lr": st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_RATE, exclude_max=True),
     "scale_lr": st.booleans(),
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
-    "wd": st.floats(min_value=0, allow_infinity=False),
+    "wd": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "kvstore": WORDS,
     "seed": st.integers(0, 2**32 - 1),
     "prefetch": st.integers(0, LARGEST),
@@ -91,6 +91,8 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
         *((name, "two") for name in NUMBERS),
         *((name, None) for name in FIELDS if FIELDS[name].default is not None),
         ("lr", 10**400),
+        ("lr", LARGEST_RATE),
+        ("wd", 1e300),
         ("epochs", "9" * 5000),
         ("resident_bytes", "9" * 5000),
         ("resident_bytes", "1.5.1M"),

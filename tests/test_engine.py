@@ -192,14 +192,21 @@ def test_the_environment_is_set_when_mxnet_begins(python, tmp_path):
     site = package(tmp_path / "site", "mxnet", REPORT)
     found = json.loads(python("-c", "import gluonlab, mxnet", path=[site]).stdout)["environment"]
     assert found["MXNET_CPU_TEMP_COPY"] == "64"
-    assert int(found["MXNET_OMP_MAX_THREADS"]) == engine.cores()
+    assert found["OMP_NUM_THREADS"] == "1"  # what MXNet and OpenMP read: each worker begins alone
 
 
 def test_what_the_user_has_set_is_kept(python, tmp_path):
     site = package(tmp_path / "site", "mxnet", REPORT)
-    chosen = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_OMP_MAX_THREADS": "5", "MXNET_SUBGRAPH_VERBOSE": "1", "OMP_NUM_THREADS": "3"}
+    chosen = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
     found = json.loads(python("-c", "import gluonlab, mxnet", path=[site], **chosen).stdout)["environment"]
     assert {name: found[name] for name in chosen} == chosen
+
+
+@pytest.mark.parametrize("exported", [{}, {"OMP_NUM_THREADS": "3"}], ids=str)
+def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path, exported):
+    site = package(tmp_path / "site", "mxnet", "")
+    found = json.loads(python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout)["environment"]
+    assert {name: found[name] for name in found if name.startswith("OMP_")} == exported
 
 
 def test_importing_gluonlab_alone_changes_no_environment(python):
@@ -285,3 +292,15 @@ def test_a_damaged_library_is_named(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"libcudnn\.so\.8") as error:
         cuda.load_cuda_libraries()
     assert "cannot load libcudnn.so.8" in explained(error.value)
+
+
+def test_asking_whether_there_is_an_mxnet_is_answered_with_no(python, tmp_path):
+    """Other libraries probe like this. A folder in front of all others, and nothing else to find."""
+    code = (
+        "import sys, importlib.util, gluonlab\n"
+        "sys.path[:] = []\n"
+        "sys.modules.pop('mxnet', None)\n"
+        "print(importlib.util.find_spec('mxnet'))"
+    )
+    result = python("-c", code)
+    assert (result.returncode, result.stdout.strip()) == (0, "None"), result.stderr

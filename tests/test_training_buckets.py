@@ -12,9 +12,10 @@ from mxnet.gluon import nn
 from reference import as_is, cpus, distance, random_batches, values
 
 from gluonlab.data.loader import shard
-from gluonlab.errors import KVStoreError
+from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import ALIGNMENT_BYTES, ELEMENT_WISE, BucketedTrainer, group
+from gluonlab.training.plan import DRIFTING, NOT_OFFERED
 from gluonlab.training.step import DataParallelStep
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -134,3 +135,42 @@ def test_every_parameter_begins_on_a_cache_line():
     trainer.prepare()
     assert all(begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.begins)
     assert len(trainer.buckets) == 1
+
+
+def reloaded(make, file, optimizer, params):
+    """4 + 4 steps; in between the states go to a file, and a new trainer reads them."""
+    net = small_net(cpus(1))
+    net[1].weight.lr_mult = 0.1
+    trainer = make(net.collect_params(), optimizer, dict(params))
+    train(net, trainer, cpus(1), BATCHES)
+    trainer.save_states(file)
+    trainer = make(net.collect_params(), optimizer, dict(params))
+    trainer.load_states(file)
+    train(net, trainer, cpus(1), BATCHES[:2])
+    trainer.load_states(file)  # and once more into a trainer that has begun
+    return train(net, trainer, cpus(1), BATCHES)
+
+
+@pytest.mark.parametrize("optimizer, params", [("sgd", {"momentum": 0.9}), ("adam", {}), ("lamb", {})], ids=str)
+def test_states_are_saved_and_loaded_like_gluons(optimizer, params, tmp_path):
+    expected = reloaded(lambda *args: gluon.Trainer(*args, kvstore=None), str(tmp_path / "gluon"), optimizer, params)
+    found = reloaded(BucketedTrainer, str(tmp_path / "ours"), optimizer, params)
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected))
+
+
+@pytest.mark.parametrize("optimizer", sorted(set(mx.optimizer.Optimizer.opt_registry) - {*NOT_OFFERED, *DRIFTING}))
+def test_replicas_stay_identical_under_every_optimizer_that_is_offered(optimizer):
+    net = small_net(cpus(2))
+    trainer = BucketedTrainer(net.collect_params(), optimizer, None, make_kvstore("device"))
+    trainer.prepare()
+    train(net, trainer, cpus(2), BATCHES)
+    assert all(np.array_equal(a, b) for a, b in zip(values(net, mx.cpu(0)), values(net, mx.cpu(1))))
+
+
+def test_parameters_that_were_initialised_anew_are_not_silently_left_behind():
+    net = small_net(cpus(1))
+    trainer = BucketedTrainer(net.collect_params(), "sgd")
+    train(net, trainer, cpus(1), BATCHES)
+    net.initialize(force_reinit=True)
+    with pytest.raises(RunError, match="make a new BucketedTrainer"):
+        train(net, trainer, cpus(1), BATCHES)

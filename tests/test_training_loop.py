@@ -12,7 +12,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
 from gluonlab.data.loader import to_float
 from gluonlab.devices import devices
-from gluonlab.errors import DivergedError, ModelError
+from gluonlab.errors import ConfigError, DivergedError, ModelError
 from gluonlab.models import get_model
 from gluonlab.study.compare import Row, compare, table
 from gluonlab.training import loop
@@ -109,7 +109,19 @@ def test_a_diverging_run_stops_within_8_steps_and_keeps_its_record(tmp_path):
     assert str(caught.value) == lines[-1]["message"]
     assert all(np.isfinite(line["loss"]) for line in lines[:-1])
     assert [line["step"] for line in lines[:-1]] == list(range(1, len(lines)))
-    assert began - len(lines) < 4  # all but the block of steps that it was read with
+    assert began == len(lines)  # every step before it, and the event
+
+
+def test_a_run_that_diverges_in_its_last_update_fails_too(tmp_path):
+    with pytest.raises(DivergedError, match="after step 1: use a smaller learning rate"):
+        quick(tmp_path, optimizer="sgd", lr=1e30, batch_size=None, global_batch_size=2000, epochs=1)
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "sgld"])
+def test_optimizers_that_let_replicas_drift_are_refused_for_several_devices(tmp_path, optimizer):
+    with pytest.raises(ConfigError, match=f"{optimizer} lets 2 replicas drift apart: choose sgd or adam, or use one device"):
+        quick(tmp_path, optimizer=optimizer)
+    assert not (tmp_path / "run").exists()
 
 
 class Interrupting(Reporter):

@@ -5,6 +5,7 @@ import threading
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
+from mxnet.gluon import nn
 
 OPENMP = ctypes.CDLL("libgomp.so.1")
 
@@ -40,12 +41,12 @@ def compute(ctxs):
     return [float(product[0, 0].asscalar()) for product in products]
 
 
-def convolve(ctx):
-    """Forward and backward of a convolution, which oneDNN compiles for the device's team."""
-    images = mx.nd.ones((8, 4, 32, 32), ctx=ctx)
-    weight = mx.nd.ones((20, 4, 5, 5), ctx=ctx)
-    weight.attach_grad()
+def convolve(ctx, images):
+    """Forward and backward of convolutions, which oneDNN compiles on each worker for the team it has then."""
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(20, 3), nn.MaxPool2D(2, 2), nn.Conv2D(50, 5), nn.Dense(10))
+    net.initialize(mx.init.One(), ctx=ctx)
     with mx.autograd.record():
-        total = mx.nd.Convolution(images, weight, kernel=(5, 5), num_filter=20, no_bias=True).sum()
-    total.backward()
-    return float(total.asscalar()), float(weight.grad.sum().asscalar())
+        scores = net(mx.nd.ones((images, 1, 28, 28), ctx=ctx))
+    scores.backward()
+    return float(scores.sum().asscalar()), float(net[0].weight.grad(ctx).sum().asscalar())

@@ -11,8 +11,6 @@ import gluonlab
 # What changes threads or engine is taken out of every worker's environment; a row that needs some is given them.
 TUNING = ("MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_")
 
-# MXNet's own values, where gluonlab.engine would put others; to MXNet a blank variable is an unset one.
-MXNET_DEFAULTS = {"MXNET_CPU_TEMP_COPY": "4", "MXNET_OMP_MAX_THREADS": ""}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else a pool of processes stays beside the measured one
 

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
-from gluonlab.bench.environment import COMPILE_IN_PROCESS, LOOPBACK, MXNET_DEFAULTS
+from gluonlab.bench.environment import COMPILE_IN_PROCESS, LOOPBACK
 from gluonlab.bench.rounds import Measurement, Subject, measure
 from gluonlab.bench.work import GLOBAL_BATCH_SIZE
 
@@ -23,7 +23,7 @@ def subjects() -> List[Subject]:
     missing = None if importlib.util.find_spec("torch") else NO_TORCH
     return [
         Subject(REFERENCE, "gluonlab 2 devices", "gluonlab", {"device_count": 2, "threads": 1}),
-        Subject("classic", "classic loop 2 devices", "classic", {"device_count": 2}, MXNET_DEFAULTS),
+        Subject("classic", "classic loop 2 devices", "classic", {"device_count": 2}),
         Subject("torch-eager", "PyTorch eager 2 threads", "torch", {"threads": 2}, missing=missing),
         Subject("torch-channels-last", "PyTorch channels-last", "torch", {"threads": 2, "channels_last": True}, missing=missing),
         Subject(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -35,6 +35,8 @@ def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
     A batch smaller than the number of devices occupies only the first ones: the list is then shorter than ``ctxs``.
     """
     busy = list(ctxs[: len(array)])
+    if not busy:  # a worker's part of a batch that is smaller than the number of workers
+        return []
     return gluon.utils.split_and_load(array, busy, even_split=False)  # type: ignore[no-any-return]
 
 
@@ -89,7 +91,7 @@ class Loader:
         """Batches per epoch."""
         return math.ceil(len(self.split) / self.global_batch_size)
 
-    def __iter__(self) -> "Iterator[Shards]":
+    def __iter__(self) -> "Generator[Shards, None, None]":
         batches = self._batches()[self.step :]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         for xs, ys in self._source.load(batches):

@@ -35,7 +35,7 @@ def compare(config: TrainConfig, counts: Sequence[int], reporter: Optional[Repor
     Raises ConfigError when ``config`` names devices itself, and the errors of `train` before the first run begins.
     """
     if config.gpus is not None or config.devices is not None:
-        raise ConfigError("--compare chooses the devices itself: leave --gpus and --devices out")
+        raise ConfigError(f"--compare {','.join(map(str, counts))} chooses the devices itself: leave --gpus and --devices out")
     reporter = reporter or ConsoleReporter()
     if not gpu_count() and config.threads is None and max(counts) > 1:
         config = config.replace(threads=1)

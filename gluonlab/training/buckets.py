@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
-from gluonlab.errors import KVStoreError
+from gluonlab.errors import KVStoreError, RunError
 from gluonlab.training import sgd
 
 BUCKET_BYTES = 4 * 2**20
@@ -38,6 +38,7 @@ class Bucket:
         self.begins, size = _layout(params)
         self.weights = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in self.ctxs]
         self.grads = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in self.ctxs]
+        self._lists: List[List[nd.NDArray]] = []  # the lists of views that the parameters were given
         for param, begin in zip(self.params, self.begins):
             self._adopt(param, begin)
 
@@ -51,12 +52,12 @@ class Bucket:
         for view, old in zip(grad, param.list_grad()):
             old.copyto(view)
         param._data, param._grad = data, grad  # what gluon.Parameter 1.9.1 keeps, one array per device
+        self._lists.append(data)
         autograd.mark_variables(data, grad, param.grad_req)
 
     def intact(self) -> bool:
         """Whether the parameters still lie here: initialize(force_reinit=True) and cast() give them other arrays."""
-        first = self.params[0]
-        return first._data is not None and first._data[0].context == self.ctxs[0] and first.dtype == self.dtype
+        return all(param._data is views for param, views in zip(self.params, self._lists))
 
 
 def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
@@ -124,7 +125,7 @@ class BucketedTrainer(gluon.Trainer):
     def _init_params(self) -> None:
         trainable = [param for param in self._params if param.grad_req != "null"]
         self.buckets = [Bucket(params) for params in group(trainable, self.bucket_bytes)]
-        if isinstance(self._optimizer, ELEMENT_WISE):  # one key, and so one state, per bucket
+        if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
         if self._sums:
             for key, bucket in enumerate(self.buckets):
@@ -142,13 +143,27 @@ class BucketedTrainer(gluon.Trainer):
             for device in devices:
                 bucket.grads[device][:] = 0
 
+    def load_states(self, fname: str) -> None:
+        """Read what `save_states` wrote; everything that was made from the old states is made anew."""
+        super().load_states(fname)
+        self._sgd = None
+        if self._by_bucket:
+            self._optimizer.param_dict = dict(enumerate(self.buckets))
+
+    @property
+    def _by_bucket(self) -> bool:
+        """Whether the optimizer may update a bucket at once; not a subclass of those that may, it could do anything."""
+        return type(self._optimizer) in ELEMENT_WISE
+
     def _allreduce_grads(self) -> None:
+        if not all(bucket.intact() for bucket in self.buckets):
+            raise RunError("parameters were initialised or cast after the first step: make a new BucketedTrainer for them")
         if self._sums:
             for key, bucket in enumerate(self.buckets):
                 self._kvstore.pushpull(key, bucket.grads, priority=-key)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if not isinstance(self._optimizer, ELEMENT_WISE):
+        if not self._by_bucket:
             self._update_parameters()
         elif sgd.applies(self._optimizer):
             self._update_by_sgd()
@@ -178,6 +193,9 @@ class BucketedTrainer(gluon.Trainer):
         updater = self._updaters[device]
         if key not in updater.states:
             updater.states[key] = self._optimizer.create_state_multi_precision(key, self.buckets[key].weights[device])
+            updater.states_synced[key] = True
+        elif not updater.states_synced[key]:  # loaded from a file, and so not yet on this device
+            updater.states[key] = updater.sync_state_context(updater.states[key], self._contexts[device])
             updater.states_synced[key] = True
         return updater.states[key]
 

@@ -30,11 +30,12 @@ def evaluate(score: ScoreShards, loader: Loader, ctxs: Sequence[mx.Context]) -> 
     loss = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
     # counted as integers: float32 would lose single images beyond 2**24 of them
     correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
+    images = 0
     for xs, ys in loader:
+        images += sum(len(x) for x in xs)
         for device, (shard_loss, shard_correct) in enumerate(score(xs, ys)):
             loss[device] += shard_loss
             correct[device] += shard_correct.astype("int32")
-    images = len(loader.split)
     return Score(images, int(_total(correct)), _total(loss) / images)
 
 

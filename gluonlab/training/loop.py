@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -171,12 +172,15 @@ class _Run:
             self.reporter.epoch_begins(epoch, self.plan.epochs, len(self.plan.dataset.train))
             try:
                 done = self._epoch(epoch)
-                line = _epoch_line(done, self.plan.epochs)
+                self.run.parameters(self.net)
+                self.run.line("epoch", lr=self.plan.lr, **vars(done))
+                self.result.history.append(done)
+                line = _epoch_line(done, self.plan.epochs)  # said when it is true
+            except DivergedError as error:
+                self._note(epoch, error.finished)
+                raise
             finally:
                 self.reporter.epoch_ends(line)
-            self.result.history.append(done)
-            self.run.line("epoch", lr=self.plan.lr, **vars(done))
-            self.run.parameters(self.net)
 
     def _introduce(self) -> None:
         plan, config = self.plan, self.plan.config
@@ -197,17 +201,22 @@ class _Run:
     def _epoch(self, epoch: int) -> Epoch:
         """Train on every image once, then evaluate."""
         began, losses, known = time.perf_counter(), 0.0, []  # type: float, float, List[StepLoss]
-        for xs, ys in self.loader:
-            images = sum(len(x) for x in xs)
-            known = self.log.append(self.step(xs, ys), images)
-            losses += self._note(epoch, known)
-            self.reporter.step_done(images, known)
-            if self.log.step == 1:
-                self._first_step()
+        with closing(iter(self.loader)) as batches:  # its thread ends with the loop, however that ends
+            for xs, ys in batches:
+                images = sum(len(x) for x in xs)
+                known = self.log.append(self.step(xs, ys), images)
+                losses += self._note(epoch, known)
+                self.reporter.step_done(images, known)
+                if self.log.step == 1:
+                    self._first_step()
         losses += self._note(epoch, self.log.flush())
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
         score = evaluate(self.step.score, self.test_loader, self.plan.ctxs)
+        if not math.isfinite(score.loss):  # the last update, after which no training loss is computed
+            raise DivergedError(
+                f"the validation loss became {score.loss} after step {self.log.step}: use a smaller learning rate (--lr)"
+            )
         images = len(self.plan.dataset.train)
         return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss)
 

@@ -41,11 +41,20 @@ class LossLog:
             known = self._blocks[1].read()
             self._blocks.reverse()
         self._blocks[0].note(self.step, losses, images)
-        return known
+        return _finite(known)
 
     def flush(self) -> List[StepLoss]:
         """Wait for all steps, and return those not returned yet."""
-        return self._blocks[1].read() + self._blocks[0].read()
+        return _finite(self._blocks[1].read() + self._blocks[0].read())
+
+
+def _finite(known: List[StepLoss]) -> List[StepLoss]:
+    """The same steps. Raises DivergedError, which holds those before the first whose loss is no number."""
+    for place, step in enumerate(known):
+        if not math.isfinite(step.loss):
+            message = f"the loss became {step.loss} at step {step.step}: use a smaller learning rate (--lr)"
+            raise DivergedError(message, known[:place])
+    return known
 
 
 class _Block:
@@ -78,7 +87,4 @@ class _Block:
         sums = sum(row.asnumpy().astype("float64") for row in self.rows)
         known = [StepLoss(step, images, float(total) / images) for step, images, total in zip(self.steps, self.images, sums)]
         self.steps, self.images = [], []
-        for step in known:
-            if not math.isfinite(step.loss):
-                raise DivergedError(f"the loss became {step.loss} at step {step.step}: use a smaller learning rate (--lr)")
         return known

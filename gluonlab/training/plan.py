@@ -20,6 +20,11 @@ from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.models import check_model
 from gluonlab.threads import set_threads
 
+# Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
+DRIFTING = ("nadam", "sgld")
+# test is MXNet's own; groupadagrad takes the rows of embeddings only.
+NOT_OFFERED = ("test", "groupadagrad")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -69,12 +74,14 @@ def make_plan(config: TrainConfig) -> Plan:
     check_dataset(config.dataset)
     if config.model is not None:
         check_model(config.model)
-    check_optimizer(config)
+    if config.optimizer is not None:
+        check_optimizer(config.optimizer, config, device_count=1)
     ctxs = find_devices(config)
     dataset = load_dataset(config.dataset, config.data_dir)
     defaults = dataset.defaults
     batch_size = config.batch_size or defaults.batch_size
-    optimizer = config.optimizer or defaults.optimizer
+    optimizer = (config.optimizer or defaults.optimizer).lower()
+    check_optimizer(optimizer, config, len(ctxs))
     return Plan(
         config=config,
         ctxs=ctxs,
@@ -98,25 +105,24 @@ def find_devices(config: TrainConfig) -> List[mx.Context]:
     try:
         return devices(config.devices, threads=config.threads)
     except DeviceError as error:
-        raise DeviceError(f"--devices {config.devices}: {error}") from None
+        raise DeviceError(f"--devices {error}") from None
 
 
 def _optimizer_class(name: str) -> Any:
     registry = mx.optimizer.Optimizer.opt_registry
-    if name.lower() not in registry:
-        raise ConfigError(unknown("optimizer", name, (key for key in registry if key != "test")))
+    offered = [key for key in registry if key not in NOT_OFFERED]
+    if name.lower() not in offered:
+        raise ConfigError(unknown("optimizer", name, offered))
     return registry[name.lower()]
 
 
-def check_optimizer(config: TrainConfig) -> None:
-    """Raise ConfigError for an unknown optimizer, and for a momentum that it does not have."""
-    if config.optimizer is None:
-        return
-    optimizer = _optimizer_class(config.optimizer)
+def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
+    """Raise ConfigError for an unknown optimizer, for a momentum that it does not have, and for one that these devices forbid."""
+    optimizer = _optimizer_class(name)
+    if name.lower() in DRIFTING and device_count > 1:
+        raise ConfigError(f"--optimizer {name} lets {device_count} replicas drift apart: choose sgd or adam, or use one device")
     if config.momentum is not None and "momentum" not in inspect.signature(optimizer.__init__).parameters:
-        raise ConfigError(
-            f"--momentum {config.momentum:g}: {config.optimizer} has no momentum, leave it out or use sgd, nag or signum"
-        )
+        raise ConfigError(f"--momentum {config.momentum:g}: {name} has no momentum, leave it out or use sgd, nag or signum")
 
 
 def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, device_count: int) -> Dict[str, float]:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, List, Optional, Sequence
 
+import mxnet as mx
+
 from gluonlab.errors import OutputError
 from gluonlab.training.losses import StepLoss
 
@@ -105,7 +107,11 @@ class RunDirectory:
     def parameters(self, net: Any) -> None:
         """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them."""
         with _disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
-            net.save_parameters(str(temporary))
+            try:
+                net.save_parameters(str(temporary))
+            except mx.base.MXNetError as error:
+                reason = str(error).strip().splitlines()[-1]
+                raise OutputError(f"cannot write {self.path / PARAMETERS} ({reason}): choose another place with --out") from None
 
     def curves(self) -> None:
         """Draw curves.png from metrics.jsonl."""

@@ -61,7 +61,7 @@ class Replica:
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
         """
         if train != self._train:
-            nd.waitall()  # operators look at the mode when they run: those still queued must not see the new one
+            self._wait()  # operators look at the mode when they run: those still queued must not see the new one
             self._train = train
         bound = self._for(images, labels)
         bound.images.copy(images)
@@ -69,6 +69,12 @@ class Replica:
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._last = bound
         return bound.loss, bound.correct
+
+    def _wait(self) -> None:
+        """Wait for what this replica has queued, and for nobody else's work."""
+        if self._last is not None:
+            for array in (*self._grads.values(), self._last.loss, self._last.correct):
+                array.wait_to_read()
 
     def backward(self) -> None:
         """The gradients of the last forward's loss, into the parameters' gradient arrays."""

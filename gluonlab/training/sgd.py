@@ -45,8 +45,8 @@ class BucketSGD:
         optimizer = self.optimizer
         values = {  # of the operators that mx.optimizer.SGD calls: sgd_update rounds otherwise when gradients are clipped
             "num_weights": 1,
-            "lrs": (optimizer._get_lr(self.key),),
-            "wds": (optimizer._get_wd(self.key),),
+            "lrs": (float(optimizer._get_lr(self.key)),),
+            "wds": (float(optimizer._get_wd(self.key)),),
             "rescale_grad": optimizer.rescale_grad,
         }
         if optimizer.momentum:
