@@ -128,7 +128,7 @@ class TrainConfig:
     resident_bytes: int = setting(
         256 * 2**20,
         size_in_bytes,
-        "keep the training images on each device when they fit this many bytes; 0 always streams",
+        "keep a split on each device when its images fit this many bytes; 0 always streams",
         "BYTES",
     )
     out: Optional[str] = setting(None, text, "the folder of the run (default: a new one below runs/)", "DIR")

@@ -23,10 +23,13 @@ class BucketSGD:
 
     def __init__(self, optimizer: mx.optimizer.SGD, key: int, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
         self.optimizer, self.key = optimizer, key
+        # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued faster and give the same bits,
+        # except with clipped gradients or weight decay.
+        self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
         self._calls = [
-            OperatorCall("multi_sgd_update", [weight, grad], weight)
+            OperatorCall(f"{self._several}sgd_update", [weight, grad], weight)
             if state is None
-            else OperatorCall("multi_sgd_mom_update", [weight, grad, state], weight)
+            else OperatorCall(f"{self._several}sgd_mom_update", [weight, grad, state], weight)
             for weight, grad, state in zip(weights, grads, states)
         ]
         self._values: Dict[str, Any] = {}
@@ -43,12 +46,9 @@ class BucketSGD:
 
     def _current_values(self) -> Dict[str, Any]:
         optimizer = self.optimizer
-        values = {  # of the operators that mx.optimizer.SGD calls: sgd_update rounds otherwise when gradients are clipped
-            "num_weights": 1,
-            "lrs": (float(optimizer._get_lr(self.key)),),
-            "wds": (float(optimizer._get_wd(self.key)),),
-            "rescale_grad": optimizer.rescale_grad,
-        }
+        lr, wd = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key))
+        values: Dict[str, Any] = {"num_weights": 1, "lrs": (lr,), "wds": (wd,)} if self._several else {"lr": lr, "wd": wd}
+        values["rescale_grad"] = optimizer.rescale_grad
         if optimizer.momentum:
             values["momentum"] = optimizer.momentum
         if optimizer.clip_gradient:
