@@ -36,6 +36,7 @@ class _Bound(NamedTuple):
     labels: CopyInto
     loss: nd.NDArray
     correct: nd.NDArray
+    size: int
 
 
 class Replica:
@@ -76,6 +77,12 @@ class Replica:
             for array in (*self._grads.values(), self._last.loss, self._last.correct):
                 array.wait_to_read()
 
+    @property
+    def shard_size(self) -> int:
+        """How many images the last forward was given."""
+        assert self._last is not None, "forward comes first"
+        return self._last.size
+
     def backward(self) -> None:
         """The gradients of the last forward's loss, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
@@ -99,7 +106,7 @@ class Replica:
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux)
         )
         loss, correct = executor.outputs
-        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct)
+        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct, len(images))
 
 
 def replicas(

@@ -38,7 +38,7 @@ class DataParallelStep:
         for replica in busy:
             replica.backward()
         self._silence_idle(len(busy))
-        self.trainer.step(sum(len(x) for x in xs))
+        self.trainer.step(sum(replica.shard_size for replica in busy))
         return losses
 
     def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[Tuple[nd.NDArray, nd.NDArray]]:
