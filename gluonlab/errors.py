@@ -9,6 +9,7 @@
     │   ├── DataError           a data set that is missing, unknown or damaged
     │   ├── ModelError          an unknown network, or one that does not fit
     │   ├── KVStoreError        an unknown or unavailable kvstore
+    │   ├── ScheduleError       a schedule that is wrong, or an algorithm that cannot make one
     │   └── OutputError         a place that cannot be written
     └── RunError                it went wrong while running: exit status 1
         ├── EngineError         MXNet cannot be loaded or set up
@@ -21,7 +22,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
 
 class GluonlabError(Exception):
@@ -54,6 +55,17 @@ class ModelError(UsageError, ValueError):
 
 class KVStoreError(UsageError, ValueError):
     """A kvstore is unknown, or this MXNet was built without it."""
+
+
+class ScheduleError(UsageError, ValueError):
+    """A schedule does not do what it is for, or an algorithm cannot make one for these ranks.
+
+    ``step`` and ``transfer``: the position of the first wrong transfer, when there is one.
+    """
+
+    def __init__(self, message: str, step: Optional[int] = None, transfer: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.step, self.transfer = step, transfer
 
 
 class OutputError(UsageError, OSError):

@@ -1,6 +1,7 @@
 """Shared by all tests: an environment of their own, hypothesis without deadlines, and real processes."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ ENGINE_VARIABLES = ("OMP_", "MXNET_", "DMLC_")
 
 for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
     del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test
+
+# A shell's background jobs ignore Ctrl-C, and so would the processes that the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("gluonlab", deadline=None)  # a machine may be busy
 settings.load_profile("gluonlab")

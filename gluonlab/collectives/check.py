@@ -1,0 +1,191 @@
+"""The proof that a schedule is right, by running it on symbols instead of numbers.
+
+A chunk of a rank is the tree of additions that made it, its leaves the ranks' contributions. Floating-point addition commutes but
+does not associate, so two chunks have the same bits for all inputs exactly when their trees are equal up to swapping summands.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+from gluonlab.collectives.schedule import ADD, ALL_GATHER, COLLECTIVES, OPS, REDUCE_SCATTER, Schedule, Step
+from gluonlab.errors import ScheduleError
+
+Cell = Tuple[int, int]  # (rank, chunk)
+Place = Tuple[int, int]  # (step, position in the step)
+Contributions = Tuple[int, ...]  # how often each rank's contribution is in a sum
+
+
+class _Sums:
+    """Sum trees, each known by a number; trees that differ only in the order of summands have the same one."""
+
+    def __init__(self, world_size: int) -> None:
+        self.contributions: List[Contributions] = [
+            tuple(int(rank == own) for rank in range(world_size)) for own in range(world_size)
+        ]  # tree number r is rank r's contribution itself
+        self._numbers: Dict[Tuple[int, int], int] = {}
+
+    def add(self, left: int, right: int) -> int:
+        pair = (min(left, right), max(left, right))
+        if pair not in self._numbers:
+            self._numbers[pair] = len(self.contributions)
+            both = zip(self.contributions[left], self.contributions[right])
+            self.contributions.append(tuple(a + b for a, b in both))
+        return self._numbers[pair]
+
+
+class _Write(NamedTuple):
+    """A transfer that was made: where it stands, what it wrote, and from which trees."""
+
+    place: Place
+    cell: Cell
+    tree: int
+
+
+class _Run:
+    """A schedule carried out on trees: ``tree[rank][chunk]`` now, and every write that led there."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.sums = _Sums(schedule.world_size)
+        self.tree = [[rank] * schedule.chunks for rank in range(schedule.world_size)]
+        self.writes: List[_Write] = []
+
+    def step(self, number: int, step: Step) -> None:
+        before = [list(row) for row in self.tree]
+        for position, (src, dst, chunk, op) in enumerate(step):
+            sent = before[src][chunk]
+            self.tree[dst][chunk] = self.sums.add(self.tree[dst][chunk], sent) if op == ADD else sent
+            self.writes.append(_Write((number, position), (dst, chunk), self.tree[dst][chunk]))
+
+    def contributions(self, rank: int, chunk: int) -> Contributions:
+        return self.sums.contributions[self.tree[rank][chunk]]
+
+
+def check(schedule: Schedule) -> None:
+    """Prove that ``schedule`` does what it promises for all inputs, with the same bits on all ranks.
+
+    Raises ScheduleError, which names the first wrong step and transfer: the one that breaks a rule of steps, or that adds a
+    contribution a second time, or the last one into a chunk that ends incomplete.
+    """
+    _check_shape(schedule)
+    run = _Run(schedule)
+    for number, step in enumerate(schedule.steps):
+        _check_step(schedule, number, step)
+        run.step(number, step)
+    for chunk in range(schedule.chunks):
+        _check_chunk(run, chunk)
+
+
+def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
+    """What every rank holds before the first step and after each.
+
+    ``state[rank][chunk][r]``: how often rank r's contribution is in it.
+    """
+    run = _Run(schedule)
+    ranks, chunks = range(schedule.world_size), range(schedule.chunks)
+    yield [[run.contributions(rank, chunk) for chunk in chunks] for rank in ranks]
+    for number, step in enumerate(schedule.steps):
+        run.step(number, step)
+        yield [[run.contributions(rank, chunk) for chunk in chunks] for rank in ranks]
+
+
+def _check_shape(schedule: Schedule) -> None:
+    if schedule.collective not in COLLECTIVES:
+        raise ScheduleError(f"{schedule.name}: {schedule.collective!r} is no collective: choose {', '.join(COLLECTIVES)}")
+    if schedule.world_size < 1 or schedule.chunks < 1:
+        raise ScheduleError(f"{schedule.name}: {schedule.world_size} ranks and {schedule.chunks} chunks: there must be one of each")
+    if len(schedule.owner) != schedule.chunks or not all(0 <= rank < schedule.world_size for rank in schedule.owner):
+        raise ScheduleError(
+            f"{schedule.name}: owners {schedule.owner}: each of {schedule.chunks} chunks has one among {schedule.world_size} ranks"
+        )
+
+
+def _check_step(schedule: Schedule, number: int, step: Step) -> None:
+    """The rules of a step; transfers before the faulty one are right."""
+    read: Dict[Cell, int] = {}
+    written: Dict[Cell, str] = {}
+    for position, transfer in enumerate(step):
+        src, dst, chunk, op = transfer
+        source, target = (src, chunk), (dst, chunk)
+        fault: Optional[str] = None
+        if op not in OPS:
+            fault = f"{op!r} is no operation: choose {', '.join(OPS)}"
+        elif not (0 <= src < schedule.world_size and 0 <= dst < schedule.world_size and 0 <= chunk < schedule.chunks):
+            fault = f"there are {schedule.world_size} ranks and {schedule.chunks} chunks, counted from 0"
+        elif src == dst:
+            fault = "a rank cannot send to itself"
+        elif source in written:
+            fault = f"chunk {chunk} of rank {src} is written in the same step"
+        elif target in read:
+            fault = f"chunk {chunk} of rank {dst} is read in the same step"
+        elif target in written and (op, written[target]) != (ADD, ADD):
+            fault = f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
+        if fault:
+            raise ScheduleError(f"{_where(schedule, (number, position))}: {fault}", number, position)
+        read[source], written[target] = position, op
+
+
+def _check_chunk(run: _Run, chunk: int) -> None:
+    """What the ranks hold in the end."""
+    schedule, owner = run.schedule, run.schedule.owner[chunk]
+    ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
+    for rank in ranks:
+        if schedule.collective == ALL_GATHER:
+            if run.tree[rank][chunk] != owner:
+                _fail(run, (rank, chunk), f"rank {rank} ends with another chunk {chunk} than its owner, rank {owner}, began with")
+            continue
+        counts = run.contributions(rank, chunk)
+        if any(count != 1 for count in counts):
+            _fail(run, (rank, chunk), f"rank {rank} ends with chunk {chunk} {_miscounted(counts)}")
+    for rank in ranks:
+        if run.tree[rank][chunk] != run.tree[ranks[0]][chunk]:
+            _fail(run, (rank, chunk), f"ranks {ranks[0]} and {rank} add up chunk {chunk} in another order, and so with other bits")
+
+
+def _miscounted(counts: Contributions) -> str:
+    without = [rank for rank, count in enumerate(counts) if count == 0]
+    often = [rank for rank, count in enumerate(counts) if count > 1]
+    faults = [f"without the contribution of {_ranks(without)}"] * bool(without) + [
+        f"counting {_ranks(often)} more than once"
+    ] * bool(often)
+    return " and ".join(faults)
+
+
+def _ranks(ranks: List[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _fail(run: _Run, cell: Cell, message: str) -> None:
+    place = _first_fault(run, cell)
+    if place is None:
+        raise ScheduleError(f"{run.schedule.name}: {message}: nothing is ever sent to it")
+    raise ScheduleError(f"{_where(run.schedule, place)}: {message}", *place)
+
+
+def _first_fault(run: _Run, cell: Cell) -> Optional[Place]:
+    """The first transfer that counts a contribution twice, of those whose result ended in ``cell``; else the last into it."""
+    origin = _origin(run, cell)
+    doubles = [write.place for write in origin if any(count > 1 for count in run.sums.contributions[write.tree])]
+    into_cell = [write.place for write in origin if write.cell == cell]
+    return next(iter(doubles + into_cell[-1:]), None)
+
+
+def _origin(run: _Run, cell: Cell) -> List[_Write]:
+    """The transfers whose results are in what ``cell`` holds in the end, in their order."""
+    found: List[_Write] = []
+    wanted = {cell}
+    for write in reversed(run.writes):
+        if write.cell in wanted:
+            found.append(write)
+            step, position = write.place
+            transfer = run.schedule.steps[step][position]
+            if transfer.op != ADD:
+                wanted.discard(write.cell)
+            wanted.add((transfer.src, transfer.chunk))
+    return found[::-1]
+
+
+def _where(schedule: Schedule, place: Place) -> str:
+    step, position = place
+    return f"{schedule.name}, step {step}, transfer {position} ({schedule.steps[step][position]})"
