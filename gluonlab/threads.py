@@ -29,7 +29,9 @@ from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class _Context(ctypes.Structure):  # struct Context of include/mxnet/base.h
+class EngineContext(ctypes.Structure):
+    """A device as MXNet's engine takes it: struct Context of include/mxnet/base.h."""
+
     _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
 
 
@@ -153,7 +155,7 @@ def _team_size(ctx: Any, new: "int | None" = None) -> int:
 
     callback = _ON_WORKER(team_size)
     var = mx.nd.zeros((1,), ctx=ctx)
-    where = _Context(1, ctx.device_id)
+    where = EngineContext(1, ctx.device_id)
     check_call(
         _LIB.MXEnginePushSyncND(
             callback, None, None, ctypes.byref(where), None, 0, ctypes.byref(var.handle), 1, None, 0, b"set_threads"

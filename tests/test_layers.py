@@ -18,7 +18,7 @@ LAYERS = [
     {"cuda"},
     {"engine"},
     {"threads"},
-    {"devices", "config"},
+    {"devices", "config", "invoke"},
     {"data", "models", "collectives"},
     {"kvstores"},
     {"training", "scratch"},

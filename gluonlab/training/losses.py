@@ -13,7 +13,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.errors import DivergedError
-from gluonlab.training.invoke import CopyInto
+from gluonlab.invoke import CopyInto
 
 STRIDE = 4
 

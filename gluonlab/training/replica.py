@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.training.invoke import CopyInto
+from gluonlab.invoke import CopyInto
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 

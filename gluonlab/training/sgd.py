@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 import mxnet as mx
 
-from gluonlab.training.invoke import Attributes, OperatorCall
+from gluonlab.invoke import Attributes, OperatorCall
 
 
 def applies(optimizer: mx.optimizer.Optimizer) -> bool:

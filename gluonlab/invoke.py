@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Dict, Sequence
 
+import mxnet as mx
 from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
+
+from gluonlab.threads import EngineContext
 
 
 class OperatorCall:
@@ -48,14 +51,40 @@ class Attributes:
         self.values = c_str_array([str(value) for value in values.values()])
 
 
+NO_ATTRIBUTES = Attributes({})
+
+
 class CopyInto(OperatorCall):
     """``CopyInto(dst).copy(src)`` is ``src.copyto(dst)`` for arrays of equal shape and type, on any devices."""
-
-    _NONE = Attributes({})
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
 
     def copy(self, source: nd.NDArray) -> None:
         """Queue the copy; nothing waits for it."""
-        self._invoke(ctypes.byref(source.handle), self._NONE)
+        self._invoke(ctypes.byref(source.handle), NO_ATTRIBUTES)
+
+
+class Fence:
+    """Work for the engine that computes nothing: it waits for all writes to ``read`` and all use of ``written``.
+
+    Whatever uses ``written`` afterwards comes after it. So it can order arrays that share memory without the engine's knowledge.
+    """
+
+    # A function of MXNet's that takes no arguments, changes nothing, and needs no Python when the engine calls it.
+    _NOTHING = ctypes.cast(_LIB.MXGetLastError, ctypes.c_void_p)
+
+    def __init__(self, ctx: mx.Context, read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
+        self._ctx = EngineContext(ctx.device_typeid, ctx.device_id)
+        self._arrays = (*read, *written)  # keeps the handles alive
+        self._read = (ctypes.c_void_p * len(read))(*[array.handle for array in read])
+        self._written = (ctypes.c_void_p * len(written))(*[array.handle for array in written])
+
+    def __call__(self, priority: int = 0) -> None:
+        """Queue it; nothing waits for it."""
+        check_call(
+            _LIB.MXEnginePushSyncND(
+                self._NOTHING, None, None, ctypes.byref(self._ctx), self._read, len(self._read), self._written,
+                len(self._written), None, priority, b"gluonlab.Fence",
+            )
+        )  # fmt: skip
