@@ -10,21 +10,15 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
-import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
+from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
 from gluonlab.training import sgd
 
 BUCKET_BYTES = 4 * 2**20
 ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
-
-# Their update of an element looks at that element only, so it does not matter what lies beside it.
-ELEMENT_WISE = (
-    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
-    mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
-)  # fmt: skip
 
 
 class Bucket:
@@ -109,6 +103,8 @@ class BucketedTrainer(gluon.Trainer):
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         super().__init__(params, optimizer, optimizer_params, kvstore=kvstore, update_on_kvstore=False)
+        if isinstance(kvstore, ShardedKVStore) and len(self._contexts) > 1:
+            self._kvstore_params["update_on_kvstore"] = True
         if self._contains_sparse_weight or self._contains_sparse_grad:
             raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
         self.bucket_bytes = bucket_bytes
@@ -160,9 +156,14 @@ class BucketedTrainer(gluon.Trainer):
             raise RunError("parameters were initialised or cast after the first step: make a new BucketedTrainer for them")
         if self._sums:
             for key, bucket in enumerate(self.buckets):
-                self._kvstore.pushpull(key, bucket.grads, priority=-key)
+                if self._update_on_kvstore:
+                    self._kvstore.pushpull(key, bucket.grads, out=bucket.weights, priority=-key)
+                else:
+                    self._kvstore.pushpull(key, bucket.grads, priority=-key)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
+        if self._update_on_kvstore:
+            return  # done by pushpull
         if not self._by_bucket:
             self._update_parameters()
         elif sgd.applies(self._optimizer):

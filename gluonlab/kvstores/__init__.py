@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Dict, Sequence
 
+from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.errors import KVStoreError, unknown
 
 if TYPE_CHECKING:
@@ -30,6 +31,21 @@ def _native(name: str) -> "Callable[[], KVStoreBase]":
     return create
 
 
+def _scheduled(name: str) -> "Callable[[], KVStoreBase]":
+    def create() -> "KVStoreBase":
+        from gluonlab.kvstores.schedule import ScheduleKVStore
+
+        return ScheduleKVStore(name)
+
+    return create
+
+
+def _sharded_optimizer() -> "KVStoreBase":
+    from gluonlab.kvstores.sharded import ShardedKVStore
+
+    return ShardedKVStore()
+
+
 def _nccl() -> "KVStoreBase":
     import mxnet as mx
 
@@ -41,10 +57,18 @@ def _nccl() -> "KVStoreBase":
     return mx.kv.create("nccl")
 
 
+def _first_line(docstring: "str | None") -> str:
+    return (docstring or "").partition("\n")[0]
+
+
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(_native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them"),
     "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)", gpus_only=True),
+    **{name: KVStoreKind(_scheduled(name), _first_line(algorithm.__doc__)) for name, algorithm in ALGORITHMS.items()},
+    "sharded-optimizer": KVStoreKind(
+        _sharded_optimizer, "each device updates its share of the weights, with its share of the state"
+    ),
 }
 
 

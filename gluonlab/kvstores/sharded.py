@@ -1,0 +1,186 @@
+"""A kvstore in which every device updates the part of the weights that it owns, and keeps the optimizer's state for that part only.
+
+Gradients are summed by a reduce-scatter, the owners update their chunks of the weights, an all-gather hands these out: the bytes of
+an allreduce, and one update and one copy of the state instead of one per device (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory
+optimizations toward training trillion parameter models", 2020, section 5.1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.collectives.algorithms import HALVES
+from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.partition import partition
+from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.kvstores.schedule import ScheduleKVStore, _by_key
+
+# Their update of an element looks at that element only, so it does not matter what lies beside it.
+ELEMENT_WISE = (
+    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
+    mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
+)  # fmt: skip
+
+
+class ShardedKVStore(ScheduleKVStore):
+    """``gluon.Trainer(..., kvstore=ShardedKVStore())`` updates on the store: ``pushpull(key, gradients, out=weights)``.
+
+    ``name``: an algorithm made of a reduce-scatter and an all-gather. Without an optimizer it sums as `ScheduleKVStore` does.
+    """
+
+    def __init__(self, name: str = "sharded") -> None:
+        if name not in HALVES:
+            raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
+        super().__init__(name)
+        self._optimizer: Optional[mx.optimizer.Optimizer] = None
+        self._updates: Dict[Any, _ShardedUpdate] = {}
+        self._loaded: Dict[str, nd.NDArray] = {}
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        return capability == "optimizer"
+
+    @property
+    def type(self) -> str:
+        return "sharded-optimizer"
+
+    @property
+    def transfers_run(self) -> int:
+        return super().transfers_run + sum(update.transfers_run for update in self._updates.values())
+
+    def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time."""
+        if type(optimizer) not in ELEMENT_WISE:
+            names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
+            raise KVStoreError(
+                f"kvstore 'sharded-optimizer' cuts parameters anywhere, which {type(optimizer).__name__} does not allow: "
+                f"choose one of {names}, or another kvstore"
+            )
+        self._optimizer = optimizer
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices. The gradients are used up.
+
+        Without ``out``, or before `set_optimizer`, sum only.
+        """
+        if out is None or self._optimizer is None:
+            super().pushpull(key, value, out, priority)
+            return
+        for one, grads, weights in _by_key(key, value, out):
+            self._update(one, grads, weights).run(priority)
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write every shard's state and the counts of updates, in MXNet's own format for arrays."""
+        arrays = dict(self._loaded)
+        for update in self._updates.values():
+            arrays.update(update.state())
+        nd.save(fname, arrays)
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Read what `save_optimizer_states` wrote, for as many devices as there were then."""
+        self._loaded = nd.load(fname)
+        for update in self._updates.values():
+            update.restore(self._loaded)
+
+    @property
+    def _updater(self) -> "ShardedKVStore":
+        return self  # gluon.Trainer.load_states asks it for its ``optimizer``
+
+    @property
+    def optimizer(self) -> Optional[mx.optimizer.Optimizer]:
+        """What `set_optimizer` was given."""
+        return self._optimizer
+
+    def _update(self, key: Any, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> "_ShardedUpdate":
+        update = self._updates.get(key)
+        if update is None or not update.serves(grads, weights):
+            try:
+                update = _ShardedUpdate(self._name, key, self._optimizer, grads, weights)
+            except ScheduleError as error:
+                raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {error}") from error
+            update.restore(self._loaded)
+            self._updates[key] = update
+        return update
+
+
+class _Shard:
+    """What one rank owns of a parameter: its part of weight and gradient, and the only copy of the optimizer's state for it."""
+
+    def __init__(self, name: str, optimizer: Any, key: Any, weight: nd.NDArray, grad: nd.NDArray) -> None:
+        self.name, self.weight, self.grad = name, weight, grad
+        self.state = optimizer.create_state_multi_precision(key, weight)
+
+    def arrays(self) -> List[nd.NDArray]:
+        return _flat(self.state)
+
+
+class _ShardedUpdate:
+    """The three phases for one key: reduce-scatter of the gradients, update by the owners, all-gather of the weights."""
+
+    def __init__(self, name: str, key: Any, optimizer: Any, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> None:
+        reduce_scatter, all_gather = (half(len(grads)) for half in HALVES[name])
+        self.key, self.optimizer, self.grads, self.weights = key, optimizer, grads, weights
+        self.reduce_scatter = Executor(reduce_scatter, [[grad] for grad in grads])
+        self.all_gather = Executor(all_gather, [[weight] for weight in weights])
+        parts = partition([weights[0].size], reduce_scatter.chunks)
+        self.shards = [
+            _Shard(f"{key}/{chunk}", optimizer, key, _part(weights[owner], *part[1:]), _part(grads[owner], *part[1:]))
+            for chunk, owner in enumerate(reduce_scatter.owner)
+            for part in parts[chunk]
+        ]
+
+    def run(self, priority: int) -> None:
+        self.reduce_scatter.run(priority)
+        for shard in self.shards:
+            self.optimizer._set_current_context(shard.weight.context.device_id)  # it counts each device's updates for itself
+            self.optimizer.update_multi_precision(self.key, shard.weight, shard.grad, shard.state)
+        self.all_gather.run(priority)
+
+    @property
+    def transfers_run(self) -> int:
+        return self.reduce_scatter.transfers_run + self.all_gather.transfers_run
+
+    def serves(self, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> bool:
+        pairs = [*zip(grads, self.grads), *zip(weights, self.weights)]
+        return len(grads) == len(self.grads) and all(a is b for a, b in pairs)
+
+    def state(self) -> Dict[str, nd.NDArray]:
+        arrays = {f"{shard.name}/{place}": array for shard in self.shards for place, array in enumerate(shard.arrays())}
+        return {**arrays, f"{self.key}/updates": nd.array([self._updates_so_far()], dtype="int64")}
+
+    def restore(self, arrays: Dict[str, nd.NDArray]) -> None:
+        if f"{self.key}/updates" not in arrays:
+            return
+        for shard in self.shards:
+            for place, array in enumerate(shard.arrays()):
+                saved = arrays.get(f"{shard.name}/{place}")
+                if saved is None or saved.shape != array.shape:
+                    raise KVStoreError(
+                        f"the saved optimizer state does not fit key {self.key!r} on {len(self.weights)} devices: "
+                        "load it with the network and the number of devices that it was saved with"
+                    )
+                saved.copyto(array)
+        self._count(int(arrays[f"{self.key}/updates"].asscalar()))
+
+    def _updates_so_far(self) -> int:
+        counts = self.optimizer._all_index_update_counts.values()
+        return max((count.get(self.key, 0) for count in counts), default=0)
+
+    def _count(self, updates: int) -> None:
+        for shard in self.shards:
+            self.optimizer._set_current_context(shard.weight.context.device_id)
+            self.optimizer._index_update_count[self.key] = updates
+        self.optimizer.num_update = max(self.optimizer.num_update, updates)
+
+
+def _part(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
+    return array.reshape((-1,))[begin:end]
+
+
+def _flat(state: Any) -> List[nd.NDArray]:
+    if state is None:
+        return []
+    return [state] if isinstance(state, nd.NDArray) else [array for part in state for array in _flat(part)]
