@@ -76,7 +76,7 @@ def tree(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Grou
     """Up a balanced binary tree and down again; several chunks make a pipeline, each level busy with another one.
 
     Cost with c chunks and depth d = floor(log2(p)): (4 (d+c-1) - 2e) (alpha + n/c beta) + (2 (d+c-1) - e) n/c gamma, where e = 1 if
-    p is a power of two, whose last level has a single rank, else 0; for p = 2: 2c (alpha + n/c beta) + n gamma.
+    p is a power of two, whose last level has a single rank, else 0; for p = 2: 2c (alpha + n/c beta) + n gamma; for p = 1 nothing.
     Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), section 1.
     """
     _check("tree", world_size, groups=groups)
@@ -88,8 +88,8 @@ def tree(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Grou
 def double_tree(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None) -> Schedule:
     """Two trees at once, half of the chunks each; a rank that passes on in one is a leaf in the other, so every port is used.
 
-    Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2 (d+c-1) - 1) n/2c gamma. Trees
-    for other p are as deep as for the next power of two.
+    Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2 (d+c-1) - 1) n/2c gamma; for
+    p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as deep as for the next power of two.
     Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), section 3.
     """
     _check("double_tree", world_size, groups=groups)

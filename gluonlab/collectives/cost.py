@@ -1,0 +1,111 @@
+"""What a schedule costs on a topology: the alpha-beta price, with contention.
+
+All that one device sends another in a step is one message. A message keeps every link of its route busy for the route's latency and
+for bytes / bandwidth; messages over one link come one after the other. A step takes as long as its busiest link, and then as long
+as the device that has most to add: transfers and additions of one step do not overlap in the price.
+
+The price is that of steps with a barrier between them, and so an upper bound of what the topology allows: the executor has no
+barriers, and a device that is ready early goes on. Chunks are counted as size / chunks bytes each, not in whole elements; where the
+size does not divide, the real chunks are up to one element longer or shorter.
+
+Source of the model: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for latency and bandwidth;
+Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section 3, with reductions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import DefaultDict, Tuple
+
+from gluonlab.collectives.schedule import ADD, ALLREDUCE, Schedule, Step
+from gluonlab.collectives.topology import Link, Topology
+from gluonlab.errors import ScheduleError
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """One step: the time of its busiest link and that link's name, and the time of its additions. An empty step has no link."""
+
+    transfer_s: float
+    reduce_s: float
+    bottleneck: str
+
+    @property
+    def seconds(self) -> float:
+        """Transfers, then additions."""
+        return self.transfer_s + self.reduce_s
+
+
+@dataclass(frozen=True)
+class Price:
+    """What ``schedule`` costs for a buffer of ``size_bytes`` on every device of ``topology``, both given by their names."""
+
+    schedule: str
+    topology: str
+    collective: str
+    world_size: int
+    size_bytes: float
+    steps: Tuple[StepPrice, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps, one after the other."""
+        return math.fsum(step.seconds for step in self.steps)
+
+    @property
+    def algbw(self) -> float:
+        """bytes/s: the buffer's size by the time, as nccl-tests defines it; infinite where nothing had to be done."""
+        return algbw(self.size_bytes, self.seconds)
+
+    @property
+    def busbw(self) -> float:
+        """bytes/s: `algbw` times `bus_factor`, to be compared with the speed of the links."""
+        factor = bus_factor(self.collective, self.world_size)
+        return self.algbw * factor if factor else 0.0
+
+
+def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
+    """Price ``schedule`` for a buffer of ``size_bytes`` on every rank; rank r is device r.
+
+    Raises ScheduleError for a topology of another world size, and for sizes below 0.
+    """
+    if schedule.world_size != topology.world_size:
+        raise ScheduleError(
+            f"{schedule.name} for {schedule.world_size} ranks on {topology.name} with {topology.world_size} devices: choose as "
+            "many ranks as devices; topology.subset(n) has fewer devices"
+        )
+    if not 0 <= size_bytes < math.inf:
+        raise ScheduleError(f"a buffer of {size_bytes} bytes has no price: choose 0 or more")
+    steps = tuple(_price_step(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
+    return Price(schedule.name, topology.name, schedule.collective, schedule.world_size, size_bytes, steps)
+
+
+def _price_step(step: Step, topology: Topology, chunk_bytes: float) -> StepPrice:
+    messages = Counter((transfer.src, transfer.dst) for transfer in step)  # chunks in each
+    busy_s: DefaultDict[Link, float] = defaultdict(float)
+    for pair, chunks in messages.items():
+        route = topology.routes[pair]
+        for link in route.links:
+            busy_s[link] += route.latency_s + chunks * chunk_bytes / link.bytes_per_s
+    added = Counter(transfer.dst for transfer in step if transfer.op == ADD)  # chunks on each
+    most, together = max(added.values(), default=0) * chunk_bytes, sum(added.values()) * chunk_bytes
+    reduce_s = max(most / topology.reduce_bytes_per_s, together / topology.shared_reduce_bytes_per_s)
+    busiest = max(busy_s, key=lambda link: busy_s[link], default=None)
+    return StepPrice(busy_s[busiest] if busiest else 0.0, reduce_s, busiest.name if busiest else "")
+
+
+def algbw(size_bytes: float, seconds: float) -> float:
+    """bytes/s: the buffer's size by the time (nccl-tests, doc/PERFORMANCE.md)."""
+    if size_bytes == 0:
+        return 0.0
+    return size_bytes / seconds if seconds else math.inf
+
+
+def bus_factor(collective: str, world_size: int) -> float:
+    """What algbw is multiplied by to compare with the speed of the links (nccl-tests, doc/PERFORMANCE.md).
+
+    allreduce: 2 (n-1) / n. reduce_scatter and all_gather: (n-1) / n, of the whole buffer's size.
+    """
+    return (2 if collective == ALLREDUCE else 1) * (world_size - 1) / world_size

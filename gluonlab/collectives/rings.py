@@ -1,0 +1,48 @@
+"""The order of devices for ring-like schedules: the Hamiltonian cycle whose busiest link has the least to do."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Tuple
+
+Cost = Tuple[float, float]  # seconds per byte of the busiest link, then what the pairs' bytes/s fall short of the fastest pair's
+
+
+def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[int]:
+    """The first of the best orders, device 0 in front. ``routes[src, dst]``: a `topology.Route`.
+
+    Depth first through all orders. Both parts of a cost only grow as a ring does, so what is no better than the best ring so far
+    need not be finished; on uniform topologies that leaves about n² looks, on eight GPUs in a cube mesh some hundred.
+    """
+    fastest = max((route.bytes_per_s for route in routes.values()), default=0.0)
+    best: Cost = (float("inf"), float("inf"))
+    found = list(range(world_size))
+    load: Dict[Any, int] = {}  # link -> how many of the ring's messages pass it
+
+    def visit(order: List[int], cost: Cost) -> None:
+        nonlocal best, found
+        if len(order) == world_size:
+            whole = extended(order[-1], order[0], cost)
+            pass_links(order[-1], order[0], -1)
+            if whole < best:
+                best, found = whole, list(order)
+            return
+        for device in range(world_size):
+            if device not in order:
+                longer = extended(order[-1], device, cost)
+                if longer < best:
+                    visit([*order, device], longer)
+                pass_links(order[-1], device, -1)
+
+    def extended(src: int, dst: int, cost: Cost) -> Cost:
+        pass_links(src, dst, 1)
+        route = routes[src, dst]
+        busiest = max(load[link] / link.bytes_per_s for link in route.links)
+        return max(cost[0], busiest), cost[1] + fastest - route.bytes_per_s
+
+    def pass_links(src: int, dst: int, messages: int) -> None:
+        for link in routes[src, dst].links:
+            load[link] = load.get(link, 0) + messages
+
+    if world_size > 1:
+        visit([0], (0.0, 0.0))
+    return found
