@@ -123,6 +123,9 @@ class TrainConfig:
     momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
     wd: Optional[float] = setting(None, real(0, LARGEST_RATE), "weight decay", "WD")
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
+    bucket_bytes: int = setting(
+        4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"
+    )
     seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
     prefetch: int = setting(2, whole(0), "batches made ready ahead, when the data set streams to the devices")
     resident_bytes: int = setting(

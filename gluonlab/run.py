@@ -87,7 +87,7 @@ def _names() -> str:
 
     lines = []
     for title, registry in (("networks", MODELS), ("data sets", DATASETS), ("kvstores", KVSTORES)):
-        lines += [title, *(f"  {name:<14}{kind.summary}" for name, kind in registry.items()), ""]
+        lines += [title, *(f"  {name:<20}{kind.summary}" for name, kind in registry.items()), ""]
     return "\n".join(lines[:-1])
 
 

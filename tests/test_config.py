@@ -37,6 +37,7 @@ VALID = {
     "seed": st.integers(0, 2**32 - 1),
     "prefetch": st.integers(0, LARGEST),
     "resident_bytes": st.integers(0, 2**63),
+    "bucket_bytes": st.integers(0, 2**63),
     "out": WORDS,
 }
 NUMBERS = [name for name in VALID if re.search("int|float", str(FIELDS[name].type))]

@@ -190,7 +190,6 @@ def test_gradient_compression_and_sparse_gradients_are_refused():
 @pytest.mark.parametrize("name", ["device", *STORES])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_cwd):
-    lr = {"sgd": 0.1, "adam": 0.002}[optimizer]
-    config = TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, lr=lr, momentum=0.9, quiet=True)
+    settings = {"sgd": {"lr": 0.1, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
     with pytest.warns(UserWarning, match="stand in for GPUs"):
-        assert train(config).accuracy >= 0.96
+        assert train(TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)).accuracy >= 0.96

@@ -57,18 +57,23 @@ def _nccl() -> "KVStoreBase":
     return mx.kv.create("nccl")
 
 
-def _first_line(docstring: "str | None") -> str:
-    return (docstring or "").partition("\n")[0]
-
+ALLREDUCES = {
+    "star": "from scratch: everything to the first device, and back",
+    "sharded": "from scratch: each device sums its own chunk",
+    "tree": "from scratch: up a binary tree, and down again",
+    "double_tree": "from scratch: two binary trees, half of the chunks each",
+    "ring": "from scratch: chunks travel around a ring, twice",
+    "bidirectional_ring": "from scratch: two rings, one in each direction",
+    "halving_doubling": "from scratch: partners exchange halves, then double them",
+    "hierarchical": "from scratch: within groups, between groups, within groups",
+}
 
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(_native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them"),
     "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)", gpus_only=True),
-    **{name: KVStoreKind(_scheduled(name), _first_line(algorithm.__doc__)) for name, algorithm in ALGORITHMS.items()},
-    "sharded-optimizer": KVStoreKind(
-        _sharded_optimizer, "each device updates its share of the weights, with its share of the state"
-    ),
+    **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name]) for name in ALGORITHMS},
+    "sharded-optimizer": KVStoreKind(_sharded_optimizer, "each device updates its share of the weights and keeps its state"),
 }
 
 

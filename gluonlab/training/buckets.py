@@ -86,8 +86,9 @@ def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter
 class BucketedTrainer(gluon.Trainer):
     """``gluon.Trainer`` with buckets; the same updates, to the bit for one device.
 
-    ``kvstore`` is an instance (`make_kvstore`); it sums the gradients, the optimizer runs on every device.
-    Buckets hold at most ``bucket_bytes`` so that a store which spreads its keys over the devices has something to spread.
+    ``kvstore`` is an instance (`make_kvstore`); it sums the gradients, the optimizer runs on every device (or, for
+    "sharded-optimizer", on the store). Buckets hold at most ``bucket_bytes``. The first one holds the last layers, whose gradients
+    backward finishes first, so it can travel while backward goes on; a store that spreads its keys has something to spread.
     An optimizer that is not in ELEMENT_WISE updates parameter by parameter; its gradients still travel in buckets.
     Parameters live in the buckets from the first step on: load_parameters and set_data write into them.
 
@@ -120,7 +121,7 @@ class BucketedTrainer(gluon.Trainer):
 
     def _init_params(self) -> None:
         trainable = [param for param in self._params if param.grad_req != "null"]
-        self.buckets = [Bucket(params) for params in group(trainable, self.bucket_bytes)]
+        self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
         if self._sums:

@@ -44,7 +44,9 @@ Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
 
 def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
     """Every device holds the whole network and works on its shard of each batch."""
-    trainer = BucketedTrainer(net.collect_params(), plan.optimizer, dict(plan.optimizer_params), plan.kvstore)
+    trainer = BucketedTrainer(
+        net.collect_params(), plan.optimizer, dict(plan.optimizer_params), plan.kvstore, plan.config.bucket_bytes
+    )
     return DataParallelStep(net, loss, trainer, plan.ctxs, to_float)
 
 
