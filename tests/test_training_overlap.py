@@ -17,12 +17,12 @@ store, bucket_bytes, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 ctxs = devices("cpu*2")
 net = nn.HybridSequential()
 for _ in range(12):
-    net.add(nn.Dense(256, activation="relu"))
+    net.add(nn.Dense(512, activation="relu"))
 net.initialize(ctx=ctxs)
-net(nd.zeros((1, 256), ctx=ctxs[0]))
+net(nd.zeros((1, 512), ctx=ctxs[0]))
 trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes)
 step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, lambda F, x: x)
-xs, ys = [nd.ones((64, 256), ctx=ctx) for ctx in ctxs], [nd.zeros((64,), ctx=ctx) for ctx in ctxs]
+xs, ys = [nd.ones((128, 512), ctx=ctx) for ctx in ctxs], [nd.zeros((128,), ctx=ctx) for ctx in ctxs]
 for _ in range(2):
     step(xs, ys)
 nd.waitall()
@@ -55,13 +55,13 @@ def end_of_backward(events):
 
 @pytest.mark.parametrize("store", sorted(ADDING))
 def test_the_first_bucket_is_summed_before_backward_ends(python, tmp_path, store):
-    events = traced(python, tmp_path, store, 300_000)
+    events = traced(python, tmp_path, store, 1_100_000)
     assert first_sum(events, store) < end_of_backward(events)
 
 
 @pytest.mark.parametrize(
     ("bucket_bytes", "environment"),
-    [(10**9, {}), (300_000, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "1000"})],
+    [(10**9, {}), (1_100_000, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "1000"})],
     ids=["one bucket", "one bulk"],
 )
 def test_with_one_bucket_or_one_bulk_it_cannot(python, tmp_path, bucket_bytes, environment):
