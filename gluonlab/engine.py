@@ -31,9 +31,11 @@ from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 # other when there are too few (MXNet's default is 4).
 ENVIRONMENT = {
     "MXNET_CPU_TEMP_COPY": "64",
-    # A forward pass is queued in pieces of this many operators (MXNet's default is 15). Nothing waits for a part of it; backward
-    # keeps its small pieces, so that gradients can leave while others are still computed.
+    # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a part of forward. Backward goes in
+    # small pieces, so that the gradients of the last layers can leave while others are still computed: a bucket cannot leave before
+    # its piece ends, nor, on a CPU device, before the next one does, which is queued already. Each piece costs the host 5 to 10 us.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
+    "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "8",
     "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
 }
