@@ -263,7 +263,7 @@ def _groups(world_size: int, given: Optional[Groups]) -> List[List[int]]:
         middle = (world_size + 1) // 2
         given = [range(middle), range(middle, world_size)]
     groups = [list(group) for group in given if len(group)]
-    if sorted(rank for group in groups for rank in group) != list(range(world_size)):
+    if sorted((rank for group in groups for rank in group), key=str) != sorted(range(world_size), key=str):
         raise ScheduleError(f"groups={groups}: each of the ranks 0 to {world_size - 1} is in one group, once")
     return groups
 

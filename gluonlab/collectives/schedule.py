@@ -65,7 +65,7 @@ class Schedule:
 
         Raises ScheduleError when ``order`` does not name every rank once.
         """
-        if sorted(order) != list(range(self.world_size)):
+        if sorted(order, key=str) != sorted(range(self.world_size), key=str):
             raise ScheduleError(
                 f"an order of {self.world_size} devices names each of 0 to {self.world_size - 1} once, not {list(order)}"
             )
