@@ -17,6 +17,7 @@ REQUIRES = [
     "setuptools<81; python_version>='3.12'",  # supplies distutils, which MXNet imports
     "gluoncv==0.10.5.post0",  # the last release; retired together with MXNet
     "click>=8.0",
+    "jinja2>=3.0",
     "matplotlib>=3.5",
     "scikit-learn>=1.0",
     "tqdm>=4.60",
@@ -38,7 +39,8 @@ EXTRAS = {
         "nvidia-cudnn-cu11==8.9.6.50",
         "nvidia-nccl-cu11==2.21.5",
     ],
-    "test": ["pytest>=7", "hypothesis>=6"],
+    # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
+    "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5"],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
     "lint": ["ruff==0.17.5", "mypy==2.4.1; python_version>='3.10'", "mypy<1.15; python_version<'3.10'"],
     # 2.13.0 is what the figures in the README were measured with
@@ -54,7 +56,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.8",
     packages=find_packages(include=["gluonlab", "gluonlab.*"]),
-    package_data={"gluonlab": ["py.typed"]},
+    package_data={"gluonlab": ["py.typed"], "gluonlab.collectives.render": ["template/*"]},
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["gluonlab = gluonlab.__main__:main"]},

@@ -79,7 +79,7 @@ MISTAKES = {
     ("--optimizer", "test"): ["'test'", "sgd"],
     ("--lr", "1e300"): ["1e300", "below 1e+31"],
     ("--compare", "1,1"): ["1,1", "once"],
-    ("--kvstore", "rign"): ["'rign'", "choose device, local, nccl"],
+    ("--kvstore", "rign"): ["'rign'", "choose bidirectional_ring, device, double_tree, "],
     ("--kvstore", "devcie"): ["'devcie'", "did you mean 'device'?"],
     ("--kvstore", "nccl"): ["'nccl'", "choose device or local"],
     ("--model", "resnet"): ["'resnet'", "choose lenet, lenet-avg, mlp"],
@@ -341,9 +341,9 @@ def test_ctrl_c_ends_a_run_and_leaves_whole_files(tmp_path, after):
 def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
     shown = python("-m", "gluonlab", "--help")
     assert shown.returncode == 0
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "bench"]
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "scratch", "bench"]
     wrong = python("-m", "gluonlab", "rum")
-    assert "unknown command 'rum': choose bench, run (did you mean 'run'?)" in the_error(
+    assert "unknown command 'rum': choose bench, run, scratch (did you mean 'run'?)" in the_error(
         (wrong.returncode, wrong.stdout, wrong.stderr), tmp_path
     )
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")

@@ -61,7 +61,7 @@ def sharded_all_gather(world_size: int, *, chunks: Optional[int] = None, groups:
 
 
 def sharded(world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None) -> Schedule:
-    """The answer to the same section's exercise 3: different chunks, or parameters, are summed on different ranks.
+    """Every rank sums its own chunk, or its own parameters: the answer to exercise 3 of the same section (see star).
 
     Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The star's latency, but all ports share the bytes.
     """

@@ -26,6 +26,7 @@ from gluonlab.invoke import NO_ATTRIBUTES, Attributes, Fence, OperatorCall
 
 # 1 MiB is a core's second-level cache on many CPUs. Of 128 KiB to 4 MiB, this was the fastest here, and 512 KiB about as fast.
 PIECE_BYTES = 2**20
+MOST_EXECUTORS = 1024
 
 
 Call = Callable[[], None]
@@ -86,13 +87,19 @@ def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole:
 
 
 def make_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[List[nd.NDArray]], None]:
-    """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of this name."""
+    """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of this name.
+
+    It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists again. So give it the same objects
+    every time: ``param.grad`` is a new one each time it is asked for, ``param.list_grad()`` of a gluon.Parameter is not.
+    """
     schedule = make_schedule(name, len(ctxs))
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:
         key = tuple(id(array) for array in data)  # an executor keeps its arrays alive, so an id stays theirs
         if key not in executors:
+            if len(executors) >= MOST_EXECUTORS:
+                del executors[next(iter(executors))]
             executors[key] = Executor(schedule, [[array] for array in data])
         executors[key].run()
 

@@ -1,0 +1,7 @@
+"""A schedule as text, as an SVG picture with a panel for each step, and as one HTML page to step through."""
+
+from gluonlab.collectives.render.page import as_page, draw
+from gluonlab.collectives.render.svg import as_svg
+from gluonlab.collectives.render.text import as_text
+
+__all__ = ["as_page", "as_svg", "as_text", "draw"]

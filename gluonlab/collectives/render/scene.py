@@ -1,0 +1,132 @@
+"""What there is to draw of a schedule, as text, as a picture or as a page: arrows that belong together, and words for them."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.check import Contributions
+from gluonlab.collectives.schedule import ADD, ALL_GATHER, Schedule, Step
+from gluonlab.errors import ScheduleError
+
+SIGNS = {True: "+", False: "="}  # added; copied over
+MOST_RANKS, MOST_CHUNKS = 16, 64  # what an eye, and a browser, can follow
+
+
+class Bus(NamedTuple):
+    """Transfers of one chunk that share an end, the ``hub``: additions from ``others`` into it, or copies from it to ``others``.
+
+    They are drawn as one line with branches, ``lane`` lines above the chunk's row, so that no two buses lie on each other.
+    """
+
+    chunk: int
+    add: bool
+    hub: int
+    others: Tuple[int, ...]
+    lane: int
+
+
+def buses(step: Step) -> List[Bus]:
+    """The transfers of a step as few buses, additions in the order in which they are made."""
+    others: Dict[Tuple[int, bool, int], List[int]] = {}
+    for src, dst, chunk, op in step:
+        hub, other = (dst, src) if op == ADD else (src, dst)
+        others.setdefault((chunk, op == ADD, hub), []).append(other)
+    placed: List[Bus] = []
+    for (chunk, add, hub), ends in sorted(others.items(), key=lambda item: _span(item[0][2], item[1])):
+        bus = Bus(chunk, add, hub, tuple(ends), 0)
+        taken = {other.lane for other in placed if other.chunk == chunk and _overlap(other, bus)}
+        placed.append(bus._replace(lane=min(set(range(len(taken) + 1)) - taken)))
+    return sorted(placed)
+
+
+def lanes(schedule: Schedule) -> int:
+    """How many lines of arrows a row of chunks has room for: the same in all steps, so that nothing moves from one to the next."""
+    return max((bus.lane + 1 for step in schedule.steps for bus in buses(step)), default=1)
+
+
+def _span(hub: int, others: Sequence[int]) -> Tuple[int, int]:
+    """For sorting: short buses first, which puts them below the long ones that reach around them; then from left to right."""
+    return max(hub, *others) - min(hub, *others), min(hub, *others)
+
+
+def _overlap(one: Bus, two: Bus) -> bool:
+    return min(one.hub, *one.others) <= max(two.hub, *two.others) and min(two.hub, *two.others) <= max(one.hub, *one.others)
+
+
+def sends(step: Step) -> List[str]:
+    """The step in words: ``0-6 -> 7: chunk 7 +`` adds the chunk 7 of ranks 0 to 6 to that of rank 7, ``=`` copies it over.
+
+    Messages with the same chunks to, or from, the same rank are one line.
+    """
+    messages: Dict[Tuple[int, int, bool], List[int]] = {}
+    for src, dst, chunk, op in step:
+        messages.setdefault((src, dst, op == ADD), []).append(chunk)
+    ends: Dict[Tuple[int, bool, Tuple[int, ...]], List[int]] = {}
+    for (src, dst, add), chunks in messages.items():
+        hub, other = (dst, src) if add else (src, dst)
+        ends.setdefault((hub, add, tuple(sorted(chunks))), []).append(other)
+    lines = []
+    for (hub, add, moved), others in sorted(ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0])):
+        src_dst = (numbers(others), str(hub)) if add else (str(hub), numbers(others))
+        lines.append(f"{' -> '.join(src_dst)}: chunk{'s' * (len(moved) > 1)} {numbers(moved)} {SIGNS[add]}")
+    return lines
+
+
+def _first(hub_add: Tuple[int, bool], others: Sequence[int]) -> int:
+    """The rank by which lines are sorted: the one that sends, or adds up what many send."""
+    hub, add = hub_add
+    return others[0] if add and len(others) == 1 else hub
+
+
+def numbers(values: Iterable[int]) -> str:
+    """0, 1, 2, 3, 5 -> ``0-3,5``."""
+    runs: List[List[int]] = []
+    for value in sorted(values):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def goal(schedule: Schedule, chunk: int) -> Contributions:
+    """What a rank holds that has all of ``chunk``: everyone's contribution once; in an all_gather the owner's alone."""
+    ranks = range(schedule.world_size)
+    return tuple(int(schedule.collective != ALL_GATHER or rank == schedule.owner[chunk]) for rank in ranks)
+
+
+def in_words(contributions: Sequence[int]) -> str:
+    """``ranks 0 and 2``; a contribution that is in a sum twice is said to be."""
+    held = [f"{rank}" if count == 1 else f"{rank} ({count} times)" for rank, count in enumerate(contributions) if count]
+    return f"rank{'s' * (len(held) > 1)} {' and '.join(filter(None, [', '.join(held[:-1]), held[-1]]))}" if held else "nothing"
+
+
+def size(schedule: Schedule) -> str:
+    """``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``"""
+    counts = {
+        "rank": schedule.world_size,
+        "chunk": schedule.chunks,
+        "step": len(schedule.steps),
+        "transfer": schedule.transfers,
+    }
+    return ", ".join([schedule.collective, *(plural(count, noun) for noun, count in counts.items())])
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def description(schedule: Schedule) -> str:
+    """The first line of the docstring of the algorithm of this name; nothing for a schedule that has none."""
+    lines = (getattr(ALGORITHMS.get(schedule.name), "__doc__", None) or "").strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def drawable(schedule: Schedule) -> None:
+    """Raises ScheduleError for a schedule that is too large for a picture."""
+    if schedule.world_size > MOST_RANKS or schedule.chunks > MOST_CHUNKS:
+        asked = f"{schedule.name} with {plural(schedule.world_size, 'rank')} and {plural(schedule.chunks, 'chunk')}"
+        possible = f"choose up to {MOST_RANKS} ranks and {MOST_CHUNKS} chunks, or print it as text"
+        raise ScheduleError(f"{asked} is too large to draw: {possible}")

@@ -1,0 +1,154 @@
+"""A whole training by hand: epochs of batches, and after each the exact accuracy on all test images."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import deque
+from contextlib import closing
+from typing import Callable, Deque, Generator, Iterable, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.config import LARGEST_RATE, real, whole
+from gluonlab.data.dataset import Dataset, Split
+from gluonlab.data.loader import Loader
+from gluonlab.errors import DivergedError, ModelError
+from gluonlab.scratch.data_parallel import Allreduce, Replica, allreduce, devices_of, get_params, split_batch, train_batch
+from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
+
+LATE = 8  # steps after which a loss is read: no step waits for it, and no more than these are queued
+
+Batch = Tuple[nd.NDArray, nd.NDArray]  # images (n, 1, 28, 28), labels (n,)
+
+
+class Epoch(NamedTuple):
+    """One pass over the training images; ``seconds`` and ``images_per_second`` are those of training alone."""
+
+    epoch: int
+    loss: float
+    seconds: float
+    images_per_second: float
+    accuracy: float
+
+    def __str__(self) -> str:
+        speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
+        return f"epoch {self.epoch:>2}    {speed}  loss {self.loss:.4f}  test accuracy {self.accuracy:.4f}"
+
+
+class Trained(NamedTuple):
+    """What a training leaves: its epochs, and the parameters on each device."""
+
+    epochs: List[Epoch]
+    replicas: List[Replica]
+
+    @property
+    def accuracy(self) -> float:
+        """The fraction of test images that the network gets right after the last epoch."""
+        return self.epochs[-1].accuracy
+
+    @property
+    def images_per_second(self) -> float:
+        """The median over the epochs; without the first when there are others, for it also warms up."""
+        rates = [epoch.images_per_second for epoch in self.epochs]
+        return statistics.median(rates[1:] or rates)
+
+
+def train(
+    dataset: Dataset,
+    params: Params,
+    ctxs: Sequence[mx.Context],
+    global_batch_size: int = 256,
+    lr: float = 0.2,
+    epochs: int = 10,
+    seed: int = 0,
+    allreduce: Allreduce = allreduce,
+    report: Callable[[Epoch], None] = print,
+) -> Trained:
+    """Train a copy of ``params`` on each of the devices; ``seed`` is that of the order of the images.
+
+    ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError when the images do not fit LeNet,
+    and DivergedError when the loss is no longer a number.
+    """
+    whole(1)("global_batch_size", global_batch_size)
+    whole(1)("epochs", epochs)
+    real(0, LARGEST_RATE, above_minimum=True)("lr", lr)
+    _check_fit(dataset)
+    replicas = [get_params(params, ctx) for ctx in ctxs]
+    loader = _whole_batches(dataset.train, global_batch_size, seed)
+    trained = Trained([], replicas)
+    for epoch in range(1, epochs + 1):
+        began = time.perf_counter()
+        with closing(_pairs(loader)) as batches:  # its thread ends with the epoch, however that ends
+            loss = train_epoch(batches, replicas, lr, allreduce)
+        seconds = time.perf_counter() - began
+        right = accuracy(dataset.test, replicas, global_batch_size)
+        trained.epochs.append(Epoch(epoch, loss, seconds, len(dataset.train) / seconds, right))
+        report(trained.epochs[-1])
+    return trained
+
+
+def train_epoch(batches: Iterable[Batch], replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce) -> float:
+    """Train on each batch, wait until all is done, and return the mean loss of the images, each as it was when it was seen.
+
+    Raises DivergedError, soon after it happened, when a loss is no longer a number.
+    """
+    total, seen = 0.0, 0
+    unread: Deque[List[nd.NDArray]] = deque()
+    for images, labels in batches:
+        unread.append(train_batch(images, labels, replicas, lr, allreduce))
+        seen += len(images)
+        if len(unread) > LATE:
+            total += _read(unread.popleft())
+    total += sum(map(_read, unread))
+    nd.waitall()  # for the last updates: a clock is read next
+    return total / seen
+
+
+def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
+    """The fraction of a split's images that the network gets right, computed by all devices; each image counts once.
+
+    The devices count, as integers, and are asked once: the chapter's exercise 4.
+    """
+    ctxs = devices_of(replicas)
+    correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
+    with closing(_pairs(_whole_batches(split, global_batch_size, shuffle=False))) as batches:
+        for images, labels in batches:
+            for count, x, y, replica in zip(correct, *split_batch(images, labels, ctxs), replicas):
+                count += (lenet(x, replica.params).argmax(axis=1).astype("int32") == y).sum()
+    return int(_sum(correct)) / len(split)
+
+
+def _whole_batches(split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True) -> Loader:
+    """Batches as the chapter has them: whole, in the host's memory. (Given the devices, Loader would split them itself.)"""
+    return Loader(split, [mx.cpu()], global_batch_size, seed, shuffle=shuffle)
+
+
+def _pairs(loader: Loader) -> "Generator[Batch, None, None]":
+    """Each batch as (images, labels) instead of as two lists of one shard."""
+    with closing(iter(loader)) as batches:
+        for (images,), (labels,) in batches:
+            yield images, labels
+
+
+def _read(losses: Sequence[nd.NDArray]) -> float:
+    """The loss of a whole batch, when it is known."""
+    loss = _sum(losses)
+    if not math.isfinite(loss):
+        raise DivergedError(f"the loss became {loss}: use a smaller learning rate (--lr)")
+    return loss
+
+
+def _sum(parts: Sequence[nd.NDArray]) -> float:
+    return float(sum(part.asscalar() for part in parts))
+
+
+def _check_fit(dataset: Dataset) -> None:
+    if dataset.image_shape != IMAGE_SHAPE or len(dataset.classes) != CLASSES:
+        shape = "x".join(map(str, dataset.image_shape))
+        raise ModelError(
+            f"{dataset.name} has images of {shape} in {len(dataset.classes)} classes, and the LeNet by hand takes 1x28x28 in "
+            f"{CLASSES}: choose another data set, or a network of gluonlab.run"
+        )

@@ -1,0 +1,142 @@
+"""Chromium without a window, and a drawn page in it; needs chromium and chromedriver, which pip cannot install."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+INSTALL = "apt-get install chromium chromium-driver"
+
+
+def find(*names):
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def missing():
+    """What is not here of what it takes, in a line; None if all is."""
+    chromium, driver = find("chromium", "chromium-browser", "google-chrome"), find("chromedriver")
+    lacking = [name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None]
+    return f"no {' and no '.join(lacking)} here: {INSTALL}" if lacking else None
+
+
+def wanted():
+    """Skips the module that calls it where there is no browser; not under GLUONLAB_BROWSER=required, where its tests fail."""
+    if missing() and os.environ.get("GLUONLAB_BROWSER") != "required":
+        pytest.skip(missing(), allow_module_level=True)
+
+
+def start():
+    """A WebDriver."""
+    if missing():
+        pytest.fail(missing())
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = find("chromium", "chromium-browser", "google-chrome")
+    for name in ("headless=new", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars", "force-prefers-reduced-motion"):
+        options.add_argument(f"--{name}")
+    options.add_argument("--window-size=1200,900")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # Chromium's own refuses to run for root
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(find("chromedriver")))  # with a path, selenium downloads no driver
+
+
+class Page:
+    """A page in the browser, as a person has it before them."""
+
+    def __init__(self, driver, path):
+        self.driver = driver
+        for kind in ("browser", "performance"):
+            driver.get_log(kind)  # of the page before
+        self.url = path.as_uri()
+        driver.get(self.url)
+
+    def find(self, id):
+        return self.driver.find_element("id", id)
+
+    def text(self, id):
+        return self.driver.execute_script("return document.getElementById(arguments[0]).innerText", id)
+
+    def press(self, key):
+        self.driver.switch_to.active_element.send_keys(key)
+
+    def choose(self, id, value):
+        from selenium.webdriver.support.ui import Select
+
+        Select(self.find(id)).select_by_visible_text(str(value))
+
+    def slide(self, step):
+        script = "const [s, to] = arguments; s.value = to; s.dispatchEvent(new Event('input', {bubbles: true}))"
+        self.driver.execute_script(script, self.find("slider"), step)
+
+    def state(self):
+        """``state[rank][chunk]``, as `check.states` has it."""
+        return as_state(self.driver.execute_script(f"{READ} return read();"))
+
+    def all_states(self, id):
+        """For each choice of a field the states from the first step to the last, with a click on the button for each."""
+        return [[as_state(text) for text in texts] for texts in self.driver.execute_script(f"{READ} {READ_ALL}", self.find(id))]
+
+    def arrows(self):
+        """The transfers of the step, by the columns and rows where arrows begin and end."""
+        heads, cells, lines = self.driver.execute_script(READ_ARROWS)
+        ranks = {round(x): int(rank) for x, _, rank, _ in cells}
+        chunks = {round(y): int(chunk) for _, y, _, chunk in cells}
+        assert {round(x): int(rank) for x, rank in heads} == ranks
+        found = []
+        for op, way in ((op, way) for op, path in lines for way in path.split("M")[1:]):
+            up, across, down = (part.split() for part in way.split("Q"))
+            xs = [float(up[0]), *map(float, across[2:4:2]), float(across[3].split("H")[1]), float(down[2])]
+            assert xs in (sorted(xs), sorted(xs)[::-1])  # straight there
+            found.append((ranks[round(xs[0])], ranks[round(xs[-1])], chunks[round(float(up[1].split("V")[0]) + 1)], op))
+        return found
+
+    def wait(self, condition, seconds=8):
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"not within {seconds} s; the page says {self.text('counter')!r}"
+            time.sleep(0.05)
+
+    def requests(self):
+        """All that the browser asked for, other than the page itself."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        sent = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+        entries = self.driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        return [url for url in sent + entries if url != self.url and not url.startswith("data:")]
+
+    def complaints(self):
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+
+READ = """const read = () => [...document.querySelectorAll('[data-contributions]')].map(
+    ({dataset: cell}) => `${cell.rank} ${cell.chunk} ${cell.contributions}`).join('\\n');"""
+READ_ALL = """const field = arguments[0], next = document.getElementById('next');
+    return [...field.options].map(({value}) => {
+        field.value = value;
+        field.dispatchEvent(new Event('change', {bubbles: true}));
+        const all = [read()];
+        while (!next.disabled) { next.click(); all.push(read()); }
+        return all;
+    });"""
+
+READ_ARROWS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
+    return [all('#stage text.middle', (text) => [text.x.baseVal[0].value, text.textContent]),
+            all('#stage rect', (cell) => [cell.x.baseVal.value + cell.width.baseVal.value / 2, cell.y.baseVal.value,
+                                          cell.parentNode.dataset.rank, cell.parentNode.dataset.chunk]),
+            all('.line[data-op]', (line) => [line.dataset.op, line.getAttribute('d')])];"""
+
+
+def as_state(text):
+    state = {}
+    for rank, chunk, contributions in map(str.split, text.splitlines()):
+        state.setdefault(int(rank), {})[int(chunk)] = tuple(map(int, contributions.split(",")))
+    return [[chunks[chunk] for chunk in sorted(chunks)] for _, chunks in sorted(state.items())]
+
+
+def has_no_network(page):
+    assert page.requests() == []
+    assert page.complaints() == []

@@ -1,0 +1,268 @@
+"""A schedule as text and as SVG: what is drawn is read back, and compared with the schedule and with check's states."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
+from gluonlab.collectives.check import states
+from gluonlab.collectives.render import as_svg, as_text
+from gluonlab.collectives.render.scene import buses, in_words, numbers
+from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.errors import ScheduleError
+
+SVG = "{http://www.w3.org/2000/svg}"
+NAMES = sorted(ALGORITHMS)
+# Rank 0 adds rank 1's contribution twice, and rank 2's never.
+WRONG = Schedule("wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
+few = settings(max_examples=50)
+every_algorithm = pytest.mark.parametrize("name", NAMES)
+schedules = st.builds(
+    lambda name, world_size: ALGORITHMS[name](world_size), st.sampled_from(NAMES), st.integers(min_value=1, max_value=9)
+)
+
+
+@st.composite
+def any_schedules(draw):
+    """Any transfers that keep the rules of a step, right or wrong."""
+    ranks, chunks = draw(st.integers(2, 6)), draw(st.integers(1, 3))
+    steps = []
+    for _ in range(draw(st.integers(0, 3))):
+        readers = draw(st.sets(st.integers(0, ranks - 1), min_size=1, max_size=ranks - 1))
+        writers = sorted(set(range(ranks)) - readers)
+        copied = {(dst, chunk) for dst in writers for chunk in range(chunks) if draw(st.booleans())}
+        chosen = draw(st.sets(st.tuples(*map(st.sampled_from, (sorted(readers), writers, range(chunks)))), min_size=1))
+        step, written = [], set()
+        for src, dst, chunk in sorted(chosen):
+            if (dst, chunk) not in copied or (dst, chunk) not in written:
+                step.append(Transfer(src, dst, chunk, "copy" if (dst, chunk) in copied else "add"))
+            written.add((dst, chunk))
+        steps.append(tuple(step))
+    return Schedule("any", "allreduce", ranks, chunks, (0,) * chunks, tuple(steps))
+
+
+def expanded(text):
+    """``0-2,5`` -> 0, 1, 2, 5"""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def in_order(transfers):
+    return sorted(map(tuple, transfers))
+
+
+# --- words
+
+
+def test_numbers_are_written_as_runs():
+    assert numbers([0]) == "0"
+    assert numbers([5, 0, 1, 2, 7, 8]) == "0-2,5,7-8"
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_runs_name_every_number_once(values):
+    assert list(expanded(numbers(values))) == sorted(values)
+
+
+def test_contributions_in_words():
+    assert in_words((0, 1, 0)) == "rank 1"
+    assert in_words((1, 1, 0, 2)) == "ranks 0, 1 and 3 (2 times)"
+    assert in_words((0, 0)) == "nothing"
+
+
+# --- text
+
+
+def parsed_text(text):
+    """The steps of a text: transfers, and the grid below as {chunk: cells}."""
+    for block in text.split("\n\nstep ")[1:]:
+        sent = re.findall(r"([\d,-]+) -> ([\d,-]+): chunks? ([\d,-]+) ([+=])", block)
+        transfers = [
+            (src, dst, chunk, {"+": "add", "=": "copy"}[sign])
+            for sources, targets, chunks, sign in sent
+            for src in expanded(sources)
+            for dst in expanded(targets)
+            for chunk in expanded(chunks)
+        ]
+        _, _, grid = block.partition("\nchunk ")
+        yield transfers, {int(row.split()[0]): row.split()[1:] for row in grid.splitlines()[1:]}
+
+
+@given(any_schedules() | schedules)
+@few
+def test_the_text_names_every_transfer_of_every_step(schedule):
+    told = [in_order(transfers) for transfers, _ in parsed_text(as_text(schedule, 200))]
+    assert told == [in_order(step) for step in schedule.steps]
+
+
+@every_algorithm
+def test_in_a_terminal_no_message_is_broken_over_two_lines(name):
+    for line in as_text(ALGORITHMS[name](8)).splitlines():
+        if "->" in line:
+            assert all(re.fullmatch(r"\S+ -> \S+: chunks? \S+ [+=]", message) for message in re.split(" {3,}", line))
+
+
+@every_algorithm
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_the_grid_names_the_ranks_whose_contributions_are_held(name, world_size):
+    schedule = ALGORITHMS[name](world_size)
+    for (_, grid), state in zip(parsed_text(as_text(schedule)), list(states(schedule))[1:]):
+        for chunk in range(schedule.chunks):
+            held = [
+                "".join(str(other) if count else "." for other, count in enumerate(state[rank][chunk]))
+                for rank in range(world_size)
+            ]
+            assert grid[chunk] == held
+
+
+def test_where_names_do_not_fit_the_grid_counts():
+    schedule = ALGORITHMS["ring"](12)
+    for (_, grid), state in zip(parsed_text(as_text(schedule)), list(states(schedule))[1:]):
+        assert grid == {chunk: [str(sum(state[rank][chunk])) for rank in range(12)] for chunk in range(12)}
+
+
+@pytest.mark.parametrize("world_size", [4, 8, 11])
+def test_the_grid_counts_only_where_names_do_not_fit(world_size):
+    width = len("chunk") + world_size * (1 + world_size)
+    assert "a cell names the ranks" in " ".join(as_text(ALGORITHMS["star"](world_size), width).split())
+    assert "a cell is the number of" in " ".join(as_text(ALGORITHMS["star"](world_size), width - 1).split())
+
+
+def test_where_nothing_fits_the_text_says_so_and_has_no_grid():
+    for schedule, width in ((ALGORITHMS["ring"](30), 80), (ALGORITHMS["tree"](2, chunks=33), 80), (ALGORITHMS["ring"](8), 20)):
+        text = as_text(schedule, width)
+        assert "Without grids" in " ".join(text.split())
+        assert "\nchunk " not in text
+
+
+@given(schedules | any_schedules(), st.integers(20, 130))
+@few
+@example(ALGORITHMS["sharded"](17), 20)
+@example(ALGORITHMS["hierarchical"](4, chunks=80), 25)
+def test_no_line_of_the_text_is_wider_than_asked(schedule, width):
+    text = as_text(schedule, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.isascii()
+    assert not re.search(r"[^\S\n]$", text, re.M)
+
+
+def test_a_contribution_that_is_added_twice_stands_out_in_the_text():
+    [_, (_, grid)] = parsed_text(as_text(WRONG))
+    assert grid == {0: ["0!.", ".1.", "..2"]}
+
+
+def test_one_rank_sends_nothing():
+    assert as_text(ALGORITHMS["ring"](1)).splitlines()[-3:] == ["Nothing is sent.", "chunk 0", "    0 0"]
+
+
+def test_a_width_that_holds_nothing_is_refused():
+    with pytest.raises(ScheduleError, match="19 columns: give it at least 20"):
+        as_text(ALGORITHMS["ring"](2), 19)
+
+
+# --- arrows
+
+
+@given(any_schedules() | schedules)
+@few
+def test_no_two_arrows_lie_on_each_other(schedule):
+    for step in schedule.steps:
+        taken = Counter()
+        for bus in buses(step):
+            ends = (bus.hub, *bus.others)
+            taken.update((bus.chunk, bus.lane, rank) for rank in range(min(ends), max(ends) + 1))
+        assert max(taken.values()) == 1
+
+
+def panels(svg):
+    return [
+        group for group in ElementTree.fromstring(svg).findall(f"{SVG}g") if group.find(f"{SVG}text[@class='panel']") is not None
+    ]
+
+
+def drawn_transfers(panel):
+    """Read from where arrows begin and end: columns by the ranks above them, rows by the chunks beside them."""
+    texts = [(text.text, float(text.get("x")), float(text.get("y")), text.get("class")) for text in panel.findall(f"{SVG}text")]
+    ranks = {x: int(text) for text, x, _, kind in texts if kind == "middle"}
+    chunks = {y: int(text.split()[1]) for text, _, y, _ in texts if text.startswith("chunk ")}
+    for line in panel.findall(f"{SVG}path"):
+        kind, *copy = line.get("class").split()
+        if kind == "line":
+            for way in line.get("d").split("M")[1:]:
+                [(x, y, turn, back, end)] = re.findall(r"^(\S+) (\S+?)V\S+ \S+ (\S+) \S+?H(\S+?)Q\S+ \S+ (\S+) ", way)
+                between = [float(part) for part in (x, turn, back, end)]
+                assert between in (sorted(between), sorted(between)[::-1])  # straight there
+                row = min(row for row in chunks if row > float(y))  # an arrow ends above its row
+                yield ranks[float(x)], ranks[float(end)], chunks[row], "copy" if copy else "add"
+
+
+@given(any_schedules() | schedules)
+@few
+def test_the_picture_has_a_panel_a_step_and_an_arrow_a_transfer(schedule):
+    start, *steps = panels(as_svg(schedule))
+    assert [in_order(drawn_transfers(panel)) for panel in steps] == [in_order(step) for step in schedule.steps]
+    assert list(drawn_transfers(start)) == []
+
+
+@given(any_schedules() | schedules)
+@few
+def test_the_picture_shows_what_every_rank_holds(schedule):
+    """In words, and by as many filled segments as contributions."""
+    kept = list(states(schedule))
+    for panel, before, state in zip(panels(as_svg(schedule)), [kept[0], *kept], kept):
+        cells = {cell.find(f"{SVG}title").text: cell for cell in panel.findall(f"{SVG}g")}
+        assert len(cells) == schedule.world_size * schedule.chunks
+        for rank, row in enumerate(state):
+            for chunk, held in enumerate(row):
+                cell = cells[f"rank {rank}, chunk {chunk}: {in_words(held)}"]
+                segments = {path.get("class"): path.get("d").count("M") for path in cell.findall(f"{SVG}path")}
+                new = [was == 0 and now == 1 for was, now in zip(before[rank][chunk], held)]
+                assert segments.get("new", 0) == sum(new)
+                assert segments.get("held", 0) == held.count(1) - sum(new)
+                assert segments.get("empty", 0) == held.count(0)
+                assert segments.get("often", 0) == sum(count > 1 for count in held)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "whole_at"),
+    [
+        (ALGORITHMS["ring"](4), lambda schedule, rank, chunk: True),
+        (HALVES["ring"][0](4), lambda schedule, rank, chunk: rank == schedule.owner[chunk]),
+        (HALVES["ring"][1](4), lambda schedule, rank, chunk: True),
+        (WRONG, lambda schedule, rank, chunk: False),
+    ],
+    ids=["allreduce", "reduce_scatter", "all_gather", "wrong"],
+)
+def test_what_is_whole_in_the_end_looks_so(schedule, whole_at):
+    for cell in panels(as_svg(schedule))[-1].findall(f"{SVG}g"):
+        rank, chunk = map(int, re.findall(r"\d+", cell.find(f"{SVG}title").text)[:2])
+        assert ("whole" in cell.find(f"{SVG}rect").get("class").split()) == whole_at(schedule, rank, chunk)
+
+
+def test_the_picture_stands_alone_and_tells_its_title():
+    schedule = ALGORITHMS["hierarchical"](8)
+    svg = as_svg(schedule)
+    root = ElementTree.fromstring(svg)
+    assert not re.search(r"href|url\(|@import|<script|<image", svg)
+    assert svg.count("http") == svg.count("http://www.w3.org/2000/svg") == 1
+    assert root.find(f"{SVG}title").text == "hierarchical: allreduce, 8 ranks, 4 chunks, 4 steps, 56 transfers"
+    assert "Sum within each group" in root.find(f"{SVG}desc").text
+    assert root.get("aria-labelledby").split() == [root.find(f"{SVG}title").get("id"), root.find(f"{SVG}desc").get("id")]
+
+
+def test_a_name_is_text_and_nothing_else():
+    name = '</svg><script>alert("1")</script> & more'
+    root = ElementTree.fromstring(as_svg(Schedule(name, "allreduce", 1, 1, (0,), ())))
+    assert root.find(f"{SVG}text").text == name
+    assert root.find(f"{SVG}title").text.startswith(name)
+
+
+@pytest.mark.parametrize(("name", "world_size", "chunks"), [("ring", 17, None), ("tree", 2, 65)])
+def test_what_is_too_large_to_draw_is_refused(name, world_size, chunks):
+    with pytest.raises(ScheduleError, match="too large to draw: choose up to 16 ranks and 64 chunks, or print it as text"):
+        as_svg(ALGORITHMS[name](world_size, chunks=chunks))
