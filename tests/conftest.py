@@ -54,3 +54,16 @@ def empty_cwd(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
+
+
+@pytest.fixture
+def ended(capsys):
+    """``ended(main, *arguments)`` does in this process what a command does: exit status, standard output, standard error."""
+
+    def end(main, *arguments):
+        with pytest.raises(SystemExit) as raised:
+            main(list(arguments))
+        said = capsys.readouterr()
+        return raised.value.code, said.out, said.err
+
+    return end

@@ -1,9 +1,11 @@
-"""Independent references: plain Gluon on one device, as a textbook writes it."""
+"""Independent references: plain Gluon, as a textbook writes it."""
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+
+from gluonlab.data.loader import shard
 
 
 def textbook_lenet(classes=10, pool="max"):
@@ -39,6 +41,17 @@ def train_on_one_device(net, batches, optimizer, **optimizer_params):
         total.backward()
         trainer.step(len(images))
     return values(net)
+
+
+def train_on_devices(net, trainer, ctxs, batches):
+    """Gluon's own recording with one shard per device; one step of ``trainer`` per batch (images, labels), as numpy arrays."""
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    for images, labels in batches:
+        xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+        with autograd.record():
+            losses = [loss(net(x), y) for x, y in zip(xs, ys)]
+        autograd.backward(losses)
+        trainer.step(len(images))
 
 
 def distance(a, b):

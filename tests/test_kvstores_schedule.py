@@ -3,13 +3,12 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import autograd, gluon, nd
+from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, values
+from reference import cpus, distance, random_batches, train_on_devices, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import shard
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
@@ -17,7 +16,6 @@ from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loop import train
 
-LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 STORES = [*ALGORITHMS, "sharded-optimizer"]
 OPTIMIZERS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}
 BATCHES = random_batches([7, 9, 8, 7, 3], shape=(1, 4, 4), classes=4)
@@ -36,17 +34,8 @@ def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     """The net and its trainer after one step per batch."""
     net = small_net(ctxs)
     trainer = trainer_class(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store)
-    steps(net, trainer, ctxs, batches)
+    train_on_devices(net, trainer, ctxs, batches)
     return net, trainer
-
-
-def steps(net, trainer, ctxs, batches):
-    for images, labels in batches:
-        xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
-        with autograd.record():
-            losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
-        autograd.backward(losses)
-        trainer.step(len(images))
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -108,7 +97,7 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimize
     resumed.load_parameters(params, ctx=ctxs)
     trainer = trainer_class(resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore())
     trainer.load_states(states)
-    steps(resumed, trainer, ctxs, BATCHES[3:])
+    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
 
 

@@ -19,15 +19,13 @@ pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarnin
 
 
 @pytest.fixture
-def run(capsys, empty_cwd):
-    """``run(*arguments)`` does what the command does in this process: exit status, standard output, standard error."""
+def run(ended, empty_cwd):
+    """``run(*arguments)``: python -m gluonlab.scratch, which writes nothing."""
 
     def run(*arguments):
-        with pytest.raises(SystemExit) as end:
-            main(list(arguments))
-        said = capsys.readouterr()
+        result = ended(main, *arguments)
         assert list(empty_cwd.iterdir()) == []
-        return end.value.code, said.out, said.err
+        return result
 
     return run
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet import autograd, gluon, nd
+from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, random_batches, values
+from reference import as_is, cpus, distance, random_batches, train_on_devices, values
 
 from gluonlab.data.loader import shard
 from gluonlab.errors import KVStoreError, RunError
@@ -31,12 +31,7 @@ def small_net(ctxs):
 
 
 def train(net, trainer, ctxs, batches):
-    for images, labels in batches:
-        xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
-        with autograd.record():
-            losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
-        autograd.backward(losses)
-        trainer.step(len(images))
+    train_on_devices(net, trainer, ctxs, batches)
     return values(net, ctxs[-1])
 
 
