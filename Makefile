@@ -26,6 +26,7 @@ lint: $(VENV)/.ready-lint
 bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench peers $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench host
+	$(VENV)/bin/python -m gluonlab.bench gradients
 
 clean:
 	rm -rf $(VENV) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -83,7 +83,7 @@ def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]
     name, *rest = list(args) or ["--help"]
     if name in ("-h", "--help"):
         print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
-        print("\n".join(f"  {name:<8}{summary}" for name, (summary, _) in commands.items()))
+        print("\n".join(f"  {name:<10}{summary}" for name, (summary, _) in commands.items()))
         print(f"\n{program} COMMAND --help tells more.")
     elif name in commands:
         commands[name][1](rest)

@@ -56,8 +56,11 @@ class Executor:
             self._queue(pieces, ranks)
         for rank in ranks:
             if rank.aliases:
-                self._before.append(Fence(rank.ctx, read=rank.arrays, written=rank.aliases))
-                self._after.append(Fence(rank.ctx, read=rank.aliases, written=rank.arrays))
+                # Both count as written: something that is only read does not wait for its other readers, which must be done
+                # before the first transfer writes, and, on other ranks, before what comes after the last.
+                fence = Fence(rank.ctx, read=[], written=[*rank.arrays, *rank.aliases])
+                self._before.append(fence)
+                self._after.append(fence)
 
     def run(self, priority: int = 0) -> None:
         """Queue all transfers; nothing waits for them. ``priority``: when workers may begin, as in ``kvstore.pushpull``."""

@@ -1,0 +1,75 @@
+"""Sizes as people write them: ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``. Does not import MXNet."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import List
+
+from gluonlab.config import whole
+from gluonlab.errors import ConfigError
+
+FACTOR = 4
+UNITS = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
+_FORMS = "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
+
+
+def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
+    """The sizes in bytes that ``text`` names, in ascending order, each once.
+
+    ====================  ===================================================================
+    what is given         the sizes
+    ====================  ===================================================================
+    ``46MB``              46,000,000 bytes; ``46MiB`` are 46 * 2**20, ``46`` and ``46B`` are 46
+    ``1KiB:64MiB``        from 1 KiB by factors of 4 to at most 64 MiB
+    ``1KiB:64MiB:2``      the same by factors of 2
+    ``1KiB:1MiB,46MB``    sizes and ranges together
+    ====================  ===================================================================
+
+    Upper and lower case are the same. Raises ConfigError for anything else, and for sizes below one byte.
+    """
+    given = f"{option} {text if text.strip() else repr(text)}"
+    return sorted({size for part in text.split(",") for size in _range(part, given)})
+
+
+def _range(part: str, given: str) -> List[int]:
+    begin_text, *rest = part.split(":")
+    if len(rest) > 2:
+        raise ConfigError(f"{given}: {_FORMS}")
+    begin = _size(begin_text, given)
+    if not rest:
+        return [begin]
+    end = _size(rest[0], given)
+    factor = whole(2)(f"{given}, factor", rest[1]) if len(rest) == 2 else FACTOR
+    if end < begin:
+        raise ConfigError(f"{given}: write the smaller size first, {rest[0].strip()}:{begin_text.strip()}")
+    sizes = []
+    while begin <= end:
+        sizes.append(begin)
+        begin *= factor
+    return sizes
+
+
+def _size(part: str, given: str) -> int:
+    match = _SIZE.fullmatch(part.lower())
+    if not match or match[2] not in UNITS:
+        raise ConfigError(f"{given}: {_FORMS}")
+    size = int(Fraction(match[1]) * UNITS[match[2]])
+    if size < 1:
+        raise ConfigError(f"{given}: there is nothing to sum in {part.strip()}, {_FORMS}")
+    return size
+
+
+def in_words(size_bytes: int) -> str:
+    """``64 MiB``, ``46 MB``: with the largest unit that leaves a whole number.
+
+    >>> in_words(46_000_000), in_words(2**26), in_words(1001)
+    ('46 MB', '64 MiB', '1001 B')
+    """
+    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
+        if size_bytes and size_bytes % UNITS[unit.lower()] == 0:
+            return f"{size_bytes // UNITS[unit.lower()]} {unit}"
+    return f"{size_bytes} B"
