@@ -66,7 +66,11 @@ def test_evaluation_counts_every_image_once(batch):
     random = np.random.RandomState(0)
     split = ArraySplit(random.randint(0, 256, (50, 1, 6, 6)).astype(np.uint8), random.randint(0, 10, 50).astype(np.int32))
     scores = net(to_float(nd, nd.array(split.images, dtype="uint8"))).asnumpy().astype("float64")
-    plan = type("Plan", (), {"optimizer": "sgd", "optimizer_params": {}, "kvstore": mx.kv.create("device"), "ctxs": ctxs})
+    plan = type(
+        "Plan",
+        (),
+        {"optimizer": "sgd", "optimizer_params": {}, "kvstore": mx.kv.create("device"), "ctxs": ctxs, "config": TrainConfig()},
+    )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)
     assert (found.images, found.correct) == (50, (scores.argmax(axis=1) == split.labels).sum())
