@@ -46,29 +46,24 @@ class Executor:
         _check_arrays(schedule, arrays)
         self.schedule = schedule
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
-        self._before: List[Fence] = []
         self._calls: List[Call] = []
         self._transfers = 0
-        self._after: List[Fence] = []
         ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
         parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
         for pieces in _rounds(parts, arrays[0]):
             self._queue(pieces, ranks)
-        for rank in ranks:
-            if rank.aliases:
-                # Both count as written: something that is only read does not wait for its other readers, which must be done
-                # before the first transfer writes, and, on other ranks, before what comes after the last.
-                fence = Fence(rank.ctx, read=[], written=[*rank.arrays, *rank.aliases])
-                self._before.append(fence)
-                self._after.append(fence)
+        self._before = [call for rank in ranks for call in rank.settle()]
+        self._fences = [fence for rank in ranks for fence in rank.fences()]
 
     def run(self, priority: int = 0) -> None:
         """Queue all transfers; nothing waits for them. ``priority``: when workers may begin, as in ``kvstore.pushpull``."""
-        for fence in self._before:
+        for settle in self._before:
+            settle()
+        for fence in self._fences:
             fence(priority)
         for call in self._calls:
             call()
-        for fence in self._after:
+        for fence in self._fences:
             fence(priority)
         self.transfers_run += self._transfers
 
@@ -113,17 +108,37 @@ class _Rank:
     """The arrays of one rank, and the cells made of them."""
 
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
-        self.arrays = list(arrays)
         self.ctx = arrays[0].context
-        self.aliases: List[nd.NDArray] = []
-        self._flat = [array.reshape((-1,)) if array.size else array for array in arrays]
+        # mx.np arrays are taken as nd arrays: a reshaped mx.np array is a copy
+        self._flat = [array.as_nd_ndarray().reshape((-1,)) if array.size else array for array in arrays]
+        for call in self.settle():
+            call()
         self._cells: Dict[Part, _Cell] = {}
+
+    def settle(self) -> Iterator[Call]:
+        """Have every array laid out plainly: oneDNN leaves some in blocks of its own order, which the aliases cannot know.
+
+        Writing to one element, what it was, makes MXNet put the whole array back in order.
+        """
+        for array in self._flat:
+            if array.size and not _is_gpu(array):
+                one = array[0:1]
+                yield _call("_mul_scalar", [one], one, Attributes({"scalar": 1.0}))
+
+    def fences(self) -> Iterator[Fence]:
+        """One for each array, as two may be parts of a third one, and the engine waits for ever for a variable given twice.
+
+        All count as written: what is only read does not wait for its other readers. They must be done before the first transfer
+        writes, and those on other ranks before what comes after the last.
+        """
+        for place, array in enumerate(self._flat):
+            aliases = [cell.alias for part, cell in self._cells.items() if part.array == place]
+            if aliases:
+                yield Fence(self.ctx, read=[], written=[array, *aliases])
 
     def cell(self, part: Part) -> _Cell:
         if part not in self._cells:
-            cell = _Cell(self._flat[part.array][part.begin : part.end])
-            self.aliases.append(cell.alias)
-            self._cells[part] = cell
+            self._cells[part] = _Cell(self._flat[part.array][part.begin : part.end])
         return self._cells[part]
 
 
@@ -142,11 +157,11 @@ class _Cell:
     def add(self, others: Sequence[_Cell]) -> Iterator[Call]:
         """Add the other ranks' pieces to this one, in their order, on this rank's device."""
         if not _is_gpu(self.view):
-            yield _sum([self.view, *[other.alias for other in others]], self.alias)
+            yield from _sum([self.view, *[other.alias for other in others]], self.alias)
             return
         for turn, other in enumerate(others):  # a kernel reads its own device's memory only
             yield _call("_copyto", [other.alias], self._stage(turn))
-        yield _sum([self.alias, *[self._stage(turn) for turn in range(len(others))]], self.alias)
+        yield from _sum([self.alias, *[self._stage(turn) for turn in range(len(others))]], self.alias)
 
     def copy(self, other: _Cell) -> Iterator[Call]:
         """Copy the other rank's piece over this one."""
@@ -165,11 +180,17 @@ def _call(operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attri
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
-def _sum(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Call:
-    """The first plus the second, plus the third, and so on."""
-    if len(inputs) == 2:  # quicker than add_n
-        return _call("elemwise_add", inputs, output)
-    return _call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
+def _sum(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[Call]:
+    """The first, which is the same memory as ``output``, plus the second, plus the third, and so on."""
+    first, second, *rest = inputs
+    if 1 <= len(rest) <= 2:  # add_n adds three or four from the right: a + (b + (c + d))
+        yield _call("elemwise_add", [first, second], output)
+        for other in rest:
+            yield _call("elemwise_add", [first, other], output)
+    elif rest:
+        yield _call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
+    else:
+        yield _call("elemwise_add", [first, second], output)
 
 
 def _is_gpu(array: nd.NDArray) -> bool:
