@@ -14,7 +14,8 @@ from reference import as_is, cpus, distance, random_batches, train_on_devices, v
 from gluonlab.data.loader import shard
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.training.buckets import ALIGNMENT_BYTES, ELEMENT_WISE, BucketedTrainer, group
+from gluonlab.training.bucket import ALIGNMENT_BYTES, group
+from gluonlab.training.buckets import ELEMENT_WISE, BucketedTrainer
 from gluonlab.training.plan import DRIFTING, NOT_OFFERED
 from gluonlab.training.step import DataParallelStep
 

@@ -2,85 +2,22 @@
 
 gluon.Trainer makes one kvstore call and one optimizer call per parameter, each of which costs more than the transfer of a
 small gradient. Here the parameters of a bucket lie side by side in one buffer per device, so one call serves them all; each
-parameter's own array becomes a view into the buffer, and everything else in Gluon goes on working with it.
+parameter's own array becomes a view into the buffer, with which Gluon goes on working (`gluonlab.training.bucket`).
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
-from mxnet import autograd, gluon, nd
+from mxnet import gluon
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
 from gluonlab.training import sgd
+from gluonlab.training.bucket import Bucket, group
 
 BUCKET_BYTES = 4 * 2**20
-ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
-
-
-class Bucket:
-    """Some parameters of equal type and multipliers, side by side: per device one buffer of weights and one of gradients."""
-
-    def __init__(self, params: Sequence[Parameter]) -> None:
-        self.params = list(params)
-        self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult  # what an Optimizer asks of a parameter
-        self.ctxs = params[0].list_ctx()
-        self.dtype = params[0].dtype
-        self.begins, size = _layout(params)
-        self.weights = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in self.ctxs]
-        self.grads = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in self.ctxs]
-        self._lists: List[List[nd.NDArray]] = []  # the lists of views that the parameters were given
-        for param, begin in zip(self.params, self.begins):
-            self._adopt(param, begin)
-
-    def _adopt(self, param: Parameter, begin: int) -> None:
-        """Copy the parameter's values into the buffers and make its arrays views of them."""
-        part = slice(begin, begin + math.prod(param.shape))
-        data = [buffer[part].reshape(param.shape) for buffer in self.weights]
-        grad = [buffer[part].reshape(param.shape) for buffer in self.grads]
-        for view, old in zip(data, param.list_data()):
-            old.copyto(view)
-        for view, old in zip(grad, param.list_grad()):
-            old.copyto(view)
-        param._data, param._grad = data, grad  # what gluon.Parameter 1.9.1 keeps, one array per device
-        self._lists.append(data)
-        autograd.mark_variables(data, grad, param.grad_req)
-
-    def intact(self) -> bool:
-        """Whether the parameters still lie here: initialize(force_reinit=True) and cast() give them other arrays."""
-        return all(param._data is views for param, views in zip(self.params, self._lists))
-
-
-def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
-    """Where each parameter begins in a bucket's buffer, and the buffer's length, in elements."""
-    step = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
-    begins, end = [], 0
-    for param in params:
-        begins.append(end)
-        end += math.ceil(math.prod(param.shape) / step) * step
-    return begins, end
-
-
-def _bytes_per_element(param: Parameter) -> int:
-    return int(nd.zeros((1,), dtype=param.dtype).asnumpy().itemsize)
-
-
-def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter]]:
-    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or one parameter)."""
-    groups: Dict[Any, List[List[Parameter]]] = {}
-    room: Dict[Any, int] = {}
-    for param in params:
-        kind = (param.dtype, param.lr_mult, param.wd_mult, param.grad_req)
-        size = math.prod(param.shape) * _bytes_per_element(param)
-        if kind not in groups or room[kind] < size:
-            groups.setdefault(kind, []).append([])
-            room[kind] = bucket_bytes
-        groups[kind][-1].append(param)
-        room[kind] -= size
-    return [bucket for buckets in groups.values() for bucket in buckets]
 
 
 class BucketedTrainer(gluon.Trainer):
@@ -90,7 +27,11 @@ class BucketedTrainer(gluon.Trainer):
     "sharded-optimizer", on the store). Buckets hold at most ``bucket_bytes``. The first one holds the last layers, whose gradients
     backward finishes first, so it can travel while backward goes on; a store that spreads its keys has something to spread.
     An optimizer that is not in ELEMENT_WISE updates parameter by parameter; its gradients still travel in buckets.
-    Parameters live in the buckets from the first step on: load_parameters and set_data write into them.
+
+    Parameters move into the buckets at once, or, when a shape is still unknown, in the first step; load_parameters and set_data
+    then write into the buckets. What had compiled the network with ``hybridize(static_alloc=True, static_shape=True)`` and run it
+    before that keeps writing gradients to where they were: this is noticed in the next step, and raises RunError. So does a
+    parameter that gets other arrays or multipliers after the first update.
 
     Raises KVStoreError for parameters with sparse gradients.
     """
@@ -111,23 +52,34 @@ class BucketedTrainer(gluon.Trainer):
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
         self._sgd: "List[sgd.BucketSGD] | None" = None
+        self._looks_left = 0
+        if all(param._data is not None for param in self._params):
+            self.prepare()
 
     def prepare(self) -> None:
         """Make the buckets now, rather than in the first step. Every parameter must have its shape."""
         if not self._kv_initialized:
             self._init_kvstore()
-        if not self.buckets:
+        if self._params_to_init:
             self._init_params()
 
     def _init_params(self) -> None:
-        trainable = [param for param in self._params if param.grad_req != "null"]
-        self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
-        if self._by_bucket:  # one key, and so one state, per bucket
-            self._optimizer.param_dict = dict(enumerate(self.buckets))
+        """Called before the first step, and by ``Parameter.set_data`` under a store that updates: the buckets stay, then."""
+        if not self.buckets:
+            self._make_buckets()
         if self._sums:
             for key, bucket in enumerate(self.buckets):
                 self._kvstore.broadcast(key, bucket.weights[0], bucket.weights)
         self._params_to_init: List[Parameter] = []
+
+    def _make_buckets(self) -> None:
+        self.buckets = [Bucket(params) for params in group(self._trainable()[::-1], self.bucket_bytes)]
+        self._looks_left = 2
+        if self._by_bucket:  # one key, and so one state, per bucket
+            self._optimizer.param_dict = dict(enumerate(self.buckets))
+
+    def _trainable(self) -> List[Parameter]:
+        return [param for param in self._params if param.grad_req != "null"]
 
     @property
     def _sums(self) -> bool:
@@ -153,14 +105,38 @@ class BucketedTrainer(gluon.Trainer):
         return type(self._optimizer) in ELEMENT_WISE
 
     def _allreduce_grads(self) -> None:
-        if not all(bucket.intact() for bucket in self.buckets):
-            raise RunError("parameters were initialised or cast after the first step: make a new BucketedTrainer for them")
+        self._check_parameters()
         if self._sums:
             for key, bucket in enumerate(self.buckets):
                 if self._update_on_kvstore:
                     self._kvstore.pushpull(key, bucket.grads, out=bucket.weights, priority=-key)
                 else:
                     self._kvstore.pushpull(key, bucket.grads, priority=-key)
+
+    def _check_parameters(self) -> None:
+        """Raise RunError when the gradients are not in the buckets, or the parameters should not share them any more."""
+        in_buckets = sum(len(bucket.params) for bucket in self.buckets)
+        if len(self._trainable()) != in_buckets or not all(bucket.intact() for bucket in self.buckets):
+            raise RunError(
+                "parameters were initialised, cast or given another grad_req, lr_mult or wd_mult after they moved into buckets: "
+                "make a new BucketedTrainer, with a new kvstore, for them"
+            )
+        if self._looks_left:
+            self._look_for_strays()
+
+    def _look_for_strays(self) -> None:
+        """In the first two steps: what is compiled before the parameters move may write gradients to where they were."""
+        if any(bucket.has_strays() for bucket in self.buckets):
+            for bucket in self.buckets:
+                bucket.collect_grads()
+            raise RunError(
+                "the network still writes gradients to where they were before they moved into buckets, because it was compiled "
+                "with static_shape before: call net.hybridize(...) again, or prepare() before the network is first run"
+            )
+        self._looks_left -= 1  # the first may come before any backward, the second does not
+        if not self._looks_left:
+            for bucket in self.buckets:
+                bucket.former_grads.clear()
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore:

@@ -1,0 +1,111 @@
+"""A bucket: parameters side by side in one buffer per device, so that one call moves or updates them all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+from mxnet import autograd, nd
+from mxnet.gluon import Parameter
+
+ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
+CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
+
+
+class Bucket:
+    """Some parameters of equal type and multipliers: per device one array of weights and one of gradients.
+
+    Several parameters lie side by side, each of them aligned, and their own arrays become views. One parameter keeps its arrays.
+    """
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self.params = list(params)
+        self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult  # what an Optimizer asks of a parameter
+        self.dtype = params[0].dtype
+        self.begins, size = _layout(params)
+        self.former_grads: List[nd.NDArray] = []  # where gradients were before they moved here
+        if len(params) == 1:
+            self.weights, self.grads = list(params[0].list_data()), list(params[0].list_grad())
+        else:
+            ctxs = params[0].list_ctx()
+            self.weights = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
+            self.grads = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
+            for param, begin in zip(self.params, self.begins):
+                self._adopt(param, begin)
+        self._arrays = [(param._data, param._grad) for param in self.params]
+        self.collect_grads()
+
+    def _adopt(self, param: Parameter, begin: int) -> None:
+        """Copy the parameter's values into the buffers and make its arrays views of them."""
+        part = slice(begin, begin + math.prod(param.shape))
+        data = [buffer[part].reshape(param.shape) for buffer in self.weights]
+        grad = [buffer[part].reshape(param.shape) for buffer in self.grads]
+        for view, old in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
+            old.copyto(view)
+        self.former_grads += param.list_grad()
+        param._data, param._grad = data, grad  # what gluon.Parameter 1.9.1 keeps, one array per device
+
+    def collect_grads(self) -> None:
+        """Have backward write its gradients here, and nothing where it wrote them before."""
+        for param in self.params:
+            autograd.mark_variables(param._data, param._grad, param.grad_req)
+        for grad in self.former_grads:
+            grad[:] = 0
+
+    def has_strays(self) -> bool:
+        """Whether something has written gradients to where they were before, since `collect_grads`. Waits for them."""
+        return any(float(grad.abs().sum().asscalar()) != 0 for grad in self.former_grads)
+
+    def intact(self) -> bool:
+        """Whether the parameters still lie here, and still belong together.
+
+        ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` give them other arrays; multipliers may change, too.
+        """
+        return all(
+            param._data is data and param._grad is grad and (param.lr_mult, param.wd_mult) == (self.lr_mult, self.wd_mult)
+            for param, (data, grad) in zip(self.params, self._arrays)
+        )
+
+
+def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter]]:
+    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or one parameter)."""
+    buckets: List[List[Parameter]] = []
+    open_buckets: Dict[Any, List[Parameter]] = {}
+    room: Dict[Any, int] = {}
+    for param in params:
+        if _may_be_rearranged(param):
+            buckets.append([param])
+            continue
+        kind = (param.dtype, param.lr_mult, param.wd_mult, param.grad_req)
+        size = math.prod(param.shape) * _bytes_per_element(param)
+        if kind not in open_buckets or room[kind] < size:
+            open_buckets[kind], room[kind] = [], bucket_bytes
+            buckets.append(open_buckets[kind])
+        open_buckets[kind].append(param)
+        room[kind] -= size
+    return buckets
+
+
+def _may_be_rearranged(param: Parameter) -> bool:
+    """Whether nothing else may share this parameter's memory, nor may it be a view of any.
+
+    When a convolution predicts on the CPU, oneDNN leaves its weight behind in blocks of channels, where these divide evenly. MXNet
+    keeps account of that for a whole piece of memory, and rearranges it from its beginning, whatever lies there.
+    """
+    if len(param.shape) < 3 or any(ctx.device_type == "gpu" for ctx in param.list_ctx()):
+        return False
+    return any(channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2])
+
+
+def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
+    """Where each parameter begins in a bucket's buffer, and the buffer's length, in elements."""
+    step = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
+    begins, end = [], 0
+    for param in params:
+        begins.append(math.ceil(end / step) * step)
+        end = begins[-1] + math.prod(param.shape)
+    return begins, end
+
+
+def _bytes_per_element(param: Parameter) -> int:
+    return int(nd.zeros((1,), dtype=param.dtype).asnumpy().itemsize)
