@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from schedule_reference import is_right
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.check import check
+from gluonlab.collectives.check import check, states
 from gluonlab.collectives.schedule import Schedule, Transfer, then
 from gluonlab.collectives.trees import balanced_tree, mirrored_trees
 from gluonlab.errors import ScheduleError
@@ -279,3 +279,12 @@ def test_a_transfer_reads_as_a_sentence():
 def test_owned_lists_the_chunks_of_a_rank():
     schedule = Schedule("by hand", "allreduce", 2, 3, (1, 0, 1), ())
     assert (schedule.owned(0), schedule.owned(1)) == ([1], [0, 2])
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("world_size", range(1, 18))
+def test_nobody_has_a_sum_before_its_owner(name, world_size):
+    schedule = ALGORITHMS[name](world_size)
+    for chunk, owner in enumerate(schedule.owner):
+        complete = [{rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size} for state in states(schedule)]
+        assert owner in next(filter(None, complete))

@@ -271,7 +271,9 @@ def test_an_all_gather_owes_the_owners_chunk_to_everybody():
     error = verdict(schedule_of(3, step, [(0, 2, 0, "add")], collective="all_gather", owner=(1,)))
     assert (error.step, error.transfer) == (1, 0)
     assert "rank 2 ends with another chunk 0 than its owner, rank 1, began with" in str(error)
-    assert verdict(schedule_of(3, step, collective="all_gather", owner=(2,))) is not None
+    error = verdict(schedule_of(3, step, collective="all_gather", owner=(2,)))
+    assert (error.step, error.transfer) == (0, 0)
+    assert "rank 0 ends with another chunk 0 than its owner, rank 2, began with" in str(error)
 
 
 def test_the_references_draws_tell_sum_trees_apart():

@@ -172,6 +172,20 @@ def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(mistake):
     assert all((rank[0].asnumpy() == 1).all() for rank in arrays)
 
 
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([nd.ones((2,), ctx=mx.cpu(0)), nd.ones((2,), ctx=mx.cpu(1))], r"\[\[a\], \[b\]\], not \[a, b\]"),
+        ([[nd.ones((2,), ctx=mx.cpu(rank), dtype="bool")] for rank in range(2)], "type bool, which has no sum"),
+        ([[nd.ones((2,), ctx=mx.cpu(0))], [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))]], "lie on cpu, cpu_shared"),
+        ([[], []], "no arrays to work on"),
+    ],
+)
+def test_what_is_no_list_of_numbers_per_device_is_refused(arrays, message):
+    with pytest.raises(ScheduleError, match=message):
+        Executor(make_schedule("ring", 2), arrays)
+
+
 def test_sparse_arrays_are_refused():
     arrays = [[nd.sparse.zeros("row_sparse", (4, 2), ctx=ctx)] for ctx in ctx_lists[2]]
     with pytest.raises(ScheduleError, match="sparse"):

@@ -3,39 +3,22 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from mxnet import gluon, nd
+from kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
+from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, train_on_devices, values
+from reference import as_is, cpus, distance, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config import TrainConfig
-from gluonlab.errors import KVStoreError
+from gluonlab.data.loader import shard
+from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
-from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loop import train
+from gluonlab.training.step import DataParallelStep
 
-STORES = [*ALGORITHMS, "sharded-optimizer"]
-OPTIMIZERS = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}
-BATCHES = random_batches([7, 9, 8, 7, 3], shape=(1, 4, 4), classes=4)
-
-
-def small_net(ctxs):
-    mx.random.seed(3)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(7, activation="tanh"), nn.Dense(4))
-    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
-    net(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
-    return net
-
-
-def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
-    """The net and its trainer after one step per batch."""
-    net = small_net(ctxs)
-    trainer = trainer_class(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store)
-    train_on_devices(net, trainer, ctxs, batches)
-    return net, trainer
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -62,51 +45,38 @@ def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
     assert (arrays[3].asnumpy() == 16).all()
 
 
-def test_the_sharded_optimizer_runs_its_two_halves():
-    store = make_kvstore("sharded-optimizer")
-    trained(gluon.Trainer, store, "sgd", cpus(3))
-    parameters = 4
-    assert store.transfers_run == parameters * len(BATCHES) * make_schedule("sharded", 3).transfers
-
-
-@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
-@pytest.mark.parametrize("devices", [2, 3, 4])
-def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimizer, copies, devices):
-    ctxs, store = cpus(devices), make_kvstore("sharded-optimizer")
-    _, trainer = trained(BucketedTrainer, store, optimizer, ctxs)
-    kept = dict.fromkeys(ctxs, 0)
-    for update in store._updates.values():
-        for owned in update.shards:
-            for array in owned.arrays():
-                kept[array.context] += array.size
-    whole = copies * sum(bucket.weights[0].size for bucket in trainer.buckets)
-    assert sum(kept.values()) == whole
-    assert max(kept.values()) - whole / devices < copies * len(trainer.buckets)
-    assert all(not updater.states for updater in trainer._updaters)  # and nothing beside it
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimizer, trainer_class, tmp_path):
-    ctxs, states, params = cpus(2), str(tmp_path / "states"), str(tmp_path / "params")
-    expected, _ = trained(trainer_class, ShardedKVStore(), optimizer, ctxs)
-    net, trainer = trained(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
-    trainer.save_states(states)
-    net.save_parameters(params)
-    resumed = small_net(ctxs)
-    resumed.load_parameters(params, ctx=ctxs)
-    trainer = trainer_class(resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore())
-    trainer.load_states(states)
-    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
+def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
+    """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""
+    ctxs, results = cpus(3), []
+    for name in ("device", *STORES):
+        net = small_net(ctxs)
+        net.collect_params().setattr("grad_req", "add")
+        update = {} if trainer_class is BucketedTrainer or name == "sharded-optimizer" else {"update_on_kvstore": False}
+        trainer = trainer_class(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=make_kvstore(name), **update)
+        for images, labels in BATCHES:
+            for _ in range(2):
+                xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+                with autograd.record():
+                    losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
+                autograd.backward(losses)
+            trainer.step(len(images))
+            net.collect_params().zero_grad()
+        results.append(values(net))
+    assert all(distance(result, results[0]) < 1e-5 for result in results[1:])
 
 
-def test_states_of_another_number_of_devices_are_refused(tmp_path):
-    states = str(tmp_path / "states")
-    trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))[1].save_states(states)
-    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(3))
-    with pytest.raises(KVStoreError, match="does not fit key 0 on 3 devices"):
-        trainer.load_states(states)
+@pytest.mark.parametrize("name", STORES)
+def test_a_device_without_a_shard_adds_nothing(name):
+    """Batches of two on three devices; the third keeps no gradient of an earlier batch."""
+    ctxs, results = cpus(3), []
+    for store in ("device", name):
+        net = small_net(ctxs)
+        step = DataParallelStep(net, LOSS, BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store)), ctxs, as_is)
+        for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
+            step(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs))
+        results.append(values(net, ctxs[2]))
+    assert distance(results[1], results[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -159,10 +129,30 @@ def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
     assert all((array.asnumpy() == array.asnumpy().flat[0]).all() for array in arrays)
 
 
-def test_optimizers_that_look_at_whole_parameters_are_refused():
-    with pytest.raises(KVStoreError, match=r"LAMB does not allow: choose one of AdaDelta, .*, or another kvstore"):
-        trained_with = small_net(cpus(2))
-        BucketedTrainer(trained_with.collect_params(), "lamb", kvstore=make_kvstore("sharded-optimizer")).prepare()
+@pytest.mark.parametrize(
+    ("outs", "message"),
+    [
+        ([nd.zeros((3,), ctx=mx.cpu(0))], "2 arrays and 1 outputs"),
+        ([nd.zeros((4,), ctx=ctx) for ctx in cpus(2)], r"float32\[3\] on cpu\(0\) cannot be left in float32\[4\] on cpu\(0\)"),
+        ([nd.zeros((3,), ctx=ctx) for ctx in cpus(2)[::-1]], r"on cpu\(0\) cannot be left in float32\[3\] on cpu\(1\)"),
+        ([nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in cpus(2)], r"cannot be left in int32\[3\]"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ring", "sharded-optimizer"])
+def test_outputs_that_do_not_fit_are_refused_and_left_alone(outs, message, name):
+    store = make_kvstore(name)
+    if name == "sharded-optimizer":
+        store.set_optimizer(mx.optimizer.SGD())
+    with pytest.raises(KVStoreError, match=message):
+        store.pushpull("weight", [nd.ones((3,), ctx=ctx) for ctx in cpus(2)], out=outs)
+    assert all((out.asnumpy() == 0).all() for out in outs)
+
+
+def test_a_store_of_an_unknown_algorithm_or_order_is_refused_when_it_is_made():
+    with pytest.raises(ScheduleError, match="did you mean 'ring'"):
+        ScheduleKVStore("rign")
+    with pytest.raises(ScheduleError, match="names each of 0 to 1 once"):
+        ScheduleKVStore("ring", order=(0, 0))
 
 
 def test_gradient_compression_and_sparse_gradients_are_refused():

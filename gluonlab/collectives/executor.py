@@ -16,7 +16,7 @@ from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import nd
+from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.partition import Part, partition, split_evenly
@@ -26,7 +26,7 @@ from gluonlab.invoke import NO_ATTRIBUTES, Attributes, Fence, OperatorCall
 
 # 1 MiB is a core's second-level cache on many CPUs. Of 128 KiB to 4 MiB, this was the fastest here, and 512 KiB about as fast.
 PIECE_BYTES = 2**20
-MOST_EXECUTORS = 1024
+MOST_EXECUTORS = 256  # more than the parameters of a ResNet-50
 
 
 Call = Callable[[], None]
@@ -39,33 +39,41 @@ class Executor:
     cut by elements, or hold ``whole`` arrays (`gluonlab.collectives.partition`). Sums are made in the arrays' own type.
     Raises ScheduleError, and leaves the arrays as they are, when they do not fit the schedule or each other.
 
-    Making one costs about 50 microseconds a piece and waits for the arrays; make it once and run it often.
+    Making one costs about 50 microseconds a piece and waits for the arrays; make it once and run it often, from one thread. Nothing
+    is recorded for autograd. On GPUs every transfer that adds has memory of its own for what arrives, as large as the piece.
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
         _check_arrays(schedule, arrays)
         self.schedule = schedule
+        self._arrays = [list(rank_arrays) for rank_arrays in arrays]  # `make_allreduce` knows an executor by its arrays' ids
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
         self._calls: List[Call] = []
         self._transfers = 0
-        ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
-        parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
-        for pieces in _rounds(parts, arrays[0]):
-            self._queue(pieces, ranks)
-        self._before = [call for rank in ranks for call in rank.settle()]
-        self._fences = [fence for rank in ranks for fence in rank.fences()]
+        with autograd.pause():
+            ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
+            parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
+            for pieces in _rounds(parts, arrays[0]):
+                self._queue(pieces, ranks)
+            self._settling = [call for rank in ranks for call in rank.settle()]
+            self._fences = [fence for rank in ranks for fence in rank.fences()]
 
     def run(self, priority: int = 0) -> None:
         """Queue all transfers; nothing waits for them. ``priority``: when workers may begin, as in ``kvstore.pushpull``."""
-        for settle in self._before:
-            settle()
-        for fence in self._fences:
-            fence(priority)
-        for call in self._calls:
-            call()
-        for fence in self._fences:
-            fence(priority)
+        with autograd.pause():
+            self.settle()
+            for fence in self._fences:
+                fence(priority)
+            for call in self._calls:
+                call()
+            for fence in self._fences:
+                fence(priority)
         self.transfers_run += self._transfers
+
+    def settle(self) -> None:
+        """Have the arrays laid out plainly, as `run` does first: oneDNN leaves some in an order that slices of them do not know."""
+        for call in self._settling:
+            call()
 
     def _queue(self, pieces: Dict[int, Part], ranks: Sequence[_Rank]) -> None:
         """The calls that take the piece of each chunk through all steps."""
@@ -87,19 +95,20 @@ def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole:
 def make_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[List[nd.NDArray]], None]:
     """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of this name.
 
-    It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists again. So give it the same objects
-    every time: ``param.grad`` is a new one each time it is asked for, ``param.list_grad()`` of a gluon.Parameter is not.
+    It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists again, which it keeps in memory. So
+    give it the same objects every time: an NDArray's ``grad`` is a new one each time it is asked for, ``list_grad()`` of a
+    gluon.Parameter is not.
     """
     schedule = make_schedule(name, len(ctxs))
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:
         key = tuple(id(array) for array in data)  # an executor keeps its arrays alive, so an id stays theirs
-        if key not in executors:
-            if len(executors) >= MOST_EXECUTORS:
-                del executors[next(iter(executors))]
-            executors[key] = Executor(schedule, [[array] for array in data])
-        executors[key].run()
+        executor = executors.pop(key, None) or Executor(schedule, [[array] for array in data])
+        executors[key] = executor  # the last one used is the last
+        if len(executors) > MOST_EXECUTORS:
+            del executors[next(iter(executors))]
+        executor.run()
 
     return run
 
@@ -223,6 +232,8 @@ def _pieces(part: Part, array: nd.NDArray) -> List[Part]:
 def _check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
     if len(arrays) != schedule.world_size:
         raise ScheduleError(f"{schedule.name} is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}")
+    if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
+        raise ScheduleError(f"{schedule.name}: each rank has a list of arrays: [[a], [b]], not [a, b]")
     if not arrays[0]:
         raise ScheduleError(f"{schedule.name}: there are no arrays to work on")
     ctxs = [array.context for rank_arrays in arrays for array in rank_arrays[:1]]
@@ -237,10 +248,15 @@ def _check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) ->
             raise ScheduleError(
                 f"{schedule.name}: rank {rank} has sparse arrays: dense ones can be summed, array.tostype('default')"
             )
+    kinds = {ctx.device_type for ctx in ctxs}
+    if not kinds <= {"cpu", "gpu"}:
+        raise ScheduleError(f"{schedule.name}: the arrays lie on {', '.join(sorted(kinds))}: use devices cpu(i) or gpu(i)")
+    if any(name == "bool" for _, name in first):
+        raise ScheduleError(f"{schedule.name}: the arrays are of type bool, which has no sum: use array.astype('int32')")
     if len(set(ctxs)) < len(ctxs):
         names = ", ".join(str(ctx) for ctx in ctxs)
         raise ScheduleError(f"{schedule.name}: the ranks lie on {names}: each rank needs a device of its own")
-    if len({ctx.device_type for ctx in ctxs}) > 1:
+    if len(kinds) > 1:
         raise ScheduleError(f"{schedule.name}: CPU devices and GPUs together: use devices of one kind")
 
 

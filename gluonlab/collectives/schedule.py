@@ -50,7 +50,8 @@ class Schedule:
     go either additions, made in the order of the step's list, or one copy. What one rank sends another in a step is one message.
     Steps are not barriers: a transfer needs only the chunks that it reads and writes.
 
-    ``owner[chunk]``: the rank that holds the whole sum in between.
+    ``owner[chunk]``: the rank that holds the whole sum in between. Of an allreduce it is a note for those who draw and explain it,
+    and no part of the promise.
     """
 
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence
 
+import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStoreBase
 
@@ -17,11 +18,15 @@ class ScheduleKVStore(KVStoreBase):
     """Sums over the devices of the arrays that it is given, by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
     ``order``: which device plays which rank, such as a topology's ring; see `Schedule.placed`. The executor of a key is made when
-    the key is first used, and again when it comes with other arrays.
+    the key is first used, and again when it comes with other arrays. ``priority`` is that of the first and the last thing that is
+    queued for a key; transfers are made as soon as their chunks are ready. Use a store from one thread.
+
+    Raises ScheduleError for an unknown name, and for an order that does not name every device once.
     """
 
     def __init__(self, name: str, order: Optional[Sequence[int]] = None) -> None:
         self._name, self._order = name, order
+        self.schedule(1 if order is None else len(order))
         self._executors: Dict[Any, "_Kept"] = {}
         self._retired = 0  # transfers of executors that were replaced
 
@@ -56,13 +61,15 @@ class ScheduleKVStore(KVStoreBase):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Leave the sum of ``value``, one array per device, in each of them, or in ``out``; with the same bits in all.
 
-        ``key`` may be a list, of values and outs then. Raises KVStoreError when the arrays cannot be summed.
+        ``key`` may be a list, of values and outs then. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
         for one, values, outs in _by_key(key, value, value if out is None else out):
+            self._check_alike(one, values, outs)
+            executor = self._executor(one, outs)
             for source, target in zip(values, outs):
                 if source is not target:
                     source.copyto(target)
-            self._executor(one, outs).run(priority)
+            executor.run(priority)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
         """Raises KVStoreError: schedules move gradients as they are."""
@@ -72,6 +79,16 @@ class ScheduleKVStore(KVStoreBase):
         """What the store runs for so many devices."""
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
+
+    def _check_alike(self, key: Any, values: List[nd.NDArray], outs: List[nd.NDArray]) -> None:
+        if len(values) != len(outs):
+            raise KVStoreError(
+                f"kvstore {self.type!r}, key {key!r}: {len(values)} arrays and {len(outs)} outputs: give one for each"
+            )
+        for value, out in zip(values, outs):
+            if value is not out and (value.shape, value.dtype, value.context) != (out.shape, out.dtype, out.context):
+                both = f"{_described(value)} cannot be left in {_described(out)}"
+                raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {both}: they must be alike")
 
     def _executor(self, key: Any, arrays: List[nd.NDArray]) -> Executor:
         kept = self._executors.get(key)
@@ -102,6 +119,10 @@ def _by_key(key: Any, value: Any, out: Any) -> "List[tuple[Any, List[nd.NDArray]
         return [item for one in zip(key, value, out) for item in _by_key(*one)]
     values, outs = _arrays(value), _arrays(out)
     return [(key, values, outs)]
+
+
+def _described(array: nd.NDArray) -> str:
+    return f"{np.dtype(array.dtype).name}{list(array.shape)} on {array.context}"
 
 
 def _arrays(value: Any) -> List[nd.NDArray]:

@@ -16,6 +16,7 @@ from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.kvstores import sgd
 from gluonlab.kvstores.schedule import ScheduleKVStore, _by_key
 
 # Their update of an element looks at that element only, so it does not matter what lies beside it.
@@ -23,6 +24,8 @@ ELEMENT_WISE = (
     mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
     mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
+
+UPDATES = "updates"  # beside a key's states: how many updates they have seen
 
 
 class ShardedKVStore(ScheduleKVStore):
@@ -59,17 +62,21 @@ class ShardedKVStore(ScheduleKVStore):
                 f"kvstore 'sharded-optimizer' cuts parameters anywhere, which {type(optimizer).__name__} does not allow: "
                 f"choose one of {names}, or another kvstore"
             )
+        if self._optimizer not in (None, optimizer):
+            raise KVStoreError("this 'sharded-optimizer' kvstore belongs to another Trainer: make a kvstore for each")
         self._optimizer = optimizer
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices. The gradients are used up.
+        """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices.
 
-        Without ``out``, or before `set_optimizer`, sum only.
+        The gradients are used up: what they hold afterwards is neither their own nor the sum. Without ``out``, or before
+        `set_optimizer`, sum only. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
         if out is None or self._optimizer is None:
             super().pushpull(key, value, out, priority)
             return
         for one, grads, weights in _by_key(key, value, out):
+            self._check_alike(one, grads, weights)
             self._update(one, grads, weights).run(priority)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
@@ -80,10 +87,17 @@ class ShardedKVStore(ScheduleKVStore):
         nd.save(fname, arrays)
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Read what `save_optimizer_states` wrote, for as many devices as there were then."""
-        self._loaded = nd.load(fname)
+        """Read what `save_optimizer_states` wrote, for as many devices as there were then.
+
+        Raises KVStoreError, and changes nothing, when the file holds something else or does not fit.
+        """
+        arrays = _read_states(fname)
         for update in self._updates.values():
-            update.restore(self._loaded)
+            update.check_fit(arrays)
+        for update in self._updates.values():
+            update.restore(arrays)
+        used = tuple(f"{update.key}/" for update in self._updates.values())
+        self._loaded = {name: array for name, array in arrays.items() if not name.startswith(used)}
 
     @property
     def _updater(self) -> "ShardedKVStore":
@@ -95,15 +109,32 @@ class ShardedKVStore(ScheduleKVStore):
         return self._optimizer
 
     def _update(self, key: Any, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> "_ShardedUpdate":
+        """The key's update; made anew, with its state, when it comes with other arrays."""
         update = self._updates.get(key)
         if update is None or not update.serves(grads, weights):
+            state = self._loaded if update is None else update.state()
             try:
                 update = _ShardedUpdate(self._name, key, self._optimizer, grads, weights)
             except ScheduleError as error:
                 raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {error}") from error
-            update.restore(self._loaded)
+            if f"{key}/{UPDATES}" in state:
+                update.check_fit(state)
+                update.restore(state)
+            self._loaded = {name: array for name, array in self._loaded.items() if not name.startswith(f"{key}/")}
+            self._retired += self._updates[key].transfers_run if key in self._updates else 0
             self._updates[key] = update
         return update
+
+
+def _read_states(fname: str) -> Dict[str, nd.NDArray]:
+    try:
+        arrays = nd.load(fname)
+    except mx.MXNetError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise KVStoreError(f"{fname!r} cannot be read as optimizer states: {reason}") from error
+    if not isinstance(arrays, dict) or not any(name.endswith(f"/{UPDATES}") for name in arrays):
+        raise KVStoreError(f"{fname!r} holds no states of a sharded optimizer: load what save_states wrote under this kvstore")
+    return arrays
 
 
 class _Shard:
@@ -131,13 +162,25 @@ class _ShardedUpdate:
             for chunk, owner in enumerate(reduce_scatter.owner)
             for part in parts[chunk]
         ]
+        self._sgd = self._devices_sgd() if sgd.applies(optimizer) else None
+
+    def _devices_sgd(self) -> sgd.DevicesSGD:
+        weights, grads = [shard.weight for shard in self.shards], [shard.grad for shard in self.shards]
+        return sgd.DevicesSGD(self.optimizer, self.key, weights, grads, [shard.state for shard in self.shards])
 
     def run(self, priority: int) -> None:
         self.reduce_scatter.run(priority)
+        self.all_gather.settle()  # before a shard of the weights is written
+        if self._sgd is not None:
+            self._sgd.update()
+        else:
+            self._update_shards()
+        self.all_gather.run(priority)
+
+    def _update_shards(self) -> None:
         for shard in self.shards:
             self.optimizer._set_current_context(shard.weight.context.device_id)  # it counts each device's updates for itself
             self.optimizer.update_multi_precision(self.key, shard.weight, shard.grad, shard.state)
-        self.all_gather.run(priority)
 
     @property
     def transfers_run(self) -> int:
@@ -148,22 +191,26 @@ class _ShardedUpdate:
         return len(grads) == len(self.grads) and all(a is b for a, b in pairs)
 
     def state(self) -> Dict[str, nd.NDArray]:
-        arrays = {f"{shard.name}/{place}": array for shard in self.shards for place, array in enumerate(shard.arrays())}
-        return {**arrays, f"{self.key}/updates": nd.array([self._updates_so_far()], dtype="int64")}
+        updates = nd.array([self._updates_so_far()], dtype="int64")
+        return {**self._named_arrays(), f"{self.key}/{UPDATES}": updates}
 
-    def restore(self, arrays: Dict[str, nd.NDArray]) -> None:
-        if f"{self.key}/updates" not in arrays:
-            return
-        for shard in self.shards:
-            for place, array in enumerate(shard.arrays()):
-                saved = arrays.get(f"{shard.name}/{place}")
-                if saved is None or saved.shape != array.shape:
-                    raise KVStoreError(
-                        f"the saved optimizer state does not fit key {self.key!r} on {len(self.weights)} devices: "
-                        "load it with the network and the number of devices that it was saved with"
-                    )
-                saved.copyto(array)
-        self._count(int(arrays[f"{self.key}/updates"].asscalar()))
+    def check_fit(self, state: Dict[str, nd.NDArray]) -> None:
+        """Raise KVStoreError when ``state`` is not that of such shards."""
+        own = self._named_arrays()
+        missing = f"{self.key}/{UPDATES}" not in state
+        if missing or any(name not in state or state[name].shape != array.shape for name, array in own.items()):
+            raise KVStoreError(
+                f"this optimizer state does not fit key {self.key!r} on {len(self.weights)} devices: "
+                "load it with the optimizer, the network and the number of devices that it was saved with"
+            )
+
+    def restore(self, state: Dict[str, nd.NDArray]) -> None:
+        for name, array in self._named_arrays().items():
+            state[name].copyto(array)
+        self._count(int(state[f"{self.key}/{UPDATES}"].asscalar()))
+
+    def _named_arrays(self) -> Dict[str, nd.NDArray]:
+        return {f"{shard.name}/{place}": array for shard in self.shards for place, array in enumerate(shard.arrays())}
 
     def _updates_so_far(self) -> int:
         counts = self.optimizer._all_index_update_counts.values()

@@ -13,8 +13,8 @@ from mxnet import gluon
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
+from gluonlab.kvstores import sgd
 from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
-from gluonlab.training import sgd
 from gluonlab.training.bucket import Bucket, group
 
 BUCKET_BYTES = 4 * 2**20
@@ -51,7 +51,7 @@ class BucketedTrainer(gluon.Trainer):
             raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
-        self._sgd: "List[sgd.BucketSGD] | None" = None
+        self._sgd: "List[sgd.DevicesSGD] | None" = None
         self._looks_left = 0
         if all(param._data is not None for param in self._params):
             self.prepare()
@@ -152,7 +152,7 @@ class BucketedTrainer(gluon.Trainer):
         if self._sgd is None:
             states = [[self._state(device, key) for device in range(len(self._contexts))] for key in range(len(self.buckets))]
             self._sgd = [
-                sgd.BucketSGD(self._optimizer, key, bucket.weights, bucket.grads, states[key])
+                sgd.DevicesSGD(self._optimizer, key, bucket.weights, bucket.grads, states[key])
                 for key, bucket in enumerate(self.buckets)
             ]
         for bucket in self._sgd:

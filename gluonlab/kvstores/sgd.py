@@ -1,7 +1,7 @@
-"""SGD on buckets: what mx.optimizer.SGD does, with everything that is the same on all devices done once.
+"""SGD on several devices: what mx.optimizer.SGD does, with everything that is the same on all of them done once.
 
-The learning rate, the weight decay and the count of updates belong to a bucket, not to a device. mx.optimizer.SGD works them out
-for each device anew, which takes several times as long as queueing the update.
+The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not to a device. mx.optimizer.SGD
+works them out for each device anew, which takes several times as long as queueing the update.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from gluonlab.invoke import Attributes, OperatorCall
 
 
 def applies(optimizer: mx.optimizer.Optimizer) -> bool:
-    """Whether `BucketSGD` does what ``optimizer`` would: SGD itself, without master copies of low-precision weights."""
+    """Whether `DevicesSGD` does what ``optimizer`` would: SGD itself, without master copies of low-precision weights."""
     return type(optimizer) is mx.optimizer.SGD and not optimizer.multi_precision
 
 
-class BucketSGD:
-    """The update of one bucket on every device; ``states[device]`` are the momenta, or None without momentum."""
+class DevicesSGD:
+    """The update of one key: ``weights[i]`` with ``grads[i]`` and ``states[i]``, the momentum, or None; each i on a device."""
 
-    def __init__(self, optimizer: mx.optimizer.SGD, key: int, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
+    def __init__(self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
         self.optimizer, self.key = optimizer, key
         # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued faster and give the same bits,
         # except with clipped gradients or weight decay.

@@ -1,0 +1,117 @@
+"""The sharded optimizer: its share of the state, and what becomes of it."""
+
+import numpy as np
+import pytest
+from kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
+from mxnet import gluon, nd
+from reference import cpus, distance, train_on_devices, values
+
+from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.training.buckets import BucketedTrainer
+
+
+def test_the_sharded_optimizer_runs_its_two_halves():
+    store = make_kvstore("sharded-optimizer")
+    trained(gluon.Trainer, store, "sgd", cpus(3))
+    parameters = 4
+    assert store.transfers_run == parameters * len(BATCHES) * make_schedule("sharded", 3).transfers
+
+
+@pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
+@pytest.mark.parametrize("devices", [2, 3, 4])
+def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimizer, copies, devices):
+    ctxs, store = cpus(devices), make_kvstore("sharded-optimizer")
+    _, trainer = trained(BucketedTrainer, store, optimizer, ctxs)
+    kept = dict.fromkeys(ctxs, 0)
+    for update in store._updates.values():
+        for owned in update.shards:
+            for array in owned.arrays():
+                kept[array.context] += array.size
+    whole = copies * sum(bucket.weights[0].size for bucket in trainer.buckets)
+    assert sum(kept.values()) == whole
+    assert max(kept.values()) - whole / devices < copies * len(trainer.buckets)
+    assert all(not updater.states for updater in trainer._updaters)  # and nothing beside it
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimizer, trainer_class, tmp_path):
+    ctxs, states, params = cpus(2), str(tmp_path / "states"), str(tmp_path / "params")
+    expected, _ = trained(trainer_class, ShardedKVStore(), optimizer, ctxs)
+    net, trainer = trained(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
+    trainer.save_states(states)
+    net.save_parameters(params)
+    resumed = small_net(ctxs)
+    resumed.load_parameters(params, ctx=ctxs)
+    trainer = trainer_class(resumed.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=ShardedKVStore())
+    trainer.load_states(states)
+    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
+    assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
+
+
+def test_states_of_another_number_of_devices_are_refused(tmp_path):
+    states = str(tmp_path / "states")
+    trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))[1].save_states(states)
+    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(3))
+    with pytest.raises(KVStoreError, match="does not fit key 0 on 3 devices"):
+        trainer.load_states(states)
+
+
+def test_states_that_do_not_fit_change_nothing(tmp_path):
+    """Neither what there is, nor what is saved next."""
+    other, own = str(tmp_path / "other"), str(tmp_path / "own")
+    trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))[1].save_states(other)
+    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(3))
+    trainer.save_states(own)
+    before = {name: array.asnumpy() for name, array in nd.load(own).items()}
+    with pytest.raises(KVStoreError, match="does not fit"):
+        trainer.load_states(other)
+    trainer.save_states(own)
+    after = {name: array.asnumpy() for name, array in nd.load(own).items()}
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_files_of_other_stores_are_not_states(tmp_path):
+    ctxs = cpus(2)
+    net, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", ctxs)
+    _, other = trained(BucketedTrainer, make_kvstore("device"), "adam", ctxs)
+    other.save_states(str(tmp_path / "device"))
+    net.save_parameters(str(tmp_path / "params"))
+    nd.save(str(tmp_path / "list"), [nd.ones((1,))])
+    for name, message in {"device": "cannot be read", "params": "no states", "list": "no states", "none": "cannot be read"}.items():
+        with pytest.raises(KVStoreError, match=message):
+            trainer.load_states(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded, tmp_path):
+    """cast() gives the parameters new arrays; what was loaded long before must not come back then."""
+    ctxs, results = cpus(2), []
+    for store in (make_kvstore("device"), ShardedKVStore()):
+        net, trainer = trained(gluon.Trainer, store, "adam", ctxs, BATCHES[:2])
+        if loaded:
+            trainer.save_states(str(tmp_path / "states"))
+            trainer.load_states(str(tmp_path / "states"))
+        train_on_devices(net, trainer, ctxs, BATCHES[2:3])
+        net.cast("float64")
+        net.cast("float32")
+        train_on_devices(net, trainer, ctxs, BATCHES[3:])
+        results.append(values(net))
+    assert distance(results[1], results[0]) < 1e-5
+
+
+def test_a_sharded_store_serves_one_trainer():
+    store = make_kvstore("sharded-optimizer")
+    trained(gluon.Trainer, store, "sgd", cpus(2))
+    with pytest.raises(KVStoreError, match="make a kvstore for each"):
+        trained(gluon.Trainer, store, "sgd", cpus(2))
+
+
+def test_optimizers_that_look_at_whole_parameters_are_refused():
+    with pytest.raises(KVStoreError, match=r"LAMB does not allow: choose one of AdaDelta, .*, or another kvstore"):
+        trained_with = small_net(cpus(2))
+        BucketedTrainer(trained_with.collect_params(), "lamb", kvstore=make_kvstore("sharded-optimizer")).prepare()
