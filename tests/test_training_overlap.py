@@ -33,7 +33,7 @@ nd.waitall()
 profiler.set_state("stop")
 profiler.dump()
 """
-ADDING = {"sharded": ("elemwise_add",), "device": ("ElementwiseSum",)}
+ADDING = {"sharded": ("broadcast_add",), "device": ("ElementwiseSum",)}
 
 
 def traced(python, tmp_path, store, bucket_bytes, **environment):
