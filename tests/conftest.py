@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["bench_command"]
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENGINE_VARIABLES = ("OMP_", "MXNET_", "DMLC_")
 

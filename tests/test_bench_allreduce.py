@@ -20,7 +20,6 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 
-pytest_plugins = ["bench_command"]
 pytestmark = pytest.mark.usefixtures("short")
 
 

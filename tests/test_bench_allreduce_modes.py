@@ -17,7 +17,6 @@ from gluonlab.collectives.render import as_text, draw
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import OutputError
 
-pytest_plugins = ["bench_command"]
 pytestmark = pytest.mark.usefixtures("short")
 
 

@@ -12,7 +12,6 @@ from gluonlab.bench.gradient_steps import StepRow, measure_steps
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.devices import devices
 
-pytest_plugins = ["bench_command"]
 pytestmark = pytest.mark.usefixtures("short")
 
 

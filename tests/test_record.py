@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gluonlab.errors import OutputError
 from gluonlab.training.losses import StepLoss
-from gluonlab.training.record import RunDirectory, atomic_path, read_metrics, write_text
+from gluonlab.training.record import RunDirectory, read_metrics
 
 
 def names(folder):
@@ -18,44 +18,6 @@ def names(folder):
 
 
 STEPS = [StepLoss(1, 64, 2.5), StepLoss(2, 64, 1.25), StepLoss(3, 7, 0.5)]
-
-
-def test_a_file_is_replaced_when_the_block_ends(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("old")
-    with atomic_path(path) as temporary:
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-    assert path.read_text() == "new"
-    assert names(tmp_path) == ["file"]
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_the_old_file_stays_when_the_block_raises(tmp_path, error):
-    path = tmp_path / "file"
-    path.write_text("old")
-    with pytest.raises(error), atomic_path(path) as temporary:
-        temporary.write_text("half of the n")
-        raise error
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["file"]
-
-
-def test_no_file_appears_when_there_was_none_and_the_block_raises(tmp_path):
-    with pytest.raises(ValueError, match="half"), atomic_path(tmp_path / "file"):
-        raise ValueError("half")
-    assert names(tmp_path) == []
-
-
-def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
-    (tmp_path / "ordinary").write_text("")
-    write_text(tmp_path / "whole", "")
-    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path):
-    with pytest.raises(OutputError, match=r"cannot write .*/missing/file: No such file .*--out"):
-        write_text(tmp_path / "missing" / "file", "text")
 
 
 # --- the folder

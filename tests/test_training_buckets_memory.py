@@ -127,6 +127,16 @@ def test_settings_that_come_too_late_are_not_ignored(name):
         train_on_devices(net, trainer, cpus(1), BATCHES)
 
 
+def test_parameters_that_are_thawed_too_late_are_not_left_out():
+    net = blocks_of_channels(cpus(1))
+    net[0].weight.grad_req = "null"
+    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
+    train_on_devices(net, trainer, cpus(1), BATCHES[:2])
+    net[0].weight.grad_req = "write"
+    with pytest.raises(RunError, match="grad_req"):
+        train_on_devices(net, trainer, cpus(1), BATCHES[2:])
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_path):
     """Parameter.set_data makes gluon.Trainer prepare its store again."""

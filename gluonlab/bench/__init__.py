@@ -1,6 +1,7 @@
-"""Measuring gluonlab beside its peers, and what the host's Python costs a step: ``python -m gluonlab.bench peers`` and ``host``.
+"""Measuring: ``python -m gluonlab.bench peers``, ``host``, ``allreduce`` and ``gradients``.
 
-Every row of a table is measured by a worker process of its own (`gluonlab.bench.worker`), because threads and scratch memory are
-settings of a process. The workers take turns, some steps each per round (`gluonlab.bench.rounds`), so that a machine that is
-slower for a while is slower for all of them.
+What is compared takes turns, some steps each per round, so that a machine that is slower for a while is slower for all. In
+``peers`` and ``host`` every row has a worker process of its own (`gluonlab.bench.worker`, `gluonlab.bench.rounds`), because threads
+and scratch memory are settings of a process. ``allreduce`` and ``gradients`` compare what runs on the same arrays and the same
+threads, in one process (`gluonlab.bench.turns`).
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Iterator
 
 from gluonlab.errors import OutputError
+from gluonlab.files import atomic_path
 
 
 def check_new(option: str, path: Path) -> None:
@@ -23,8 +24,6 @@ def check_new(option: str, path: Path) -> None:
 @contextmanager
 def new_file(option: str, path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it is moved there when the block ends. Raises OutputError."""
-    from gluonlab.training.record import atomic_path  # MXNet is loaded with it
-
     check_new(option, path)
     try:
         with atomic_path(path) as temporary:

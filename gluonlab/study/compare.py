@@ -9,9 +9,10 @@ from typing import List, Optional, Sequence
 from gluonlab.config import TrainConfig
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError
+from gluonlab.files import write_text
 from gluonlab.training.loop import Result, train
 from gluonlab.training.plan import make_plan
-from gluonlab.training.record import RunDirectory, write_text
+from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 

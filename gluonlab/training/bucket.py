@@ -32,7 +32,7 @@ class Bucket:
             self.grads = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
             for param, begin in zip(self.params, self.begins):
                 self._adopt(param, begin)
-        self._arrays = [(param._data, param._grad) for param in self.params]
+        self._arrays = [(param, param._data, param._grad) for param in self.params]
         self.collect_grads()
 
     def _adopt(self, param: Parameter, begin: int) -> None:
@@ -61,10 +61,11 @@ class Bucket:
 
         ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` give them other arrays; multipliers may change, too.
         """
-        return all(
-            param._data is data and param._grad is grad and (param.lr_mult, param.wd_mult) == (self.lr_mult, self.wd_mult)
-            for param, (data, grad) in zip(self.params, self._arrays)
-        )
+        lr_mult, wd_mult = self.lr_mult, self.wd_mult
+        for param, data, grad in self._arrays:
+            if param._data is not data or param._grad is not grad or param.lr_mult != lr_mult or param.wd_mult != wd_mult:
+                return False
+        return True
 
 
 def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter]]:

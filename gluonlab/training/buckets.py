@@ -52,6 +52,7 @@ class BucketedTrainer(gluon.Trainer):
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
         self._sgd: "List[sgd.DevicesSGD] | None" = None
+        self._frozen: List[Parameter] = []
         self._looks_left = 0
         if all(param._data is not None for param in self._params):
             self.prepare()
@@ -73,13 +74,12 @@ class BucketedTrainer(gluon.Trainer):
         self._params_to_init: List[Parameter] = []
 
     def _make_buckets(self) -> None:
-        self.buckets = [Bucket(params) for params in group(self._trainable()[::-1], self.bucket_bytes)]
+        trainable = [param for param in self._params if param.grad_req != "null"]
+        self._frozen = [param for param in self._params if param.grad_req == "null"]
+        self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
         self._looks_left = 2
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
-
-    def _trainable(self) -> List[Parameter]:
-        return [param for param in self._params if param.grad_req != "null"]
 
     @property
     def _sums(self) -> bool:
@@ -115,8 +115,8 @@ class BucketedTrainer(gluon.Trainer):
 
     def _check_parameters(self) -> None:
         """Raise RunError when the gradients are not in the buckets, or the parameters should not share them any more."""
-        in_buckets = sum(len(bucket.params) for bucket in self.buckets)
-        if len(self._trainable()) != in_buckets or not all(bucket.intact() for bucket in self.buckets):
+        unfrozen = any(param._grad is not None for param in self._frozen)
+        if unfrozen or not all(bucket.intact() for bucket in self.buckets):
             raise RunError(
                 "parameters were initialised, cast or given another grad_req, lr_mult or wd_mult after they moved into buckets: "
                 "make a new BucketedTrainer, with a new kvstore, for them"

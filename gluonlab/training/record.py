@@ -6,45 +6,17 @@ Files that are written whole appear whole: they are written beside their place a
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Dict, Iterator, List, Optional, Sequence
+from typing import IO, Any, Dict, List, Optional, Sequence
 
 import mxnet as mx
 
 from gluonlab.errors import OutputError
+from gluonlab.files import atomic_path, on_disk, write_text
 from gluonlab.training.losses import StepLoss
 
 PARAMETERS = "parameters.params"
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # tempfile's would be readable by their owner only
-    try:
-        temporary.touch(exist_ok=False)
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write a whole file at once, or leave the old one. Raises OutputError."""
-    with _disk(path), atomic_path(path) as temporary:
-        temporary.write_text(content, encoding="utf-8")
-
-
-@contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
 
 
 class RunDirectory:
@@ -101,12 +73,12 @@ class RunDirectory:
         self._metrics.flush()
 
     def _append(self, lines: List[Dict[str, Any]]) -> None:
-        with _disk(self.path / "metrics.jsonl"):
+        with on_disk(self.path / "metrics.jsonl"):
             self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
 
     def parameters(self, net: Any) -> None:
         """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them."""
-        with _disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
+        with on_disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
             try:
                 net.save_parameters(str(temporary))
             except mx.base.MXNetError as error:
@@ -118,7 +90,7 @@ class RunDirectory:
         from gluonlab.training.curves import draw
 
         self._metrics.flush()
-        with _disk(self.path / "curves.png"), atomic_path(self.path / "curves.png") as temporary:
+        with on_disk(self.path / "curves.png"), atomic_path(self.path / "curves.png") as temporary:
             draw(read_metrics(self.path), temporary)
 
     def close(self) -> None:

@@ -1,0 +1,48 @@
+"""No file is ever half there."""
+
+import pytest
+
+from gluonlab.errors import OutputError
+from gluonlab.files import atomic_path, write_text
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_the_old_file_stays_when_the_block_raises(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(error), atomic_path(path) as temporary:
+        temporary.write_text("half of the n")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_no_file_appears_when_there_was_none_and_the_block_raises(tmp_path):
+    with pytest.raises(ValueError, match="half"), atomic_path(tmp_path / "file"):
+        raise ValueError("half")
+    assert names(tmp_path) == []
+
+
+def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
+    (tmp_path / "ordinary").write_text("")
+    write_text(tmp_path / "whole", "")
+    assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(OutputError, match=r"cannot write .*/missing/file: No such file .*--out"):
+        write_text(tmp_path / "missing" / "file", "text")
