@@ -31,7 +31,7 @@ class BucketedTrainer(gluon.Trainer):
     Parameters move into the buckets at once, or, when a shape is still unknown, in the first step; load_parameters and set_data
     then write into the buckets. What had compiled the network with ``hybridize(static_alloc=True, static_shape=True)`` and run it
     before that keeps writing gradients to where they were: this is noticed in the next step, and raises RunError. So does a
-    parameter that gets other arrays or multipliers after the first update.
+    parameter that gets other arrays or multipliers once it is in a bucket.
 
     Raises KVStoreError for parameters with sparse gradients.
     """
