@@ -26,7 +26,7 @@ class ScheduleKVStore(KVStoreBase):
 
     def __init__(self, name: str, order: Optional[Sequence[int]] = None) -> None:
         self._name, self._order = name, order
-        self.schedule(1 if order is None else len(order))
+        self.schedule(2 if order is None else len(order))  # whether there is one
         self._executors: Dict[Any, "_Kept"] = {}
         self._retired = 0  # transfers of executors that were replaced
 

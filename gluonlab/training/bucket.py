@@ -52,9 +52,9 @@ class Bucket:
         for grad in self.former_grads:
             grad[:] = 0
 
-    def has_strays(self) -> bool:
-        """Whether something has written gradients to where they were before, since `collect_grads`. Waits for them."""
-        return any(float(grad.abs().sum().asscalar()) != 0 for grad in self.former_grads)
+    def strays(self) -> List[nd.NDArray]:
+        """The sums of what was written, since `collect_grads`, to where gradients were before: (1,) each, 0 if nothing was."""
+        return [grad.abs().sum() for grad in self.former_grads]
 
     def intact(self) -> bool:
         """Whether the parameters still lie here, and still belong together.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-from mxnet import gluon
+from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
@@ -126,7 +126,8 @@ class BucketedTrainer(gluon.Trainer):
 
     def _look_for_strays(self) -> None:
         """In the first two steps: what is compiled before the parameters move may write gradients to where they were."""
-        if any(bucket.has_strays() for bucket in self.buckets):
+        strays = [total.as_in_context(self._contexts[0]).astype("float32") for bucket in self.buckets for total in bucket.strays()]
+        if strays and float(nd.add_n(*strays).asscalar()) != 0:
             for bucket in self.buckets:
                 bucket.collect_grads()
             raise RunError(
