@@ -169,6 +169,6 @@ def test_gradient_compression_and_sparse_gradients_are_refused():
 @pytest.mark.parametrize("name", ["device", *STORES])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_cwd):
-    settings = {"sgd": {"lr": 0.1, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
+    settings = {"sgd": {"lr": 0.03, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
     with pytest.warns(UserWarning, match="stand in for GPUs"):
         assert train(TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)).accuracy >= 0.96
