@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and errors that name them."""
+"""Files that appear whole or not at all, refused before work begins if they cannot be written, and errors that name them."""
 
 from __future__ import annotations
 
@@ -36,3 +36,24 @@ def on_disk(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
+
+
+def check_new(option: str, path: Path) -> None:
+    """Raise OutputError when there is something at ``path`` already, or no folder to write it into."""
+    if path.is_symlink() or path.exists():
+        raise OutputError(f"{option} {path} exists: choose another name, or remove it first")
+    if not path.parent.is_dir():
+        raise OutputError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another place")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutputError(f"{option} {path}: nothing can be written into {path.parent}: choose another place")
+
+
+@contextmanager
+def new_file(option: str, path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` to write to; it is moved there when the block ends. Raises OutputError."""
+    check_new(option, path)
+    try:
+        with atomic_path(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise OutputError(f"{option} {path} cannot be written ({error.strerror}): choose another place") from None

@@ -8,7 +8,6 @@ import pytest
 
 from gluonlab.bench import allreduce_plot, simulate
 from gluonlab.bench.allreduce import Row
-from gluonlab.bench.new_files import check_new, new_file
 from gluonlab.bench.plans import make_plans
 from gluonlab.bench.variants import CHOICES
 from gluonlab.collectives.algorithms import make_schedule
@@ -16,6 +15,7 @@ from gluonlab.collectives.cost import price
 from gluonlab.collectives.render import as_text, draw
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import OutputError
+from gluonlab.files import check_new, new_file
 
 pytestmark = pytest.mark.usefixtures("short")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from gluonlab.bench.machine import describe_machine
-from gluonlab.bench.new_files import check_new, new_file
 from gluonlab.bench.plans import make_plans, orders_in_words, parse_algorithms, parse_groups
 from gluonlab.bench.sizes import parse_sizes
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
@@ -20,6 +19,7 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.config import option_name, whole
 from gluonlab.devices import MOST_CPU_DEVICES, describe, devices
 from gluonlab.errors import ConfigError, unknown
+from gluonlab.files import check_new, new_file
 
 DEVICES, SIZES, DRAWN = "cpu*2", "1KiB:64MiB", 4
 MOST_CHUNKS = 4096  # each is some transfers
