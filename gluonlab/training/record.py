@@ -14,6 +14,7 @@ import mxnet as mx
 
 from gluonlab.errors import OutputError
 from gluonlab.files import atomic_path, on_disk, write_text
+from gluonlab.metrics import METRICS, read_metrics
 from gluonlab.training.losses import StepLoss
 
 PARAMETERS = "parameters.params"
@@ -39,7 +40,7 @@ class RunDirectory:
             if any(path.iterdir()):
                 raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
             run = cls(path)
-            run._metrics = open(path / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
+            run._metrics = open(path / METRICS, "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
         except OutputError:
             raise
         except OSError as error:
@@ -73,7 +74,7 @@ class RunDirectory:
         self._metrics.flush()
 
     def _append(self, lines: List[Dict[str, Any]]) -> None:
-        with on_disk(self.path / "metrics.jsonl"):
+        with on_disk(self.path / METRICS):
             self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
 
     def parameters(self, net: Any) -> None:
@@ -96,12 +97,6 @@ class RunDirectory:
     def close(self) -> None:
         """Nothing more will be written."""
         self._metrics.close()
-
-
-def read_metrics(path: Path) -> List[Dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; a last line that a kill cut off is left out."""
-    lines = (path / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
 
 
 def _make_unused(path: Path) -> Path:

@@ -1,0 +1,33 @@
+"""The page: what differs, how it went, what came of it. Its template is beside it; the page needs no other file and no network."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from gluonlab.report.charts import charts, colour, dash
+from gluonlab.report.runs import Run
+from gluonlab.report.tables import EPOCH_HEADINGS, HEADINGS, differences, epochs, in_common, results
+
+_STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
+
+
+def as_page(runs: Sequence[Run]) -> str:
+    """An HTML page about ``runs``, in their order."""
+    environment = Environment(loader=PackageLoader("gluonlab.report", "template"), autoescape=True, trim_blocks=True)
+    keys = [{"name": run.name, "colour": colour(number), "stroke": _STROKES[dash(number)]} for number, run in enumerate(runs)]
+    return environment.get_template("page.html").render(
+        title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
+        keys=keys,
+        headings=HEADINGS,
+        results=results(runs),
+        differences=differences(runs),
+        common=in_common(runs),
+        # matplotlib's own XML, in which it has escaped every text; its first lines are for files
+        charts={title: Markup(svg[svg.index("<svg") :]) for title, svg in charts(runs).items()},
+        epoch_headings=EPOCH_HEADINGS,
+        epochs=[epochs(run) for run in runs],
+        versions=sorted({run.version for run in runs}),
+    )

@@ -1,0 +1,83 @@
+"""The numbers of several runs side by side, and the settings in which they differ."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence, Tuple
+
+from gluonlab.report.runs import Run
+
+HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
+EPOCH_HEADINGS = ("epoch", "loss", "validation loss", "accuracy", "images/s", "seconds")
+
+
+def results(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
+    """A row per run, for HEADINGS."""
+    return [
+        (
+            run.name,
+            str(run.devices),
+            _number(run.accuracy, ".4f"),
+            _number(run.best_accuracy, ".4f"),
+            _number(run.images_per_second, ",.0f"),
+            _number(run.images_per_second and run.devices and run.images_per_second / run.devices, ",.0f"),
+            f"{run.seconds:,.1f}",
+            run.unfinished,
+        )
+        for run in runs
+    ]
+
+
+def differences(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
+    """(setting, value of each run) for the settings that are not the same in all."""
+    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    rows = [(name, *(in_words(run.settings.get(name)) for run in runs)) for name in names]
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def in_common(runs: Sequence[Run]) -> List[Tuple[str, str]]:
+    """(setting, value) for the settings that all runs share."""
+    different = {row[0] for row in differences(runs)}
+    return [(name, in_words(value)) for name, value in runs[0].settings.items() if name not in different]
+
+
+def epochs(run: Run) -> List[Tuple[str, ...]]:
+    """A row per epoch, for EPOCH_HEADINGS."""
+    return [
+        (
+            str(line["epoch"]),
+            f"{line['loss']:.4f}",
+            _number(line.get("validation_loss"), ".4f"),
+            f"{line['accuracy']:.4f}",
+            f"{line['images'] / line['seconds']:,.0f}",
+            f"{line['seconds']:.2f}",
+        )
+        for line in run.epochs
+    ]
+
+
+def in_words(value: Any) -> str:
+    """A setting as people write it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return " ".join(in_words(item) for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def as_text(runs: Sequence[Run], width: int = 80) -> str:
+    """The results for a terminal, at most ``width`` columns wide; long names lose their beginnings."""
+    rows = [HEADINGS, *results(runs)]
+    columns = [column for column in zip(*rows) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    widths[0] = min(widths[0], width - sum(widths[1:]) - 2 * (len(widths) - 1))
+    lines = []
+    for row in zip(*columns):
+        name = row[0] if len(row[0]) <= widths[0] else f"...{row[0][-(widths[0] - 3) :]}"
+        lines.append("  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:]))]).rstrip())
+    return "\n".join(lines)
+
+
+def _number(value: Any, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,243 @@
+"""The page about runs: it says what their folders say, whatever these are called, and needs nothing else."""
+
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.errors import DataError
+from gluonlab.report.__main__ import main
+from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
+from gluonlab.report.page import as_page
+from gluonlab.report.runs import read_runs
+from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
+
+SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
+
+
+def lines(epochs=3, steps=4, lr=0.1):
+    made = []
+    for epoch in range(1, epochs + 1):
+        made += [
+            {"kind": "step", "epoch": epoch, "step": (epoch - 1) * steps + step, "loss": 2.0 / epoch, "lr": lr / epoch}
+            for step in range(1, steps + 1)
+        ]
+        made.append(
+            {
+                "kind": "epoch", "epoch": epoch, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch, "loss": 2.0 / epoch,
+                "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch,
+            }
+        )  # fmt: skip
+    return made
+
+
+def make_run(folder, metrics=None, **settings):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics)))
+    return folder
+
+
+class Page(HTMLParser):
+    """Tables by id, as rows of texts; everything that the page would fetch; and whether tags are closed in order."""
+
+    VOID = {"meta", "link", "br"}
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.fetched, self.open, self.rows = {}, [], [], None
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.fetched += [
+            values[name] for name in ("src", "href", "xlink:href") if name in values and not values[name].startswith("#")
+        ]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.rows = self.tables.setdefault(values.get("id", ""), [])
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def test_the_page_holds_the_results_and_what_differs(tmp_path):
+    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"])]
+    page = Page(as_page(read_runs(paths)))
+    assert page.tables["results"][1:] == [
+        ["a", "2", "0.8000", "0.9000", "100", "50", "3.0", ""],
+        ["b", "1", "0.9000", "0.9000", "133", "133", "1.5", "2 of 3 epochs"],
+    ]
+    assert page.tables["differences"][1:] == [["devices", "cpu(0) cpu(1)", "cpu(0)"], ["kvstore", "device", "ring"]]
+    assert page.tables[""][-2:] == [
+        ["1", "2.0000", "1.0000", "0.5000", "200", "0.50"],
+        ["2", "1.0000", "0.5000", "0.9000", "100", "1.00"],
+    ]
+
+
+def test_the_page_needs_no_other_file(tmp_path):
+    text = as_page(read_runs([make_run(tmp_path / "a")]))
+    assert set(Page(text).fetched) == {"data:,"}
+    assert "default-src 'none'" in text and not re.search(r"url\((?!#)", text) and "<script" not in text
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft", "x" * 200])
+def test_a_folder_may_have_any_name(tmp_path, name):
+    made = make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>")
+    page = Page(as_page(read_runs([made, make_run(tmp_path / "other")])))
+    assert page.tables["results"][1][0] == made.name
+    assert page.tables["differences"][1] == ["model", f"<b>{name}</b>", "lenet"]
+
+
+def points(svg, curve):
+    """The number of points of the curve with this number among those with dots."""
+    groups = ElementTree.fromstring(svg[svg.index("<svg") :]).iter("{http://www.w3.org/2000/svg}path")
+    thick = [path for path in groups if "stroke-width: 1.6" in path.get("style", "")]
+    return len(re.findall("[ML]", thick[curve].get("d")))
+
+
+def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
+    drawn = charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))]))
+    assert list(drawn) == [
+        "Training loss", "Validation accuracy, %", "Validation accuracy, %, against time", "Images per second", "Learning rate",
+    ]  # fmt: skip
+    for title in list(drawn)[:4]:
+        assert [points(drawn[title], curve) for curve in range(2)] == [3, 2]
+
+
+def test_a_constant_learning_rate_has_no_chart(tmp_path):
+    metrics = [{**line, "lr": 0.1} for line in lines()]
+    assert "Learning rate" not in charts(read_runs([make_run(tmp_path / "a", metrics)]))
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3000))
+def test_thinned_curves_keep_their_mean_and_order(values):
+    xs, ys = _thinned([float(i) for i in range(len(values))], values)
+    assert len(xs) == len(ys) <= MOST_POINTS and xs == sorted(xs)
+    assert min(values) - 1e-6 <= min(ys) and max(ys) <= max(values) + 1e-6
+    if len(values) % len(ys) == 0:
+        assert sum(ys) / len(ys) == pytest.approx(sum(values) / len(values), abs=1e-6)
+
+
+def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
+    unfinished = [line for line in lines() if line["kind"] == "step"][:3]
+    page = Page(as_page(read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])))
+    assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
+
+
+def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
+    paths = [make_run(tmp_path / "x" / "run"), make_run(tmp_path / "y" / "run"), make_run(tmp_path / "y" / "other")]
+    assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
+    assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
+
+
+def test_every_run_of_many_looks_different():
+    assert len({(colour(number), dash(number)) for number in range(28)}) == 28
+
+
+def test_settings_are_either_in_common_or_different(tmp_path):
+    runs = read_runs([make_run(tmp_path / "a", momentum=0.9), make_run(tmp_path / "b", seed=3)])
+    assert differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
+    assert [name for name, _ in in_common(runs)] == list(SETTINGS)
+    assert [in_words(value) for value in (None, True, 0.1, 1e-05, ["gpu(0)", "gpu(1)"])] == [
+        "-",
+        "yes",
+        "0.1",
+        "1e-05",
+        "gpu(0) gpu(1)",
+    ]
+
+
+def test_the_text_fits_a_terminal(tmp_path):
+    runs = read_runs([make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))])
+    text = as_text(runs)
+    assert max(map(len, text.split("\n"))) <= 80 and "\n...ong-  " in text and "1 of 3 epochs" in text
+    assert len(results(runs)) == 2 and len(epochs(runs[0])) == 3
+
+
+def test_the_command_writes_a_page(tmp_path, ended):
+    made = make_run(tmp_path / "a")
+    status, out, _ = ended(main, str(made), "--out", str(tmp_path / "page.html"))
+    assert status == 0 and out.endswith(f"written to {tmp_path / 'page.html'}\n")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == as_page(read_runs([made]))
+    status, out, _ = ended(main, str(made), "--json", "--out", str(tmp_path / "other.html"))
+    assert json.loads(out)["runs"] == [
+        {"run": str(made), "devices": 2, "epochs": 3, "accuracy": 0.8, "best_accuracy": 0.9, "images_per_second": 100, "seconds": 3}
+    ]
+
+
+MISTAKES = {
+    "none": ([], "no run is given"),
+    "no folder": (["absent"], "absent is no run: there is no config.json in it"),
+    "no metrics": (["unmeasured"], "unmeasured is no run: there is no metrics.jsonl in it"),
+    "twice": (["good", "./good"], "good is given twice"),
+    "damaged config": (["damaged"], "config.json is damaged"),
+    "foreign config": (["foreign"], "config.json is damaged (KeyError: 'settings')"),
+    "damaged line": (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is no line"),
+    "no number": (["odd"], "a line of kind 'epoch' has no number for accuracy"),
+    "exists": (["good", "--out", "good/config.json"], "--out good/config.json exists"),
+    "nowhere": (["good", "--out", "nowhere/page.html"], "there is no folder nowhere"),
+    "option": (["good", "--outt", "x"], "did you mean '--out'?"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
+    arguments, message = MISTAKES[mistake]
+    make_run(empty_cwd / "good")
+    make_run(empty_cwd / "unmeasured").joinpath("metrics.jsonl").unlink()
+    (make_run(empty_cwd / "damaged") / "config.json").write_text("{")
+    (make_run(empty_cwd / "foreign") / "config.json").write_text("{}")
+    (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(json.dumps(lines()[0]) + '\n{"kind": \n{}\n')
+    make_run(empty_cwd / "odd", [{**lines()[-1], "accuracy": None}])
+    before = sorted(empty_cwd.rglob("*"))
+    status, out, error = ended(main, *arguments)
+    assert status == 2 and out == "" and error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert sorted(empty_cwd.rglob("*")) == before
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3), max_leaves=4
+)
+
+
+CONFIGS = st.builds(
+    lambda value: json.dumps({"gluonlab": 1, "settings": value}).encode(),
+    JSON | st.dictionaries(st.sampled_from(["devices", "epochs"]), JSON),
+)
+EPOCHS = st.builds(
+    lambda fields: json.dumps({**lines()[-1], **fields}).encode() + b"\n",
+    st.dictionaries(st.sampled_from(["seconds", "accuracy", "kind"]), JSON),
+)
+
+
+@given(st.binary(max_size=60) | CONFIGS, st.binary(max_size=60) | EPOCHS)
+def test_damaged_files_are_data_errors_or_pages(tmp_path_factory, config, metrics):
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "config.json").write_bytes(config)
+    (folder / "metrics.jsonl").write_bytes(metrics)
+    try:
+        runs = read_runs([folder])
+    except DataError:
+        return
+    Page(as_page(runs))
