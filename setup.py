@@ -19,6 +19,8 @@ REQUIRES = [
     "click>=8.0",
     "jinja2>=3.0",
     "matplotlib>=3.5",
+    "portalocker>=2.3",
+    "requests>=2.25",  # with urllib3 1.26 or 2
     "scikit-learn>=1.0",
     "tqdm>=4.60",
 ]
@@ -42,7 +44,13 @@ EXTRAS = {
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
     "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5"],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
-    "lint": ["ruff==0.17.5", "mypy==2.4.1; python_version>='3.10'", "mypy<1.15; python_version<'3.10'"],
+    "lint": [
+        "ruff==0.17.5",
+        "mypy==2.4.1; python_version>='3.10'",
+        "mypy<1.15; python_version<'3.10'",
+        "types-requests==2.33.0.20261030; python_version>='3.10'",
+        "types-requests; python_version<'3.10'",
+    ],
     # 2.13.0 is what the figures in the README were measured with
     "bench": ["torch==2.13.0; python_version>='3.10'", "torch<2.5; python_version<'3.10'"],
 }

@@ -113,7 +113,9 @@ class TrainConfig:
     )
     model: Optional[str] = setting(None, text, "the network (see --list)", "NAME")
     dataset: str = setting("digits", text, "the data set (see --list)", "NAME")
-    data_dir: Optional[str] = setting(None, text, "the folder that holds the data set's files", "DIR")
+    data_dir: Optional[str] = setting(
+        None, text, "the folder of the data set's files (default: where gluonlab.data downloads to)", "DIR"
+    )
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
     epochs: Optional[int] = setting(None, whole(1), "passes over the training images")

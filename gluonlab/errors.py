@@ -14,6 +14,7 @@
     └── RunError                it went wrong while running: exit status 1
         ├── EngineError         MXNet cannot be loaded or set up
         │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
+        ├── DownloadError       a data set that cannot be fetched from where it should be
         └── DivergedError       the loss is no longer a number
 
 A message names the value, what is possible, and the remedy, on one line.
@@ -85,6 +86,10 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 
     def __init__(self, message: str) -> None:
         ModuleNotFoundError.__init__(self, message, name="mxnet")  # RuntimeError, which comes first, takes no name
+
+
+class DownloadError(RunError):
+    """A file cannot be fetched, or is not what it should be; the message says which file to put where by hand."""
 
 
 class DivergedError(RunError):

@@ -30,12 +30,12 @@ def write_text(path: Path, content: str) -> None:
 
 
 @contextmanager
-def on_disk(path: Path) -> Iterator[None]:
-    """What goes wrong while ``path`` is written becomes an OutputError that names it."""
+def on_disk(path: Path, remedy: str = "choose another place with --out") -> Iterator[None]:
+    """What goes wrong while ``path`` is written becomes an OutputError that names it, and the remedy."""
     try:
         yield
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with --out") from None
+        raise OutputError(f"cannot write {path}: {error.strerror}; {remedy}") from None
 
 
 def check_new(option: str, path: Path) -> None:

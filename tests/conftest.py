@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ ENGINE_VARIABLES = ("OMP_", "MXNET_", "DMLC_")
 
 for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
     del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test
+
+# Nor are the data sets that a person has downloaded, nor a proxy between the tests and their own servers.
+os.environ["GLUONLAB_DATA"] = str(Path(tempfile.gettempdir()) / f"gluonlab-tests-without-data-{os.getpid()}")
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 # A shell's background jobs ignore Ctrl-C, and so would the processes that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

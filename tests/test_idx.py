@@ -1,5 +1,6 @@
 """IDX files: what was written is read, and whatever is wrong with a file is said of that file."""
 
+import gzip
 import struct
 import tracemalloc
 
@@ -105,6 +106,35 @@ def test_a_file_that_expands_a_thousandfold_is_read(folder):
     assert np.array_equal(read_idx(path, 3), zeros)
 
 
+def refused_with_little_memory(path, said):
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=said):
+            read_idx(path, 3)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_inflates_to_more_than_it_promises_is_not_inflated(folder):
+    path = write(folder / "bomb.gz", idx_bytes(SMALL) + bytes(2**26))
+    assert path.stat().st_size < 2**20
+    refused_with_little_memory(path, r"bomb\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises")
+
+
+@pytest.mark.parametrize("promised", [2**21, 2**32 - 1])
+def test_a_file_that_promises_more_than_it_can_inflate_to_is_not_inflated(folder, promised):
+    path = write(folder / "bomb.gz", struct.pack(">HBB3I", 0, 8, 3, promised, 28, 28) + bytes(2**20))
+    refused_with_little_memory(path, rf"promises {promised * 784 + 16} bytes, more than the {1032 * path.stat().st_size} that it")
+
+
+def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
+    path = folder / "bomb.gz"
+    zeros = gzip.compress(bytes(2**27), 1)  # the members of a gzip file may be chained
+    path.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**15 + 1, 2**15, 1)) + zeros * 8)
+    refused_with_little_memory(path, f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -114,7 +144,7 @@ def test_a_file_that_expands_a_thousandfold_is_read(folder):
         (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
         (idx_bytes(SMALL)[:10], "truncated in its header, 10 of 16 bytes"),
         (idx_bytes(SMALL)[:-1], r"truncated, 39 bytes where its header \(2, 3, 4\) promises 40"),
-        (idx_bytes(SMALL) + b"\0", r"too long, 41 bytes where its header \(2, 3, 4\) promises 40"),
+        (idx_bytes(SMALL) + b"\0", r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(folder, content, said):
@@ -189,5 +219,5 @@ def test_an_empty_folder_lacks_all_files(tmp_path):
 def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     write_mnist(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(DataError, match=rf"mnist lacks {name} \(plain or .gz\) in {tmp_path} and {tmp_path / 'mnist'}: fetch"):
+    with pytest.raises(DataError, match=rf"mnist lacks {name} \(plain or .gz\) in {tmp_path / 'mnist'} and {tmp_path}: fetch"):
         load_dataset("mnist", str(tmp_path))

@@ -77,7 +77,7 @@ MISTAKES = {
     ("--kvstore", "devcie"): ["'devcie'", "did you mean 'device'?"],
     ("--kvstore", "nccl"): ["'nccl'", "choose device or local"],
     ("--model", "resnet"): ["'resnet'", "choose lenet, lenet-avg, mlp"],
-    ("--dataset", "mnits"): ["'mnits'", "choose digits", "did you mean 'mnist'?"],
+    ("--dataset", "mnits"): ["'mnits'", "choose cifar10, digits", "did you mean 'mnist'?"],
     ("--dataset", "mnist"): ["mnist", "--data-dir DIR", *NAMES],
     ("--dataset", "mnist", "--data-dir", "missing"): ["--data-dir missing is no folder", *NAMES],
     ("--data-dir", "/data/mnist"): ["digits", "/data/mnist", "leave --data-dir out", "choose mnist"],
@@ -335,9 +335,9 @@ def test_ctrl_c_ends_a_run_and_leaves_whole_files(tmp_path, after):
 def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
     shown = python("-m", "gluonlab", "--help")
     assert shown.returncode == 0
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "scratch", "bench"]
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "scratch", "data", "bench"]
     wrong = python("-m", "gluonlab", "rum")
-    assert "unknown command 'rum': choose bench, run, scratch (did you mean 'run'?)" in the_error(
+    assert "unknown command 'rum': choose bench, data, run, scratch (did you mean 'run'?)" in the_error(
         (wrong.returncode, wrong.stdout, wrong.stderr), tmp_path
     )
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")

@@ -1,7 +1,19 @@
 """From the name of a data set to shards of its batches on the devices."""
 
+from typing import TYPE_CHECKING, Any
+
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.loader import Loader
 from gluonlab.data.registry import DATASETS, load_dataset
 
+if TYPE_CHECKING:
+    from gluonlab.data.loader import Loader as Loader
+
 __all__ = ["DATASETS", "ArraySplit", "Dataset", "Defaults", "Loader", "Split", "load_dataset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Loader":
+        raise AttributeError(f"module 'gluonlab.data' has no attribute {name!r}")
+    from gluonlab.data.loader import Loader  # imports MXNet, which a login node that downloads may lack
+
+    return Loader

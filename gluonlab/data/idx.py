@@ -11,12 +11,14 @@ import math
 import os
 import struct
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
+from typing import IO, TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.data.folders import data_root, download_command, places
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ FILES = {
 }
 IMAGE_SHAPE = (28, 28)
 UNSIGNED_BYTE = 8
+CHUNK_BYTES = 2**18
+DEFLATE_RATIO = 1032  # no byte of a gzip file inflates to more: 258 bytes for two bits (RFC 1951)
+MOST_INFLATED = 2**30  # of any gzip file; the largest sets in this format have half of that
 DIGITS = tuple(str(digit) for digit in range(10))
 CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
@@ -44,21 +49,23 @@ def loader(name: str, classes: Tuple[str, ...], defaults: Defaults) -> "Callable
 
 
 def find_files(name: str, root: Optional[str]) -> Dict[str, Tuple[Path, Path]]:
-    """For each split its images file and its labels file, in ``root`` or ``root``/``name``, plain or .gz.
+    """For each split its images file and its labels file, plain or .gz, in ``root``/``name`` or ``root``.
 
-    Raises DataError with the four names, and where they were looked for, when one is missing.
+    ``root`` None: the usual folder (`gluonlab.data.folders.data_root`). Nothing is downloaded here: a run that is started without a
+    network, or a hundred times at once, should not find that out on its way. Raises DataError with the names of the files that are
+    missing, where they were looked for, and the command that fetches them.
     """
-    if root is None:
-        raise DataError(f"{name} is read from files: give --data-dir DIR, a folder with {_wanted()} (plain or .gz)")
-    if not Path(root).is_dir():
-        raise DataError(f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz)")
-    folders = [Path(root), Path(root) / name]
+    fetch = download_command(name, root)
+    if root is not None and not Path(root).is_dir():
+        raise DataError(f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz), or fetch them: {fetch}")
+    folders = places(data_root(root), name)
     found = {split: tuple(_find(file, folders) for file in pair) for split, pair in FILES.items()}
     missing = [file for split, pair in FILES.items() for file, path in zip(pair, found[split]) if path is None]
     if missing:
         looked = " and ".join(str(folder) for folder in folders)
         raise DataError(
-            f"{name} lacks {', '.join(missing)} (plain or .gz) in {looked}: fetch what is missing, or give another --data-dir"
+            f"{name} lacks {', '.join(missing)} (plain or .gz) in {looked}: "
+            f"fetch what is missing ({fetch}), or give another folder with --data-dir DIR"
         )
     return found  # type: ignore[return-value]  # no None is left
 
@@ -88,34 +95,61 @@ def read_split(images_path: Path, labels_path: Path, classes: int) -> ArraySplit
 
 
 def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uint8]":
-    """The array in an IDX file of unsigned bytes. Raises DataError that names the file and what is wrong with it."""
-    content = _content(Path(path))
-    if len(content) < 4 or content[:2] != b"\0\0":
-        raise _wrong(path, f"no IDX file (it begins with {content[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})")
-    if content[2] != UNSIGNED_BYTE:
-        raise _wrong(path, f"values of type {content[2]:#04x}, expected unsigned bytes (0x08)")
-    if content[3] != dimensions:
-        raise _wrong(path, f"{content[3]} dimensions, expected {dimensions}")
-    header = 4 + 4 * dimensions
-    if len(content) < header:
-        raise _wrong(path, f"truncated in its header, {len(content)} of {header} bytes")
-    shape = struct.unpack(f">{dimensions}I", content[4:header])
-    expected = header + math.prod(shape)
-    if len(content) != expected:
-        word = "truncated" if len(content) < expected else "too long"
-        raise _wrong(path, f"{word}, {len(content)} bytes where its header {shape} promises {expected}")
+    """The array in an IDX file of unsigned bytes. Raises DataError that names the file and what is wrong with it.
+
+    No more is read, or inflated, than the header promises, and no more is promised than a file of this size can inflate to.
+    """
+    with _opened(Path(path)) as (file, most_bytes):
+        header = file.read(4 + 4 * dimensions)
+        shape = _shape(path, header, dimensions)
+        expected = len(header) + math.prod(shape)
+        if expected > most_bytes:
+            raise _wrong(path, f"its header {shape} promises {expected} bytes, more than the {most_bytes} that it can inflate to")
+        values = _read(file, expected - len(header))
+        if len(header) + len(values) < expected:
+            raise _wrong(path, f"truncated, {len(header) + len(values)} bytes where its header {shape} promises {expected}")
+        if file.read(1):
+            raise _wrong(path, f"too long, more than the {expected} bytes that its header {shape} promises")
     try:
-        return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+        return np.frombuffer(values, np.uint8).reshape(shape)
     except ValueError:  # no values, in a shape that numpy cannot count
         raise _wrong(path, f"its header promises the impossible shape {shape}") from None
 
 
-def _content(path: Path) -> bytes:
+def _shape(path: "str | os.PathLike[str]", header: bytes, dimensions: int) -> Tuple[int, ...]:
+    if len(header) < 4 or header[:2] != b"\0\0":
+        raise _wrong(path, f"no IDX file (it begins with {header[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})")
+    if header[2] != UNSIGNED_BYTE:
+        raise _wrong(path, f"values of type {header[2]:#04x}, expected unsigned bytes (0x08)")
+    if header[3] != dimensions:
+        raise _wrong(path, f"{header[3]} dimensions, expected {dimensions}")
+    if len(header) < 4 + 4 * dimensions:
+        raise _wrong(path, f"truncated in its header, {len(header)} of {4 + 4 * dimensions} bytes")
+    return struct.unpack(f">{dimensions}I", header[4:])
+
+
+def _read(file: IO[bytes], size: int) -> bytearray:
+    """``size`` bytes, or fewer where the file ends; memory is taken as they come, whatever was promised."""
+    values = bytearray()
+    while len(values) < size:
+        chunk = file.read(min(CHUNK_BYTES, size - len(values)))
+        if not chunk:
+            break
+        values += chunk
+    return values
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
+    """The content of a plain or gzipped file, and the most bytes that may be asked of it: a plain one ends by itself."""
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read()
-        return path.read_bytes()
+        with path.open("rb") as file:
+            if path.suffix == ".gz":
+                size = os.fstat(file.fileno()).st_size
+                with gzip.GzipFile(fileobj=file) as content:
+                    yield content, min(DEFLATE_RATIO * size, MOST_INFLATED)  # type: ignore[misc]  # it reads like any other
+            else:
+                yield file, math.inf
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _wrong(path, f"damaged gzip file ({error})") from None
     except OSError as error:

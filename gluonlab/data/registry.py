@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from gluonlab.data import digits, idx, synthetic
+from gluonlab.data import cifar, digits, idx, synthetic
 from gluonlab.data.dataset import Dataset, Defaults
 from gluonlab.errors import DataError, unknown
 
@@ -26,6 +26,7 @@ DATASETS: Dict[str, DatasetKind] = {
         idx.loader("fashion-mnist", idx.CLOTHES, Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)),
         "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",
     ),
+    "cifar10": DatasetKind(cifar.load, "60,000 photographs: 32x32 in colour, 10 classes"),
     "synthetic": DatasetKind(synthetic.load, "random images with random labels, for measuring: 28x28 grey, 10 classes"),
 }
 
@@ -37,8 +38,9 @@ def check_dataset(name: str) -> None:
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
-    """Read a data set: ``digits``, ``synthetic``, or ``mnist`` and ``fashion-mnist`` from the folder ``root``.
+    """Read a data set: ``digits``, ``synthetic``, or ``mnist``, ``fashion-mnist`` and ``cifar10`` from the folder ``root``.
 
+    ``root`` None is the usual folder, where `gluonlab.data.download` puts them: GLUONLAB_DATA, or ~/.cache/gluonlab.
     ``options`` go to the data set, such as ``samples`` and ``shape`` to ``synthetic``.
     Raises DataError for an unknown name, for missing or damaged files, and for a ``root`` that would not be used.
     """

@@ -26,7 +26,7 @@ USUAL, DIGITS = Recipe(), RECIPES["digits"]
 @command("python -m gluonlab.scratch", interrupted="interrupted: a training by hand keeps nothing")
 @click.option("--gpus", metavar="N", help="use N GPUs; on a machine without any, N CPU devices stand in  [default: one device]")
 @click.option("--dataset", metavar="NAME", default="digits", show_default=True, help="digits, fashion-mnist, mnist, synthetic")
-@click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
+@click.option("--data-dir", metavar="DIR", help="the folder of the data set's files  [default: where gluonlab.data downloads to]")
 @click.option("--global-batch-size", metavar="N", help=f"images per step over all devices  [default: {USUAL.global_batch_size}]")
 @click.option("--lr", metavar="RATE", help=f"learning rate of the whole batch  [default: {USUAL.lr:g}]")
 @click.option(

@@ -1,0 +1,135 @@
+"""python -m gluonlab.data NAME: options in, files fetched or checked, their names out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Optional, Sequence
+
+import click
+
+from gluonlab.cli import command, dispatch
+from gluonlab.config import real, text
+from gluonlab.data.download import download as _download
+from gluonlab.data.fetch import TIMEOUT_S
+from gluonlab.data.folders import data_root, download_command
+from gluonlab.data.registry import DATASETS
+from gluonlab.data.sources import SOURCES, Source, find_source
+from gluonlab.data.verify import DAMAGED, OK, folder_of
+from gluonlab.data.verify import verify as _verify
+from gluonlab.errors import DataError, RunError
+
+KEPT = "interrupted: what has been fetched is kept, and the same command goes on from there"
+LONGEST_TIMEOUT_S = 86_400
+Table = Dict[str, Source]
+
+
+def _in_folder(function: Callable[..., None]) -> Callable[..., None]:
+    help = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
+    return click.option("--data-dir", metavar="DIR", help=help)(function)
+
+
+def _as_json(function: Callable[..., None]) -> Callable[..., None]:
+    help = "print the result as JSON, and nothing else, on standard output"
+    return click.option("--json", "as_json", is_flag=True, help=help)(function)
+
+
+def _root(data_dir: Optional[str]) -> Path:
+    return data_root(None if data_dir is None else text("--data-dir", data_dir))
+
+
+def _source(name: str, sources: Table) -> Source:
+    if name in DATASETS and name not in sources:
+        raise DataError(f"{name} is built in, there is nothing to download: choose {', '.join(sources)}")
+    return find_source(name, sources)
+
+
+@command("python -m gluonlab.data list")
+@_in_folder
+@_as_json
+@click.pass_obj
+def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None:
+    """List what can be downloaded, and what is there already."""
+    root = _root(data_dir)
+    folders = {name: folder_of(source, root) for name, source in sources.items()}
+    if as_json:
+        rows = [
+            {"name": name, "bytes": source.size, "folder": folders[name] and str(folders[name])} for name, source in sources.items()
+        ]
+        click.echo(json.dumps(rows))
+        return
+    for name, source in sources.items():
+        click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or '-'}")
+
+
+@command("python -m gluonlab.data download", interrupted=KEPT)
+@click.argument("name")
+@_in_folder
+@click.option("--mirror", metavar="URL", help="an address of your own that is tried first: URL/FILE, then URL/NAME/FILE")
+@click.option(
+    "--timeout", metavar="SECONDS", default=str(TIMEOUT_S), show_default=True, help="give an address up that is silent for so long"
+)
+@click.pass_obj
+def download(sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str) -> None:
+    """Download the data set NAME, or what is missing or damaged of it, and check it.
+
+    A download that broke off goes on where it ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
+    """
+    source, root = _source(name, sources), _root(data_dir)
+    timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
+    folder = _download(source, root, mirror, timeout_s, say=partial(click.echo, err=True))
+    click.echo(f"{name} is complete in {folder}")
+
+
+@command("python -m gluonlab.data verify")
+@click.argument("name")
+@_in_folder
+@_as_json
+@click.pass_obj
+def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) -> None:
+    """Read the files of NAME and compare their digests. Exit status 1 if one is missing or damaged.
+
+    Of an unpacked archive only the files that are not as they should be are printed.
+    """
+    source, root = _source(name, sources), _root(data_dir)
+    findings = _verify(source, root)
+    wrong = [finding for finding in findings if finding.state != OK]
+    if as_json:
+        click.echo(json.dumps([{**finding._asdict(), "path": str(finding.path)} for finding in findings]))
+    else:
+        click.echo("\n".join(map(str, wrong if len(findings) > 20 else findings)) or f"{OK:<8}{len(findings):,} files of {name}")
+    if wrong:
+        damaged = sum(finding.state == DAMAGED for finding in wrong)
+        counts = f"{damaged:,} damaged and {len(wrong) - damaged:,} missing of {len(findings):,} files"
+        raise RunError(f"{name}: {counts}: {download_command(name, data_dir)}")
+
+
+@command("python -m gluonlab.data path")
+@click.argument("name")
+@_in_folder
+@click.pass_obj
+def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
+    """Print the folder that holds the files of NAME, if they are all there."""
+    source, root = _source(name, sources), _root(data_dir)
+    folder = folder_of(source, root)
+    if folder is None:
+        raise DataError(f"{name} is not in {root}: {download_command(name, data_dir)}")
+    click.echo(folder)
+
+
+COMMANDS = {
+    name: (made.get_short_help_str(100), made)
+    for name, made in (("list", list_sources), ("download", download), ("verify", verify), ("path", path))
+}
+
+
+def main(args: Optional[Sequence[str]] = None, sources: Table = SOURCES) -> None:
+    """Hand the remaining options to the command that is named first."""
+    commands = {name: (summary, partial(made, obj=sources)) for name, (summary, made) in COMMANDS.items()}
+    dispatch("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
+
+
+if __name__ == "__main__":
+    main()

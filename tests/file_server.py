@@ -1,0 +1,182 @@
+"""A real HTTP server on 127.0.0.1 that serves files from memory, and goes wrong as it is told to."""
+
+import hashlib
+import re
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class FileServer:
+    """``files``: path -> content. ``faults``: path -> what the next requests for it get instead, one after the other.
+
+    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `chunked`, `content`, or any other.
+    """
+
+    def __init__(self, files, port=0, ranges=True, validators=True):
+        self.files = {f"/{name}": content for name, content in files.items()}
+        self.faults, self.requests = {}, []
+        self.ranges, self.validators = ranges, validators
+        self._server = _Server(("127.0.0.1", port), _handler_of(self))
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def port(self):
+        return self._server.server_address[1]
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}/"
+
+    def fail(self, name, *faults):
+        self.faults[f"/{name}"] = list(faults)
+
+    def asked(self, name=None):
+        """The headers of the requests that came, for one file or for all."""
+        return [headers for path, headers in self.requests if name is None or path == f"/{name}"]
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """Clients that hang up are a part of the tests."""
+
+
+def _handler_of(server):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            path = re.sub(r"^http://[^/]*", "", self.path)  # what a proxy is asked has the host in it
+            server.requests.append((path, dict(self.headers)))
+            waiting = server.faults.get(path)
+            if waiting:
+                waiting.pop(0)(self)
+            elif path in server.files:
+                self.send_file(server.files[path])
+            else:
+                status(404)(self)
+
+        def send_file(self, content, send=None):
+            """The file, or the range of it that was asked for; ``send`` writes the body in another way."""
+            begin = self.asked_range(content)
+            if begin is not None and begin >= len(content):
+                return status(416)(self)
+            self.send_response(200 if begin is None else 206)
+            if begin is not None:
+                self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+            if server.validators:
+                self.send_header("ETag", etag(content))
+            body = content[begin or 0 :]
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            return (send or self.wfile.write)(body)
+
+        def asked_range(self, content):
+            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            unchanged = self.headers.get("If-Range", etag(content)) == etag(content)
+            return int(asked[1]) if asked and server.ranges and unchanged else None
+
+        def content(self):
+            return server.files[self.path]
+
+        def drop(self):
+            """Close the connection as a server does that is restarted."""
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def log_message(self, *args):
+            pass
+
+    return Handler
+
+
+def etag(content):
+    return f'"{hashlib.md5(content).hexdigest()}"'
+
+
+def status(number):
+    def answer(handler):
+        handler.send_response(number)
+        handler.send_header("Content-Length", "5")
+        handler.end_headers()
+        handler.wfile.write(b"sorry")
+
+    return answer
+
+
+def redirect(url):
+    def answer(handler):
+        handler.send_response(302)
+        handler.send_header("Location", url)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return answer
+
+
+def cut(after):
+    """All headers, and a body that ends after so many bytes of what was asked for."""
+
+    def answer(handler):
+        def send(body):
+            handler.wfile.write(body[:after])
+            handler.drop()
+
+        handler.send_file(handler.content(), send)
+
+    return answer
+
+
+def content(other):
+    """Another file than the right one."""
+    return lambda handler: handler.send_file(other)
+
+
+def silence(seconds, after=None):
+    """Says nothing for so long; from the beginning, or after so many bytes."""
+
+    def answer(handler):
+        def send(body):
+            handler.wfile.write(body[:after])
+            handler.wfile.flush()
+            time.sleep(seconds)
+            handler.drop()
+
+        if after is None:
+            time.sleep(seconds)
+            handler.drop()
+        else:
+            handler.send_file(handler.content(), send)
+
+    return answer
+
+
+def chunked(handler):
+    """Without telling how long it is."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    body = handler.content()
+    for begin in range(0, len(body), 10_000):
+        piece = body[begin : begin + 10_000]
+        handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+    handler.wfile.write(b"0\r\n\r\n")
+
+
+def held(reached, go_on):
+    """Sets one event, and answers when the other is set."""
+
+    def answer(handler):
+        reached.set()
+        go_on.wait(30)
+        handler.send_file(handler.content())
+
+    return answer

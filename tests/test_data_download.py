@@ -1,0 +1,512 @@
+"""Downloads from a real server that goes wrong: what arrives is right, and nothing else gets a final name."""
+
+import hashlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from conftest import clean_environment
+from file_server import FileServer, chunked, content, cut, etag, held, redirect, silence, status
+from made_up_sources import (
+    BATCHES,
+    CIFAR_ARCHIVE,
+    cifar_archive,
+    cifar_batches,
+    cifar_source,
+    files_of_at_most,
+    noise,
+    source_of,
+    tar_of,
+    write_table,
+)
+
+from gluonlab.data.download import download
+from gluonlab.data.fetch import CHUNK_BYTES
+from gluonlab.data.sources import Contents
+from gluonlab.data.verify import MANIFEST, is_complete
+from gluonlab.errors import ConfigError, DownloadError, OutputError
+
+FILE = noise(10 * CHUNK_BYTES)
+CUT = 4 * CHUNK_BYTES
+
+
+@pytest.fixture
+def serve():
+    """``serve({name: content}, ...)``: a server that is closed when the test ends."""
+    servers = []
+
+    def start(files, **settings):
+        servers.append(FileServer(files, **settings))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+def one_file(*mirrors, file=FILE):
+    return source_of("set", {"file.gz": file}, *mirrors)
+
+
+def files_below(folder):
+    """Everything that is there, but for locks."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def part_below(folder):
+    return (folder / "set" / "file.gz.part").read_bytes()
+
+
+# --- files that are used as they come
+
+
+def test_all_files_arrive_and_nothing_else(serve, root):
+    files = {"a": FILE, "b": b"", "c": b"c"}
+    server = serve(files)
+    assert download(source_of("set", files, server.url), root) == root / "set"
+    assert files_below(root) == {f"set/{name}": content for name, content in files.items()}
+    assert all(headers["Accept-Encoding"] == "identity" for headers in server.asked())
+
+
+def test_what_is_there_is_not_asked_for_again(serve, root):
+    files = {"a": FILE, "b": b"b"}
+    server = serve(files)
+    source = source_of("set", files, server.url)
+    download(source, root)
+    (root / "set" / "b").write_bytes(b"damaged")
+    download(source, root)
+    download(source, root)
+    assert (len(server.asked("a")), len(server.asked("b"))) == (1, 2)
+    assert files_below(root) == {"set/a": FILE, "set/b": b"b"}
+
+
+def test_files_that_were_put_directly_into_the_folder_are_enough(root):
+    root.mkdir()
+    (root / "file.gz").write_bytes(FILE)
+    download(one_file("http://127.0.0.1:9/"), root)
+
+
+def test_a_connection_that_is_cut_is_gone_on_with(serve, root):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", cut(CUT), cut(CUT))
+    download(one_file(server.url), root)
+    assert files_below(root) == {"set/file.gz": FILE}
+    asked = [(headers.get("Range"), headers.get("If-Range")) for headers in server.asked()]
+    assert asked == [(None, None), (f"bytes={CUT}-", etag(FILE)), (f"bytes={2 * CUT}-", etag(FILE))]
+
+
+def test_a_server_that_is_restarted_is_gone_on_with_by_the_next_command(serve, root):
+    first = serve({"file.gz": FILE})
+    first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
+    source = one_file(first.url)
+    with pytest.raises(DownloadError, match=rf"/file.gz breaks off .*after {CUT:,} bytes of {len(FILE):,}: the connection ended"):
+        download(source, root)
+    assert part_below(root) == FILE[:CUT]
+    first.close()
+    again = serve({"file.gz": FILE}, port=first.port)
+    download(source, root)
+    assert [headers["Range"] for headers in again.asked()] == [f"bytes={CUT}-"]
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_file_that_changes_meanwhile_is_fetched_from_its_beginning(serve, root):
+    """Its If-Range no longer holds, so the server sends all of it."""
+    other = noise(len(FILE), seed=1)
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", content(other), content(FILE))
+    server.faults["/file.gz"][0] = lambda handler: handler.send_file(
+        other, lambda body: [handler.wfile.write(body[:CUT]), handler.drop()]
+    )
+    download(one_file(server.url), root)
+    assert [headers.get("If-Range") for headers in server.asked()] == [None, etag(other)]
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("settings", [{"ranges": False}, {"validators": False}])
+def test_servers_without_ranges_or_validators_are_gone_on_with_too(serve, root, settings):
+    server = serve({"file.gz": FILE}, **settings)
+    server.fail("file.gz", cut(CUT))
+    download(one_file(server.url), root)
+    assert files_below(root) == {"set/file.gz": FILE}
+    assert server.asked()[1]["Range"] == f"bytes={CUT}-"
+    assert "If-Range" not in server.asked()[1] or server.validators
+
+
+def test_another_mirror_goes_on_where_the_first_ended(serve, root):
+    first, second = serve({"file.gz": FILE}), serve({"file.gz": FILE})
+    first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
+    download(one_file(first.url, second.url), root)
+    assert [(headers["Range"], "If-Range" in headers) for headers in second.asked()] == [(f"bytes={CUT}-", False)]
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("length", [CUT, len(FILE), len(FILE) + 5])
+def test_the_beginning_of_another_file_is_thrown_away(serve, root, length):
+    server = serve({"file.gz": FILE})
+    (root / "set").mkdir(parents=True)
+    (root / "set" / "file.gz.part").write_bytes(noise(length, seed=2))
+    (root / "set" / "file.gz.part.from").write_text("{")
+    download(one_file(server.url), root)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_part_that_is_longer_than_what_the_server_has_is_thrown_away(serve, root):
+    short, server = serve({"file.gz": FILE[:CUT]}), serve({"file.gz": FILE})
+    (root / "set").mkdir(parents=True)
+    (root / "set" / "file.gz.part").write_bytes(FILE[: 2 * CUT])
+    download(one_file(short.url, server.url), root)  # 416, then the wrong size
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_whole_part_needs_no_server(root):
+    (root / "set").mkdir(parents=True)
+    (root / "set" / "file.gz.part").write_bytes(FILE)
+    download(one_file("http://127.0.0.1:9/"), root)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_wrong_bytes_make_the_next_mirror_be_tried(serve, root):
+    wrong, right = serve({"file.gz": noise(len(FILE), seed=1)}), serve({"file.gz": FILE})
+    download(one_file(wrong.url, right.url), root)
+    assert (len(wrong.asked()), len(right.asked())) == (1, 1)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_wrong_bytes_everywhere_name_both_digests(serve, root):
+    wrong = noise(len(FILE), seed=1)
+    server = serve({"file.gz": wrong})
+    with pytest.raises(DownloadError) as error:
+        download(one_file(server.url), root)
+    said = f"{server.url}file.gz gives a wrong file: file.gz.part has sha256 {sha256(wrong)}, expected {sha256(FILE)}"
+    assert said in str(error.value)
+    assert files_below(root) == {}
+
+
+@pytest.mark.parametrize("other", [b"", b"<html>", FILE + b"!"])
+def test_a_file_of_another_size_is_refused_before_it_is_fetched(serve, root, other):
+    server = serve({"file.gz": other})
+    with pytest.raises(DownloadError, match=f"has {len(other):,} bytes, expected {len(FILE):,}"):
+        download(one_file(server.url), root)
+    assert files_below(root) == {}
+
+
+def test_a_length_that_is_not_told_is_counted(serve, root):
+    right, long, short = (serve({"file.gz": file}) for file in (FILE, FILE + noise(3 * CHUNK_BYTES), FILE[:-1]))
+    for server in (right, long, short):
+        server.fail("file.gz", chunked)
+    with pytest.raises(DownloadError, match=f"has {len(FILE) + 1:,} bytes, expected .*has {len(FILE) - 1:,} bytes, expected"):
+        download(one_file(long.url, short.url), root)
+    assert files_below(root) == {}
+    download(one_file(right.url), root)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("number", [404, 403, 410, 501])
+def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, root, number):
+    missing, right = serve({}), serve({"file.gz": FILE})
+    missing.fail("file.gz", status(number))
+    told = []
+    download(one_file(missing.url, right.url), root, say=told.append)
+    assert len(missing.asked()) == 1
+    assert any(f"{missing.url}file.gz answers with status {number}" in line for line in told)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("number", [500, 503, 429])
+def test_a_status_that_may_pass_is_tried_again(serve, root, number):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", status(number), status(number))
+    download(one_file(server.url), root)
+    assert len(server.asked()) == 3
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_status_that_does_not_pass_is_named(serve, root):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", *[status(500)] * 9)
+    with pytest.raises(DownloadError, match="answers with status 500"):
+        download(one_file(server.url), root)
+    assert files_below(root) == {}
+
+
+@pytest.mark.parametrize("after", [None, CUT])
+def test_a_silent_server_is_given_up_and_another_asked(serve, root, after):
+    slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
+    slow.fail("file.gz", silence(3, after), *[silence(3, after and 0)] * 9)
+    told = []
+    download(one_file(slow.url, right.url), root, timeout_s=0.15, say=told.append)
+    assert any("timed out" in line for line in told)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_redirect_is_followed_and_gone_on_with(serve, root):
+    server = serve({"elsewhere": FILE})
+    server.fail("file.gz", *[redirect("/elsewhere")] * 2)
+    server.fail("elsewhere", cut(CUT))
+    download(one_file(server.url), root)
+    assert server.asked("elsewhere")[1]["Range"] == f"bytes={CUT}-"
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("where", ["/file.gz", "file:///etc/passwd", "http://["])
+def test_a_redirect_that_leads_nowhere_is_named(serve, root, where):
+    server = serve({})
+    server.fail("file.gz", *[redirect(where)] * 50)
+    with pytest.raises(DownloadError, match=f"{server.url}file.gz cannot be reached"):
+        download(one_file(server.url), root)
+    assert files_below(root) == {}
+
+
+def test_without_a_network_the_files_and_their_place_are_named(root):
+    files = {"a": FILE, "b": b"b"}
+    with pytest.raises(DownloadError) as error:
+        download(source_of("set", files, "http://127.0.0.1:9/one/", "http://127.0.0.1:9/two/"), root)
+    for words in (
+        "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
+        f"a ({len(FILE):,} bytes, sha256 {sha256(FILE)}), b (1 bytes, sha256 {sha256(b'b')}) into {root / 'set'}",
+        "Addresses: http://127.0.0.1:9/one/, http://127.0.0.1:9/two/",
+    ):
+        assert words in str(error.value)
+    assert files_below(root) == {}
+
+
+def test_ones_own_mirror_is_asked_first_in_two_places(serve, root):
+    flat, by_name, public = serve({"file.gz": FILE}), serve({"set/file.gz": FILE}), serve({"file.gz": FILE})
+    source = one_file(public.url)
+    for number, mirror in enumerate((flat, by_name)):
+        download(source, root / str(number), mirror.url.rstrip("/"))
+    assert public.asked() == []
+    assert [path for path, _ in by_name.requests] == ["/file.gz", "/set/file.gz"]
+
+
+@pytest.mark.parametrize("mirror", ["", "ftp://host/", "/srv/data", "host:80", "http://"])
+def test_a_mirror_that_is_no_address_is_refused(root, mirror):
+    with pytest.raises(ConfigError, match=f"--mirror {mirror}.*http:// or https://"):
+        download(one_file(), root, mirror)
+    assert not root.exists()
+
+
+def test_a_password_in_an_address_is_not_told(root):
+    with pytest.raises(DownloadError) as error:
+        download(one_file(), root, "http://user:secret@127.0.0.1:9/")
+    assert "http://127.0.0.1:9/file.gz" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_a_proxy_of_the_environment_is_used(serve, root, monkeypatch):
+    proxy = serve({"mnist/file.gz": FILE})
+    monkeypatch.setenv("http_proxy", proxy.url)
+    download(one_file("http://files.invalid/mnist/"), root)
+    assert [headers["Host"] for headers in proxy.asked()] == ["files.invalid"]
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_full_disk_keeps_what_can_be_gone_on_with(serve, root):
+    server = serve({"file.gz": FILE})
+    source = one_file(server.url)
+    said = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place with --data-dir"
+    with files_of_at_most(CUT + 100), pytest.raises(OutputError, match=said):
+        download(source, root)
+    assert part_below(root) == FILE[: CUT + 100]
+    assert not (root / "set" / "file.gz").exists()
+    download(source, root)
+    assert server.asked()[1]["Range"] == f"bytes={CUT + 100}-"
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("below", ["file", "file/data"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, below):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=f"cannot write {tmp_path}/.*choose another place with --data-dir"):
+        download(one_file("http://127.0.0.1:9/"), tmp_path / below)
+
+
+# --- archives
+
+
+BATCH_FILES = cifar_batches()
+ARCHIVE = cifar_archive(BATCH_FILES)
+UNPACKED = {f"cifar10/{name}": content for name, content in BATCH_FILES.items()}
+
+
+def test_an_archive_is_unpacked_and_not_kept(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    source = cifar_source(BATCH_FILES, ARCHIVE, server.url)
+    assert download(source, root) == root / "cifar10"
+    assert files_below(root) == UNPACKED
+    download(source, root)
+    assert len(server.asked()) == 1
+
+
+@pytest.mark.parametrize("folder", ["", "elsewhere/deep/"])
+@pytest.mark.parametrize("compress", [True, False])
+def test_another_packing_of_the_same_files_will_do(serve, root, folder, compress):
+    members = [(folder + name, content) for name, content in reversed(list(BATCH_FILES.items()))]
+    server = serve({CIFAR_ARCHIVE: tar_of(members, compress)})
+    download(cifar_source(BATCH_FILES, ARCHIVE), root, server.url)
+    assert files_below(root) == UNPACKED
+
+
+def test_another_packing_of_other_files_will_not(serve, root):
+    other = {**BATCH_FILES, BATCHES[2]: BATCH_FILES[BATCHES[2]][::-1]}
+    packed = cifar_archive(other)
+    server = serve({CIFAR_ARCHIVE: packed})
+    with pytest.raises(DownloadError) as error:
+        download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert re.search(r"data_batch_3\.bin in it has sha1 \w{40}, expected \w{40}", str(error.value))
+    assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
+    assert f"put {CIFAR_ARCHIVE} ({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)}) into {root}" in str(error.value)
+    assert files_below(root) == {}
+
+
+def test_an_archive_that_was_put_there_by_hand_needs_no_server_and_is_kept(root):
+    root.mkdir()
+    (root / CIFAR_ARCHIVE).write_bytes(ARCHIVE)
+    download(cifar_source(BATCH_FILES, ARCHIVE, "http://127.0.0.1:9/"), root)
+    assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: ARCHIVE}
+
+
+def test_a_wrong_archive_that_was_put_there_is_told_of_and_left_alone(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    root.mkdir()
+    (root / CIFAR_ARCHIVE).write_bytes(b"<html>")
+    told = []
+    download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root, say=told.append)
+    assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
+    assert re.search(rf"{CIFAR_ARCHIVE}: no archive that can be used .*it is left alone", told[0])
+
+
+def test_files_of_somebody_in_the_same_folder_stay(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    (root / "cifar10").mkdir(parents=True)
+    (root / "cifar10" / "notes.txt").write_text("mine")
+    (root / "cifar10" / BATCHES[0]).write_bytes(b"damaged")
+    download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert files_below(root) == {**UNPACKED, "cifar10/notes.txt": b"mine"}
+
+
+IMAGES = {f"{split}/n{label}/{i}.JPEG": noise(100 + i) for split in ("train", "val") for label in range(3) for i in range(4)}
+IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
+
+
+def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
+    return source_of("imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=Contents(most_bytes))
+
+
+def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
+    server = serve({"imagenette2-320.tgz": IMAGENETTE})
+    source = imagenette(server.url)
+    folder = download(source, root)
+    found = files_below(folder)
+    lines = found.pop(MANIFEST).decode().splitlines()
+    assert found == IMAGES
+    assert lines == [f"{sha256(content)}  {name}" for name, content in sorted(IMAGES.items())]
+    if subprocess.run(["which", "sha256sum"], capture_output=True).returncode == 0:
+        assert subprocess.run(["sha256sum", "-c", "--quiet", MANIFEST], cwd=folder).returncode == 0
+
+
+def test_a_damaged_file_of_an_archive_is_fetched_again(serve, root):
+    server = serve({"imagenette2-320.tgz": IMAGENETTE})
+    source = imagenette(server.url)
+    folder = download(source, root)
+    (folder / "train/n0/0.JPEG").write_bytes(b"damaged")
+    (folder / "val/n2/3.JPEG").unlink()
+    assert not is_complete(source, root)
+    download(source, root)
+    assert is_complete(source, root)
+
+
+def test_another_packing_of_unknown_files_will_not_do(serve, root):
+    packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]  # of the same size, with another time stamp in gzip's header
+    server = serve({"imagenette2-320.tgz": packed})
+    with pytest.raises(DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"):
+        download(imagenette(server.url), root)
+    assert files_below(root) == {}
+
+
+@pytest.mark.parametrize("member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))])
+def test_a_hostile_archive_of_the_right_digest_leaves_nothing(serve, root, member):
+    archive = tar_of([("top/first", b"1"), member])
+    server = serve({"imagenette2-320.tgz": archive})
+    with pytest.raises(DownloadError, match=f"'{member[0]}' .*: nothing of it is used"):
+        download(imagenette(server.url, archive=archive), root)
+    assert files_below(root.parent) == {}
+
+
+def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve, root):
+    archive = tar_of([("top/zeros", bytes(500_000))])
+    assert len(archive) < 10_000
+    server = serve({"imagenette2-320.tgz": archive})
+    source = imagenette(server.url, archive=archive)
+    with files_of_at_most(100_000), pytest.raises(OutputError, match="zeros: File too large; make room"):
+        download(source, root)
+    assert set(files_below(root)) == {"imagenette2-320.tgz.part", "imagenette2-320.tgz.part.from"}
+    server.close()
+    download(source, root)
+    assert set(files_below(root)) == {"imagenette2-320/zeros", f"imagenette2-320/{MANIFEST}"}
+
+
+# --- processes
+
+
+def start(table, *arguments, cwd):
+    command = [sys.executable, "-m", "made_up_sources", str(table), *arguments]
+    return subprocess.Popen(
+        command, cwd=cwd, env=clean_environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+    )
+
+
+def test_two_processes_download_once(serve, root, tmp_path):
+    server = serve({"file.gz": FILE})
+    reached, go_on = threading.Event(), threading.Event()
+    server.fail("file.gz", held(reached, go_on))
+    table = write_table(tmp_path / "table", one_file(server.url))
+    processes = [start(table, "download", "set", "--data-dir", str(root), cwd=tmp_path)]
+    try:
+        assert reached.wait(30)
+        processes.append(start(table, "download", "set", "--data-dir", str(root), cwd=tmp_path))
+        assert processes[1].stderr.readline() == "waiting for another process that fetches set\n"
+        go_on.set()
+        outcomes = [(process.communicate(timeout=30)[0], process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert outcomes == [(f"set is complete in {root / 'set'}\n", 0)] * 2
+    assert len(server.asked()) == 1
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, root, tmp_path):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", silence(30, after=CUT))
+    source = one_file(server.url)
+    process = start(write_table(tmp_path / "table", source), "download", "set", "--data-dir", str(root), cwd=tmp_path)
+    try:
+        part = root / "set" / "file.gz.part"
+        while not part.exists() or part.stat().st_size < CUT:
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted: what has been fetched is kept, and the same command goes on from there"
+    assert part_below(root) == FILE[:CUT]
+    download(source, root)
+    assert server.asked()[1]["Range"] == f"bytes={CUT}-"
+    assert files_below(root) == {"set/file.gz": FILE}
