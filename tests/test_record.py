@@ -85,7 +85,7 @@ def lines_of(tmp_path):
 
 def test_metrics_are_one_json_object_a_line(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, 0.5, 3.0, STEPS)
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
     run.line("epoch", epoch=1, accuracy=0.5)
     run.line("event", event="diverged")
     run.close()
@@ -98,7 +98,7 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
 
 def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, 0.5, 3.0, STEPS)
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
     run.line("epoch", epoch=1)
     assert len(lines_of(tmp_path)) == 4
     run.close()
