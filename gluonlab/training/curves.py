@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, List
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
 def draw(metrics: List[Dict[str, Any]], path: Path) -> None:
+    """Write `make_figure` of the lines of metrics.jsonl as a PNG."""
+    make_figure(metrics).savefig(path, format="png", dpi=110)
+
+
+def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
     """Four panels from the lines of metrics.jsonl: training loss, validation accuracy, learning rate, images per second."""
     # the figure alone, without pyplot: no display, no global state, and half the time to import
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -37,11 +45,14 @@ def draw(metrics: List[Dict[str, Any]], path: Path) -> None:
     edges = [(line["step"] - end) / per_epoch for line in steps for end in (1, 0)]
     rate.plot(edges, [line["lr"] for line in steps for _ in range(2)], color=GREEN, lw=1.4)
     _label(rate, "learning rate", "each step")
+    rate.yaxis.get_major_locator().set_params(nbins=5)
 
     rates = [line["images"] / line["seconds"] for line in epochs]
     speed.bar(numbers, rates, color=BLUE, width=0.7)
     _label(speed, "images per second", "training only")
-    figure.savefig(path, format="png", dpi=110)
+    for axes in (loss, accuracy, rate, speed):
+        axes.set_xlim(0, max(numbers or [len(steps) / per_epoch]) + 0.5)
+    return figure
 
 
 def _label(axes: Any, title: str, note: str) -> None:
