@@ -15,6 +15,7 @@ from gluonlab.errors import ConfigError
 Check = Callable[[str, Any], Any]
 
 LARGEST_RATE = 1e31  # far beyond use, and still a float32 when it is scaled by the number of devices
+SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
 LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
@@ -71,6 +72,30 @@ def size_in_bytes(name: str, value: Any) -> int:
     return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
+def epoch_list(name: str, value: Any) -> str:
+    """Numbers of epochs, each larger than the one before, as text: ``10,20``; a list of them becomes such a text."""
+    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    parts = shown.split(",")
+    if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
+        raise ConfigError(f"{_given(name, shown)}: give numbers of epochs such as 10 or 10,20")
+    epochs = [int(part) for part in parts]
+    if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
+        raise ConfigError(f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20")
+    return ",".join(map(str, epochs))
+
+
+def compression(name: str, value: Any) -> str:
+    """``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
+    kind, _, threshold = str(value).strip().partition(":")
+    if kind != "2bit" or (":" in str(value) and not threshold.strip()):
+        raise ConfigError(f"{_given(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5")
+    try:
+        number = real(SMALLEST_LIMIT, LARGEST_RATE)("the threshold", threshold or 0.5)
+    except ConfigError as error:
+        raise ConfigError(f"{_given(name, value)}: {error}") from None
+    return f"2bit:{number!r}"
+
+
 def text(name: str, value: Any) -> str:
     """A check for text that is not empty; a path or a whole number becomes text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
@@ -121,10 +146,37 @@ class TrainConfig:
     epochs: Optional[int] = setting(None, whole(1), "passes over the training images")
     lr: Optional[float] = setting(None, real(0, LARGEST_RATE, above_minimum=True), "learning rate", "RATE")
     scale_lr: bool = setting(False, flag, "multiply the learning rate by the number of devices (linear scaling)")
+    lr_schedule: str = setting("constant", text, "how the learning rate goes on: constant, step, cosine or linear", "NAME")
+    warmup_epochs: float = setting(
+        0.0, real(0, LARGEST_RATE), "let the learning rate grow evenly from nearly 0 in this many epochs, such as 5 or 0.5", "E"
+    )
+    lr_decay: Optional[float] = setting(
+        None, real(0, below=1, above_minimum=True), "what each step of --lr-schedule step multiplies by (default: 0.1)", "FACTOR"
+    )
+    lr_decay_epochs: Optional[str] = setting(
+        None,
+        epoch_list,
+        "the finished epochs after which it steps (default: half and three quarters of what follows the warm-up)",
+        "E,E",
+    )
+    final_lr: Optional[float] = setting(
+        None, real(0, LARGEST_RATE), "where --lr-schedule cosine or linear goes to (default: 0)", "RATE"
+    )
     optimizer: Optional[str] = setting(None, text, "an optimizer of MXNet: sgd, nag, adam, ...", "NAME")
     momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
     wd: Optional[float] = setting(None, real(0, LARGEST_RATE), "weight decay", "WD")
+    no_bias_decay: bool = setting(False, flag, "no weight decay for biases, nor for the gamma and beta of normalisations")
+    clip_norm: Optional[float] = setting(
+        None,
+        real(SMALLEST_LIMIT, LARGEST_RATE),
+        "scale the mean gradient of a batch down to this norm, where its own is greater",
+        "NORM",
+    )
+    label_smoothing: float = setting(0.0, real(0, below=1), "spread this share of a label over all classes, in training", "SHARE")
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
+    compress: Optional[str] = setting(
+        None, compression, "send gradients in 2 bits each, as -THRESHOLD, 0 or THRESHOLD (kvstore device only)", "2bit:THRESHOLD"
+    )
     bucket_bytes: int = setting(
         4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.config import LARGEST, LARGEST_RATE, TrainConfig, option_name, size_in_bytes
+from gluonlab.config import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, TrainConfig, option_name, size_in_bytes
 from gluonlab.errors import ConfigError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
@@ -30,10 +30,19 @@ VALID = {
     "epochs": COUNTS,
     "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_RATE, exclude_max=True),
     "scale_lr": st.booleans(),
+    "lr_schedule": WORDS,
+    "warmup_epochs": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "lr_decay": st.floats(min_value=0, exclude_min=True, max_value=1, exclude_max=True),
+    "lr_decay_epochs": st.sets(st.integers(1, 10**18 - 1), min_size=1).map(lambda epochs: ",".join(map(str, sorted(epochs)))),
+    "final_lr": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
     "wd": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "no_bias_decay": st.booleans(),
+    "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True),
+    "label_smoothing": st.floats(min_value=0, max_value=1, exclude_max=True),
     "kvstore": WORDS,
+    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map("2bit:{!r}".format),
     "seed": st.integers(0, 2**32 - 1),
     "prefetch": st.integers(0, LARGEST),
     "resident_bytes": st.integers(0, 2**63),
@@ -100,6 +109,14 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
         ("resident_bytes", "64X"),
         ("momentum", 1),
         ("seed", 2**32),
+        *(("lr_decay", value) for value in (0, 1)),
+        *(("lr_decay_epochs", value) for value in ("0,3", "3,3", "20,10", "3,,5", "1.5", "9" * 5000, [], [2, 1], True, 0)),
+        *(
+            ("compress", value)
+            for value in ("1bit:0.5", "2bit:", "2bit:0", "2bit:nan", "2bit:1:2", "2bit:-1", "0.5", 2, "2bit:1e-300")
+        ),
+        *(("clip_norm", value) for value in (0, 1e-300)),
+        ("label_smoothing", 1),
         ("threads", 1025),
         ("gpus", "1_000"),
         ("gpus", 2.5),
@@ -120,6 +137,13 @@ def test_sizes_in_bytes_are_exact(number, unit, ending, upper):
 
 def test_half_sizes_are_understood():
     assert size_in_bytes("--x", " 1.5 GiB ") == 3 * 2**29
+
+
+def test_epochs_and_compression_have_one_spelling():
+    assert TrainConfig(lr_decay_epochs=[10, 20]) == TrainConfig(lr_decay_epochs=" 10, 020 ")
+    assert TrainConfig(lr_decay_epochs=10).lr_decay_epochs == "10"
+    assert TrainConfig(compress="2bit") == TrainConfig(compress=" 2bit:.50 ")
+    assert TrainConfig(compress="2bit").compress == "2bit:0.5"
 
 
 def test_a_path_becomes_text():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.errors import OutputError
+from gluonlab.training.curves import draw, make_figure
 from gluonlab.training.losses import StepLoss
 from gluonlab.training.record import RunDirectory, read_metrics
 
@@ -85,7 +86,7 @@ def lines_of(tmp_path):
 
 def test_metrics_are_one_json_object_a_line(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, 0.5, 3.0, STEPS)
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
     run.line("epoch", epoch=1, accuracy=0.5)
     run.line("event", event="diverged")
     run.close()
@@ -98,7 +99,7 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
 
 def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, 0.5, 3.0, STEPS)
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
     run.line("epoch", epoch=1)
     assert len(lines_of(tmp_path)) == 4
     run.close()
@@ -119,3 +120,26 @@ def test_config_is_written_whole(tmp_path):
     run.close()
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"settings": {"lr": 0.5}}
     assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
+
+
+# --- curves.png
+
+
+def test_the_curves_show_what_the_run_noted():
+    steps = [{"kind": "step", "step": n, "loss": 1 / n, "lr": rate} for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)]
+    epochs = [
+        {"kind": "epoch", "epoch": n, "step": 2 * n, "images": 100, "seconds": n, "loss": 1 / n, "accuracy": n / 4} for n in (1, 2)
+    ]
+    loss, accuracy, rate, speed = make_figure([*steps, *epochs]).axes
+    titles = [axes.get_title() for axes in (loss, accuracy, rate, speed)]
+    assert titles == ["training loss", "validation accuracy, %", "learning rate", "images per second"]
+    assert loss.lines[0].get_xydata().tolist() == [[0.5, 1], [1, 1 / 2], [1.5, 1 / 3], [2, 1 / 4]]
+    assert accuracy.lines[0].get_xydata().tolist() == [[1, 25], [2, 50]]
+    held = [(0, 0.1), (0.5, 0.1), (0.5, 0.2), (1, 0.2), (1, 0.2), (1.5, 0.2), (1.5, 0.05), (2, 0.05)]
+    assert [tuple(point) for point in rate.lines[0].get_xydata()] == held
+    assert [bar.get_height() for bar in speed.patches] == [100, 50]
+
+
+def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
+    draw([{"kind": "step", "step": 1, "loss": 2.0, "lr": 0.1}], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

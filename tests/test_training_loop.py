@@ -69,7 +69,14 @@ def test_evaluation_counts_every_image_once(batch):
     plan = type(
         "Plan",
         (),
-        {"optimizer": "sgd", "optimizer_params": {}, "kvstore": mx.kv.create("device"), "ctxs": ctxs, "config": TrainConfig()},
+        {
+            "optimizer": "sgd",
+            "optimizer_params": {},
+            "kvstore": mx.kv.create("device"),
+            "ctxs": ctxs,
+            "rates": None,
+            "config": TrainConfig(),
+        },
     )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)

@@ -20,6 +20,7 @@ class KVStoreKind:
     create: "Callable[[], KVStoreBase]"
     summary: str
     gpus_only: bool = False
+    compresses: bool = False
 
 
 def _native(name: str) -> "Callable[[], KVStoreBase]":
@@ -69,7 +70,9 @@ ALLREDUCES = {
 }
 
 KVSTORES: Dict[str, KVStoreKind] = {
-    "device": KVStoreKind(_native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them"),
+    "device": KVStoreKind(
+        _native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them", compresses=True
+    ),
     "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)", gpus_only=True),
     **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name]) for name in ALGORITHMS},

@@ -7,8 +7,9 @@ parameter's own array becomes a view into the buffer, with which Gluon goes on w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
@@ -16,6 +17,7 @@ from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import sgd
 from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
 from gluonlab.training.bucket import Bucket, group
+from gluonlab.training.clip import GlobalNormClipping
 
 BUCKET_BYTES = 4 * 2**20
 
@@ -27,13 +29,15 @@ class BucketedTrainer(gluon.Trainer):
     "sharded-optimizer", on the store). Buckets hold at most ``bucket_bytes``. The first one holds the last layers, whose gradients
     backward finishes first, so it can travel while backward goes on; a store that spreads its keys has something to spread.
     An optimizer that is not in ELEMENT_WISE updates parameter by parameter; its gradients still travel in buckets.
+    With ``clip_norm`` the gradient of all parameters, summed and divided by the batch size, has at most this norm.
 
     Parameters move into the buckets at once, or, when a shape is still unknown, in the first step; load_parameters and set_data
     then write into the buckets. What had compiled the network with ``hybridize(static_alloc=True, static_shape=True)`` and run it
     before that keeps writing gradients to where they were: this is noticed in the next step, and raises RunError. So does a
     parameter that gets other arrays or multipliers once it is in a bucket.
 
-    Raises KVStoreError for parameters with sparse gradients.
+    Raises KVStoreError for parameters with sparse gradients, and where ``clip_norm`` cannot be had: under "sharded-optimizer" no
+    device sees the whole gradient, and the norm is that of float32.
     """
 
     def __init__(
@@ -43,12 +47,17 @@ class BucketedTrainer(gluon.Trainer):
         optimizer_params: "Dict[str, Any] | None" = None,
         kvstore: Any = None,
         bucket_bytes: int = BUCKET_BYTES,
+        clip_norm: Optional[float] = None,
     ) -> None:
         super().__init__(params, optimizer, optimizer_params, kvstore=kvstore, update_on_kvstore=False)
         if isinstance(kvstore, ShardedKVStore) and len(self._contexts) > 1:
             self._kvstore_params["update_on_kvstore"] = True
         if self._contains_sparse_weight or self._contains_sparse_grad:
             raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
+        if clip_norm is not None:
+            _check_clipping(clip_norm, kvstore, self._params)
+        self.clip_norm = clip_norm
+        self._clip: Optional[GlobalNormClipping] = None
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
         self._sgd: "List[sgd.DevicesSGD] | None" = None
@@ -78,6 +87,8 @@ class BucketedTrainer(gluon.Trainer):
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
         self._looks_left = 2
+        if self.clip_norm is not None:
+            self._clip = GlobalNormClipping([list(grads) for grads in zip(*(bucket.grads for bucket in self.buckets))])
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
 
@@ -142,6 +153,8 @@ class BucketedTrainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore:
             return  # done by pushpull
+        if self._clip is not None:  # the optimizer divides by the batch size later, so the limit is that much greater
+            self._clip(self.clip_norm / self._optimizer.rescale_grad)
         if not self._by_bucket:
             self._update_parameters()
         elif sgd.applies(self._optimizer):
@@ -185,3 +198,14 @@ class BucketedTrainer(gluon.Trainer):
             grads = [self._params[key]._grad[device] for key in keys]
             weights = [self._params[key]._data[device] for key in keys]
             updater(keys, grads, weights)
+
+
+def _check_clipping(clip_norm: float, kvstore: Any, params: Sequence[Parameter]) -> None:
+    """Raise KVStoreError when the gradients' norm cannot be limited to ``clip_norm``."""
+    if isinstance(kvstore, ShardedKVStore):
+        raise KVStoreError(
+            f"clip_norm {clip_norm:g}: under kvstore {kvstore.type!r} no device sees the whole gradient: choose another kvstore"
+        )
+    other = next((param for param in params if param.grad_req != "null" and np.dtype(param.dtype) != np.float32), None)
+    if other is not None:
+        raise KVStoreError(f"clip_norm {clip_norm:g} is for float32, and {other.name} is {np.dtype(other.dtype)}: leave it out")

@@ -23,6 +23,8 @@ from gluonlab.models import get_model
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.evaluate import evaluate
 from gluonlab.training.losses import LossLog, StepLoss
+from gluonlab.training.objective import make_loss
+from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
@@ -44,9 +46,11 @@ Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
 
 def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
     """Every device holds the whole network and works on its shard of each batch."""
-    trainer = BucketedTrainer(
-        net.collect_params(), plan.optimizer, dict(plan.optimizer_params), plan.kvstore, plan.config.bucket_bytes
-    )
+    config = plan.config
+    if config.no_bias_decay:
+        spare_biases(net)  # before the trainer puts parameters of equal multipliers side by side
+    settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
+    trainer = BucketedTrainer(net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm)
     return DataParallelStep(net, loss, trainer, plan.ctxs, to_float)
 
 
@@ -159,7 +163,7 @@ class _Run:
         began: float,
     ) -> None:
         self.plan, self.net, self.reporter, self.run, self.result, self.began = plan, net, reporter, run, result, began
-        loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        loss = make_loss(plan.config.label_smoothing)
         self.step = strategy(net, loss, plan)
         self.log = LossLog(plan.ctxs)
         config = plan.config
@@ -175,7 +179,7 @@ class _Run:
             try:
                 done = self._epoch(epoch)
                 self.run.parameters(self.net)
-                self.run.line("epoch", lr=self.plan.lr, **vars(done))
+                self.run.line("epoch", lr=self.plan.rates(done.step), **vars(done))
                 self.result.history.append(done)
                 line = _epoch_line(done, self.plan.epochs)  # said when it is true
             except DivergedError as error:
@@ -196,6 +200,7 @@ class _Run:
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} steps per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}"),
+            *in_words(config, plan.rates),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):
             self.reporter.say(f"{name:<11}{text}")
@@ -224,7 +229,7 @@ class _Run:
 
     def _note(self, epoch: int, known: List[StepLoss]) -> float:
         """Record finished steps; the sum of their images' losses."""
-        self.run.steps(epoch, self.plan.lr, time.perf_counter() - self.began, known)
+        self.run.steps(epoch, self.plan.rates, time.perf_counter() - self.began, known)
         return sum(step.loss * step.images for step in known)
 
     def _first_step(self) -> None:

@@ -6,6 +6,7 @@ Everything that can be wrong with a run is found here, before anything is comput
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional
 
@@ -19,6 +20,8 @@ from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.models import check_model
 from gluonlab.threads import set_threads
+from gluonlab.training.optimize import check_decay, check_optimization, compressing, make_rates
+from gluonlab.training.rates import Rates
 
 # Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
 DRIFTING = ("nadam", "sgld")
@@ -40,10 +43,11 @@ class Plan:
     optimizer: str
     optimizer_params: Dict[str, float]
     kvstore: Any
+    rates: Rates
 
     @property
     def lr(self) -> float:
-        """The learning rate, for the whole batch."""
+        """The learning rate, for the whole batch, before a schedule changes it."""
         return self.optimizer_params["learning_rate"]
 
     def batch_in_words(self) -> str:
@@ -63,6 +67,7 @@ class Plan:
             "global_batch_size": self.global_batch_size,
             "optimizer": self.optimizer,
             **self.optimizer_params,
+            **self.rates.settings(),
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
         }
@@ -72,6 +77,7 @@ def make_plan(config: TrainConfig) -> Plan:
     """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong."""
     check_kvstore(config.kvstore)
     check_dataset(config.dataset)
+    check_optimization(config)
     if config.model is not None:
         check_model(config.model)
     if config.optimizer is not None:
@@ -82,17 +88,24 @@ def make_plan(config: TrainConfig) -> Plan:
     batch_size = config.batch_size or defaults.batch_size
     optimizer = (config.optimizer or defaults.optimizer).lower()
     check_optimizer(optimizer, config, len(ctxs))
+    epochs = config.epochs or defaults.epochs
+    global_batch_size = config.global_batch_size or batch_size * len(ctxs)
+    optimizer_params = _optimizer_params(config, dataset, optimizer, len(ctxs))
+    check_decay(config, optimizer_params["wd"])
+    steps_per_epoch = math.ceil(len(dataset.train) / global_batch_size)
+    scale = len(ctxs) if config.scale_lr else 1
     return Plan(
         config=config,
         ctxs=ctxs,
         threads=set_threads(ctxs, config.threads),
         dataset=dataset,
         model=config.model or defaults.model,
-        epochs=config.epochs or defaults.epochs,
-        global_batch_size=config.global_batch_size or batch_size * len(ctxs),
+        epochs=epochs,
+        global_batch_size=global_batch_size,
         optimizer=optimizer,
-        optimizer_params=_optimizer_params(config, dataset, optimizer, len(ctxs)),
-        kvstore=make_kvstore(config.kvstore, ctxs),
+        optimizer_params=optimizer_params,
+        kvstore=compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs)),
+        rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale),
     )
 
 

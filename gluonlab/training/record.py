@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import IO, Any, Dict, List, Optional, Sequence
+from typing import IO, Any, Callable, Dict, List, Optional, Sequence
 
 import mxnet as mx
 
@@ -52,8 +52,8 @@ class RunDirectory:
         """Write config.json."""
         write_text(self.path / "config.json", json.dumps(content, indent=2) + "\n")
 
-    def steps(self, epoch: int, lr: float, seconds: float, steps: Sequence[StepLoss]) -> None:
-        """Add a line for each step; ``seconds`` since the run began."""
+    def steps(self, epoch: int, rates: Callable[[int], float], seconds: float, steps: Sequence[StepLoss]) -> None:
+        """Add a line for each step, with the learning rate ``rates(step)``; ``seconds`` since the run began."""
         lines = [
             {
                 "kind": "step",
@@ -62,7 +62,7 @@ class RunDirectory:
                 "seconds": seconds,
                 "images": step.images,
                 "loss": step.loss,
-                "lr": lr,
+                "lr": rates(step.step),
             }
             for step in steps
         ]

@@ -15,17 +15,24 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.invoke import CopyInto
+from gluonlab.training.objective import SmoothedCrossEntropy
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
 def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any]) -> mx.sym.Symbol:
-    """Images and labels -> the sum of their losses (1,), and how many of them the network gets right (1,)."""
+    """Images and labels -> the sum of their losses (1,), and how many of them the network gets right (1,).
+
+    If ``loss`` is another one without its smoothing, then the sum of those (1,), too.
+    """
     images, labels = mx.sym.var(IMAGES), mx.sym.var(LABELS)
     scores = net(preprocess(mx.sym, images))  # (n, classes)
     total = loss(scores, labels).sum()
     right = (scores.argmax(axis=1) == labels.astype("float32")).sum()
-    return mx.sym.Group([total, mx.sym.BlockGrad(right)])
+    outputs = [total, mx.sym.BlockGrad(right)]
+    if isinstance(loss, SmoothedCrossEntropy):
+        outputs.append(mx.sym.BlockGrad(loss.unsmoothed(scores, labels).sum()))
+    return mx.sym.Group(outputs)
 
 
 class _Bound(NamedTuple):
@@ -36,6 +43,7 @@ class _Bound(NamedTuple):
     labels: CopyInto
     loss: nd.NDArray
     correct: nd.NDArray
+    unsmoothed: nd.NDArray
     size: int
 
 
@@ -50,16 +58,16 @@ class Replica:
         self._req = {name: params[name].grad_req for name in names}
         self._grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         self._bound: Dict[Tuple[Any, ...], _Bound] = {}
-        # d(loss, correct) / d(loss): what backward begins with, made once instead of in every step
-        self._heads = [nd.ones((1,), ctx=ctx), nd.zeros((1,), ctx=ctx)]
-        self._head_handles = (ctypes.c_void_p * 2)(*[head.handle for head in self._heads])
+        # d(loss, correct, ...) / d(loss): what backward begins with, made once instead of in every step
+        self._heads = [nd.ones((1,), ctx=ctx), *(nd.zeros((1,), ctx=ctx) for _ in graph.list_outputs()[1:])]
+        self._head_handles = (ctypes.c_void_p * len(self._heads))(*[head.handle for head in self._heads])
         self._last: "_Bound | None" = None
         self._train = True
 
     def forward(self, images: nd.NDArray, labels: nd.NDArray, train: bool = True) -> Tuple[nd.NDArray, nd.NDArray]:
         """The sum of losses (1,) and the number of correct answers (1,); both are overwritten by the next call.
 
-        ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
+        ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout. Labels are not smoothed without.
         """
         if train != self._train:
             self._wait()  # operators look at the mode when they run: those still queued must not see the new one
@@ -69,7 +77,7 @@ class Replica:
         bound.labels.copy(labels)
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._last = bound
-        return bound.loss, bound.correct
+        return bound.loss if train else bound.unsmoothed, bound.correct
 
     def _wait(self) -> None:
         """Wait for what this replica has queued, and for nobody else's work."""
@@ -86,7 +94,7 @@ class Replica:
     def backward(self) -> None:
         """The gradients of the last forward's loss, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
-        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, 2, self._head_handles, 1))
+        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, len(self._heads), self._head_handles, 1))
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray) -> _Bound:
         key = (images.shape, images.dtype, labels.dtype)
@@ -105,8 +113,9 @@ class Replica:
         executor = self.graph.bind(
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux)
         )
-        loss, correct = executor.outputs
-        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct, len(images))
+        loss, correct, *others = executor.outputs
+        unsmoothed = others[0] if others else loss
+        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct, unsmoothed, len(images))
 
 
 def replicas(

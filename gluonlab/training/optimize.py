@@ -1,0 +1,119 @@
+"""What a TrainConfig asks of the optimization, checked and made: learning rates, weight decay, clipping, compression."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, Iterator, List, Tuple
+
+from mxnet import gluon
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, unknown
+from gluonlab.kvstores import KVSTORES
+from gluonlab.training.rates import LR_SCHEDULES, Rates
+
+DECAY = 0.1
+NO_DECAY = r".*(bias|gamma|beta)$"
+
+
+def check_optimization(config: TrainConfig) -> None:
+    """Raise ConfigError or KVStoreError for an unknown schedule, and for settings that contradict each other."""
+    schedule = config.lr_schedule
+    if schedule not in LR_SCHEDULES:
+        raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
+    for option, value, schedules in (
+        ("--lr-decay", config.lr_decay, ("step",)),
+        ("--lr-decay-epochs", config.lr_decay_epochs, ("step",)),
+        ("--final-lr", config.final_lr, ("cosine", "linear")),
+    ):
+        if value is not None and schedule not in schedules:
+            raise ConfigError(
+                f"{option} {value} says nothing to --lr-schedule {schedule}: choose {' or '.join(schedules)}, or leave it out"
+            )
+    if config.clip_norm is not None and config.kvstore == "sharded-optimizer":
+        raise KVStoreError(
+            f"--clip-norm {config.clip_norm:g}: under kvstore 'sharded-optimizer' no device sees the whole gradient: "
+            "choose another kvstore, such as device or ring"
+        )
+    if config.compress is not None and not KVSTORES[config.kvstore].compresses:
+        able = " or ".join(name for name, kind in KVSTORES.items() if kind.compresses)
+        raise KVStoreError(f"--compress {config.compress}: kvstore {config.kvstore!r} cannot compress gradients: choose {able}")
+
+
+def check_decay(config: TrainConfig, wd: float) -> None:
+    """Raise ConfigError when there is no weight decay that --no-bias-decay could take from the biases."""
+    if config.no_bias_decay and not wd:
+        raise ConfigError("--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out")
+
+
+def make_rates(config: TrainConfig, base_lr: float, epochs: int, steps_per_epoch: int, scale: int = 1) -> Rates:
+    """The learning rate of every step. ``base_lr`` is scaled already; ``scale`` is what --final-lr must be multiplied by.
+
+    Raises ConfigError for epochs beyond the run, and for a final rate above the first.
+    """
+    final_lr = (config.final_lr or 0.0) * scale
+    if final_lr > base_lr:
+        raise ConfigError(f"--final-lr {config.final_lr:g} is above the learning rate {base_lr / scale:g}: give a smaller one")
+    warmup = config.warmup_epochs
+    if warmup >= epochs:
+        raise ConfigError(f"--warmup-epochs {warmup:g} leaves nothing of the run's {epochs}: give fewer, or more --epochs")
+    steps, warmup_steps = epochs * steps_per_epoch, round(warmup * steps_per_epoch)
+    milestones: Tuple[int, ...] = ()
+    if config.lr_decay_epochs is not None:
+        milestones = tuple(epoch * steps_per_epoch for epoch in _decay_epochs(config.lr_decay_epochs, warmup, epochs))
+    elif config.lr_schedule == "step":  # where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
+        milestones = tuple(warmup_steps + math.ceil((steps - warmup_steps) * share) for share in (0.5, 0.75))
+    decay = DECAY if config.lr_decay is None else config.lr_decay
+    return Rates(base_lr, steps, config.lr_schedule, warmup_steps, final_lr, decay, milestones)
+
+
+def _decay_epochs(text: str, warmup: float, epochs: int) -> List[int]:
+    """The numbers in ``text``. Raises ConfigError for one before the end of the warm-up or not before the end of the run."""
+    numbers = [int(number) for number in text.split(",")]
+    if numbers[0] < warmup:
+        raise ConfigError(
+            f"--lr-decay-epochs {text}: the warm-up takes {warmup:g} epochs: give later ones, or less --warmup-epochs"
+        )
+    if numbers[-1] >= epochs:
+        raise ConfigError(f"--lr-decay-epochs {text}: the run is over after {epochs}: give earlier ones, or more --epochs")
+    return numbers
+
+
+def spare_biases(net: gluon.Block) -> None:
+    """No weight decay for biases, nor for the scale and shift of normalisations.
+
+    He et al., "Bag of tricks for image classification with convolutional neural networks", 2019, section 3.1.
+    """
+    net.collect_params(NO_DECAY).setattr("wd_mult", 0.0)
+
+
+def compressing(kvstore: Any, config: TrainConfig, device_count: int) -> Any:
+    """The same kvstore, set to compress the gradients that it sums if ``config`` asks for it.
+
+    What 2 bits cannot say stays on its device and is added to the next gradient (Seide et al., "1-bit stochastic gradient
+    descent", 2014, section 2). A gradient here is that of the sum over a device's shard, and so the threshold is, too.
+    """
+    if config.compress is None:
+        return kvstore
+    if device_count == 1:
+        message = f"--compress {config.compress}: one device has nobody to send gradients to, so nothing is compressed"
+        warnings.warn(message, GluonlabWarning, stacklevel=2)
+        return kvstore
+    kind, threshold = config.compress.split(":")
+    kvstore.set_gradient_compression({"type": kind, "threshold": float(threshold)})
+    return kvstore
+
+
+def in_words(config: TrainConfig, rates: Rates) -> Iterator[Tuple[str, str]]:
+    """(title, text) for what a run says of its optimization when it begins, where that is not the usual."""
+    if rates.schedule != "constant" or rates.warmup_steps:
+        yield "schedule", rates.in_words()
+    options = [
+        f"clip norm {config.clip_norm:g}" if config.clip_norm is not None else "",
+        f"label smoothing {config.label_smoothing:g}" if config.label_smoothing else "",
+        "no bias decay" if config.no_bias_decay else "",
+        f"compress {config.compress}" if config.compress is not None else "",
+    ]
+    if any(options):
+        yield "options", ", ".join(filter(None, options))

@@ -1,0 +1,149 @@
+"""Weight decay without biases, compressed gradients, and what a run says of its optimization."""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from kvstore_runs import small_net
+from mxnet import nd
+from mxnet.gluon import nn
+from reference import cpus, distance, train_on_one_device, values
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.loader import Loader, to_float
+from gluonlab.errors import GluonlabWarning
+from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.loop import make_net, train
+from gluonlab.training.optimize import compressing, spare_biases
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import ConsoleReporter, Reporter
+
+
+def quick(tmp_path, name="run", reporter=None, **settings):
+    settings = {"devices": "cpu*2", "epochs": 1, "batch_size": 60, "model": "mlp", "out": str(tmp_path / name), **settings}
+    return train(TrainConfig(**settings), reporter=reporter or Reporter())
+
+
+# --- no decay for biases
+
+
+def normalising_net(ctxs):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), nn.LayerNorm(), nn.PReLU(), nn.Dense(3, use_bias=False))
+    net.initialize(mx.init.Uniform(1), ctx=ctxs)
+    net(nd.zeros((1, 2, 6, 6), ctx=ctxs[0]))
+    for param in net.collect_params().values():
+        param.set_data(nd.random.uniform(1, 2, shape=param.shape))
+    return net
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+def test_without_gradients_only_weights_decay(store):
+    """With gradients of zero a step of SGD is w - lr wd w: for weights, and for nothing else."""
+    ctxs = cpus(2)
+    net = normalising_net(ctxs)
+    before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
+    spare_biases(net)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store))
+    trainer.step(1)
+    for name, param in net.collect_params().items():
+        expected = before[name] * (0.95 if name.endswith(("weight", "alpha")) else 1)
+        for ctx in ctxs:
+            assert np.allclose(param.data(ctx).asnumpy(), expected, rtol=1e-6), name
+
+
+def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
+    config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=300, batch_size=None)
+    run, decayed = quick(tmp_path, no_bias_decay=True, **config), quick(tmp_path, "all", **config)
+    plan = make_plan(TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=300))
+    net = make_net(plan)
+    for param in net.collect_params().values():
+        param.wd_mult = 0.0 if "bias" in param.name else 1.0
+    loader = Loader(plan.dataset.train, plan.ctxs, 300, seed=0)
+    batches = [(images.asnumpy(), labels.asnumpy()) for (images,), (labels,) in loader]
+    expected = train_on_one_device(net, batches, "sgd", learning_rate=0.1, wd=0.05)
+    assert distance(values(run.net), expected) <= 1e-5
+    assert distance(values(decayed.net), expected) > 1e-5
+
+
+# --- compressed gradients
+
+
+def in_two_bits(grad, residual, threshold):
+    """What is sent, and what stays behind for the next time."""
+    residual = residual + grad
+    sent = np.where(residual >= threshold, threshold, np.where(residual <= -threshold, -threshold, 0)).astype("float32")
+    return sent, residual - sent
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 100, 2**20])
+@pytest.mark.parametrize("k", [2, 3])
+def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_bytes):
+    """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
+    ctxs, threshold, random = cpus(k), 0.25, np.random.RandomState(0)
+    net = small_net(ctxs)
+    kvstore = compressing(make_kvstore("device"), TrainConfig(compress="2bit:0.25"), k)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes)
+    expected = [array.astype("float64") for array in values(net)]
+    residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
+    for _ in range(6):
+        for device, ctx in enumerate(ctxs):
+            for place, param in enumerate(net.collect_params().values()):
+                grad = random.normal(0, 0.2, param.shape).astype("float32")
+                param.grad(ctx)[:] = nd.array(grad, ctx=ctx)
+                sent, residuals[device][place] = in_two_bits(grad, residuals[device][place], np.float32(threshold))
+                expected[place] -= sent
+        trainer.step(1)
+        for ctx in ctxs:
+            assert distance(values(net, ctx), expected) <= 1e-6
+
+
+def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
+    run = quick(tmp_path, epochs=5, compress="2bit:1", devices="cpu*3", batch_size=20, optimizer="sgd", lr=0.1)
+    assert run.accuracy > 0.8
+    assert all(np.array_equal(a, b) for a, b in zip(values(run.net, mx.cpu(0)), values(run.net, mx.cpu(2))))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])
+def test_those_that_can_compress_are_those_that_mxnet_lets(name):
+    try:
+        make_kvstore(name).set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    except Exception:  # MXNet raises nothing more special
+        assert not KVSTORES[name].compresses
+    else:
+        assert KVSTORES[name].compresses
+
+
+def test_one_device_says_that_nothing_is_compressed():
+    with pytest.warns(GluonlabWarning, match="--compress 2bit:0.5: one device has nobody to send gradients to"):
+        make_plan(TrainConfig(devices="cpu", compress="2bit:0.5"))
+
+
+# --- what a run says
+
+
+def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
+    run = quick(
+        tmp_path, reporter=ConsoleReporter(), epochs=2, batch_size=150, lr_schedule="cosine", warmup_epochs=1, clip_norm=5,
+        label_smoothing=0.1, no_bias_decay=True, wd=1e-4, compress="2bit:0.1",
+    )  # fmt: skip
+    said = capsys.readouterr().out.splitlines()
+    assert "schedule   cosine to 0, warm-up in 5 steps" in said
+    assert "options    clip norm 5, label smoothing 0.1, no bias decay, compress 2bit:0.1" in said
+    assert all(len(line) <= 80 for line in said)
+    content = json.loads((run.run_dir / "config.json").read_text())
+    assert {"lr_schedule": "cosine", "warmup_steps": 5, "final_lr": 0.0}.items() <= content["settings"].items()
+    assert TrainConfig(**content["config"]) == run.plan.config
+
+
+def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):
+    """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
+    plain, smooth = (quick(tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s) for s in (0.0, 0.5))
+    assert smooth.history[0].validation_loss == plain.history[0].validation_loss
+    split = plain.plan.dataset.train
+    images, labels = split.batch(np.arange(len(split)))
+    logs = nd.log_softmax(plain.net(to_float(nd, nd.array(images, dtype="uint8")))).asnumpy().astype("float64")
+    expected = -(0.5 * logs[np.arange(len(labels)), labels] + 0.5 * logs.mean(axis=1)).mean()
+    assert smooth.history[0].loss == pytest.approx(expected, rel=1e-5)
