@@ -20,12 +20,19 @@ IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
 def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any]) -> mx.sym.Symbol:
-    """Images and labels -> the sum of their losses (1,), and how many of them the network gets right (1,)."""
+    """Images and labels -> the sum of their losses (1,), and the network's scores (n, classes)."""
     images, labels = mx.sym.var(IMAGES), mx.sym.var(LABELS)
     scores = net(preprocess(mx.sym, images))  # (n, classes)
     total = loss(scores, labels).sum()
-    right = (scores.argmax(axis=1) == labels.astype("float32")).sum()
-    return mx.sym.Group([total, mx.sym.BlockGrad(right)])
+    return mx.sym.Group([total, mx.sym.BlockGrad(scores)])
+
+
+class _Heads:
+    """d(loss, scores) / d(loss): what backward begins with, made once instead of in every step."""
+
+    def __init__(self, arrays: List[nd.NDArray]) -> None:
+        self.arrays = arrays  # keeps the handles alive
+        self.handles = (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
 
 
 class _Bound(NamedTuple):
@@ -35,7 +42,8 @@ class _Bound(NamedTuple):
     images: CopyInto
     labels: CopyInto
     loss: nd.NDArray
-    correct: nd.NDArray
+    scores: nd.NDArray
+    heads: "_Heads"
     size: int
 
 
@@ -50,14 +58,12 @@ class Replica:
         self._req = {name: params[name].grad_req for name in names}
         self._grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         self._bound: Dict[Tuple[Any, ...], _Bound] = {}
-        # d(loss, correct) / d(loss): what backward begins with, made once instead of in every step
-        self._heads = [nd.ones((1,), ctx=ctx), nd.zeros((1,), ctx=ctx)]
-        self._head_handles = (ctypes.c_void_p * 2)(*[head.handle for head in self._heads])
+        self._one = nd.ones((1,), ctx=ctx)
         self._last: "_Bound | None" = None
         self._train = True
 
     def forward(self, images: nd.NDArray, labels: nd.NDArray, train: bool = True) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,) and the number of correct answers (1,); both are overwritten by the next call.
+        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next call with as many images.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
         """
@@ -69,12 +75,12 @@ class Replica:
         bound.labels.copy(labels)
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._last = bound
-        return bound.loss, bound.correct
+        return bound.loss, bound.scores
 
     def _wait(self) -> None:
         """Wait for what this replica has queued, and for nobody else's work."""
         if self._last is not None:
-            for array in (*self._grads.values(), self._last.loss, self._last.correct):
+            for array in (*self._grads.values(), self._last.loss, self._last.scores):
                 array.wait_to_read()
 
     @property
@@ -86,7 +92,7 @@ class Replica:
     def backward(self) -> None:
         """The gradients of the last forward's loss, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
-        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, 2, self._head_handles, 1))
+        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, 2, self._last.heads.handles, 1))
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray) -> _Bound:
         key = (images.shape, images.dtype, labels.dtype)
@@ -105,8 +111,9 @@ class Replica:
         executor = self.graph.bind(
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux)
         )
-        loss, correct = executor.outputs
-        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct, len(images))
+        loss, scores = executor.outputs
+        heads = _Heads([self._one, nd.zeros(scores.shape, self.ctx, scores.dtype)])
+        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, scores, heads, len(images))
 
 
 def replicas(
