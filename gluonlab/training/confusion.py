@@ -64,6 +64,7 @@ def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None
 def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     # the figure alone, without pyplot, as in curves.py
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     count = len(classes)
@@ -72,7 +73,7 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     shares = matrix / matrix.sum(axis=1, keepdims=True).clip(min=1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))  # the root of the share: a few per cent are to be seen, too
     axes.set_title(f"{matrix.trace():,} of {matrix.sum():,} images right, {matrix.trace() / max(matrix.sum(), 1):.2%}", fontsize=10)
     axes.set_xlabel("taken for", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
@@ -83,7 +84,7 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
         for i in range(count):
             for j in range(count):
                 if matrix[i, j]:
-                    colour = "white" if shares[i, j] > 0.5 else "black"
+                    colour = "white" if shares[i, j] > 0.3 else "black"
                     axes.text(j, i, f"{matrix[i, j]}", ha="center", va="center", fontsize=7, color=colour)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
