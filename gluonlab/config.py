@@ -136,7 +136,8 @@ class TrainConfig:
     threads: Optional[int] = setting(
         None, whole(1, 1024), "threads of a CPU device (default: all cores for one device, 1 each for several)"
     )
-    model: Optional[str] = setting(None, text, "the network (see --list)", "NAME")
+    model: Optional[str] = setting(None, text, "the network (see --list), or gluoncv:NAME for one of gluoncv's", "NAME")
+    pretrained: Optional[str] = setting(None, text, "begin with the parameters in this local file, of the same network", "FILE")
     dataset: str = setting("digits", text, "the data set (see --list)", "NAME")
     data_dir: Optional[str] = setting(
         None, text, "the folder of the data set's files (default: where gluonlab.data downloads to)", "DIR"
@@ -188,6 +189,8 @@ class TrainConfig:
         "keep a split on each device when its images fit this many bytes; 0 always streams",
         "BYTES",
     )
+    confusion: bool = setting(False, flag, "print and draw which classes are taken for which others (confusion.png)")
+    export: bool = setting(False, flag, "write export/, which mx.gluon.SymbolBlock.imports loads without gluonlab")
     out: Optional[str] = setting(None, text, "the folder of the run (default: a new one below runs/)", "DIR")
 
     def __post_init__(self) -> None:

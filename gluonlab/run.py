@@ -44,10 +44,11 @@ def _counts(text: str) -> List[int]:
 @command("python -m gluonlab.run", interrupted="interrupted: the folder of the run holds every epoch that was finished")
 @config_options
 @click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
+@click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
 @click.option("--list", "list_names", is_flag=True, help="list networks, data sets and kvstores")
-def main(compare: Optional[str], as_json: bool, quiet: bool, list_names: bool, **settings: Any) -> None:
+def main(compare: Optional[str], evaluate: Optional[str], as_json: bool, quiet: bool, list_names: bool, **settings: Any) -> None:
     """Train a Gluon CNN on several devices.
 
     Without options: LeNet on the built-in handwritten digits, on the first GPU or on the CPU.
@@ -56,6 +57,11 @@ def main(compare: Optional[str], as_json: bool, quiet: bool, list_names: bool, *
     if list_names:
         click.echo(_names())
         return
+    if evaluate is not None:
+        if compare is not None:
+            raise ConfigError(f"--evaluate {evaluate} and --compare {compare} contradict each other: give one of them")
+        _evaluate(evaluate, {name: value for name, value in settings.items() if value not in (None, False)}, as_json)
+        return
     counts = _counts(compare) if compare is not None else None
     config = TrainConfig(**{name: value for name, value in settings.items() if value is not None})
     _run(config, counts, as_json, quiet)
@@ -63,6 +69,7 @@ def main(compare: Optional[str], as_json: bool, quiet: bool, list_names: bool, *
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
     from gluonlab.study.compare import compare, table  # MXNet is loaded here, not for --help
+    from gluonlab.training.confusion import table as confusion_table
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import ConsoleReporter, Reporter
 
@@ -73,21 +80,47 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
         return
     result = train(config, reporter=reporter)
     click.echo(json.dumps(result.summary()) if as_json else _summary(result.summary(), quiet))
+    if result.confusion is not None and not as_json:
+        click.echo("\n" + confusion_table(result.confusion, result.plan.dataset.classes))
 
 
 def _summary(summary: Dict[str, Any], quiet: bool) -> str:
-    line = f"accuracy {summary['accuracy']:.4f}, {summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
-    return "\n" * (not quiet) + f"{line}\nwritten to {summary['run_dir']}"
+    speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
+    return "\n" * (not quiet) + f"{_accuracy(summary)}, {speed}\nwritten to {summary['run_dir']}"
+
+
+def _accuracy(summary: Dict[str, Any]) -> str:
+    top5 = summary["top5_accuracy"]
+    return f"accuracy {summary['accuracy']:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")
+
+
+def _evaluate(run_dir: str, given: Dict[str, Any], as_json: bool) -> None:
+    from gluonlab.training.confusion import table as confusion_table
+    from gluonlab.training.finished import evaluate_run
+
+    found = evaluate_run(run_dir, **given)
+    summary = found.summary()
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
+    click.echo(f"{summary['model']} on {summary['dataset']}, {images}, {devices}, {summary['seconds']:.1f} s")
+    click.echo(f"{_accuracy(summary)}, loss {summary['loss']:.4f}" + f"\nwritten to {found.written_to}" * bool(found.written_to))
+    if found.score.confusion is not None:
+        click.echo("\n" + confusion_table(found.score.confusion, found.plan.dataset.classes))
 
 
 def _names() -> str:
     from gluonlab.data.registry import DATASETS
     from gluonlab.kvstores import KVSTORES
-    from gluonlab.models import MODELS
+    from gluonlab.models import MODELS, zoo
 
+    networks = {name: kind.summary for name, kind in MODELS.items()}
+    networks[f"{zoo.PREFIX}NAME"] = zoo.SUMMARY
     lines = []
-    for title, registry in (("networks", MODELS), ("data sets", DATASETS), ("kvstores", KVSTORES)):
+    for title, registry in (("data sets", DATASETS), ("kvstores", KVSTORES)):
         lines += [title, *(f"  {name:<20}{kind.summary}" for name, kind in registry.items()), ""]
+    lines = ["networks", *(f"  {name:<20}{summary}" for name, summary in networks.items()), "", *lines]
     return "\n".join(lines[:-1])
 
 

@@ -76,7 +76,25 @@ MISTAKES = {
     ("--kvstore", "rign"): ["'rign'", "choose bidirectional_ring, device, double_tree, "],
     ("--kvstore", "devcie"): ["'devcie'", "did you mean 'device'?"],
     ("--kvstore", "nccl"): ["'nccl'", "choose device or local"],
-    ("--model", "resnet"): ["'resnet'", "choose lenet, lenet-avg, mlp"],
+    ("--model", "resnet"): ["'resnet'", "lenet, lenet-avg, mlp", "gluoncv:NAME", "did you mean 'resnet8'?"],
+    ("--model", "gluoncv:alexnett"): ["'gluoncv:alexnett'", "did you mean alexnet, ", "gluoncv:? names all"],
+    ("--model", "gluoncv:ssd_512_resnet50_v1_voc"): ["'gluoncv:ssd_512_resnet50_v1_voc'", "resnet50_v1"],
+    ("--model", "gluoncv:?"): ["'gluoncv:?'", "choose gluoncv: and one of alexnet, ", "mobilenet1.0, ", "xception71"],
+    ("--model", "gluoncv:alexnet"): [
+        "gluoncv:alexnet",
+        "1x28x28",
+        "the smallest square ones that it takes are 1x63x63",
+        "--dataset",
+    ],
+    ("--model", "gluoncv:resnest14"): ["gluoncv:resnest14", "1x28x28", "the smallest square ones that it takes are 3x17x17"],
+    ("--pretrained", "missing.params"): ["--pretrained missing.params is no file", "local file"],
+    ("--pretrained", "/"): ["--pretrained / is no file", "local file"],
+    ("--pretrained", "/dev/null"): ["--pretrained /dev/null is no file"],
+    ("--evaluate", "missing"): ["--evaluate missing is no folder", "config.json and parameters.params"],
+    ("--evaluate", "."): ["--evaluate . holds no config.json", "config.json and parameters.params"],
+    ("--evaluate", "missing", "--compare", "1,2"): ["--evaluate missing", "--compare 1,2", "give one of them"],
+    ("--evaluate", "missing", "--lr", "1"): ["--lr is of no use with --evaluate", "leave it out"],
+    ("--evaluate",): ["--evaluate lacks its value", "RUN_DIR"],
     ("--dataset", "mnits"): ["'mnits'", "choose cifar10, digits", "did you mean 'mnist'?"],
     ("--dataset", "mnist"): ["mnist", "--data-dir DIR", *NAMES],
     ("--dataset", "mnist", "--data-dir", "missing"): ["--data-dir missing is no folder", *NAMES],
@@ -226,7 +244,7 @@ def test_help_names_every_setting(run):
     words = " ".join(out.split())
     for field in dataclasses.fields(TrainConfig):
         assert f"{option_name(field.name)} " in words
-    for extra in ("--compare", "--json", "--quiet", "--list", "--debug"):
+    for extra in ("--compare", "--evaluate", "--json", "--quiet", "--list", "--debug"):
         assert extra in words
     assert run("-h")[1] == out
 
@@ -254,7 +272,7 @@ def test_quiet_prints_two_lines(run):
     status, out, _ = run(*QUICK, "--quiet", "--out", "run")
     assert status == 0
     first, second = out.splitlines()
-    assert re.fullmatch(r"accuracy [01]\.\d{4}, [\d,]+ images/s, [\d.]+ s in all", first)
+    assert re.fullmatch(r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\), [\d,]+ images/s, [\d.]+ s in all", first)
     assert second == "written to run"
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Sequence
+
+from mxnet.gluon.model_zoo import vision
 
 from gluonlab.errors import ModelError, unknown
+from gluonlab.models import zoo
 from gluonlab.models.lanes import lanes
 from gluonlab.models.lenet import LeNet
 from gluonlab.models.mlp import mlp
+from gluonlab.models.resnet import resnet8
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -21,6 +25,12 @@ class ModelKind(NamedTuple):
     summary: str
 
 
+def _plain(create: "Callable[[int], HybridBlock]") -> "Callable[..., HybridBlock]":
+    """For networks that are the same for all lanes: their channels are multiples of 16 already."""
+    return lambda classes, lanes: create(classes)
+
+
+# resnet18 and resnet50 are Gluon's own, not gluoncv's of the same name, which are alike and need a second library.
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
         lambda classes, lanes: LeNet(classes, "max", lanes),
@@ -29,23 +39,37 @@ MODELS: Dict[str, ModelKind] = {
     "lenet-avg": ModelKind(
         lambda classes, lanes: LeNet(classes, "avg", lanes), "the same with average pooling (the from-scratch lab's network)"
     ),
-    "mlp": ModelKind(lambda classes, lanes: mlp(classes), "two hidden dense layers of 128 and 64 units"),
+    "mlp": ModelKind(_plain(mlp), "two hidden dense layers of 128 and 64 units"),
+    "resnet8": ModelKind(_plain(resnet8), "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels"),
+    "resnet18": ModelKind(_plain(lambda classes: vision.resnet18_v1(classes=classes)), "ResNet-18 (v1) of Gluon's model zoo"),
+    "resnet50": ModelKind(_plain(lambda classes: vision.resnet50_v1(classes=classes)), "ResNet-50 (v1) of Gluon's model zoo"),
+    "cifar_resnet20": ModelKind(
+        _plain(lambda classes: zoo.gluoncv_network("cifar_resnet20_v1", classes)),
+        "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
+    ),
 }
 
 
 def check_model(name: str) -> None:
     """Raise ModelError, with the choices, when no network has this name."""
-    if name not in MODELS:
-        raise ModelError(unknown("model", name, MODELS))
+    if name.startswith(zoo.PREFIX):
+        zoo.check_gluoncv(name[len(zoo.PREFIX) :])
+    elif name not in MODELS:
+        raise ModelError(unknown("model", name, [*MODELS, f"{zoo.PREFIX}NAME"]))
 
 
 def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "HybridBlock":
     """A new network, not initialised, hybridized with static memory.
 
+    ``name``: one of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
     Takes float32 images (n, C, H, W) and gives scores (n, classes). For the devices ``ctxs``, when they are given, it is
     laid out to run fast; that changes neither its parameters nor what it computes. Raises ModelError for an unknown name.
     """
     check_model(name)
-    net = MODELS[name].create(classes, lanes=lanes(ctxs) if ctxs else 1)
+    net: Any
+    if name.startswith(zoo.PREFIX):
+        net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
+    else:
+        net = MODELS[name].create(classes, lanes=lanes(ctxs) if ctxs else 1)
     net.hybridize(static_alloc=True, static_shape=True)
-    return net
+    return net  # type: ignore[no-any-return]

@@ -2,42 +2,93 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
 
 from gluonlab.data.loader import Loader
+from gluonlab.training.plan import Plan
 
+Confusion = Any  # numpy's (classes, classes) int64: [i, j] counts the images of class i that were taken for class j
 ScoreShards = Callable[[Sequence[nd.NDArray], Sequence[nd.NDArray]], List[Tuple[nd.NDArray, nd.NDArray]]]
+
+TOP = 5  # the label is looked for among this many best scores, where there are more classes than that
 
 
 class Score(NamedTuple):
-    """What an evaluation found; ``loss`` is the mean over the images."""
+    """What an evaluation found; ``loss`` is the mean over the images.
+
+    ``in_top5``: the images whose label is among the five best scores; None where there are not more than five classes.
+    ``confusion``: if asked for.
+    """
 
     images: int
     correct: int
     loss: float
+    in_top5: Optional[int] = None
+    confusion: Optional[Confusion] = None
 
     @property
     def accuracy(self) -> float:
         """The fraction of images that the network gets right."""
         return self.correct / self.images
 
+    @property
+    def top5_accuracy(self) -> Optional[float]:
+        """The fraction of images whose label is among the five best scores, where there are more classes than five."""
+        return None if self.in_top5 is None else self.in_top5 / self.images
 
-def evaluate(score: ScoreShards, loader: Loader, ctxs: Sequence[mx.Context]) -> Score:
-    """One pass over the loader's split; ``score(xs, ys)`` gives each shard's (sum of losses, correct answers)."""
-    loss = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
-    # counted as integers: float32 would lose single images beyond 2**24 of them
-    correct = [nd.zeros((1,), ctx=ctx, dtype="int32") for ctx in ctxs]
+
+def test_loader(plan: Plan) -> Loader:
+    """The plan's test images, in order."""
+    config, ctxs, size = plan.config, plan.ctxs, plan.global_batch_size
+    return Loader(
+        plan.dataset.test, ctxs, size, shuffle=False, raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes
+    )
+
+
+def evaluate(score: ScoreShards, loader: Loader, ctxs: Sequence[mx.Context], confusion: bool = False) -> Score:
+    """One pass over the loader's split; ``score(xs, ys)`` gives each shard's (sum of losses, scores (n, classes))."""
+    tallies: List[_Tally] = []
     images = 0
     for xs, ys in loader:
         images += sum(len(x) for x in xs)
-        for device, (shard_loss, shard_correct) in enumerate(score(xs, ys)):
-            loss[device] += shard_loss
-            correct[device] += shard_correct.astype("int32")
-    return Score(images, int(_total(correct)), _total(loss) / images)
+        for device, ((loss, scores), labels) in enumerate(zip(score(xs, ys), ys)):
+            if device == len(tallies):
+                tallies.append(_Tally(ctxs[device], scores.shape[1], confusion))
+            tallies[device].add(loss, scores, labels)
+    loss, correct, in_top5 = (sum(values) for values in zip(*[tally.read() for tally in tallies]))
+    matrix = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies) if confusion else None
+    return Score(images, int(correct), float(loss) / images, int(in_top5) if tallies[0].classes > TOP else None, matrix)
 
 
-def _total(parts: List[nd.NDArray]) -> float:
-    return float(sum(part.asscalar() for part in parts))
+class _Tally:
+    """What one device has counted. As integers: float32 would lose single images beyond 2**24 of them."""
+
+    def __init__(self, ctx: mx.Context, classes: int, confusion: bool) -> None:
+        self.classes = classes
+        self.loss = nd.zeros((1,), ctx=ctx)
+        self.counts = nd.zeros((2,), ctx=ctx, dtype="int32")  # right, and right among the first five
+        self.places = nd.array([1, min(TOP, classes)], ctx=ctx).reshape((2, 1))
+        self.order = nd.arange(classes, ctx=ctx).reshape((1, classes))
+        self.confusion = nd.zeros((classes, classes) if confusion else (1, 1), ctx=ctx, dtype="int32")
+        self.wants_confusion = confusion
+
+    def add(self, loss: nd.NDArray, scores: nd.NDArray, labels: nd.NDArray) -> None:
+        """Count a shard: sum of losses (1,), scores (n, classes), labels (n,)."""
+        scores, labels = scores.astype("float32"), labels.astype("float32")
+        own = scores.pick(labels, keepdims=True)  # (n, 1)
+        # of equal scores the first class counts as the better one, as in argmax: so there are no ties, whatever the device
+        before = (scores > own) + (scores == own) * nd.broadcast_lesser(self.order, labels.expand_dims(1))  # (n, classes)
+        rank = before.sum(axis=1).expand_dims(0)  # (1, n), from 0
+        self.loss += loss.astype("float32")
+        self.counts += nd.broadcast_lesser(rank, self.places).sum(axis=1).astype("int32")  # (2, n) -> (2,)
+        if self.wants_confusion:
+            true, taken = labels.one_hot(self.classes), scores.argmax(axis=1).one_hot(self.classes)  # (n, classes)
+            self.confusion += nd.dot(true, taken, transpose_a=True).astype("int32")
+
+    def read(self) -> Tuple[float, int, int]:
+        """Wait; the sum of losses, and the two counts."""
+        correct, in_top5 = self.counts.asnumpy()
+        return float(self.loss.asscalar()), int(correct), int(in_top5)

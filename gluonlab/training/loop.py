@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from contextlib import closing, redirect_stdout
+from contextlib import closing
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
@@ -18,16 +17,20 @@ import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.loader import Loader, to_float
 from gluonlab.devices import describe
-from gluonlab.errors import DivergedError, ModelError
+from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
+from gluonlab.models.pretrained import load_pretrained
+from gluonlab.models.shapes import complete
 from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.evaluate import evaluate
+from gluonlab.training.evaluate import Confusion, evaluate, test_loader
+from gluonlab.training.extras import write_extras
 from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.objective import make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.statistics import RunningStatistics
 from gluonlab.training.step import DataParallelStep
 
 
@@ -38,7 +41,7 @@ class Step(Protocol):
         """Train on a batch; each shard's sum of losses (1,)."""
 
     def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[Tuple[nd.NDArray, nd.NDArray]]:
-        """Without training, each shard's sum of losses (1,) and number of correct answers (1,)."""
+        """Without training, each shard's sum of losses (1,) and its scores (n, classes)."""
 
 
 Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
@@ -65,6 +68,7 @@ class Epoch:
     loss: float
     accuracy: float
     validation_loss: float
+    top5_accuracy: Optional[float] = None  # where there are more than five classes
 
     @property
     def images_per_second(self) -> float:
@@ -82,6 +86,7 @@ class Result:
     first_step_seconds: float = 0.0
     seconds: float = 0.0
     history: List[Epoch] = field(default_factory=list)
+    confusion: Optional[Confusion] = None
 
     @property
     def accuracy(self) -> float:
@@ -99,11 +104,13 @@ class Result:
         return {
             **self.plan.settings(),
             "accuracy": self.accuracy,
+            "top5_accuracy": self.history[-1].top5_accuracy,
             "images_per_second": self.images_per_second,
             "first_step_seconds": self.first_step_seconds,
             "seconds": self.seconds,
             "run_dir": str(self.run_dir),
             "history": [vars(epoch) for epoch in self.history],
+            **({"confusion": self.confusion.tolist()} if self.confusion is not None else {}),
         }
 
 
@@ -117,11 +124,16 @@ def train(config: "TrainConfig | None" = None, strategy: Strategy = data_paralle
     plan = make_plan(config or TrainConfig())
     began = time.perf_counter()
     net = make_net(plan)
+    if plan.config.pretrained is not None:
+        reporter.say(f"pretrained {load_pretrained(net, plan.config.pretrained, len(plan.dataset.classes))}")
     run = RunDirectory.create(plan.config.out, f"{plan.model}-{plan.dataset.name}")
     run.config({"gluonlab": gluonlab.__version__, "settings": plan.settings(), "config": plan.config.to_dict()})
     result = Result(plan, net, run.path)
     try:
         _Run(plan, net, strategy, reporter, run, result, began).all_epochs()
+        write_extras(run.path, plan, net, result.confusion)
+        if result.confusion is not None:
+            run.line("event", event="confusion", matrix=result.confusion.tolist())
     except DivergedError as error:
         run.line("event", event="diverged", message=str(error))
         raise
@@ -138,14 +150,7 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     mx.random.seed(plan.config.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
-    channels, height, width = plan.dataset.image_shape
-    try:
-        with redirect_stdout(StringIO()):  # where MXNet would print what it raises
-            net(nd.zeros((1, channels, height, width), ctx=plan.ctxs[0])).wait_to_read()
-    except (ValueError, mx.base.MXNetError):
-        raise ModelError(
-            f"{plan.model} cannot take images of shape {channels}x{height}x{width}: choose another --model or --dataset"
-        ) from None
+    complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
     return net
 
 
@@ -165,11 +170,12 @@ class _Run:
         self.plan, self.net, self.reporter, self.run, self.result, self.began = plan, net, reporter, run, result, began
         loss = make_loss(plan.config.label_smoothing)
         self.step = strategy(net, loss, plan)
+        self.statistics = RunningStatistics(net)
         self.log = LossLog(plan.ctxs)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **common)
-        self.test_loader = Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, shuffle=False, **common)
+        self.test_loader = test_loader(plan)
 
     def all_epochs(self) -> None:
         self._introduce()
@@ -219,13 +225,15 @@ class _Run:
         losses += self._note(epoch, self.log.flush())
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
-        score = evaluate(self.step.score, self.test_loader, self.plan.ctxs)
+        self.statistics.average()
+        score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion)
         if not math.isfinite(score.loss):  # the last update, after which no training loss is computed
             raise DivergedError(
                 f"the validation loss became {score.loss} after step {self.log.step}: use a smaller learning rate (--lr)"
             )
+        self.result.confusion = score.confusion
         images = len(self.plan.dataset.train)
-        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss)
+        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss, score.top5_accuracy)
 
     def _note(self, epoch: int, known: List[StepLoss]) -> float:
         """Record finished steps; the sum of their images' losses."""

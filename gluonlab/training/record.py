@@ -78,10 +78,15 @@ class RunDirectory:
             self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
 
     def parameters(self, net: Any) -> None:
-        """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them."""
+        """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
+
+        They are those of one replica: ``net.save_parameters`` would write the average of all, which for three equal numbers is
+        not always that number.
+        """
         with on_disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
             try:
-                net.save_parameters(str(temporary))
+                arrays = {name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()}
+                mx.nd.save(str(temporary), {name: array.as_in_context(mx.cpu()) for name, array in arrays.items()})
             except mx.base.MXNetError as error:
                 reason = str(error).strip().splitlines()[-1]
                 raise OutputError(f"cannot write {self.path / PARAMETERS} ({reason}): choose another place with --out") from None

@@ -8,7 +8,7 @@ is traced, checked or allocated again; on small batches that is the difference b
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -21,18 +21,30 @@ IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
 def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any]) -> mx.sym.Symbol:
-    """Images and labels -> the sum of their losses (1,), and how many of them the network gets right (1,).
+    """Images and labels -> the sum of their losses (1,), and the network's scores (n, classes).
 
     If ``loss`` is another one without its smoothing, then the sum of those (1,), too.
     """
     images, labels = mx.sym.var(IMAGES), mx.sym.var(LABELS)
     scores = net(preprocess(mx.sym, images))  # (n, classes)
-    total = loss(scores, labels).sum()
-    right = (scores.argmax(axis=1) == labels.astype("float32")).sum()
-    outputs = [total, mx.sym.BlockGrad(right)]
+    outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
         outputs.append(mx.sym.BlockGrad(loss.unsmoothed(scores, labels).sum()))
     return mx.sym.Group(outputs)
+
+
+class Heads:
+    """d(loss) / d(outputs): what backward begins with, made once instead of in every step.
+
+    ``losses``: the places of the losses among the ``outputs``; nothing else that leaves the graph has gradients.
+    """
+
+    def __init__(self, outputs: Sequence[nd.NDArray], losses: Sequence[int]) -> None:
+        self.arrays = [nd.zeros(output.shape, output.context, output.dtype) for output in outputs]  # keeps the handles alive
+        for loss in losses:
+            self.arrays[loss][:] = 1
+        self.count = len(self.arrays)
+        self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
 
 
 class _Bound(NamedTuple):
@@ -42,8 +54,9 @@ class _Bound(NamedTuple):
     images: CopyInto
     labels: CopyInto
     loss: nd.NDArray
-    correct: nd.NDArray
+    scores: nd.NDArray
     unsmoothed: nd.NDArray
+    heads: Heads
     size: int
 
 
@@ -58,14 +71,11 @@ class Replica:
         self._req = {name: params[name].grad_req for name in names}
         self._grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         self._bound: Dict[Tuple[Any, ...], _Bound] = {}
-        # d(loss, correct, ...) / d(loss): what backward begins with, made once instead of in every step
-        self._heads = [nd.ones((1,), ctx=ctx), *(nd.zeros((1,), ctx=ctx) for _ in graph.list_outputs()[1:])]
-        self._head_handles = (ctypes.c_void_p * len(self._heads))(*[head.handle for head in self._heads])
         self._last: "_Bound | None" = None
         self._train = True
 
     def forward(self, images: nd.NDArray, labels: nd.NDArray, train: bool = True) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,) and the number of correct answers (1,); both are overwritten by the next call.
+        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next call with as many images.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout. Labels are not smoothed without.
         """
@@ -77,12 +87,12 @@ class Replica:
         bound.labels.copy(labels)
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
         self._last = bound
-        return bound.loss if train else bound.unsmoothed, bound.correct
+        return bound.loss if train else bound.unsmoothed, bound.scores
 
     def _wait(self) -> None:
         """Wait for what this replica has queued, and for nobody else's work."""
         if self._last is not None:
-            for array in (*self._grads.values(), self._last.loss, self._last.correct):
+            for array in (*self._grads.values(), self._last.loss, self._last.scores):
                 array.wait_to_read()
 
     @property
@@ -94,7 +104,8 @@ class Replica:
     def backward(self) -> None:
         """The gradients of the last forward's loss, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
-        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, len(self._heads), self._head_handles, 1))
+        heads = self._last.heads
+        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1))
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray) -> _Bound:
         key = (images.shape, images.dtype, labels.dtype)
@@ -113,9 +124,9 @@ class Replica:
         executor = self.graph.bind(
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux)
         )
-        loss, correct, *others = executor.outputs
-        unsmoothed = others[0] if others else loss
-        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, correct, unsmoothed, len(images))
+        loss, scores, *others = executor.outputs
+        unsmoothed, heads = others[0] if others else loss, Heads(executor.outputs, [0])
+        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, scores, unsmoothed, heads, len(images))
 
 
 def replicas(

@@ -42,7 +42,7 @@ class DataParallelStep:
         return losses
 
     def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[Tuple[nd.NDArray, nd.NDArray]]:
-        """Each shard's sum of losses and number of correct answers, without training; overwritten by the next call."""
+        """Each shard's sum of losses and its scores, without training; overwritten by the next call."""
         return [replica.forward(x, y, train=False) for replica, x, y in zip(self.replicas, xs, ys)]
 
     def _silence_idle(self, busy: int) -> None:

@@ -1,0 +1,91 @@
+"""Which classes are taken for which others: as a table for a terminal, and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import List, Sequence
+
+from gluonlab.files import atomic_path, on_disk
+from gluonlab.training.evaluate import Confusion
+
+COLUMNS = 80  # of a terminal
+NAME = 12  # the letters of a class that a row begins with
+LISTED = 10  # the confusions that are named where the matrix does not fit
+WRITTEN = 20  # classes up to which the picture has numbers in it
+
+
+def table(matrix: Confusion, classes: Sequence[str]) -> str:
+    """The matrix as text of at most 80 columns; of more classes than fit, the most frequent confusions."""
+    labels = _labels(classes)
+    row = max(map(len, labels))
+    cell = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
+    if row + cell * len(classes) + len("   right") > COLUMNS:
+        return _most_frequent(matrix, classes)
+    heads = [str(label) for label in range(len(classes))]
+    lines = ["each row a class, each column what its images were taken for"]
+    lines.append(" " * row + "".join(f"{head:>{cell}}" for head in heads) + "   right")
+    for label, counts, right in zip(labels, matrix, _right(matrix)):
+        lines.append(f"{label:<{row}}" + "".join(f"{count or '.':>{cell}}" for count in counts) + f"{right:>8}")
+    return "\n".join(lines)
+
+
+def _labels(classes: Sequence[str]) -> List[str]:
+    """``3 dress``; names that are their numbers stand alone."""
+    width = len(str(len(classes) - 1))
+    if list(classes) == [str(label) for label in range(len(classes))]:
+        return list(classes)
+    return [f"{label:>{width}} {name[:NAME]}" for label, name in enumerate(classes)]
+
+
+def _right(matrix: Confusion) -> List[str]:
+    """For each class the percentage of its images that were recognised; a dash where it has none."""
+    return [f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-" for label, counts in enumerate(matrix)]
+
+
+def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
+    wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
+    lines = [f"{classes[i]} taken for {classes[j]}: {count} of {matrix[i].sum()}" for count, i, j in sorted(wrong, key=_order)]
+    if not lines:
+        return "no image was taken for one of another class"
+    return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
+
+
+def _order(entry: "tuple[int, int, int]") -> "tuple[int, int, int]":
+    count, true, taken = entry
+    return -count, true, taken
+
+
+def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+    """Draw the matrix: colours by the share of the row, numbers where there is room for them. Raises OutputError."""
+    with on_disk(path), atomic_path(path) as temporary:
+        _draw(matrix, classes, temporary)
+
+
+def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
+    # the figure alone, without pyplot, as in curves.py
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
+    count = len(classes)
+    side = min(12.0, 2.6 + 0.42 * max(count, 4)) if count <= WRITTEN else 9.0
+    figure = Figure(figsize=(side, side), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    shares = matrix / matrix.sum(axis=1, keepdims=True).clip(min=1)
+    axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))  # the root of the share: a few per cent are to be seen, too
+    axes.set_title(f"{matrix.trace():,} of {matrix.sum():,} images right, {matrix.trace() / max(matrix.sum(), 1):.2%}", fontsize=10)
+    axes.set_xlabel("taken for", fontsize=9)
+    axes.set_ylabel("class", fontsize=9)
+    if count <= WRITTEN:
+        short = [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in classes]
+        axes.set_xticks(range(count), short, rotation=90 if max(map(len, short)) > 2 else 0, fontsize=8)
+        axes.set_yticks(range(count), short, fontsize=8)
+        for i in range(count):
+            for j in range(count):
+                if matrix[i, j]:
+                    colour = "white" if shares[i, j] > 0.3 else "black"
+                    axes.text(j, i, f"{matrix[i, j]}", ha="center", va="center", fontsize=7, color=colour)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    figure.savefig(path, format="png", dpi=110)

@@ -1,0 +1,32 @@
+"""BatchNorm's running statistics: one set for all devices.
+
+While a network trains, every device normalises with the statistics of its own shard, and keeps running ones of its own. Left alone,
+each device would evaluate with others, and none with those that are saved. So they are averaged over the devices before anything is
+evaluated or saved. The average of the running means is that of the whole batches (when the shards are of one size). The average of
+the running variances is that of the shards, which on average is smaller than the whole batch's: it lacks how much the shards' means
+differ. It is what normalisation in shards of this size sees, as on one device with a batch of a shard's size.
+"""
+
+from __future__ import annotations
+
+import mxnet as mx
+from mxnet import gluon, nd
+
+
+class RunningStatistics:
+    """What the operators of a network keep for themselves on each device (the auxiliary states of its graph)."""
+
+    def __init__(self, net: gluon.HybridBlock) -> None:
+        params = net.collect_params()
+        stateless = all(param.grad_req != "null" for param in params.values())  # spares writing the graph down
+        names = [] if stateless else net(mx.sym.var("data")).list_auxiliary_states()
+        self._params = [params[name] for name in names]
+
+    def average(self) -> None:
+        """Give every device the average over all devices; nothing waits."""
+        for param in self._params:
+            arrays = param.list_data()
+            if len(arrays) > 1:
+                average = nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays]) / len(arrays)
+                for array in arrays:
+                    average.copyto(array)

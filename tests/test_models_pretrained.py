@@ -1,0 +1,108 @@
+"""--pretrained: everything in a file, everything but the last layer, or one clear error and nothing changed."""
+
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+from reference import cpus, values
+from test_models_zoo import completed
+
+from gluonlab.errors import ModelError
+from gluonlab.models.pretrained import load_parameters, load_pretrained
+from gluonlab.training.export import PARAMETERS, export
+
+
+def same(first, second):
+    return [np.array_equal(a, b) for a, b in zip(first, second)]
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20", "gluoncv:mobilenet0.25"])
+@pytest.mark.parametrize("written_by", ["save_parameters", "export"])
+def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, name, written_by):
+    net, other = completed(name, ctxs=cpus(1)), completed(name, ctxs=cpus(2))
+    file = tmp_path / "a.params"
+    if written_by == "export":
+        export(net, name, (3, 32, 32), "0123456789", tmp_path)
+        file = tmp_path / PARAMETERS
+    else:
+        net.save_parameters(str(file))
+    assert not all(same(values(net), values(other, mx.cpu(1))))
+    assert load_pretrained(other, str(file), 10) == f"{file}: all parameters"
+    for ctx in cpus(2):
+        assert all(same(values(net), values(other, ctx)))
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
+def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, name):
+    side = 224 if "squeeze" in name else 32
+    net, other = completed(name, (3, side, side), classes=6), completed(name, (3, side, side), classes=4)
+    net.save_parameters(str(tmp_path / "a.params"))
+    before = values(other)
+    said = load_pretrained(other, str(tmp_path / "a.params"), 4)
+    assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
+    assert said.endswith(", which begin anew for 4 classes")
+    loaded = [a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))]
+    assert loaded == [param.shape[0] != 4 for param in other.collect_params().values()]
+    assert all(kept for kept, came in zip(same(values(other), before), loaded) if not came)
+
+
+def test_a_file_of_another_network_is_refused_with_the_first_parameters_and_changes_nothing(tmp_path):
+    completed("resnet8").save_parameters(str(tmp_path / "a.params"))
+    for name, said in [
+        ("resnet18", r"it lacks features\.0\.weight; it lacks .* and \d+ more; it must be a file of the same network"),
+        ("cifar_resnet20", "does not fit the network: it lacks "),
+        ("lenet", r"does not fit the network: .*lacks 0\.bias"),
+    ]:
+        net = completed(name)
+        before = values(net)
+        with pytest.raises(ModelError, match=said) as caught:
+            load_pretrained(net, str(tmp_path / "a.params"), 10)
+        assert str(caught.value).startswith(f"--pretrained {tmp_path / 'a.params'} does not fit")
+        assert all(same(values(net), before))
+
+
+def test_a_file_for_other_images_names_the_shapes(tmp_path):
+    completed("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"):
+        load_pretrained(completed("resnet8"), str(tmp_path / "a.params"), 10)
+
+
+def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
+    completed("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(ModelError, match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"):
+        load_parameters(completed("resnet8"), tmp_path / "a.params", "it", 10)
+
+
+def test_surplus_parameters_are_named(tmp_path):
+    arrays = {name: param.data() for name, param in completed("mlp")._collect_params_with_prefix().items()}
+    nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
+    with pytest.raises(ModelError, match=r"9\.weight is too much"):
+        load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
+
+
+def damaged(folder, kind):
+    file = folder / "a.params"
+    if kind == "a list":
+        nd.save(str(file), [nd.zeros((2,))])
+    elif kind == "nothing":
+        nd.save(str(file), {})
+    elif kind == "cut off":
+        completed("mlp").save_parameters(str(file))
+        file.write_bytes(file.read_bytes()[:-7])
+    else:
+        file.write_bytes({"empty": b"", "text": b"weights, weights, weights, and nothing but weights"}[kind])
+    return file
+
+
+@pytest.mark.parametrize("kind", ["a list", "nothing", "cut off", "empty", "text"])
+def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
+    with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export wrote"):
+        load_pretrained(completed("mlp"), str(damaged(tmp_path, kind)), 10)
+
+
+@pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
+def test_only_local_files_are_read(path):
+    with pytest.raises(ModelError, match="is no file: give a local file of parameters; nothing is downloaded"):
+        load_parameters(completed("mlp"), Path(path), path, 10)
