@@ -116,6 +116,12 @@ class TrainConfig:
     data_dir: Optional[str] = setting(None, text, "the folder that holds the data set's files", "DIR")
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
+    microbatches: Optional[int] = setting(
+        None, whole(1), "cut each device's share of a batch into N parts, one after the other: less memory, the same update"
+    )
+    microbatch_size: Optional[int] = setting(
+        None, whole(1), "the same by size: parts of at most N images, instead of --microbatches"
+    )
     epochs: Optional[int] = setting(None, whole(1), "passes over the training images")
     lr: Optional[float] = setting(None, real(0, LARGEST_RATE, above_minimum=True), "learning rate", "RATE")
     scale_lr: bool = setting(False, flag, "multiply the learning rate by the number of devices (linear scaling)")
@@ -146,6 +152,11 @@ class TrainConfig:
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ConfigError(
                 f"--batch-size {self.batch_size} is per device and --global-batch-size {self.global_batch_size} over all devices: "
+                "give one of them"
+            )
+        if self.microbatches is not None and self.microbatch_size is not None:
+            raise ConfigError(
+                f"--microbatches {self.microbatches} is a number of parts and --microbatch-size {self.microbatch_size} their size: "
                 "give one of them"
             )
         if self.require_gpu and self.devices is not None and "cpu" in self.devices.lower():

@@ -27,6 +27,8 @@ VALID = {
     "data_dir": WORDS,
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
+    "microbatches": COUNTS,
+    "microbatch_size": COUNTS,
     "epochs": COUNTS,
     "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_RATE, exclude_max=True),
     "scale_lr": st.booleans(),
@@ -83,7 +85,10 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, 0) for name in ("gpus", "threads", "batch_size", "global_batch_size", "epochs", "lr")),
+        *(
+            (name, 0)
+            for name in ("gpus", "threads", "batch_size", "global_batch_size", "microbatches", "microbatch_size", "epochs", "lr")
+        ),
         *((name, -1) for name in NUMBERS),
         *((name, math.nan) for name in NUMBERS),
         *((name, math.inf) for name in NUMBERS),

@@ -20,6 +20,7 @@ from gluonlab.data.loader import Loader, to_float
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError, ModelError
 from gluonlab.models import get_model
+from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.evaluate import evaluate
 from gluonlab.training.losses import LossLog, StepLoss
@@ -47,7 +48,7 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     trainer = BucketedTrainer(
         net.collect_params(), plan.optimizer, dict(plan.optimizer_params), plan.kvstore, plan.config.bucket_bytes
     )
-    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float)
+    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float, Microbatches.of(plan.config))
 
 
 @dataclass(frozen=True)

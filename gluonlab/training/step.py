@@ -11,6 +11,7 @@ from typing import Any, Callable, List, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.training.accumulate import WHOLE, Microbatches, PartSums
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.replica import Replica, replicas
 
@@ -25,25 +26,42 @@ class DataParallelStep:
         trainer: BucketedTrainer,
         ctxs: Sequence[mx.Context],
         preprocess: Callable[[Any, Any], Any],
+        microbatches: Microbatches = WHOLE,
     ) -> None:
         """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)`` makes them its input."""
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
         self.trainer = trainer
         self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs))
+        self.microbatches = microbatches
+        self._sums = PartSums(ctxs)
 
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
         """``xs[i]``, ``ys[i]``: the shard of device i. The returned arrays (1,) are overwritten by the next step."""
-        busy = self.replicas[: len(xs)]
-        losses = [replica.forward(x, y)[0] for replica, x, y in zip(busy, xs, ys)]
-        for replica in busy:
-            replica.backward()
-        self._silence_idle(len(busy))
-        self.trainer.step(sum(replica.shard_size for replica in busy))
-        return losses
+        scores = self._run(xs, ys, train=True)
+        self._silence_idle(len(xs))
+        self.trainer.step(sum(len(x) for x in xs))
+        return [loss for loss, _ in scores]
 
     def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[Tuple[nd.NDArray, nd.NDArray]]:
         """Each shard's sum of losses and number of correct answers, without training; overwritten by the next call."""
-        return [replica.forward(x, y, train=False) for replica, x, y in zip(self.replicas, xs, ys)]
+        return self._run(xs, ys, train=False)
+
+    def _run(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray], train: bool) -> List[Tuple[nd.NDArray, nd.NDArray]]:
+        """All shards, microbatch by microbatch: forward, and backward when training."""
+        scores: List[Tuple[nd.NDArray, nd.NDArray]] = []
+        rounds = list(self.microbatches.rounds(xs, ys))
+        for number, parts in enumerate(rounds):
+            first = number == 0
+            for part in parts:
+                score = self.replicas[part.device].forward(part.images, part.labels, train, add=not first and train)
+                if len(rounds) > 1:
+                    score = self._sums.add(part.device, score, first)
+                if first:
+                    scores.append(score)
+            if train:
+                for part in parts:
+                    self.replicas[part.device].backward()
+        return scores
 
     def _silence_idle(self, busy: int) -> None:
         """A batch with fewer images than devices leaves some without a shard: their last gradients must not count again."""
