@@ -165,40 +165,36 @@ def test_both_options_contradict_each_other():
 
 
 PEAK = """
-import json, resource, sys
-import numpy as np
-from gluonlab.devices import devices
+import json
 import mxnet as mx
 from mxnet import nd
 from mxnet.gluon import nn
+from gluonlab.devices import devices
 from gluonlab.training.accumulate import Microbatches
-from test_training_accumulate import make_step, shards
+from process_memory import peak_bytes
 from reference import random_batches
+from test_training_accumulate import make_step, shards
+
+def train(parts):
+    step = make_step(net, ctxs, Microbatches(parts), learning_rate=0.1)
+    for batch in batches:
+        step(*batch)
+        step.score(*batch)
+
 ctxs = devices("cpu*2")
 net = nn.HybridSequential()
 net.add(*[nn.Conv2D(16, 1, activation="tanh") for _ in range(6)], nn.GlobalAvgPool2D(), nn.Dense(10))
 net.initialize(ctx=ctxs)
 net(nd.zeros((1, 3, 32, 32), ctx=ctxs[0]))
 batches = [shards(batch, ctxs) for batch in random_batches((256, 250), shape=(3, 32, 32))]
-step = make_step(net, ctxs, Microbatches(int(sys.argv[1])), learning_rate=0.1)
-nd.waitall()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for batch in batches:
-    step(*batch)
-    step.score(*batch)
-nd.waitall()
-print(json.dumps({"bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)}))
+print(json.dumps([peak_bytes(lambda: train(parts)) for parts in (8, 1)]))
 """
 
 
 def test_eight_microbatches_need_a_small_part_of_the_memory_of_one_batch(python):
     """Peak of a process that trains on and evaluates full and ragged batches; six layers' outputs alone are 48 MiB a device."""
-
-    def peak(parts):
-        done = python("-c", PEAK, str(parts))
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)["bytes"]
-
-    one, eight = peak(1), peak(8)
+    done = python("-c", PEAK)
+    assert done.returncode == 0, done.stderr
+    eight, one = json.loads(done.stdout)
     assert one > 96 * 2**20
     assert eight < one / 3

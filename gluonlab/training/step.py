@@ -11,8 +11,9 @@ from typing import Any, Callable, List, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
-from gluonlab.training.accumulate import WHOLE, Microbatches, PartSums
+from gluonlab.training.accumulate import WHOLE, Microbatches, Part, PartSums
 from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.joint import JointReplicas
 from gluonlab.training.replica import Replica, replicas
 
 
@@ -27,12 +28,17 @@ class DataParallelStep:
         ctxs: Sequence[mx.Context],
         preprocess: Callable[[Any, Any], Any],
         microbatches: Microbatches = WHOLE,
+        sync_bn: bool = False,
     ) -> None:
-        """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)`` makes them its input."""
+        """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)`` makes them its input.
+
+        ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of each device's own.
+        """
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
         self.trainer = trainer
         self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs))
         self.microbatches = microbatches
+        self.joint = JointReplicas(self.replicas[0].graph, dict(net.collect_params().items()), ctxs) if sync_bn else None
         self._sums = PartSums(ctxs)
 
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
@@ -51,17 +57,25 @@ class DataParallelStep:
         scores: List[Tuple[nd.NDArray, nd.NDArray]] = []
         rounds = list(self.microbatches.rounds(xs, ys))
         for number, parts in enumerate(rounds):
-            first = number == 0
-            for part in parts:
-                score = self.replicas[part.device].forward(part.images, part.labels, train, add=not first and train)
-                if len(rounds) > 1:
-                    score = self._sums.add(part.device, score, first)
-                if first:
-                    scores.append(score)
+            found = self._forward(parts, train, add=train and number > 0)
+            if len(rounds) > 1:
+                found = [self._sums.add(part.device, score, first=number == 0) for part, score in zip(parts, found)]
             if train:
-                for part in parts:
-                    self.replicas[part.device].backward()
+                self._backward(parts)
+            scores = scores or found
         return scores
+
+    def _forward(self, parts: Sequence[Part], train: bool, add: bool) -> List[Tuple[nd.NDArray, nd.NDArray]]:
+        if self.joint is not None and train:
+            return self.joint.forward(parts, add)
+        return [self.replicas[part.device].forward(part.images, part.labels, train, add) for part in parts]
+
+    def _backward(self, parts: Sequence[Part]) -> None:
+        if self.joint is not None:
+            self.joint.backward()
+        else:
+            for part in parts:
+                self.replicas[part.device].backward()
 
     def _silence_idle(self, busy: int) -> None:
         """A batch with fewer images than devices leaves some without a shard: their last gradients must not count again."""
