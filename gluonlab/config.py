@@ -128,6 +128,10 @@ class TrainConfig:
     optimizer: Optional[str] = setting(None, text, "an optimizer of MXNet: sgd, nag, adam, ...", "NAME")
     momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
     wd: Optional[float] = setting(None, real(0, LARGEST_RATE), "weight decay", "WD")
+    sync_bn: bool = setting(
+        False, flag, "BatchNorm takes mean and variance of the batch on all devices, not of each device's share"
+    )
+    memory: bool = setting(False, flag, "first tell how much memory a batch needs on each device")
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
     bucket_bytes: int = setting(
         4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"

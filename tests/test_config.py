@@ -35,6 +35,8 @@ VALID = {
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
     "wd": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "sync_bn": st.booleans(),
+    "memory": st.booleans(),
     "kvstore": WORDS,
     "seed": st.integers(0, 2**32 - 1),
     "prefetch": st.integers(0, LARGEST),

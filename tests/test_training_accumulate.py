@@ -191,6 +191,7 @@ print(json.dumps([peak_bytes(lambda: train(parts)) for parts in (8, 1)]))
 """
 
 
+@pytest.mark.long
 def test_eight_microbatches_need_a_small_part_of_the_memory_of_one_batch(python):
     """Peak of a process that trains on and evaluates full and ragged batches; six layers' outputs alone are 48 MiB a device."""
     done = python("-c", PEAK)

@@ -24,10 +24,12 @@ from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.evaluate import evaluate
 from gluonlab.training.losses import LossLog, StepLoss
+from gluonlab.training.memory import Needs
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.step import DataParallelStep
+from gluonlab.training.sync_bn import has_batch_norm
 
 
 class Step(Protocol):
@@ -48,7 +50,8 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     trainer = BucketedTrainer(
         net.collect_params(), plan.optimizer, dict(plan.optimizer_params), plan.kvstore, plan.config.bucket_bytes
     )
-    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float, Microbatches.of(plan.config))
+    sync_bn = plan.config.sync_bn and len(plan.ctxs) > 1
+    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float, Microbatches.of(plan.config), sync_bn)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit."""
     mx.random.seed(plan.config.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
+    if plan.config.sync_bn and not has_batch_norm(net):
+        raise ModelError(f"--sync-bn: {plan.model} has no BatchNorm layers: leave it out, or choose another --model")
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     channels, height, width = plan.dataset.image_shape
     try:
@@ -200,6 +205,9 @@ class _Run:
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):
             self.reporter.say(f"{name:<11}{text}")
+        if config.memory:
+            for line in Needs(plan, self.net).memory(math.ceil(plan.global_batch_size / len(plan.ctxs))).lines():
+                self.reporter.say(line)
 
     def _epoch(self, epoch: int) -> Epoch:
         """Train on every image once, then evaluate."""

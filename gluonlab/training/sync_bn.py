@@ -12,6 +12,8 @@ import json
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
 
 Entry = List[int]  # [node, output, version], as MXNet's JSON refers to an output
 
@@ -38,6 +40,13 @@ def batch_norms(graph: mx.sym.Symbol) -> List[Statistics]:
     """The BatchNorm layers of a graph that look at the batch; one with ``use_global_stats`` does not."""
     nodes = json.loads(graph.tojson())["nodes"]
     return [_statistics(nodes, node) for node in nodes if _is_batch_norm(node)]
+
+
+def has_batch_norm(block: gluon.Block) -> bool:
+    """Whether a network has a layer that looks at the batch; asked before its shapes are known."""
+    if isinstance(block, nn.BatchNorm) and not block._kwargs["use_global_stats"]:
+        return True
+    return any(has_batch_norm(child) for child in block._children.values())
 
 
 def joint_graph(graph: mx.sym.Symbol, shares: Sequence[float]) -> mx.sym.Symbol:
