@@ -144,6 +144,12 @@ class TrainConfig:
     )
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
+    microbatches: Optional[int] = setting(
+        None, whole(1), "cut each device's share of a batch into N parts, one after the other: less memory, the same update"
+    )
+    microbatch_size: Optional[int] = setting(
+        None, whole(1), "the same by size: parts of at most N images, instead of --microbatches"
+    )
     epochs: Optional[int] = setting(None, whole(1), "passes over the training images")
     lr: Optional[float] = setting(None, real(0, LARGEST_RATE, above_minimum=True), "learning rate", "RATE")
     scale_lr: bool = setting(False, flag, "multiply the learning rate by the number of devices (linear scaling)")
@@ -174,6 +180,10 @@ class TrainConfig:
         "NORM",
     )
     label_smoothing: float = setting(0.0, real(0, below=1), "spread this share of a label over all classes, in training", "SHARE")
+    sync_bn: bool = setting(
+        False, flag, "BatchNorm takes mean and variance of the batch on all devices, not of each device's share"
+    )
+    memory: bool = setting(False, flag, "first tell how much memory a batch needs on each device")
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
     compress: Optional[str] = setting(
         None, compression, "send gradients in 2 bits each, as -THRESHOLD, 0 or THRESHOLD (kvstore device only)", "2bit:THRESHOLD"
@@ -203,6 +213,11 @@ class TrainConfig:
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ConfigError(
                 f"--batch-size {self.batch_size} is per device and --global-batch-size {self.global_batch_size} over all devices: "
+                "give one of them"
+            )
+        if self.microbatches is not None and self.microbatch_size is not None:
+            raise ConfigError(
+                f"--microbatches {self.microbatches} is a number of parts and --microbatch-size {self.microbatch_size} their size: "
                 "give one of them"
             )
         if self.require_gpu and self.devices is not None and "cpu" in self.devices.lower():

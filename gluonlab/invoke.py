@@ -65,6 +65,18 @@ class CopyInto(OperatorCall):
         self._invoke(ctypes.byref(source.handle), NO_ATTRIBUTES)
 
 
+class AddInto(OperatorCall):
+    """``AddInto(dst).add(src)`` is ``dst += src`` for arrays of equal shape and type on one device."""
+
+    def __init__(self, destination: nd.NDArray) -> None:
+        super().__init__("broadcast_add", [destination, destination], destination)
+        self._destination = destination.handle
+
+    def add(self, source: nd.NDArray) -> None:
+        """Queue the addition; nothing waits for it."""
+        self._invoke((ctypes.c_void_p * 2)(self._destination, source.handle), NO_ATTRIBUTES)
+
+
 class Fence:
     """Work for the engine that computes nothing: it waits for all writes to ``read`` and all use of ``written``.
 

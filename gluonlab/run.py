@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 import click
 
 from gluonlab.cli import command
-from gluonlab.config import TrainConfig, option_name
+from gluonlab.config import TrainConfig, option_name, size_in_bytes
 from gluonlab.errors import ConfigError
 
 
@@ -45,10 +45,21 @@ def _counts(text: str) -> List[int]:
 @config_options
 @click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
 @click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")
+@click.option(
+    "--find-batch-size", metavar="BYTES", help="do not train, but find the largest --batch-size that fits into so much memory"
+)
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
 @click.option("--list", "list_names", is_flag=True, help="list networks, data sets and kvstores")
-def main(compare: Optional[str], evaluate: Optional[str], as_json: bool, quiet: bool, list_names: bool, **settings: Any) -> None:
+def main(
+    compare: Optional[str],
+    evaluate: Optional[str],
+    find_batch_size: Optional[str],
+    as_json: bool,
+    quiet: bool,
+    list_names: bool,
+    **settings: Any,
+) -> None:
     """Train a Gluon CNN on several devices.
 
     Without options: LeNet on the built-in handwritten digits, on the first GPU or on the CPU.
@@ -58,13 +69,19 @@ def main(compare: Optional[str], evaluate: Optional[str], as_json: bool, quiet: 
         click.echo(_names())
         return
     if evaluate is not None:
-        if compare is not None:
-            raise ConfigError(f"--evaluate {evaluate} and --compare {compare} contradict each other: give one of them")
+        for other, value in (("--compare", compare), ("--find-batch-size", find_batch_size)):
+            if value is not None:
+                raise ConfigError(f"--evaluate {evaluate} and {other} {value} contradict each other: give one of them")
         _evaluate(evaluate, {name: value for name, value in settings.items() if value not in (None, False)}, as_json)
         return
     counts = _counts(compare) if compare is not None else None
     config = TrainConfig(**{name: value for name, value in settings.items() if value is not None})
-    _run(config, counts, as_json, quiet)
+    if find_batch_size is None:
+        _run(config, counts, as_json, quiet)
+    elif counts is None:
+        _find_batch_size(config, size_in_bytes("--find-batch-size", find_batch_size), as_json)
+    else:
+        raise ConfigError(f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: give one of them")
 
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
@@ -82,6 +99,14 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
     click.echo(json.dumps(result.summary()) if as_json else _summary(result.summary(), quiet))
     if result.confusion is not None and not as_json:
         click.echo("\n" + confusion_table(result.confusion, result.plan.dataset.classes))
+
+
+def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool) -> None:
+    from gluonlab.study.largest_batch import find_batch_size
+
+    found = find_batch_size(config, budget_bytes)
+    lines = [f"--batch-size {found.images} is the largest that fits", *found.lines()]
+    click.echo(json.dumps({**found._asdict(), "total": found.total}) if as_json else "\n".join(lines))
 
 
 def _summary(summary: Dict[str, Any], quiet: bool) -> str:

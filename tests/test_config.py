@@ -27,6 +27,8 @@ VALID = {
     "data_dir": WORDS,
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
+    "microbatches": COUNTS,
+    "microbatch_size": COUNTS,
     "epochs": COUNTS,
     "lr": st.floats(min_value=0, exclude_min=True, max_value=LARGEST_RATE, exclude_max=True),
     "scale_lr": st.booleans(),
@@ -41,6 +43,11 @@ VALID = {
     "no_bias_decay": st.booleans(),
     "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True),
     "label_smoothing": st.floats(min_value=0, max_value=1, exclude_max=True),
+    "pretrained": WORDS,
+    "confusion": st.booleans(),
+    "export": st.booleans(),
+    "sync_bn": st.booleans(),
+    "memory": st.booleans(),
     "kvstore": WORDS,
     "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map("2bit:{!r}".format),
     "seed": st.integers(0, 2**32 - 1),
@@ -92,7 +99,10 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, 0) for name in ("gpus", "threads", "batch_size", "global_batch_size", "epochs", "lr")),
+        *(
+            (name, 0)
+            for name in ("gpus", "threads", "batch_size", "global_batch_size", "microbatches", "microbatch_size", "epochs", "lr")
+        ),
         *((name, -1) for name in NUMBERS),
         *((name, math.nan) for name in NUMBERS),
         *((name, math.inf) for name in NUMBERS),

@@ -130,7 +130,7 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     ((images, labels),) = random_batches([8])
     xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
     for _ in range(3):
-        found = sum(loss.asscalar() for loss, _ in step.score(xs, ys))
+        found = sum(part.loss.asscalar() for part in step.score(xs, ys))
         expected = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(images)), nd.array(labels)).sum().asscalar()
         assert found == pytest.approx(expected, rel=1e-4)
         step(xs, ys)

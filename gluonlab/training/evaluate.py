@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -11,7 +11,18 @@ from gluonlab.data.loader import Loader
 from gluonlab.training.plan import Plan
 
 Confusion = Any  # numpy's (classes, classes) int64: [i, j] counts the images of class i that were taken for class j
-ScoreShards = Callable[[Sequence[nd.NDArray], Sequence[nd.NDArray]], List[Tuple[nd.NDArray, nd.NDArray]]]
+
+
+class Scored(NamedTuple):
+    """What the network makes of images on a device, which is given by its position: sum of losses (1,), scores (n, classes)."""
+
+    device: int
+    loss: nd.NDArray
+    scores: nd.NDArray
+    labels: nd.NDArray
+
+
+ScoreShards = Callable[[Sequence[nd.NDArray], Sequence[nd.NDArray]], Iterable[Scored]]
 
 TOP = 5  # the label is looked for among this many best scores, where there are more classes than that
 
@@ -49,18 +60,18 @@ def test_loader(plan: Plan) -> Loader:
 
 
 def evaluate(score: ScoreShards, loader: Loader, ctxs: Sequence[mx.Context], confusion: bool = False) -> Score:
-    """One pass over the loader's split; ``score(xs, ys)`` gives each shard's (sum of losses, scores (n, classes))."""
-    tallies: List[_Tally] = []
+    """One pass over the loader's split; ``score(xs, ys)`` goes through what the network makes of a batch."""
+    tallies: Dict[int, _Tally] = {}
     images = 0
     for xs, ys in loader:
         images += sum(len(x) for x in xs)
-        for device, ((loss, scores), labels) in enumerate(zip(score(xs, ys), ys)):
-            if device == len(tallies):
-                tallies.append(_Tally(ctxs[device], scores.shape[1], confusion))
+        for device, loss, scores, labels in score(xs, ys):
+            if device not in tallies:
+                tallies[device] = _Tally(ctxs[device], scores.shape[1], confusion)
             tallies[device].add(loss, scores, labels)
-    loss, correct, in_top5 = (sum(values) for values in zip(*[tally.read() for tally in tallies]))
-    matrix = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies) if confusion else None
-    return Score(images, int(correct), float(loss) / images, int(in_top5) if tallies[0].classes > TOP else None, matrix)
+    losses, correct, in_top5 = (sum(values) for values in zip(*[tally.read() for tally in tallies.values()]))
+    matrix = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies.values()) if confusion else None
+    return Score(images, int(correct), float(losses) / images, int(in_top5) if tallies[0].classes > TOP else None, matrix)
 
 
 class _Tally:

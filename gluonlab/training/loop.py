@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequence
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -17,14 +17,16 @@ import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.loader import Loader, to_float
 from gluonlab.devices import describe
-from gluonlab.errors import DivergedError
+from gluonlab.errors import DivergedError, ModelError
 from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
+from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.evaluate import Confusion, evaluate, test_loader
+from gluonlab.training.evaluate import Confusion, Scored, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.losses import LossLog, StepLoss
+from gluonlab.training.memory import Needs
 from gluonlab.training.objective import make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
@@ -32,6 +34,7 @@ from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.statistics import RunningStatistics
 from gluonlab.training.step import DataParallelStep
+from gluonlab.training.sync_bn import has_batch_norm
 
 
 class Step(Protocol):
@@ -40,8 +43,8 @@ class Step(Protocol):
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
         """Train on a batch; each shard's sum of losses (1,)."""
 
-    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[Tuple[nd.NDArray, nd.NDArray]]:
-        """Without training, each shard's sum of losses (1,) and its scores (n, classes)."""
+    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:
+        """Without training, the sum of losses and the scores of each part of the batch, until the next is asked for."""
 
 
 Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
@@ -54,7 +57,8 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
         spare_biases(net)  # before the trainer puts parameters of equal multipliers side by side
     settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
     trainer = BucketedTrainer(net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm)
-    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float)
+    sync_bn = config.sync_bn and len(plan.ctxs) > 1
+    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float, Microbatches.of(config), sync_bn)
 
 
 @dataclass(frozen=True)
@@ -149,6 +153,8 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit."""
     mx.random.seed(plan.config.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
+    if plan.config.sync_bn and not has_batch_norm(net):
+        raise ModelError(f"--sync-bn: {plan.model} has no BatchNorm layers: leave it out, or choose another --model")
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
     return net
@@ -210,6 +216,9 @@ class _Run:
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):
             self.reporter.say(f"{name:<11}{text}")
+        if config.memory:
+            for line in Needs(plan, self.net).memory(math.ceil(plan.global_batch_size / len(plan.ctxs))).lines():
+                self.reporter.say(line)
 
     def _epoch(self, epoch: int) -> Epoch:
         """Train on every image once, then evaluate."""

@@ -20,6 +20,7 @@ from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.models import check_model
 from gluonlab.threads import set_threads
+from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.optimize import check_decay, check_optimization, compressing, make_rates
 from gluonlab.training.rates import Rates
 
@@ -54,7 +55,7 @@ class Plan:
         """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not divide."""
         each, rest = divmod(self.global_batch_size, len(self.ctxs))
         per_device = str(each) if not rest else f"{each} or {each + 1}"
-        return f"{per_device} per device, {self.global_batch_size} in all"
+        return f"{per_device} per device, {self.global_batch_size} in all{Microbatches.of(self.config).in_words()}"
 
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json."""
@@ -86,10 +87,11 @@ def make_plan(config: TrainConfig) -> Plan:
     dataset = load_dataset(config.dataset, config.data_dir)
     defaults = dataset.defaults
     batch_size = config.batch_size or defaults.batch_size
+    global_batch_size = config.global_batch_size or batch_size * len(ctxs)
+    Microbatches.of(config).check(min(global_batch_size, len(dataset.train)), len(ctxs))
     optimizer = (config.optimizer or defaults.optimizer).lower()
     check_optimizer(optimizer, config, len(ctxs))
     epochs = config.epochs or defaults.epochs
-    global_batch_size = config.global_batch_size or batch_size * len(ctxs)
     optimizer_params = _optimizer_params(config, dataset, optimizer, len(ctxs))
     check_decay(config, optimizer_params["wd"])
     steps_per_epoch = math.ceil(len(dataset.train) / global_batch_size)

@@ -57,7 +57,6 @@ class _Bound(NamedTuple):
     scores: nd.NDArray
     unsmoothed: nd.NDArray
     heads: Heads
-    size: int
 
 
 class Replica:
@@ -71,18 +70,24 @@ class Replica:
         self._req = {name: params[name].grad_req for name in names}
         self._grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         self._bound: Dict[Tuple[Any, ...], _Bound] = {}
+        # The graphs run one after the other: all lay their activations into the memory that the first one (and, where that is not
+        # large enough, a later one) has taken. What a graph leaves behind is lost when the next one runs.
+        self._memory: Any = None
         self._last: "_Bound | None" = None
         self._train = True
 
-    def forward(self, images: nd.NDArray, labels: nd.NDArray, train: bool = True) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next call with as many images.
+    def forward(
+        self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
+    ) -> Tuple[nd.NDArray, nd.NDArray]:
+        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next call.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout. Labels are not smoothed without.
+        ``add``: `backward` will add to the gradients that are there, instead of replacing them.
         """
         if train != self._train:
             self._wait()  # operators look at the mode when they run: those still queued must not see the new one
             self._train = train
-        bound = self._for(images, labels)
+        bound = self._for(images, labels, add)
         bound.images.copy(images)
         bound.labels.copy(labels)
         check_call(_LIB.MXExecutorForward(bound.executor.handle, int(train)))
@@ -95,38 +100,35 @@ class Replica:
             for array in (*self._grads.values(), self._last.loss, self._last.scores):
                 array.wait_to_read()
 
-    @property
-    def shard_size(self) -> int:
-        """How many images the last forward was given."""
-        assert self._last is not None, "forward comes first"
-        return self._last.size
-
     def backward(self) -> None:
         """The gradients of the last forward's loss, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
         heads = self._last.heads
         check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1))
 
-    def _for(self, images: nd.NDArray, labels: nd.NDArray) -> _Bound:
-        key = (images.shape, images.dtype, labels.dtype)
+    def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
+        key = (images.shape, images.dtype, labels.dtype, add)
         if key not in self._bound:
-            self._bound[key] = self._bind(images, labels)
+            self._bound[key] = self._bind(images, labels, add)
         return self._bound[key]
 
-    def _bind(self, images: nd.NDArray, labels: nd.NDArray) -> _Bound:
+    def _bind(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
         inputs = {
             IMAGES: nd.empty(images.shape, self.ctx, images.dtype),
             LABELS: nd.empty(labels.shape, self.ctx, labels.dtype),
         }
         # Evaluation runs on the graph of training, too: a graph without gradients would be handed to MXNet's oneDNN fusion,
         # which keeps a copy of the weights and goes on computing with it after they have changed.
-        requests = {**self._req, IMAGES: "null", LABELS: "null"}
+        requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
+        requests.update({IMAGES: "null", LABELS: "null"})
         executor = self.graph.bind(
-            self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux)
-        )
+            self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux),
+            shared_exec=self._memory,
+        )  # fmt: skip
+        self._memory = self._memory or executor
         loss, scores, *others = executor.outputs
         unsmoothed, heads = others[0] if others else loss, Heads(executor.outputs, [0])
-        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, scores, unsmoothed, heads, len(images))
+        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, scores, unsmoothed, heads)
 
 
 def replicas(

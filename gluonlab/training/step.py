@@ -6,12 +6,15 @@ how the batch was cut, and any batch size gives on k devices the update that one
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Sequence
 
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.training.accumulate import WHOLE, LossSums, Microbatches, Part
 from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.evaluate import Scored
+from gluonlab.training.joint import JointReplicas
 from gluonlab.training.replica import Replica, replicas
 
 
@@ -25,25 +28,53 @@ class DataParallelStep:
         trainer: BucketedTrainer,
         ctxs: Sequence[mx.Context],
         preprocess: Callable[[Any, Any], Any],
+        microbatches: Microbatches = WHOLE,
+        sync_bn: bool = False,
     ) -> None:
-        """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)`` makes them its input."""
+        """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)`` makes them its input.
+
+        ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of each device's own.
+        """
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
         self.trainer = trainer
         self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs))
+        self.microbatches = microbatches
+        self.joint = JointReplicas(self.replicas[0].graph, dict(net.collect_params().items()), ctxs) if sync_bn else None
+        self._sums = LossSums(ctxs)
 
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
         """``xs[i]``, ``ys[i]``: the shard of device i. The returned arrays (1,) are overwritten by the next step."""
-        busy = self.replicas[: len(xs)]
-        losses = [replica.forward(x, y)[0] for replica, x, y in zip(busy, xs, ys)]
-        for replica in busy:
-            replica.backward()
-        self._silence_idle(len(busy))
-        self.trainer.step(sum(replica.shard_size for replica in busy))
+        losses: List[nd.NDArray] = []
+        rounds = list(self.microbatches.rounds(xs, ys))
+        for number, parts in enumerate(rounds):
+            found = self._forward(parts, add=number > 0)
+            if len(rounds) > 1:
+                found = [self._sums.add(part.device, loss, first=number == 0) for part, loss in zip(parts, found)]
+            self._backward(parts)
+            losses = losses or found
+        self._silence_idle(len(xs))
+        self.trainer.step(sum(len(x) for x in xs))
         return losses
 
-    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[Tuple[nd.NDArray, nd.NDArray]]:
-        """Each shard's sum of losses and its scores, without training; overwritten by the next call."""
-        return [replica.forward(x, y, train=False) for replica, x, y in zip(self.replicas, xs, ys)]
+    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:
+        """The scores of all shards, part by part, without training. Each is overwritten when the next is asked for."""
+        for parts in self.microbatches.rounds(xs, ys):
+            for part in parts:
+                loss, scores = self.replicas[part.device].forward(part.images, part.labels, train=False)
+                yield Scored(part.device, loss, scores, part.labels)
+
+    def _forward(self, parts: Sequence[Part], add: bool) -> List[nd.NDArray]:
+        """The sum of losses of each part."""
+        if self.joint is not None:
+            return self.joint.forward(parts, add)
+        return [self.replicas[part.device].forward(part.images, part.labels, add=add)[0] for part in parts]
+
+    def _backward(self, parts: Sequence[Part]) -> None:
+        if self.joint is not None:
+            self.joint.backward()
+        else:
+            for part in parts:
+                self.replicas[part.device].backward()
 
     def _silence_idle(self, busy: int) -> None:
         """A batch with fewer images than devices leaves some without a shard: their last gradients must not count again."""

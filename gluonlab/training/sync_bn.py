@@ -1,0 +1,138 @@
+"""BatchNorm over the whole batch, wherever its images lie: one graph of all devices, in which BatchNorm shares its statistics.
+
+MXNet's SyncBatchNorm waits inside an operator until all devices have come that far, averages their means whatever the sizes of
+their shards, and so is wrong for unequal ones and hangs for ever when a device has none. Here nothing waits: the graphs of all
+devices become one, and mean and variance of the whole batch are sums in it, which MXNet's engine orders like any other work.
+Backward follows from that by differentiation. Parameters keep their names and places.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+
+Entry = List[int]  # [node, output, version], as MXNet's JSON refers to an output
+
+
+def name_on(device: int, name: str) -> str:
+    """What the variable ``name`` of one device's graph is called in the graph of all devices."""
+    return f"{name}@{device}"
+
+
+def group_of(device: int) -> str:
+    """What ``Symbol.bind(group2ctx=...)`` knows a device by, which is given by its position."""
+    return f"device{device}"
+
+
+class Statistics(NamedTuple):
+    """A BatchNorm layer of the joint graph: what its running statistics are called, and how slowly they move."""
+
+    running_mean: str
+    running_var: str
+    momentum: float
+
+
+def batch_norms(graph: mx.sym.Symbol) -> List[Statistics]:
+    """The BatchNorm layers of a graph that look at the batch; one with ``use_global_stats`` does not."""
+    nodes = json.loads(graph.tojson())["nodes"]
+    return [_statistics(nodes, node) for node in nodes if _is_batch_norm(node)]
+
+
+def has_batch_norm(block: gluon.Block) -> bool:
+    """Whether a network has a layer that looks at the batch; asked before its shapes are known."""
+    if isinstance(block, nn.BatchNorm) and not block._kwargs["use_global_stats"]:
+        return True
+    return any(has_batch_norm(child) for child in block._children.values())
+
+
+def joint_graph(graph: mx.sym.Symbol, shares: Sequence[float]) -> mx.sym.Symbol:
+    """One graph for as many devices as there are ``shares``: the fraction of the batch's images that each of them has.
+
+    Its outputs are those of every device, one device after the other, and then for each of `batch_norms`, on every device, mean
+    and variance of the whole batch, (1, C, 1, 1), without gradients. Every node belongs to its device's `group_of`.
+    """
+    old = json.loads(graph.tojson())
+    joint = _Joint(len(shares))
+    places: List[List[Entry]] = []  # node of the old graph -> its node on each device
+    statistics: List[List[Entry]] = []
+    for node in old["nodes"]:
+        inputs = [[[places[i][device][0], output, version] for i, output, version in node["inputs"]] for device in joint.devices]
+        if _is_batch_norm(node):
+            normalised, mean, variance = _batch_norm(joint, node, inputs, shares)
+            places.append(normalised)
+            statistics.append([joint.add("BlockGrad", d, [value[d]]) for d in joint.devices for value in (mean, variance)])
+        else:
+            places.append([joint.copy(node, device, inputs[device]) for device in joint.devices])
+    heads = [[places[i][device][0], output, version] for device in joint.devices for i, output, version in old["heads"]]
+    return joint.symbol(heads + [entry for layer in statistics for entry in layer], old["attrs"])
+
+
+class _Joint:
+    """The nodes of a graph of several devices, as MXNet's JSON has them."""
+
+    def __init__(self, devices: int) -> None:
+        self.devices = range(devices)
+        self.nodes: List[Dict[str, Any]] = []
+
+    def copy(self, node: Dict[str, Any], device: int, inputs: List[Entry]) -> Entry:
+        """A node of one device's graph."""
+        return self._append({**node, "name": name_on(device, node["name"]), "inputs": inputs}, device)
+
+    def add(self, op: str, device: int, inputs: Sequence[Entry], **attrs: Any) -> Entry:
+        """A new node; it may take inputs of other devices, which MXNet then copies."""
+        node = {"op": op, "name": name_on(device, f"sync_bn{len(self.nodes)}"), "inputs": list(inputs)}
+        return self._append({**node, "attrs": {key: str(value) for key, value in attrs.items()}}, device)
+
+    def _append(self, node: Dict[str, Any], device: int) -> Entry:
+        self.nodes.append({**node, "attrs": {**node.get("attrs", {}), "__ctx_group__": group_of(device)}})
+        return [len(self.nodes) - 1, 0, 0]
+
+    def total(self, parts: List[Entry]) -> List[Entry]:
+        """The sum over the devices, computed on the first, for each of them."""
+        total = parts[0] if len(parts) == 1 else self.add("add_n", 0, parts, num_args=len(parts))
+        return [total for _ in parts]
+
+    def symbol(self, heads: List[Entry], attrs: Dict[str, Any]) -> mx.sym.Symbol:
+        variables = [i for i, node in enumerate(self.nodes) if node["op"] == "null"]
+        return mx.sym.load_json(json.dumps({"nodes": self.nodes, "arg_nodes": variables, "heads": heads, "attrs": attrs}))
+
+
+def _batch_norm(
+    joint: _Joint, node: Dict[str, Any], inputs: List[List[Entry]], shares: Sequence[float]
+) -> Tuple[List[Entry], List[Entry], List[Entry]]:
+    """Per device: the normalised images, and mean and variance (1, C, 1, 1) of the images of all devices.
+
+    The mean of all is the mean of the devices' means, each weighted by its share; so is the variance, of distances to that mean.
+    """
+    attrs = node.get("attrs", {})
+    data, gamma, beta = ([inputs[d][i] for d in joint.devices] for i in range(3))
+    over = {"axis": f"({attrs.get('axis', 1)},)", "exclude": True, "keepdims": True}  # all axes but that of the channels
+
+    def mean_of_all(values: List[Entry]) -> List[Entry]:
+        means = [joint.add("mean", d, [values[d]], **over) for d in joint.devices]
+        return joint.total([joint.add("_mul_scalar", d, [means[d]], scalar=shares[d]) for d in joint.devices])
+
+    mean = mean_of_all(data)
+    centred = [joint.add("broadcast_sub", d, [data[d], mean[d]]) for d in joint.devices]
+    variance = mean_of_all([joint.add("square", d, [centred[d]]) for d in joint.devices])
+    normalised = []
+    for d in joint.devices:
+        scale = joint.add("rsqrt", d, [joint.add("_plus_scalar", d, [variance[d]], scalar=attrs.get("eps", 1e-3))])
+        if attrs.get("fix_gamma", "True") != "True":
+            scale = joint.add("broadcast_mul", d, [scale, joint.add("reshape_like", d, [gamma[d], scale])])
+        shift = joint.add("reshape_like", d, [beta[d], scale])
+        normalised.append(joint.add("broadcast_add", d, [joint.add("broadcast_mul", d, [centred[d], scale]), shift]))
+    return normalised, mean, variance
+
+
+def _is_batch_norm(node: Dict[str, Any]) -> bool:
+    return bool(node["op"] == "BatchNorm" and node.get("attrs", {}).get("use_global_stats", "False") != "True")
+
+
+def _statistics(nodes: List[Dict[str, Any]], node: Dict[str, Any]) -> Statistics:
+    mean, variance = (nodes[entry[0]]["name"] for entry in node["inputs"][3:5])
+    return Statistics(mean, variance, float(node.get("attrs", {}).get("momentum", 0.9)))

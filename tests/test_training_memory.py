@@ -1,0 +1,128 @@
+"""What --memory says is what a process takes, and --find-batch-size finds the largest batch that fits."""
+
+import json
+
+import pytest
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError
+from gluonlab.run import main
+from gluonlab.study.largest_batch import find_batch_size
+from gluonlab.training.loop import make_net, train
+from gluonlab.training.memory import MIB, Needs
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import ConsoleReporter
+
+IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
+WEIGHTS = 28 * 28 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10  # of the MLP on digits
+
+
+def needs(**settings):
+    plan = make_plan(TrainConfig(**{"devices": "cpu*2", "model": "mlp", **settings}))
+    return Needs(plan, make_net(plan))
+
+
+@pytest.mark.parametrize(
+    ("settings", "states"),
+    [
+        ({"optimizer": "sgd", "momentum": 0.9}, 1),
+        ({"optimizer": "sgd"}, 0),
+        ({"optimizer": "adam"}, 2),
+        ({"optimizer": "adam", "kvstore": "sharded-optimizer"}, 1),  # each of two devices keeps half of two
+    ],
+    ids=str,
+)
+def test_parameters_gradients_and_optimizer_state_are_counted(settings, states):
+    memory = needs(**settings).memory(10)
+    assert (memory.parameters, memory.gradients, memory.optimizer_state) == (4 * WEIGHTS, 4 * WEIGHTS, 4 * WEIGHTS * states)
+    assert memory.total == 4 * WEIGHTS * (2 + states) + memory.activations + memory.data
+
+
+def test_data_is_what_stays_on_a_device_or_is_made_ahead():
+    assert needs().memory(10).data == (1437 + 360 + 719 + 10) * IMAGE_BYTES  # both splits, an epoch's half, the graph's input
+    assert needs(resident_bytes=0, prefetch=3).memory(10).data == (5 * 10 + 10) * IMAGE_BYTES
+    assert needs(resident_bytes=0, prefetch=3, microbatches=5).memory(10).data == (5 * 10 + 2 * 2) * IMAGE_BYTES
+
+
+def test_activations_grow_with_the_microbatch():
+    whole, cut = needs(model="lenet-avg", dataset="synthetic"), needs(model="lenet-avg", dataset="synthetic", microbatches=8)
+    assert whole.memory(640).activations == pytest.approx(10 * whole.memory(64).activations, rel=0.02)
+    assert cut.memory(640).activations == whole.memory(80).activations
+    # more than the outputs of the convolutions as float32, of 20 x 26 x 26 and 50 x 9 x 9
+    assert whole.memory(640).activations > 640 * (20 * 26 * 26 + 50 * 9 * 9) * 4
+
+
+@pytest.mark.parametrize("settings", [{}, {"microbatches": 3}, {"microbatch_size": 20}, {"resident_bytes": 0}], ids=str)
+def test_the_batch_that_is_found_fits_and_one_image_more_does_not(settings):
+    settings = {"devices": "cpu*2", "model": "lenet-avg", **settings}
+    smallest, largest = settings.get("microbatches", 1), 1437 // 2
+    table = needs(**settings)
+    low, high = table.memory(smallest).total, table.memory(largest).total
+    for budget in (low, (2 * low + high) // 3, high - 1):
+        found = find_batch_size(TrainConfig(**settings), budget)
+        assert found.total <= budget < table.memory(found.images + 1).total
+    assert find_batch_size(TrainConfig(**settings), high).images == largest  # more than its share of the images no device gets
+    with pytest.raises(ConfigError, match=rf"a batch of {smallest} per device needs .* MiB of it besides activations"):
+        find_batch_size(TrainConfig(**settings), low - 1)
+
+
+PEAK = """
+import json, sys
+from gluonlab.models.lanes import MEASURED
+MEASURED.clear()  # no padded channels, which are rearranged in scratch memory
+from mxnet import gluon
+from gluonlab.config import TrainConfig
+from gluonlab.data.loader import Loader
+from gluonlab.study.largest_batch import find_batch_size
+from gluonlab.training.loop import data_parallel, make_net
+from gluonlab.training.memory import Needs
+from gluonlab.training.plan import make_plan
+from process_memory import peak_bytes
+
+def plan_of(batch_size):
+    return make_plan(TrainConfig(devices="cpu*2", dataset="synthetic", batch_size=batch_size, optimizer="adam"))
+
+def work(plan, batches):
+    step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+    loaders = [Loader(split, plan.ctxs, plan.global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
+               for split in (plan.dataset.train, plan.dataset.test)]
+    for (xs, ys), _ in zip(loaders[0], range(batches)):
+        step(xs, ys)
+    for xs, ys in loaders[1]:
+        list(step.score(xs, ys))
+
+work(plan_of(8), 2)  # what is loaded and compiled once is no part of a batch
+plan = plan_of(768)
+print(json.dumps([peak_bytes(lambda: work(plan, 2)), 2 * Needs(plan, make_net(plan)).memory(768).total]))
+"""
+
+
+@pytest.mark.long
+def test_a_process_takes_what_was_told(python):
+    """The peak of two devices that train and evaluate LeNet, within 20 %."""
+    done = python("-c", PEAK)
+    assert done.returncode == 0, done.stderr
+    measured, told = json.loads(done.stdout)
+    assert told > 2 * 100 * MIB
+    assert measured == pytest.approx(told, rel=0.2)
+
+
+def test_memory_is_told_before_training(tmp_path, capsys):
+    config = TrainConfig(devices="cpu*2", model="mlp", batch_size=700, epochs=1, memory=True, out=str(tmp_path / "run"))
+    train(config, reporter=ConsoleReporter(bar=False))
+    told, trained = capsys.readouterr().out.split("first step")
+    assert "memory     per device, for 700 images of a batch" in told
+    for name in ("parameters", "gradients", "optimizer state", "activations", "data", "total"):
+        assert f"\n           {name:<16}" in told
+    assert told.count(" MiB\n") == 6
+    assert "epoch 1/1" in trained
+
+
+def test_the_command_finds_a_batch_size_and_does_not_train(ended, empty_cwd):
+    arguments = ("--devices", "cpu*2", "--model", "mlp", "--find-batch-size", "4M")
+    found = find_batch_size(TrainConfig(devices="cpu*2", model="mlp"), 4 * MIB)
+    status, out, err = ended(main, *arguments)
+    assert (status, err, list(empty_cwd.iterdir())) == (0, "", [])
+    assert out.startswith(f"--batch-size {found.images} is the largest that fits\nmemory     per device, for {found.images} images")
+    status, out, err = ended(main, *arguments, "--json")
+    assert json.loads(out) == {**found._asdict(), "total": found.total}

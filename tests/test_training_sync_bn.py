@@ -1,0 +1,151 @@
+"""BatchNorm over all devices is BatchNorm on one device with the whole batch, whatever the sizes of the shards."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
+
+from gluonlab.data.loader import shard
+from gluonlab.devices import devices
+from gluonlab.kvstores import make_kvstore
+from gluonlab.training.accumulate import WHOLE, Microbatches
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.step import DataParallelStep
+
+SHAPE = (2, 8, 8)
+TOLERANCE = 1e-4
+SIZES = {"equal": (12,) * 5, "unequal": (13,) * 5, "idle devices": (12, 1, 2, 13, 3)}
+
+
+class Residual(nn.HybridBlock):
+    """Two BatchNorms, one of them without gamma and beta, around a sum."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.first = nn.HybridSequential()
+            self.first.add(nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(momentum=0.7), nn.Activation("relu"))
+            self.second = nn.HybridSequential()
+            self.second.add(nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(scale=False, center=False, epsilon=1e-3))
+            self.scores = nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        x = self.first(x)
+        return self.scores(F.Activation(self.second(x) + x, act_type="tanh"))
+
+
+def make_net(ctxs, start=None):
+    net = Residual()
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    if start:
+        set_values(net, start)
+    return net
+
+
+def make_step(net, ctxs, cut=WHOLE, sync_bn=True, store="device", **params):
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, **params}, make_kvstore(store, ctxs))
+    return DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn)
+
+
+def shards(batch, ctxs):
+    images, labels = batch
+    return shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+
+
+def batches_of(sizes):
+    """Images whose mean and spread differ from one to the next, so that a shard's statistics are not the batch's."""
+    return [
+        (images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1, labels)
+        for images, labels in random_batches(sizes, shape=SHAPE)
+    ]
+
+
+@pytest.fixture(scope="module")
+def start():
+    mx.random.seed(1)
+    return values(make_net([mx.cpu(0)]))
+
+
+def trained(start, sizes, k, **settings):
+    ctxs = devices(f"cpu*{k}", threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs, **settings)
+    for batch in batches_of(sizes):
+        step(*shards(batch, ctxs))
+    return [values(net, ctx) for ctx in ctxs]
+
+
+@pytest.mark.parametrize("store", ["device", "ring"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(k, sizes, store, start):
+    """Weights and running statistics, on every device, also where it had no image."""
+    one = make_net([mx.cpu(0)], start)
+    expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1, momentum=0.9)
+    for found in trained(start, sizes, k, store=store, momentum=0.9):
+        assert distance(found, expected) <= TOLERANCE
+
+
+def test_plain_batchnorm_on_2_devices_is_not(start):
+    expected = train_on_one_device(make_net([mx.cpu(0)], start), batches_of(SIZES["equal"]), "sgd", learning_rate=0.1)
+    assert all(distance(found, expected) > 100 * TOLERANCE for found in trained(start, SIZES["equal"], 2, sync_bn=False))
+
+
+def test_it_evaluates_by_the_running_statistics(start):
+    ctxs = devices("cpu*3", threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    for batch in batches_of((13, 2, 13)):
+        step(*shards(batch, ctxs))
+        images, labels = batch
+        found = sum(part.loss.asscalar() for part in step.score(*shards(batch, ctxs)))
+        assert found == pytest.approx(loss(net(nd.array(images)), nd.array(labels)).sum().asscalar(), rel=1e-4)
+
+
+def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(start):
+    """Shards of 7 and 6 images in parts of at most 3: rounds of 3 + 3, 2 + 3 and 2 images; gradients are added up."""
+    ctxs = devices("cpu*2", threads=1)
+    ((images, labels),) = batches_of([13])
+    net, one = make_net(ctxs, start), make_net([mx.cpu(0)], start)
+    step = make_step(net, ctxs, Microbatches(size=3), momentum=0.9)
+    step(*shards((images, labels), ctxs))
+    rounds = [[0, 1, 2, 7, 8, 9], [3, 4, 10, 11, 12], [5, 6]]
+    one.collect_params().setattr("grad_req", "add")
+    for param in one.collect_params(".*running").values():
+        param.grad_req = "null"
+    for part in rounds:
+        with autograd.record():
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images[part])), nd.array(labels[part])).sum()
+        total.backward()
+    gluon.Trainer(one.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=None).step(13)
+    for ctx in ctxs:
+        assert distance(values(net, ctx), values(one)) <= TOLERANCE
+
+
+def test_many_steps_without_a_wait_do_not_hang(start):
+    """Devices run ahead of each other here, from step to step; MXNet's own operator would block their workers."""
+    ctxs = devices("cpu*4", threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs, store="sharded")
+    batches = [shards(batch, ctxs) for batch in batches_of((8, 3, 9))]
+    for _ in range(40):
+        for batch in batches:
+            step(*batch)
+    nd.waitall()
+    assert all(np.isfinite(array).all() for array in values(net))
+
+
+def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
+    ctxs = devices("cpu*2", threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs)
+    ((images, labels),) = batches_of([9])
+    step(*shards((images, labels), ctxs))
+    net.save_parameters(str(tmp_path / "parameters"))
+    plain = make_net([mx.cpu(0)])
+    plain.load_parameters(str(tmp_path / "parameters"), ctx=mx.cpu(0))
+    assert distance([plain(nd.array(images)).asnumpy()], [net(nd.array(images)).asnumpy()]) <= 1e-6
