@@ -19,6 +19,7 @@ REQUIRES = [
     "click>=8.0",
     "jinja2>=3.0",
     "matplotlib>=3.5",
+    "Pillow>=9.1",
     "scikit-learn>=1.0",
     "tqdm>=4.60",
 ]

@@ -77,7 +77,8 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
 
 def _summary(summary: Dict[str, Any], quiet: bool) -> str:
     line = f"accuracy {summary['accuracy']:.4f}, {summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
-    return "\n" * (not quiet) + f"{line}\nwritten to {summary['run_dir']}"
+    waiting = f"{summary['waiting']:.1%} waiting for images"
+    return "\n" * (not quiet) + f"{line}, {waiting}\nwritten to {summary['run_dir']}"
 
 
 def _names() -> str:

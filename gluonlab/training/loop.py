@@ -16,7 +16,9 @@ from mxnet import gluon, nd
 
 import gluonlab
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import Loader, to_float
+from gluonlab.data.augment import Augment, make_input
+from gluonlab.data.folder import FileSplit
+from gluonlab.data.loader import Loader
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError, ModelError
 from gluonlab.models import get_model
@@ -27,6 +29,9 @@ from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.step import DataParallelStep
+from gluonlab.training.waiting import Waiting
+
+MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
 
 
 class Step(Protocol):
@@ -47,12 +52,15 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     trainer = BucketedTrainer(
         net.collect_params(), plan.optimizer, dict(plan.optimizer_params), plan.kvstore, plan.config.bucket_bytes
     )
-    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float)
+    return DataParallelStep(net, loss, trainer, plan.ctxs, make_input(plan.dataset.colours))
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the training images gave; ``seconds`` are those of training alone."""
+    """What one pass over the training images gave; ``seconds`` are those of training alone.
+
+    ``waiting``: the fraction of them in which the loop waited for batches.
+    """
 
     epoch: int
     step: int
@@ -61,6 +69,7 @@ class Epoch:
     loss: float
     accuracy: float
     validation_loss: float
+    waiting: float = 0.0
 
     @property
     def images_per_second(self) -> float:
@@ -90,12 +99,18 @@ class Result:
         rates = [epoch.images_per_second for epoch in self.history]
         return statistics.median(rates[1:] or rates)
 
+    @property
+    def waiting(self) -> float:
+        """The fraction of the epochs' time in which the loop waited for batches."""
+        return sum(epoch.waiting * epoch.seconds for epoch in self.history) / sum(epoch.seconds for epoch in self.history)
+
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""
         return {
             **self.plan.settings(),
             "accuracy": self.accuracy,
             "images_per_second": self.images_per_second,
+            "waiting": self.waiting,
             "first_step_seconds": self.first_step_seconds,
             "seconds": self.seconds,
             "run_dir": str(self.run_dir),
@@ -164,7 +179,8 @@ class _Run:
         self.log = LossLog(plan.ctxs)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
-        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **common)
+        augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
+        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, augment=augment, **common)
         self.test_loader = Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, shuffle=False, **common)
 
     def all_epochs(self) -> None:
@@ -183,6 +199,9 @@ class _Run:
                 raise
             finally:
                 self.reporter.epoch_ends(line)
+        if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
+            cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
+            self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:
         plan, config = self.plan, self.plan.config
@@ -204,7 +223,8 @@ class _Run:
         """Train on every image once, then evaluate."""
         began, losses, known = time.perf_counter(), 0.0, []  # type: float, float, List[StepLoss]
         with closing(iter(self.loader)) as batches:  # its thread ends with the loop, however that ends
-            for xs, ys in batches:
+            waiting = Waiting(batches)
+            for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
                 known = self.log.append(self.step(xs, ys), images)
                 losses += self._note(epoch, known)
@@ -220,7 +240,8 @@ class _Run:
                 f"the validation loss became {score.loss} after step {self.log.step}: use a smaller learning rate (--lr)"
             )
         images = len(self.plan.dataset.train)
-        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss)
+        share = waiting.seconds / seconds
+        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss, share)
 
     def _note(self, epoch: int, known: List[StepLoss]) -> float:
         """Record finished steps; the sum of their images' losses."""
