@@ -78,11 +78,11 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
 
 def _write(folder: Path, kind: str, split: Split) -> None:
-    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.uint8)), "fortran_order": False}
+    header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), *split.image_shape)}  # numpy.lib.format, version 1.0
     labels = np.empty(len(split), np.int32)
     # not through a memory map, for which a full disk would be the end of the process
     with open(folder / f"{kind}-images.npy", "wb") as file, _bar(kind, len(split)) as bar:
-        np.lib.format.write_array_header_1_0(file, {**header, "shape": (len(split), *split.image_shape)})
+        np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for begin in range(0, len(split), AT_ONCE):
             images, labels[begin : begin + AT_ONCE] = split.batch(np.arange(begin, min(begin + AT_ONCE, len(split))))
             file.write(images.tobytes())

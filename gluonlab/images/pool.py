@@ -16,6 +16,7 @@ import subprocess
 import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
 
@@ -63,7 +64,7 @@ class Decoders:
         return images, {begin + slot: reason for begin, wrong in zip(begins, found) for slot, reason in wrong}
 
     def in_turns(self, paths: Sequence[str], images: int) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """``decode_good`` of ``images`` files after the other, for sets that do not fit memory."""
+        """``decode_good`` of ``images`` files at a time, for sets that do not fit memory."""
         for begin in range(0, len(paths), images):
             yield self.decode_good(paths[begin : begin + images])
 
@@ -117,7 +118,8 @@ def _end(children: List[_Child], threads: ThreadPoolExecutor) -> None:
     threads.shutdown()
     for child in children:
         assert child.process.stdin is not None and child.process.stdout is not None
-        child.process.stdin.close()
+        with suppress(OSError):  # of a child that is gone, with words that it has not read
+            child.process.stdin.close()
         child.process.stdout.close()
     for child in children:
         child.process.wait()
