@@ -27,6 +27,7 @@ bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench peers $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench host
 	$(VENV)/bin/python -m gluonlab.bench gradients
+	$(VENV)/bin/python -m gluonlab.bench images
 
 clean:
 	rm -rf $(VENV) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

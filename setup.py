@@ -19,6 +19,7 @@ REQUIRES = [
     "click>=8.0",
     "jinja2>=3.0",
     "matplotlib>=3.5",
+    "Pillow>=9.1",
     "portalocker>=2.3",
     "requests>=2.25",  # with urllib3 1.26 or 2
     "scikit-learn>=1.0",

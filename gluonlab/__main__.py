@@ -17,7 +17,7 @@ def _main_of(module: str) -> Callable[[List[str]], Any]:
 COMMANDS = {
     "run": ("train a Gluon CNN on several devices", _main_of("gluonlab.run")),
     "scratch": ("train LeNet by hand, with arrays only", _main_of("gluonlab.scratch.__main__")),
-    "data": ("download data sets, and check them", _main_of("gluonlab.data.__main__")),
+    "data": ("download data sets, check them, pack images", _main_of("gluonlab.data.__main__")),
     "report": ("compare runs on one HTML page", _main_of("gluonlab.report.__main__")),
     "bench": ("measure gluonlab and its peers side by side", _main_of("gluonlab.bench.__main__")),
 }

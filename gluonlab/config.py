@@ -142,6 +142,13 @@ class TrainConfig:
     data_dir: Optional[str] = setting(
         None, text, "the folder of the data set's files (default: where gluonlab.data downloads to)", "DIR"
     )
+    image_size: Optional[int] = setting(
+        None, whole(8, 2048), "width and height of images from files (default: their own, at most 224)", "PIXELS"
+    )
+    decoders: Optional[int] = setting(None, whole(1, 256), "processes that decode image files (default: one for each core)")
+    skip_bad: bool = setting(False, flag, "try all image files first, and leave out those that cannot be decoded")
+    crop_padding: int = setting(0, whole(0, 1024), "shift training images at random by up to N pixels, black beside them")
+    flip: bool = setting(False, flag, "mirror every other training image, at random")
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
     microbatches: Optional[int] = setting(

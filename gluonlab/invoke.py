@@ -10,10 +10,25 @@ import ctypes
 from typing import Any, Dict, Sequence
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
 from gluonlab.threads import EngineContext
+
+
+def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
+    """A copy of a NumPy array as an NDArray on mx.cpu(0), made at once.
+
+    nd.array would wait there until cpu(0) has done all that is queued on it before (NDArray::WaitToWrite of include/mxnet/ndarray.h
+    queues an empty operation on that device), and so would keep a thread that reads ahead from doing so.
+    """
+    array = np.ascontiguousarray(array)
+    made = nd.empty(array.shape, mx.cpu(0), array.dtype)
+    memory = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(made.handle, ctypes.byref(memory)))
+    ctypes.memmove(memory, array.ctypes.data, array.nbytes)
+    return made
 
 
 class OperatorCall:

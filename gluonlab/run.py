@@ -111,7 +111,8 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool) -> N
 
 def _summary(summary: Dict[str, Any], quiet: bool) -> str:
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
-    return "\n" * (not quiet) + f"{_accuracy(summary)}, {speed}\nwritten to {summary['run_dir']}"
+    waiting = f"{summary['waiting']:.1%} waiting for images"
+    return "\n" * (not quiet) + f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
 
 
 def _accuracy(summary: Dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ LAYERS = [
     {"cuda", "files", "metrics"},
     {"engine"},
     {"threads"},
-    {"devices", "config", "invoke"},
+    {"devices", "config", "invoke", "images"},
     {"data", "models", "collectives"},
     {"kvstores"},
     {"training", "scratch"},

@@ -282,7 +282,8 @@ def test_quiet_prints_two_lines(run):
     status, out, _ = run(*QUICK, "--quiet", "--out", "run")
     assert status == 0
     first, second = out.splitlines()
-    assert re.fullmatch(r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\), [\d,]+ images/s, [\d.]+ s in all", first)
+    accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
+    assert re.fullmatch(accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first)
     assert second == "written to run"
 
 

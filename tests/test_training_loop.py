@@ -1,6 +1,7 @@
 """Whole runs: reproducible, exact, recorded."""
 
 import json
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -66,17 +67,14 @@ def test_evaluation_counts_every_image_once(batch):
     random = np.random.RandomState(0)
     split = ArraySplit(random.randint(0, 256, (50, 1, 6, 6)).astype(np.uint8), random.randint(0, 10, 50).astype(np.int32))
     scores = net(to_float(nd, nd.array(split.images, dtype="uint8"))).asnumpy().astype("float64")
-    plan = type(
-        "Plan",
-        (),
-        {
-            "optimizer": "sgd",
-            "optimizer_params": {},
-            "kvstore": mx.kv.create("device"),
-            "ctxs": ctxs,
-            "rates": None,
-            "config": TrainConfig(),
-        },
+    plan = SimpleNamespace(
+        optimizer="sgd",
+        optimizer_params={},
+        kvstore=mx.kv.create("device"),
+        ctxs=ctxs,
+        config=TrainConfig(),
+        dataset=Dataset("random", split, split, tuple("0123456789"), Defaults()),
+        rates=None,
     )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)

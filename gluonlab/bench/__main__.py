@@ -12,6 +12,7 @@ import click
 
 from gluonlab import engine
 from gluonlab.bench import host as _host
+from gluonlab.bench import images as _images
 from gluonlab.bench import peers as _peers
 from gluonlab.bench.allreduce_modes import DEVICES, DRAWN, SIZES, answer
 from gluonlab.bench.machine import Others, describe_machine
@@ -79,6 +80,20 @@ def host(rounds: str, as_json: bool) -> None:
         return
     conclusion = [*_host.efficiency_lines(report.efficiency), "", _host.verdict(report.rows)]
     click.echo("\n".join([describe_machine(), "", _host.table(report.rows), "", *conclusion]))
+
+
+@command("python -m gluonlab.bench images", INTERRUPTED)
+@_options(_images.ROUNDS)
+def images(rounds: str, as_json: bool) -> None:
+    """Measure how many JPEGs per second become batches: gluonlab, MXNet's own iterators and PyTorch's DataLoader.
+
+    A slow result is a result: it does not change the exit status.
+    """
+    rows = _measured(_images.images, rounds)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+        return
+    click.echo("\n".join([describe_machine(), "", _images.table(rows, int(rounds))]))
 
 
 @command("python -m gluonlab.bench allreduce", INTERRUPTED)
@@ -150,7 +165,7 @@ def gradients(rounds: str, as_json: bool, size: str, stores: str, world_sizes: s
 
 COMMANDS = {
     name: (made.get_short_help_str(100), made)
-    for name, made in (("peers", peers), ("host", host), ("allreduce", allreduce), ("gradients", gradients))
+    for name, made in (("peers", peers), ("host", host), ("images", images), ("allreduce", allreduce), ("gradients", gradients))
 }
 
 

@@ -26,6 +26,8 @@ JOBS = {
     "torch-ddp": "gluonlab.bench.torch_ddp",
     "host": "gluonlab.bench.host_cost",
     "efficiency": "gluonlab.bench.efficiency",
+    "images": "gluonlab.bench.image_readers",
+    "torch-images": "gluonlab.bench.torch_images",
 }
 
 AS_IT_COMES = {"classic"}  # jobs that measure MXNet with its own defaults

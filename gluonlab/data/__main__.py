@@ -6,12 +6,12 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import click
 
 from gluonlab.cli import command, dispatch
-from gluonlab.config import real, text
+from gluonlab.config import TrainConfig, real, text
 from gluonlab.data.download import download as _download
 from gluonlab.data.fetch import TIMEOUT_S
 from gluonlab.data.folders import data_root, download_command
@@ -19,7 +19,7 @@ from gluonlab.data.registry import DATASETS
 from gluonlab.data.sources import SOURCES, Source, find_source
 from gluonlab.data.verify import DAMAGED, OK, folder_of
 from gluonlab.data.verify import verify as _verify
-from gluonlab.errors import DataError, RunError
+from gluonlab.errors import ConfigError, DataError, RunError
 
 KEPT = "interrupted: what has been fetched is kept, and the same command goes on from there"
 LONGEST_TIMEOUT_S = 86_400
@@ -119,9 +119,37 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
     click.echo(folder)
 
 
+@command("python -m gluonlab.data pack", interrupted="interrupted: nothing was written")
+@click.argument("name", metavar="NAME", required=False)
+@click.option("--out", metavar="DIR", help="the new folder")
+@click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
+@click.option("--image-size", metavar="PIXELS", help="width and height of all images (default: their own, at most 224)")
+@click.option("--decoders", metavar="N", help="processes that decode image files (default: one for each core)")
+@click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
+def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
+    """Decode a data set of image files once, such as folder:PATH or imagenette2-320.
+
+    Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
+    """
+    if name is None or out is None:
+        lacks = "the data set" if name is None else "--out DIR"
+        raise ConfigError(f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR")
+    from gluonlab.data.pack import pack as write
+    from gluonlab.data.registry import load_dataset
+    from gluonlab.training.plan import file_options
+
+    settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    config = TrainConfig(dataset=name, resident_bytes=0, **settings)
+    dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
+    size = write(dataset, out)
+    images = f"{len(dataset.train):,} training and {len(dataset.test):,} validation images"
+    pixels = "x".join(map(str, dataset.image_shape))
+    click.echo(f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: python -m gluonlab.run --dataset folder:{out}")
+
+
 COMMANDS = {
     name: (made.get_short_help_str(100), made)
-    for name, made in (("list", list_sources), ("download", download), ("verify", verify), ("path", path))
+    for name, made in (("list", list_sources), ("download", download), ("verify", verify), ("path", path), ("pack", pack))
 }
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Labels = NDArray[np.int32]
     Indices = NDArray[np.int64]
 
+Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
+
 
 class Split(Protocol):
     """A set of labelled images, in memory or in files."""
@@ -69,13 +71,17 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set that is ready to be read."""
+    """A data set that is ready to be read.
+
+    ``colours``: mean and standard deviation of each channel, as fractions of 255, by which networks get the images normalised.
+    """
 
     name: str
     train: Split
     test: Split
     classes: Tuple[str, ...]
     defaults: Defaults
+    colours: Optional[Colours] = None
 
     @property
     def image_shape(self) -> Tuple[int, int, int]:

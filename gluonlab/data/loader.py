@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.dataset import ArraySplit, Split
+from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:
+    from gluonlab.data.augment import Augment
     from gluonlab.data.dataset import Indices
 
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
@@ -55,6 +57,7 @@ class Loader:
     The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of each batch.
 
     ``prefetch`` batches are made ahead when streaming; a split of at most ``resident_bytes`` lies on every device.
+    ``augment`` changes the images at random; how depends on seed, epoch and place in the batch only.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Loader:
         raw: bool = False,
         prefetch: int = 2,
         resident_bytes: int = 0,
+        augment: "Optional[Augment]" = None,
     ) -> None:
+        self.augment = augment
         self.split, self.ctxs, self.global_batch_size, self.seed = split, list(ctxs), global_batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
@@ -95,8 +100,9 @@ class Loader:
         batches = self._batches()[self.step :]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         for xs, ys in self._source.load(batches):
+            changed = self._augmented(xs)
             self.step += 1
-            yield [finish(x) for x in xs], ys
+            yield [finish(x) for x in changed], ys
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
@@ -106,6 +112,14 @@ class Loader:
     def restore(self, state: Dict[str, int]) -> None:
         """Go on from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
+
+    def _augmented(self, xs: List[nd.NDArray]) -> List[nd.NDArray]:
+        """The shards of this worker's part of the current batch as ``augment`` changes them."""
+        if self.augment is None or not xs:
+            return xs
+        size = min(self.global_batch_size, len(self.split) - self.step * self.global_batch_size)
+        draw = self.augment.draw(self.seed, self.epoch, self.step, size)
+        return self.augment(xs, draw.part(*shard_bounds(size, self.world_size)[self.rank]))
 
     def _batches(self) -> "List[Indices]":
         """This worker's indices of every batch of this epoch."""
@@ -131,7 +145,7 @@ class _Streaming:
 
     def _make(self, indices: "Indices") -> "Shards":
         images, labels = self.split.batch(indices)
-        return shard(nd.array(images, dtype=images.dtype), self.ctxs), shard(nd.array(labels, dtype=labels.dtype), self.ctxs)
+        return shard(from_host(images), self.ctxs), shard(from_host(labels), self.ctxs)
 
 
 class _Resident:

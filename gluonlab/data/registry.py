@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
-from gluonlab.data import cifar, digits, idx, synthetic
+from gluonlab.data import cifar, digits, folder, idx, imagenette, synthetic
 from gluonlab.data.dataset import Dataset, Defaults
 from gluonlab.errors import DataError, unknown
 
@@ -27,30 +27,47 @@ DATASETS: Dict[str, DatasetKind] = {
         "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",
     ),
     "cifar10": DatasetKind(cifar.load, "60,000 photographs: 32x32 in colour, 10 classes"),
+    **{
+        name: DatasetKind(imagenette.loader(name), "ten classes of ImageNet from a folder of JPEGs: colour, 10 classes")
+        for name in imagenette.NAMES
+    },
+    "folder:PATH": DatasetKind(folder.load, "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*"),
     "synthetic": DatasetKind(synthetic.load, "random images with random labels, for measuring: 28x28 grey, 10 classes"),
 }
 
 
-def check_dataset(name: str) -> None:
-    """Raise DataError, with the choices, when no data set has this name."""
+def find_kind(name: str) -> "Tuple[DatasetKind, Dict[str, str]]":
+    """How the data set of this name is loaded, and with which options. Raises DataError, with the choices, when there is none."""
+    prefix, _, path = str(name).partition(":")
+    if prefix == "folder" and path.strip():
+        return DATASETS["folder:PATH"], {"path": path}
     if name not in DATASETS:
         raise DataError(unknown("data set", name, DATASETS))
+    return DATASETS[name], {}
+
+
+def check_dataset(name: str) -> None:
+    """Raise DataError, with the choices, when no data set has this name."""
+    find_kind(name)
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether the data set's loader knows this option."""
+    return option in inspect.signature(find_kind(name)[0].load).parameters
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
-    """Read a data set: ``digits``, ``synthetic``, or ``mnist``, ``fashion-mnist`` and ``cifar10`` from the folder ``root``.
+    """Read a data set by its name; those that are files lie in the folder ``root``, or below the PATH of ``folder:PATH``.
 
     ``root`` None is the usual folder, where `gluonlab.data.download` puts them: GLUONLAB_DATA, or ~/.cache/gluonlab.
     ``options`` go to the data set, such as ``samples`` and ``shape`` to ``synthetic``.
     Raises DataError for an unknown name, for missing or damaged files, and for a ``root`` that would not be used.
     """
-    check_dataset(name)
-    load = DATASETS[name].load
-    if "root" in inspect.signature(load).parameters:
+    kind, named = find_kind(name)
+    if takes(name, "root"):
         options["root"] = root
     elif root is not None:
         from_files = [other for other, kind in DATASETS.items() if "root" in inspect.signature(kind.load).parameters]
-        raise DataError(
-            f"{name} is built in and reads no files from {root}: leave --data-dir out, or choose {', '.join(from_files)}"
-        )
-    return load(**options)
+        place = "is read from the folder in its name, not" if named else "is built in and reads no files"
+        raise DataError(f"{name} {place} from {root}: leave --data-dir out, or choose {', '.join(from_files)}")
+    return kind.load(**named, **options)

@@ -15,7 +15,9 @@ from mxnet import gluon, nd
 
 import gluonlab
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import Loader, to_float
+from gluonlab.data.augment import Augment, make_input
+from gluonlab.data.folder import FileSplit
+from gluonlab.data.loader import Loader
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError, ModelError
 from gluonlab.models import get_model
@@ -35,6 +37,9 @@ from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.statistics import RunningStatistics
 from gluonlab.training.step import DataParallelStep
 from gluonlab.training.sync_bn import has_batch_norm
+from gluonlab.training.waiting import Waiting
+
+MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
 
 
 class Step(Protocol):
@@ -58,12 +63,15 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
     trainer = BucketedTrainer(net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm)
     sync_bn = config.sync_bn and len(plan.ctxs) > 1
-    return DataParallelStep(net, loss, trainer, plan.ctxs, to_float, Microbatches.of(config), sync_bn)
+    return DataParallelStep(net, loss, trainer, plan.ctxs, make_input(plan.dataset.colours), Microbatches.of(config), sync_bn)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the training images gave; ``seconds`` are those of training alone."""
+    """What one pass over the training images gave; ``seconds`` are those of training alone.
+
+    ``waiting``: the fraction of them in which the loop waited for batches.
+    """
 
     epoch: int
     step: int
@@ -72,6 +80,7 @@ class Epoch:
     loss: float
     accuracy: float
     validation_loss: float
+    waiting: float = 0.0
     top5_accuracy: Optional[float] = None  # where there are more than five classes
 
     @property
@@ -103,6 +112,11 @@ class Result:
         rates = [epoch.images_per_second for epoch in self.history]
         return statistics.median(rates[1:] or rates)
 
+    @property
+    def waiting(self) -> float:
+        """The fraction of the epochs' time in which the loop waited for batches."""
+        return sum(epoch.waiting * epoch.seconds for epoch in self.history) / sum(epoch.seconds for epoch in self.history)
+
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""
         return {
@@ -110,6 +124,7 @@ class Result:
             "accuracy": self.accuracy,
             "top5_accuracy": self.history[-1].top5_accuracy,
             "images_per_second": self.images_per_second,
+            "waiting": self.waiting,
             "first_step_seconds": self.first_step_seconds,
             "seconds": self.seconds,
             "run_dir": str(self.run_dir),
@@ -180,7 +195,8 @@ class _Run:
         self.log = LossLog(plan.ctxs)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
-        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **common)
+        augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
+        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, augment=augment, **common)
         self.test_loader = test_loader(plan)
 
     def all_epochs(self) -> None:
@@ -199,6 +215,9 @@ class _Run:
                 raise
             finally:
                 self.reporter.epoch_ends(line)
+        if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
+            cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
+            self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:
         plan, config = self.plan, self.plan.config
@@ -224,7 +243,8 @@ class _Run:
         """Train on every image once, then evaluate."""
         began, losses, known = time.perf_counter(), 0.0, []  # type: float, float, List[StepLoss]
         with closing(iter(self.loader)) as batches:  # its thread ends with the loop, however that ends
-            for xs, ys in batches:
+            waiting = Waiting(batches)
+            for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
                 known = self.log.append(self.step(xs, ys), images)
                 losses += self._note(epoch, known)
@@ -242,7 +262,8 @@ class _Run:
             )
         self.result.confusion = score.confusion
         images = len(self.plan.dataset.train)
-        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss, score.top5_accuracy)
+        share = waiting.seconds / seconds
+        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss, share, score.top5_accuracy)
 
     def _note(self, epoch: int, known: List[StepLoss]) -> float:
         """Record finished steps; the sum of their images' losses."""

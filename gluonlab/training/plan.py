@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 
-from gluonlab.config import TrainConfig
+from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.dataset import Dataset
-from gluonlab.data.registry import check_dataset, load_dataset
+from gluonlab.data.registry import DATASETS, check_dataset, load_dataset, takes
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
@@ -84,7 +84,7 @@ def make_plan(config: TrainConfig) -> Plan:
     if config.optimizer is not None:
         check_optimizer(config.optimizer, config, device_count=1)
     ctxs = find_devices(config)
-    dataset = load_dataset(config.dataset, config.data_dir)
+    dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
     defaults = dataset.defaults
     batch_size = config.batch_size or defaults.batch_size
     global_batch_size = config.global_batch_size or batch_size * len(ctxs)
@@ -109,6 +109,20 @@ def make_plan(config: TrainConfig) -> Plan:
         kvstore=compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs)),
         rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale),
     )
+
+
+def file_options(config: TrainConfig) -> Dict[str, Any]:
+    """What a data set of image files is told besides its place. Raises ConfigError for a setting that another one would ignore."""
+    asked = {"image_size": config.image_size, "decoders": config.decoders, "skip_bad": config.skip_bad or None}
+    options = {name: value for name, value in asked.items() if value is not None}
+    if takes(config.dataset, "image_size"):
+        return {**options, "memory": config.resident_bytes}
+    for name in options:
+        of_files = ", ".join(other for other in DATASETS if takes(other, "image_size"))
+        raise ConfigError(
+            f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {of_files}"
+        )
+    return {}
 
 
 def find_devices(config: TrainConfig) -> List[mx.Context]:

@@ -1,0 +1,68 @@
+"""Imagenette, ten easy classes of ImageNet (https://github.com/fastai/imagenette), as its archives unpack: folders of JPEGs.
+
+Version 1 (imagenette) and version 2 (imagenette2) are split differently; -320 and -160 are the length of the short side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Callable, Optional
+
+from gluonlab.data import folder
+from gluonlab.data.dataset import Dataset
+from gluonlab.data.pack import is_packed
+from gluonlab.errors import DataError
+
+NAMES = tuple(f"{version}{size}" for version in ("imagenette", "imagenette2") for size in ("", "-320", "-160"))
+CLASSES = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+
+
+def loader(name: str) -> Callable[..., Dataset]:
+    """The function that reads this one of NAMES; its options are those of `gluonlab.data.folder.load`."""
+
+    def load(
+        root: Optional[str] = None,
+        image_size: Optional[int] = None,
+        decoders: Optional[int] = None,
+        skip_bad: bool = False,
+        memory: int = 0,
+    ) -> Dataset:
+        return _named(folder.load(find(name, root), image_size, decoders, skip_bad, memory, name=name))
+
+    return load
+
+
+def find(name: str, root: Optional[str]) -> Path:
+    """``root``/``name``, or ``root`` itself, whichever has a folder train. Raises DataError that says what is missing."""
+    if root is None:
+        raise DataError(f"{name} is read from files: give --data-dir DIR, the folder that holds {name}/train and {name}/val")
+    if not Path(root).is_dir():
+        raise DataError(f"--data-dir {root} is no folder: give the one that holds {name}/train and {name}/val")
+    found = next((place for place in (Path(root) / name, Path(root)) if (place / "train").is_dir() or is_packed(place)), None)
+    if found is None:
+        raise DataError(
+            f"{name} lacks its folder train in {Path(root) / name} and {root}: unpack {name}.tgz there, or give another --data-dir"
+        )
+    return found
+
+
+def _named(dataset: Dataset) -> Dataset:
+    """The same data set with classes that a person can read. Raises DataError if it has others."""
+    if set(dataset.classes) == set(CLASSES.values()):  # it was packed under these names
+        return dataset
+    if dataset.classes != tuple(CLASSES):
+        wanted = ", ".join(CLASSES)
+        raise DataError(f"{dataset.name} has the classes {', '.join(dataset.classes)}, expected {wanted}: fetch it again")
+    return dataclasses.replace(dataset, classes=tuple(CLASSES.values()))

@@ -1,0 +1,78 @@
+"""One JPEG or PNG file -> pixels of one size; whatever is wrong with a file is a DataError that names it."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Iterator, Tuple
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from gluonlab.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Pixels = NDArray[np.uint8]
+
+FORMATS = ("JPEG", "PNG")
+CHANNELS = 3
+MAX_PIXELS = 2**26  # 8192x8192: more than any photograph of a data set, and 400 MB at most while it is decoded
+REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
+
+
+def decode(path: str, size: int) -> "Pixels":
+    """The image as (3, ``size``, ``size``): the short side resized to ``size``, the centre of the long one; grey becomes colour.
+
+    Raises DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off, and for one whose header
+    promises more than MAX_PIXELS, before memory is taken for them.
+    """
+    with _naming(path), Image.open(path, formats=FORMATS) as image:
+        _check_size(path, image.size)
+        image.draft("RGB", (size, size))  # a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still large enough
+        return _square(image.convert("RGB"), size)
+
+
+def short_side(path: str) -> int:
+    """The smaller of width and height, from the file's header. Raises DataError as `decode` does."""
+    with _naming(path), Image.open(path, formats=FORMATS) as image:
+        _check_size(path, image.size)
+        return min(image.size)
+
+
+def _square(image: Image.Image, size: int) -> "Pixels":
+    if image.size != (size, size):
+        width, height = image.size
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+    return np.asarray(image).transpose(2, 0, 1)  # (size, size, 3) -> (3, size, size)
+
+
+def _check_size(path: str, size: Tuple[int, int]) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise DataError(f"{path}: {width}x{height} pixels, more than the {MAX_PIXELS:,} that are decoded: {REMEDY}")
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Whatever Pillow raises becomes a DataError that names the file; what it only warns of is not said."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's plugins raise whatever a damage leads to, IndexError and struct.error included
+        raise DataError(f"{path}: {_what(error)}: {REMEDY}") from None
+
+
+def _what(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "no JPEG or PNG, or damaged in its header"
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read ({error.strerror})"
+    text = " ".join(str(error).split())
+    return f"damaged ({text or type(error).__name__})"

@@ -1,0 +1,125 @@
+"""Processes that decode image files side by side.
+
+Not forks of this one, which would make MXNet replace its engine's workers (`gluonlab.threads`), but new processes that load Pillow
+and nothing of MXNet. Pixels come back through memory that both sides map, paths and messages through pipes.
+
+Start them where MXNet has nothing to do: before Python 3.10 a new process begins as a fork.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import queue
+import subprocess
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
+
+import numpy as np
+
+import gluonlab
+from gluonlab.errors import DataError, RunError
+from gluonlab.images.decode import CHANNELS
+
+if TYPE_CHECKING:
+    from gluonlab.images.decode import Pixels
+
+SLOTS = 16  # images per request: long beside a request's own cost, short beside a batch that several processes share
+
+
+class Decoders:
+    """``count`` processes that decode images to (3, ``size``, ``size``). They end with this object, or with this process."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count = size, count
+        self._children = [_Child(size) for _ in range(count)]
+        self._free: "queue.SimpleQueue[_Child]" = queue.SimpleQueue()
+        for child in self._children:
+            self._free.put(child)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="gluonlab-decode")
+        self.close = weakref.finalize(self, _end, self._children, self._threads)  # call it to end them earlier
+
+    def decode(self, paths: Sequence[str]) -> "Pixels":
+        """The images (n, 3, size, size) in these n files. Raises DataError for the first that is wrong."""
+        images, wrong = self.decode_good(paths)
+        if wrong:
+            raise DataError(wrong[min(wrong)])
+        return images
+
+    def decode_good(self, paths: Sequence[str]) -> "Tuple[Pixels, Dict[int, str]]":
+        """The images (n, 3, size, size), and for the positions of those that are wrong, which are left as they come, the reason."""
+        images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
+        begins = range(0, len(paths), SLOTS)
+        parts = [self._threads.submit(self._part, paths[begin : begin + SLOTS], images[begin : begin + SLOTS]) for begin in begins]
+        try:
+            found = [part.result() for part in parts]
+        finally:
+            for part in parts:
+                part.cancel()  # after an error or Ctrl-C: nobody waits for the rest
+        return images, {begin + slot: reason for begin, wrong in zip(begins, found) for slot, reason in wrong}
+
+    def in_turns(self, paths: Sequence[str], images: int) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
+        """``decode_good`` of ``images`` files at a time, for sets that do not fit memory."""
+        for begin in range(0, len(paths), images):
+            yield self.decode_good(paths[begin : begin + images])
+
+    def _part(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
+        child = self._free.get()
+        try:
+            return child.decode(paths, images)
+        finally:
+            self._free.put(child)
+
+
+class _Child:
+    """A process of `gluonlab.images.worker` and the memory that it shares with this one."""
+
+    def __init__(self, size: int) -> None:
+        fd = os.memfd_create("gluonlab-images")  # has no name in any folder: nothing is left behind, whoever is killed
+        try:
+            os.ftruncate(fd, SLOTS * CHANNELS * size**2)
+            self.memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(SLOTS, CHANNELS, size, size)
+            package = str(Path(gluonlab.__file__).resolve().parent.parent)
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gluonlab.images.worker", str(fd), str(SLOTS), str(size)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[fd],
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the parent
+                encoding="utf-8",
+            )
+        finally:
+            os.close(fd)
+
+    def decode(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
+        """Fill ``images`` from ``paths``; (position, reason) of those that are wrong."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps({"paths": list(paths)}) + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except OSError:
+            answer = ""
+        if not answer:
+            status = self.process.wait()
+            raise RunError(f"a process that decodes images ended with status {status}: see above, or use fewer with --decoders")
+        images[:] = self.memory[: len(paths)]
+        return [(slot, reason) for slot, reason in json.loads(answer)["wrong"]]
+
+
+def _end(children: List[_Child], threads: ThreadPoolExecutor) -> None:
+    threads.shutdown()
+    for child in children:
+        assert child.process.stdin is not None and child.process.stdout is not None
+        with suppress(OSError):  # of a child that is gone, with words that it has not read
+            child.process.stdin.close()
+        child.process.stdout.close()
+    for child in children:
+        child.process.wait()

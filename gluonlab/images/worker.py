@@ -1,0 +1,37 @@
+"""The child's end of `gluonlab.images.pool`: ``python -m gluonlab.images.worker FD SLOTS SIZE``.
+
+FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...]}`` on standard input it decodes these files into
+the first slots, and answers with one line ``{"wrong": [[position, message], ...]}``. It ends with standard input, so it does not
+outlive its parent.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import sys
+import warnings
+
+import numpy as np
+
+from gluonlab.errors import DataError
+from gluonlab.images.decode import CHANNELS, decode
+
+
+def main(fd: int, slots: int, size: int) -> None:
+    """Decode what is asked for until standard input ends."""
+    warnings.simplefilter("ignore")
+    shape = (slots, CHANNELS, size, size)
+    memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)
+    for line in sys.stdin:
+        wrong = []
+        for slot, path in enumerate(json.loads(line)["paths"]):
+            try:
+                memory[slot] = decode(path, size)
+            except DataError as error:
+                wrong.append([slot, str(error)])
+        print(json.dumps({"wrong": wrong}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,124 @@
+"""Processes that decode: the same pixels in the same order, and none is left behind."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import clean_environment
+from image_folders import write_folder
+from worker_processes import gone
+
+from gluonlab.errors import DataError, RunError
+from gluonlab.images.decode import decode
+from gluonlab.images.pool import SLOTS, Decoders
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    root = write_folder(tmp_path_factory.mktemp("images") / "set", train=15, val=1)
+    return sorted(map(str, (root / "train").rglob("*.jpg")))
+
+
+@pytest.fixture(scope="module")
+def decoders():
+    made = Decoders(16, 2)
+    yield made
+    made.close()
+
+
+def pids(decoders):
+    return [child.process.pid for child in decoders._children]
+
+
+@pytest.mark.parametrize("count", [0, 1, SLOTS, SLOTS + 1, 45])
+def test_the_images_come_in_the_order_of_their_files(decoders, paths, count):
+    images = decoders.decode(paths[:count])
+    assert images.shape == (count, 3, 16, 16)
+    assert all(np.array_equal(image, decode(path, 16)) for image, path in zip(images, paths))
+
+
+def test_several_threads_may_ask_at_once(decoders, paths):
+    expected, found = decoders.decode(paths), [None] * 4
+
+    def ask(number):
+        found[number] = decoders.decode(paths)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert all(np.array_equal(images, expected) for images in found)
+
+
+def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders, paths, tmp_path):
+    wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
+    [path.write_bytes(b"no image") for path in wrong]
+    mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
+    with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: no JPEG or PNG")):
+        decoders.decode(mixed)
+    images, bad = decoders.decode_good(mixed)
+    assert sorted(bad) == [20, 46]
+    assert np.array_equal(np.delete(images, [20, 46], axis=0), decoders.decode(paths))
+
+
+def test_names_of_files_may_be_anything(decoders, paths, tmp_path):
+    strange = tmp_path / 'a "quoted"\nline\\ \u00e4\u732b.jpg'
+    strange.write_bytes(Path(paths[0]).read_bytes())
+    assert np.array_equal(decoders.decode([str(strange)])[0], decode(paths[0], 16))
+
+
+def test_the_processes_end_with_the_object_that_started_them():
+    made = Decoders(8, 2)
+    processes = pids(made)
+    assert not any(map(gone, processes))
+    del made
+    gc.collect()
+    assert all(map(gone, processes))
+
+
+def test_a_process_that_is_killed_is_an_error_and_no_hang(paths):
+    made = Decoders(16, 1)
+    made.decode(paths[:1])
+    os.kill(pids(made)[0], signal.SIGKILL)
+    with pytest.raises(RunError, match="ended with status -9"):
+        made.decode(paths)
+    made.close()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT], ids=lambda sign: sign.name)
+def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
+    program = (
+        "from gluonlab.images.pool import Decoders\nimport sys, time\nmade = Decoders(16, 2)\n"
+        "print(*[child.process.pid for child in made._children], flush=True)\ntime.sleep(60)"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    children = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(children) == 2
+    parent.send_signal(sign)
+    parent.communicate(timeout=30)
+    deadline = time.monotonic() + 30
+    while not all(map(gone, children)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_processes_load_nothing_of_mxnet():
+    made = Decoders(8, 1)
+    made.decode([])
+    with open(f"/proc/{pids(made)[0]}/maps") as maps:
+        assert "libmxnet" not in maps.read()
+    made.close()

@@ -1,0 +1,160 @@
+"""Packed folders: the same pixels as the folder's, whole or not there, and damage is noticed."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from image_folders import write_folder
+
+from gluonlab.data import ArraySplit, load_dataset
+from gluonlab.data.__main__ import main
+from gluonlab.data.pack import INDEX, PackedSplit, pack
+from gluonlab.errors import DataError, OutputError
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "animals", train=90)
+
+
+@pytest.fixture
+def packed(source, tmp_path):
+    pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+def everything(split):
+    return split.batch(np.arange(len(split)))
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
+    original, copy = load_dataset(f"folder:{source}", decoders=1), load_dataset(f"folder:{packed}", memory=memory)
+    assert (copy.name, copy.classes, copy.image_shape) == (original.name, original.classes, original.image_shape)
+    assert (copy.defaults, copy.colours) == (original.defaults, original.colours)
+    for one, other in ((original.train, copy.train), (original.test, copy.test)):
+        assert isinstance(other, ArraySplit if memory else PackedSplit)
+        assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(everything(one), everything(other)))
+    images, labels = copy.train.batch(np.array([100, 3, 3]))
+    assert np.array_equal(images[1], images[2]) and labels.tolist() == [1, 0, 0]
+
+
+def test_a_place_that_is_taken_is_left_alone(source, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OutputError, match="taken exists: give a new folder"):
+        pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "taken")
+    assert list((tmp_path / "taken").iterdir()) == []
+
+
+def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
+    root = write_folder(tmp_path / "animals")
+    (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"bee/0001.jpg"):
+        pack(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
+    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path, monkeypatch):
+    """The disk's quota is stood in for by the process's own limit on the size of files."""
+    import resource
+    import signal
+
+    dataset = load_dataset(f"folder:{source}", decoders=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
+            pack(dataset, tmp_path / "packed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert list(tmp_path.iterdir()) == []
+
+
+def edit(name, change):
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def reindex(**changes):
+    def change(content):
+        return json.dumps({**json.loads(content), **changes}).encode()
+
+    return edit(INDEX, change)
+
+
+DAMAGES = {
+    "no json": (edit(INDEX, lambda content: content[:-5]), "pack.json: is not what gluonlab's pack writes"),
+    "another format": (reindex(format=2), "pack.json: is not what"),
+    "no classes": (reindex(classes=3), "pack.json: is not what"),
+    "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
+    "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
+    "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
+    "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
+    "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "holds other values"),
+    "missing": (lambda folder: (folder / "test-labels.npy").unlink(), "cannot be read .No such file"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_said_with_its_place(packed, kind):
+    spoil, said = DAMAGES[kind]
+    spoil(packed)
+    with pytest.raises(DataError, match=f"{said}.*pack the folder again"):
+        load_dataset(f"folder:{packed}")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damaged_files_give_a_data_set_or_a_data_error(source, tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "damaged-pack"
+    if not folder.exists():
+        pack(load_dataset(f"folder:{source}", decoders=1), folder)
+    path = data.draw(st.sampled_from(sorted(folder.iterdir())))
+    whole = path.read_bytes()
+    place, length = data.draw(st.integers(0, min(len(whole), 200))), data.draw(st.integers(0, 8))
+    path.write_bytes(whole[:place] + data.draw(st.binary(max_size=8)) + whole[place + length :])
+    try:
+        load_dataset(f"folder:{folder}")
+    except DataError as error:
+        assert "\n" not in str(error)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_another_image_size_than_the_packed_one_is_refused(packed):
+    with pytest.raises(DataError, match="packed with images of 16x16 pixels: leave --image-size out"):
+        load_dataset(f"folder:{packed}", image_size=32)
+    assert load_dataset(f"folder:{packed}", image_size=16).image_shape == (3, 16, 16)
+
+
+# --- the command
+
+
+def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
+    status, out, err = ended(main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8")
+    assert (status, err) == (0, "")
+    assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
+    assert out.endswith("--dataset folder:packed\n")
+    assert load_dataset("folder:packed").image_shape == (3, 8, 8)
+
+
+MISTAKES = {
+    ("pack",): ["lacks the data set", "folder:PATH --out DIR"],
+    ("pack", "folder:x"): ["lacks --out DIR"],
+    ("pack", "folder:x", "--out", "y"): ["x does not exist"],
+    ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
+    ("pack", "digits", "--image-size", "8", "--out", "y"): ["--image-size is for image files", "digits has none"],
+    ("pack", "folder:x", "--out", "y", "--image-size", "0"): ["--image-size 0", "from 8"],
+    ("pakc",): ["unknown command 'pakc'", "did you mean 'pack'?"],
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES.items(), ids=" ".join)
+def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments, said):
+    status, out, err = ended(main, *arguments)
+    assert (status, out, list(empty_cwd.iterdir())) == (2, "", [])
+    [line] = err.splitlines()
+    assert [words for words in said if words not in line] == [], line
