@@ -59,7 +59,7 @@ def test_padded_convolutions_compute_what_plain_ones_do(channels, seed):
     """Two in a row, the second one fed with padded channels: same result, same gradients, true shapes."""
     inputs, first, second = channels
     filled, plain = nn.HybridSequential(), nn.HybridSequential()
-    filled.add(LaneConv2D(first, 3, 16), LaneConv2D(second, 3, 16, in_channels=first), TrueChannels(second))
+    filled.add(LaneConv2D(first, 3, 16), LaneConv2D(second, 3, 16, in_channels=first), TrueChannels(second, 16))
     plain.add(nn.Conv2D(first, 3), nn.Conv2D(second, 3))
     x = nd.array(np.random.RandomState(seed).uniform(-1, 1, (2, inputs, 7, 7)))
     results, gradients = [], []

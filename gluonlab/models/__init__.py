@@ -71,5 +71,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
         net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
     else:
         net = MODELS[name].create(classes, lanes=lanes(ctxs) if ctxs else 1)
-    net.hybridize(static_alloc=True, static_shape=True)
+    # With static_shape, Gluon's own loop loses updates of running statistics now and then: gluonlab.training compiles for itself.
+    stateless = all(param.grad_req != "null" for param in net.collect_params().values())
+    net.hybridize(static_alloc=True, static_shape=stateless)
     return net  # type: ignore[no-any-return]

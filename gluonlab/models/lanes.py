@@ -59,13 +59,16 @@ class LaneConv2D(nn.Conv2D):
 
 
 class TrueChannels(HybridBlock):
-    """Cuts the zero channels off, if there are any: (n, channels + more, h, w) -> (n, channels, h, w)."""
+    """Cuts the zero channels off, if there are any: (n, padded(channels, lanes), h, w) -> (n, channels, h, w)."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, lanes: int) -> None:
         super().__init__()
         self._channels = channels
+        self._more = padded(channels, lanes) - channels
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
+        if not self._more:
+            return x
         return F.slice_axis(x, axis=1, begin=0, end=self._channels)
 
 

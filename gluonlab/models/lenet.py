@@ -24,7 +24,7 @@ class LeNet(nn.HybridSequential):
             self.add(*_block(LaneConv2D(first, 3, lanes), pool))  # (n, 20, 13, 13)
             self.add(*_block(LaneConv2D(second, 5, lanes, in_channels=first), pool))  # (n, 50, 4, 4)
             self.add(
-                TrueChannels(second), nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes)
+                TrueChannels(second, lanes), nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes)
             )  # (n, 800), (n, 128), (n, classes)
 
 

@@ -1,0 +1,144 @@
+"""Evaluation is exact: every image counts once, whatever the devices and the batches."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from reference import cpus
+
+from gluonlab.data import ArraySplit, Loader
+from gluonlab.training.confusion import COLUMNS, table, write_picture
+from gluonlab.training.evaluate import evaluate
+
+
+def looked_up(scores):
+    """A network that knows its answers: an image of four bytes holds the row of ``scores`` (N, classes) that it gets."""
+    base = nd.array([1, 256, 65536, 0])
+
+    def score(xs, ys):
+        found = []
+        for x, y in zip(xs, ys):
+            rows = nd.dot(x.reshape((len(x), 4)).astype("float32"), base.as_in_context(x.context))
+            mine = nd.array(scores, ctx=x.context).take(rows)
+            found.append((mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine))
+        return found
+
+    return score
+
+
+def split_of(labels):
+    images = np.arange(len(labels), dtype="<u4").view(np.uint8).reshape(-1, 1, 2, 2)
+    return ArraySplit(images, labels.astype(np.int32))
+
+
+def expected(scores, labels):
+    """numpy's: the place of each label in a stable order by falling score."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    place = (order == labels[:, None]).argmax(axis=1)
+    matrix = np.zeros((scores.shape[1],) * 2, int)
+    np.add.at(matrix, (labels, order[:, 0]), 1)
+    return (place == 0).sum(), (place < 5).sum(), matrix
+
+
+@settings(max_examples=40)
+@given(
+    size=st.integers(1, 40),
+    classes=st.integers(2, 9),
+    batch=st.integers(1, 45),
+    k=st.integers(1, 3),
+    values=st.integers(1, 20),
+    resident=st.sampled_from([0, 2**20]),
+    seed=st.integers(0, 2**16),
+)
+def test_counts_are_numpys_over_any_split_and_number_of_devices(size, classes, batch, k, values, resident, seed):
+    """Few different values make ties, of which the first class wins, as in argmax."""
+    random = np.random.RandomState(seed)
+    scores, labels = random.randint(0, values, (size, classes)).astype("float32"), random.randint(0, classes, size)
+    loader = Loader(split_of(labels), cpus(k), batch, shuffle=False, raw=True, resident_bytes=resident)
+    found = evaluate(looked_up(scores), loader, cpus(k), confusion=True)
+    correct, in_top5, matrix = expected(scores, labels)
+    assert (found.images, found.correct, found.in_top5) == (size, correct, in_top5 if classes > 5 else None)
+    assert np.array_equal(found.confusion, matrix)
+    assert found.accuracy == correct / size
+    assert found.top5_accuracy == (in_top5 / size if classes > 5 else None)
+
+
+def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
+    """The number of reads does not grow with the number of batches."""
+    reads = []
+    read = nd.NDArray.asnumpy
+    monkeypatch.setattr(nd.NDArray, "asnumpy", lambda array: reads.append(0) or read(array))
+    labels = np.arange(60) % 10
+    counts = []
+    for batch in (60, 3):
+        reads.clear()
+        evaluate(looked_up(np.eye(10)[labels]), Loader(split_of(labels), cpus(2), batch, raw=True), cpus(2))
+        counts.append(len(reads))
+    assert counts == [4, 4]
+
+
+def test_a_confusion_matrix_is_counted_only_on_request():
+    labels = np.arange(7)
+    assert evaluate(looked_up(np.eye(7)), Loader(split_of(labels), cpus(1), 7, raw=True), cpus(1)).confusion is None
+
+
+# --- the table and the picture
+
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+
+@given(st.integers(1, 14), st.integers(0, 10**5), st.booleans(), st.integers(0, 1000))
+def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named, seed):
+    matrix = np.random.RandomState(seed).randint(0, largest + 1, (classes, classes))
+    names = [("class with a long name %d" if named else "%d") % label for label in range(classes)]
+    lines = table(matrix, names).splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    if classes <= 10 and largest <= 9999:
+        rows = [line.split()[-classes - 1 :] for line in lines[2:]]
+        assert [[0 if cell == "." else int(cell) for cell in row[:-1]] for row in rows] == matrix.tolist()
+
+
+def test_a_table_reads_like_this():
+    matrix = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]])
+    assert table(matrix, ("cat", "dog", "a very long name")).splitlines() == [
+        "each row a class, each column what its images were taken for",
+        "                 0   1   2   right",
+        "0 cat            8   2   .   80.0%",
+        "1 dog            .  10   .  100.0%",
+        "2 a very long    .   .   .       -",
+    ]
+
+
+def test_of_many_classes_the_most_frequent_confusions_are_told():
+    matrix = np.eye(40, dtype=int) * 9
+    assert table(matrix, [str(label) for label in range(40)]) == "no image was taken for one of another class"
+    matrix[3, 5], matrix[7, 1] = 1, 4
+    assert table(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
+        "the most frequent confusions",
+        "  c7 taken for c1: 4 of 13",
+        "  c3 taken for c5: 1 of 10",
+    ]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 30])
+def test_the_picture_is_a_png_whose_diagonal_is_dark(tmp_path, classes):
+    from matplotlib.image import imread
+
+    names = CLOTHES if classes == 10 else [f"name {label}" for label in range(classes)]
+    write_picture(np.eye(classes, dtype=int) * 7, names, tmp_path / "confusion.png")
+    picture = imread(tmp_path / "confusion.png")[..., :3]
+    dark = (picture[..., 0] < 0.2) & (picture[..., 2] > 0.3)  # the darkest of the blues
+    rows, columns = np.nonzero(dark)
+    heights, widths = (rows - rows.min()) / np.ptp(rows), (columns - columns.min()) / np.ptp(columns)
+    assert dark.sum() > 0.5 * np.ptp(rows) * np.ptp(columns) / classes
+    assert np.abs(heights - widths).max() <= 1.05 / classes  # within the cells of the diagonal
+
+
+def test_nothing_is_left_of_a_picture_that_cannot_be_written(tmp_path):
+    from gluonlab.errors import OutputError
+
+    with pytest.raises(OutputError, match="cannot write"):
+        write_picture(np.eye(2, dtype=int), "ab", tmp_path / "missing" / "confusion.png")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,178 @@
+"""Networks with BatchNorm: trained as Gluon trains them, with one set of running statistics for all devices."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from reference import cpus, distance, random_batches, set_values, train_on_devices, train_on_one_device, values
+from test_models_zoo import completed
+from test_training_step import make_step, run
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import ArraySplit, Dataset, Defaults
+from gluonlab.data.loader import to_float
+from gluonlab.devices import devices
+from gluonlab.models import get_model
+from gluonlab.training import loop
+from gluonlab.training.record import PARAMETERS
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.statistics import RunningStatistics
+
+SHAPE = (3, 12, 12)
+
+
+@pytest.fixture(scope="module")
+def start():
+    mx.random.seed(1)
+    return values(completed("resnet8", SHAPE))
+
+
+def resnet8(ctxs, start):
+    net = completed("resnet8", SHAPE, ctxs=ctxs)
+    set_values(net, start)
+    return net
+
+
+def by_gluon(ctxs, start):
+    """The network for Gluon's own loop, not hybridized."""
+    net = resnet8(ctxs, start)
+    net.hybridize(False)
+    return net
+
+
+def test_one_device_trains_resnet8_as_gluon_does(start):
+    """Parameters and running statistics alike."""
+    batches = random_batches([16, 9, 16], shape=SHAPE)
+    expected = train_on_one_device(by_gluon(cpus(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9)
+    ctxs = devices("cpu*1", threads=1)
+    net = resnet8(ctxs, start)
+    run(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
+    assert distance(values(net), expected) <= 1e-4
+
+
+def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
+    """Each shard is normalised by its own statistics, in Gluon and here; the running ones are each device's own."""
+    batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices("cpu*2")
+    reference, net = by_gluon(ctxs, start), resnet8(ctxs, start)
+    trainer = gluon.Trainer(reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
+    trainer._init_kvstore()
+    trainer._init_params()  # it sends device 0's statistics to all others, else after the first batch
+    train_on_devices(reference, trainer, ctxs, batches)
+    run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
+    for ctx in ctxs:
+        assert distance(values(net, ctx), values(reference, ctx)) <= 1e-4
+    assert distance(values(net, ctxs[0]), values(net, ctxs[1])) > 0.01
+
+
+def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
+    """The exception to "any number of devices makes the same update", by nature: a shard is not the batch."""
+    batches, found = random_batches([16], shape=SHAPE), []
+    for ctxs in (devices("cpu*1", threads=1), devices("cpu*2")):
+        net = resnet8(ctxs, start)
+        run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
+        found.append(values(net, ctxs[0]))
+    assert distance(*found) > 0.01
+
+
+@settings(max_examples=10)
+@given(k=st.integers(1, 3), each=st.integers(2, 6), seed=st.integers(0, 1000))
+def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k, each, seed):
+    """With shards of equal size: of the variance, what the shards' means differ by is missing, and nothing else."""
+    ctxs = devices(f"cpu*{k}", threads=1)
+    momentum, ((images, labels),) = 0.5, random_batches([k * each], seed, shape=(2, 3, 3), classes=4)
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(momentum=momentum, in_channels=2), nn.Dense(4, in_units=18))
+    net.initialize(ctx=ctxs)
+    run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)
+    RunningStatistics(net).average()
+    shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
+    between = shards.mean(axis=2).var(axis=0)
+    for ctx in ctxs:
+        mean, variance = (param.data(ctx).asnumpy() for param in (net[0].running_mean, net[0].running_var))
+        assert mean == pytest.approx((1 - momentum) * images.mean(axis=(0, 2, 3)), rel=1e-4, abs=1e-6)
+        assert variance == pytest.approx(momentum + (1 - momentum) * (images.var(axis=(0, 2, 3)) - between), rel=1e-4)
+
+
+def test_what_is_no_statistic_is_not_touched():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=2), nn.BatchNorm(in_channels=3))
+    net.initialize(ctx=cpus(2))
+    net[0].weight.grad_req = "null"  # frozen, and different on purpose
+    for device, ctx in enumerate(cpus(2)):
+        net[0].weight.data(ctx)[:] = device
+        net[1].running_mean.data(ctx)[:] = device
+    RunningStatistics(net).average()
+    for device, ctx in enumerate(cpus(2)):
+        assert (net[0].weight.data(ctx).asnumpy() == device).all()
+        assert (net[1].running_mean.data(ctx).asnumpy() == 0.5).all()
+
+
+def stripes(count, seed):
+    """Three classes of images that differ in where they are bright, so that a few steps teach them."""
+    random = np.random.RandomState(seed)
+    labels = random.randint(0, 3, count)
+    images = random.randint(0, 150, (count, *SHAPE))
+    for image, label in zip(images, labels):
+        image[:, 4 * label : 4 * label + 4] += 100
+    return ArraySplit(images.astype(np.uint8), labels.astype(np.int32))
+
+
+@pytest.fixture
+def striped(monkeypatch):
+    dataset = Dataset("stripes", stripes(120, 0), stripes(50, 1), ("a", "b", "c"), Defaults(model="resnet8", lr=0.05))
+    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
+    return dataset
+
+
+@pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path, striped, k):
+    """The accuracy and loss of the last epoch are those of plain Gluon on one device, from the file."""
+    config = TrainConfig(gpus=k, epochs=2, global_batch_size=25, threads=1, out=str(tmp_path / "run"))
+    result = loop.train(config, reporter=Reporter())
+    net = get_model("resnet8", 3)
+    net.load_parameters(str(tmp_path / "run" / PARAMETERS), ctx=mx.cpu(0))
+    images, labels = striped.test.batch(np.arange(50))
+    scores = net(to_float(nd, nd.array(images, dtype="uint8")))
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()(scores, nd.array(labels)).mean().asscalar()
+    assert result.accuracy == (scores.asnumpy().argmax(axis=1) == labels).mean()
+    assert result.history[-1].validation_loss == pytest.approx(loss, rel=1e-4)
+    for ctx in result.plan.ctxs:  # what was saved is what every replica has, to the bit
+        assert all(np.array_equal(a, b) for a, b in zip(values(result.net, ctx), values(net)))
+
+
+@pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
+    result = loop.train(TrainConfig(gpus=2, epochs=8, batch_size=10, out=str(tmp_path / "run")), reporter=Reporter())
+    first, last = result.history[0].loss, result.history[-1].loss
+    assert last < first / 3
+    assert result.accuracy > 0.9
+
+
+def test_dropout_rests_when_the_network_is_evaluated():
+    """Two evaluations agree to the bit, two training steps do not."""
+    ctxs = devices("cpu*2")
+    net = nn.HybridSequential()
+    net.add(nn.Dense(50, activation="relu", in_units=12), nn.Dropout(0.5), nn.Dense(4, in_units=50))
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    ((images, labels),) = random_batches([10], shape=(1, 3, 4), classes=4)
+    step = make_step(net, ctxs, learning_rate=1e-30)
+    xs, ys = ([nd.array(part, ctx=ctx) for part, ctx in zip(np.split(whole, 2), ctxs)] for whole in (images, labels))
+    trained, evaluated = [], []
+    for _ in range(2):
+        trained.append([loss.asscalar() for loss in step(xs, ys)])
+        evaluated.append([scores.asnumpy() for _, scores in step.score(xs, ys)])
+    assert trained[0] != trained[1]
+    assert all(np.array_equal(a, b) for a, b in zip(*evaluated))
+    assert distance(evaluated[0], [net(x).asnumpy() for x in xs]) <= 1e-5
+
+
+def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_compiled(start):
+    """Compiled with static_shape, as networks without statistics are, it would lose updates of them, in most of such runs."""
+    batches = random_batches([8, 8], shape=SHAPE)
+    expected = train_on_one_device(by_gluon(cpus(1), start), batches, "sgd", learning_rate=0.05)
+    for _ in range(3):
+        assert distance(train_on_one_device(resnet8(cpus(1), start), batches, "sgd", learning_rate=0.05), expected) <= 1e-4
