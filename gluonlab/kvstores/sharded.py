@@ -77,7 +77,23 @@ class ShardedKVStore(ScheduleKVStore):
             return
         for one, grads, weights in _by_key(key, value, out):
             self._check_alike(one, grads, weights)
-            self._update(one, grads, weights).run(priority)
+            update = self._update(one, grads, weights)
+            update.reduce(priority)
+            update.finish(priority)
+
+    def reduce_scatter(self, key: Any, grads: List[nd.NDArray], weights: List[nd.NDArray], priority: int = 0) -> List[nd.NDArray]:
+        """The first half of ``pushpull(key, grads, out=weights)``: the owners' parts of the sum, which lie in ``grads``.
+
+        They may be changed before `update` does the rest. Needs `set_optimizer`; raises KVStoreError as `pushpull` does.
+        """
+        self._check_alike(key, grads, weights)
+        update = self._update(key, grads, weights)
+        update.reduce(priority)
+        return [shard.grad for shard in update.shards]
+
+    def update(self, key: Any, priority: int = 0) -> None:
+        """The second half: the owners update their parts of the weights, and all devices get them."""
+        self._updates[key].finish(priority)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write every shard's state and the counts of updates, in MXNet's own format for arrays."""
@@ -168,8 +184,10 @@ class _ShardedUpdate:
         weights, grads = [shard.weight for shard in self.shards], [shard.grad for shard in self.shards]
         return sgd.DevicesSGD(self.optimizer, self.key, weights, grads, [shard.state for shard in self.shards])
 
-    def run(self, priority: int) -> None:
+    def reduce(self, priority: int) -> None:
         self.reduce_scatter.run(priority)
+
+    def finish(self, priority: int) -> None:
         self.all_gather.settle()  # before a shard of the weights is written
         if self._sgd is not None:
             self._sgd.update()

@@ -36,8 +36,7 @@ class BucketedTrainer(gluon.Trainer):
     before that keeps writing gradients to where they were: this is noticed in the next step, and raises RunError. So does a
     parameter that gets other arrays or multipliers once it is in a bucket.
 
-    Raises KVStoreError for parameters with sparse gradients, and where ``clip_norm`` cannot be had: under "sharded-optimizer" no
-    device sees the whole gradient, and the norm is that of float32.
+    Raises KVStoreError for parameters with sparse gradients, and for a ``clip_norm`` of gradients that are not float32.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class BucketedTrainer(gluon.Trainer):
         if self._contains_sparse_weight or self._contains_sparse_grad:
             raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
         if clip_norm is not None:
-            _check_clipping(clip_norm, kvstore, self._params)
+            _check_clipping(clip_norm, self._params)
         self.clip_norm = clip_norm
         self._clip: Optional[GlobalNormClipping] = None
         self.bucket_bytes = bucket_bytes
@@ -87,8 +86,10 @@ class BucketedTrainer(gluon.Trainer):
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
         self._looks_left = 2
-        if self.clip_norm is not None:
-            self._clip = GlobalNormClipping([list(grads) for grads in zip(*(bucket.grads for bucket in self.buckets))])
+        if self.clip_norm is not None and not self._update_on_kvstore:
+            self._clip = GlobalNormClipping(
+                [list(grads) for grads in zip(*(bucket.grads for bucket in self.buckets))], self._contexts
+            )
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
 
@@ -117,12 +118,33 @@ class BucketedTrainer(gluon.Trainer):
 
     def _allreduce_grads(self) -> None:
         self._check_parameters()
-        if self._sums:
+        if self._sums and self._update_on_kvstore and self.clip_norm is not None:
+            self._update_clipped()
+        elif self._sums:
             for key, bucket in enumerate(self.buckets):
                 if self._update_on_kvstore:
                     self._kvstore.pushpull(key, bucket.grads, out=bucket.weights, priority=-key)
                 else:
                     self._kvstore.pushpull(key, bucket.grads, priority=-key)
+
+    def _update_clipped(self) -> None:
+        """The store's work in halves: the norm is known only when the last bucket is summed, and before the first is updated."""
+        shards = [
+            self._kvstore.reduce_scatter(key, bucket.grads, bucket.weights, priority=-key)
+            for key, bucket in enumerate(self.buckets)
+        ]
+        if self._clip is None:
+            owned = [[part for parts in shards for part in parts if part.context == ctx] for ctx in self._contexts]
+            self._clip = GlobalNormClipping(owned, self._contexts, parts=True)
+        self._clip(self._largest_norm)
+        for key in range(len(self.buckets)):
+            self._kvstore.update(key, priority=-key)
+
+    @property
+    def _largest_norm(self) -> float:
+        """That of the sum over the batch, by whose size the optimizer divides later."""
+        assert self.clip_norm is not None
+        return self.clip_norm / float(self._optimizer.rescale_grad)
 
     def _check_parameters(self) -> None:
         """Raise RunError when the gradients are not in the buckets, or the parameters should not share them any more."""
@@ -153,8 +175,8 @@ class BucketedTrainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore:
             return  # done by pushpull
-        if self._clip is not None:  # the optimizer divides by the batch size later, so the limit is that much greater
-            self._clip(self.clip_norm / self._optimizer.rescale_grad)
+        if self._clip is not None:
+            self._clip(self._largest_norm)
         if not self._by_bucket:
             self._update_parameters()
         elif sgd.applies(self._optimizer):
@@ -200,12 +222,8 @@ class BucketedTrainer(gluon.Trainer):
             updater(keys, grads, weights)
 
 
-def _check_clipping(clip_norm: float, kvstore: Any, params: Sequence[Parameter]) -> None:
-    """Raise KVStoreError when the gradients' norm cannot be limited to ``clip_norm``."""
-    if isinstance(kvstore, ShardedKVStore):
-        raise KVStoreError(
-            f"clip_norm {clip_norm:g}: under kvstore {kvstore.type!r} no device sees the whole gradient: choose another kvstore"
-        )
+def _check_clipping(clip_norm: float, params: Sequence[Parameter]) -> None:
+    """Raise KVStoreError when the gradients are not of the type whose norm can be limited to ``clip_norm``."""
     other = next((param for param in params if param.grad_req != "null" and np.dtype(param.dtype) != np.float32), None)
     if other is not None:
         raise KVStoreError(f"clip_norm {clip_norm:g} is for float32, and {other.name} is {np.dtype(other.dtype)}: leave it out")

@@ -31,11 +31,6 @@ def check_optimization(config: TrainConfig) -> None:
             raise ConfigError(
                 f"{option} {value} says nothing to --lr-schedule {schedule}: choose {' or '.join(schedules)}, or leave it out"
             )
-    if config.clip_norm is not None and config.kvstore == "sharded-optimizer":
-        raise KVStoreError(
-            f"--clip-norm {config.clip_norm:g}: under kvstore 'sharded-optimizer' no device sees the whole gradient: "
-            "choose another kvstore, such as device or ring"
-        )
     if config.compress is not None and not KVSTORES[config.kvstore].compresses:
         able = " or ".join(name for name, kind in KVSTORES.items() if kind.compresses)
         raise KVStoreError(f"--compress {config.compress}: kvstore {config.kvstore!r} cannot compress gradients: choose {able}")
