@@ -141,6 +141,25 @@ def test_servers_without_ranges_or_validators_are_gone_on_with_too(serve, root, 
     assert "If-Range" not in server.asked()[1] or server.validators
 
 
+def no_such_part(handler):
+    """The answer to a Range by a server that takes no notice of its beginning."""
+    handler.send_response(206)
+    handler.send_header("Content-Range", f"bytes 0-{len(FILE) - 1}/{len(FILE)}")
+    handler.send_header("Content-Length", str(len(FILE)))
+    handler.end_headers()
+    handler.wfile.write(FILE)
+
+
+@pytest.mark.parametrize("range_fault", [no_such_part, status(416)])
+def test_a_server_that_never_gets_further_is_given_up(serve, root, range_fault):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", *[cut(CUT), range_fault] * 10)
+    with pytest.raises(DownloadError, match="breaks off"):
+        download(one_file(server.url), root)
+    assert len(server.asked()) <= 4
+    assert not (root / "set" / "file.gz").exists()
+
+
 def test_another_mirror_goes_on_where_the_first_ended(serve, root):
     first, second = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
@@ -299,10 +318,11 @@ def test_a_mirror_that_is_no_address_is_refused(root, mirror):
     assert not root.exists()
 
 
-def test_a_password_in_an_address_is_not_told(root):
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "[", "host:port"])
+def test_a_password_in_an_address_is_not_told(root, host):
     with pytest.raises(DownloadError) as error:
-        download(one_file(), root, "http://user:secret@127.0.0.1:9/")
-    assert "http://127.0.0.1:9/file.gz" in str(error.value)
+        download(one_file(), root, f"http://user:secret@{host}/")
+    assert f"http://{host}/file.gz cannot be reached" in str(error.value)
     assert "secret" not in str(error.value)
 
 
@@ -396,6 +416,16 @@ def test_files_of_somebody_in_the_same_folder_stay(serve, root):
     (root / "cifar10" / BATCHES[0]).write_bytes(b"damaged")
     download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
     assert files_below(root) == {**UNPACKED, "cifar10/notes.txt": b"mine"}
+
+
+def test_what_a_killed_process_had_unpacked_goes(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    stale = root / ".cifar10.unpacking" / "folder"
+    stale.mkdir(parents=True)
+    (stale / "half").write_bytes(b"half")
+    download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert files_below(root) == UNPACKED
+    assert sorted(path.name for path in root.iterdir()) == [".cifar10.lock", "cifar10"]
 
 
 IMAGES = {f"{split}/n{label}/{i}.JPEG": noise(100 + i) for split in ("train", "val") for label in range(3) for i in range(4)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from http.client import IncompleteRead
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path
 from typing import Dict, Optional
 
@@ -21,6 +21,7 @@ from gluonlab.files import on_disk
 CHUNK_BYTES = 2**14  # what a connection that breaks off loses at most
 TIMEOUT_S = 30.0  # to connect, and between two bytes
 ATTEMPTS = 3  # that bring nothing, one after the other
+ENDED = "the connection ended"
 NO_ROOM = (
     "make room or choose another place with --data-dir; what has been fetched is kept, and the same command goes on from there"
 )
@@ -53,13 +54,13 @@ def fetch(session: requests.Session, url: str, part: Path, sizes: range, timeout
     A server that cannot begin there sends all of it again. ``sizes``: how many bytes it may have.
     Raises DownloadError when the address does not give such a file; OutputError when it cannot be written. What has come is kept.
     """
-    failures = 0
+    failures, most = 0, size_of(part)
     while True:
-        before = size_of(part)
         try:
             return _go_on(session, url, part, sizes, timeout_s)
         except _BrokenOff as error:
-            failures = 0 if size_of(part) - before >= CHUNK_BYTES else failures + 1
+            failures = 0 if size_of(part) - most >= CHUNK_BYTES else failures + 1
+            most = max(most, size_of(part))  # to come as far again is no progress
             if failures == ATTEMPTS:
                 raise DownloadError(f"{shown(url)} breaks off ({error})") from None
         time.sleep(0.2 * failures)
@@ -77,7 +78,7 @@ def discard(part: Path) -> None:
 
 
 def shown(url: str) -> str:
-    """An address as it may be printed: without a password."""
+    """An address, or a text with addresses, as it may be printed: without a password."""
     return re.sub("(?<=//)[^/]*@", "", url)
 
 
@@ -90,7 +91,7 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
     try:
         response = session.get(url, headers=_resume_headers(url, part), stream=True, timeout=timeout_s)
     except (requests.RequestException, HTTPError, ValueError) as error:  # tried again already, by the session
-        raise DownloadError(f"{shown(url)} cannot be reached ({_reason(error)})") from None
+        raise DownloadError(shown(f"{url} cannot be reached ({_reason(error)})")) from None
     with response:
         begin = _begin(response, size_of(part))
         if begin is None:  # what is here does not fit what is there
@@ -105,7 +106,8 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
         _note_origin(response, url, part)
         why = _receive(response, part, begin, sizes, total)
     if why or (total is not None and size_of(part) < total):
-        raise _BrokenOff(f"after {size_of(part):,} bytes" + (f" of {total:,}" if total else "") + (f": {why}" if why else ""))
+        whole = "" if total is None else f" of {total:,}"
+        raise _BrokenOff(f"after {size_of(part):,} bytes{whole}: {why or ENDED}")
     if size_of(part) not in sizes:
         got = size_of(part)
         discard(part)
@@ -169,10 +171,11 @@ def _expected(sizes: range) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause that has something to say, without the objects that libraries print with it."""
-    while error.__cause__ or error.__context__:
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    """What the innermost of the network's errors says, without the objects that libraries print with it."""
+    inner = error.__cause__ or error.__context__
+    while isinstance(inner, (OSError, HTTPException, HTTPError)):
+        error, inner = inner, inner.__cause__ or inner.__context__
     if isinstance(error, IncompleteRead):
-        return "the connection ended"
+        return ENDED
     text = str(getattr(error, "strerror", None) or error) or type(error).__name__
     return " ".join(re.sub(r"<[^>]*>:?", "", text).split())
