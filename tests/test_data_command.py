@@ -32,7 +32,7 @@ from made_up_sources import (
 
 from gluonlab.data import DATASETS, load_dataset
 from gluonlab.data.__main__ import main
-from gluonlab.data.folders import data_root
+from gluonlab.data.location import data_root
 from gluonlab.data.sources import SOURCES, Contents
 from gluonlab.run import main as run_main
 

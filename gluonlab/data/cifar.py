@@ -13,7 +13,7 @@ from typing import Optional, Sequence
 import numpy as np
 
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.data.folders import data_root, download_command, find, places
+from gluonlab.data.location import data_root, download_command, find, places
 from gluonlab.errors import DataError
 
 TRAIN_FILES = tuple(f"data_batch_{part}.bin" for part in range(1, 6))
@@ -29,7 +29,7 @@ DEFAULTS = Defaults(model="lenet", batch_size=64, epochs=10, optimizer="adam", l
 def load(root: Optional[str] = None, records: int = RECORDS) -> Dataset:
     """50,000 training and 10,000 test images of shape (3, 32, 32), from ``root``/cifar10 or ``root``.
 
-    ``root`` None: the usual folder (`gluonlab.data.folders.data_root`). ``records``: images in each file.
+    ``root`` None: the usual folder (`gluonlab.data.location.data_root`). ``records``: images in each file.
     Raises DataError for files that are missing, with the command that fetches them, and for damaged ones.
     """
     if root is not None and not Path(root).is_dir():

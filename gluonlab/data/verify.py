@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple
 
 from gluonlab.data.extract import digest_of
-from gluonlab.data.folders import find, places
+from gluonlab.data.location import find, places
 from gluonlab.data.sources import KnownFile, Source
 
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
