@@ -111,6 +111,18 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     assert data("verify", "mnist", "--data-dir", "D")[0] == 0
 
 
+@pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
+def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, below):
+    folder = Path("D") / below
+    folder.mkdir(parents=True)
+    for name, content in BATCH_FILES.items():
+        (folder / name).write_bytes(content)
+    assert len(load_dataset("cifar10", "D", records=3).test) == 3
+    assert data("verify", "cifar10", "--data-dir", "D")[0] == 0
+    assert data("path", "cifar10", "--data-dir", "D") == (0, f"{folder}\n", "")
+    assert data("download", "cifar10", "--data-dir", "D") == (0, f"cifar10 is complete in {folder}\n", "")
+
+
 def test_of_many_files_only_the_wrong_ones_are_printed(data):
     data("download", "imagenette2-320", "--data-dir", "D")
     assert data("verify", "imagenette2-320", "--data-dir", "D")[1] == "ok      30 files of imagenette2-320\n"

@@ -19,6 +19,7 @@ import numpy as np
 
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.data.location import data_root, download_command, places
+from gluonlab.data.sources import SOURCES
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def find_files(name: str, root: Optional[str]) -> Dict[str, Tuple[Path, Path]]:
     fetch = download_command(name, root)
     if root is not None and not Path(root).is_dir():
         raise DataError(f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz), or fetch them: {fetch}")
-    folders = places(data_root(root), name)
+    folders = places(data_root(root), SOURCES[name])
     found = {split: tuple(_find(file, folders) for file in pair) for split, pair in FILES.items()}
     missing = [file for split, pair in FILES.items() for file, path in zip(pair, found[split]) if path is None]
     if missing:
