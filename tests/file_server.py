@@ -102,9 +102,11 @@ def etag(content):
     return f'"{hashlib.md5(content).hexdigest()}"'
 
 
-def status(number):
+def status(number, **headers):
     def answer(handler):
         handler.send_response(number)
+        for name, value in headers.items():
+            handler.send_header(name.replace("_", "-"), value)
         handler.send_header("Content-Length", "5")
         handler.end_headers()
         handler.wfile.write(b"sorry")

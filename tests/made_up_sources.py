@@ -81,7 +81,9 @@ def cifar_archive(batches, folder="cifar-10-batches-bin/"):
 
 def cifar_source(batches, archive, *mirrors):
     files = tuple(known(name, content, "sha1") for name, content in batches.items())
-    return source_of("cifar10", {CIFAR_ARCHIVE: archive}, *mirrors, contents=Contents(2**20, known=files))
+    return source_of(
+        "cifar10", {CIFAR_ARCHIVE: archive}, *mirrors, contents=Contents(2**20, known=files, folder="cifar-10-batches-bin")
+    )
 
 
 @contextmanager

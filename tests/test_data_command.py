@@ -32,7 +32,7 @@ from made_up_sources import (
 
 from gluonlab.data import DATASETS, load_dataset
 from gluonlab.data.__main__ import main
-from gluonlab.data.folders import data_root
+from gluonlab.data.location import data_root
 from gluonlab.data.sources import SOURCES, Contents
 from gluonlab.run import main as run_main
 
@@ -109,6 +109,18 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     assert data("path", "mnist", "--data-dir", "D")[0] == 2
     assert data("download", "mnist", "--data-dir", "D")[0] == 0
     assert data("verify", "mnist", "--data-dir", "D")[0] == 0
+
+
+@pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
+def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, below):
+    folder = Path("D") / below
+    folder.mkdir(parents=True)
+    for name, content in BATCH_FILES.items():
+        (folder / name).write_bytes(content)
+    assert len(load_dataset("cifar10", "D", records=3).test) == 3
+    assert data("verify", "cifar10", "--data-dir", "D")[0] == 0
+    assert data("path", "cifar10", "--data-dir", "D") == (0, f"{folder}\n", "")
+    assert data("download", "cifar10", "--data-dir", "D") == (0, f"cifar10 is complete in {folder}\n", "")
 
 
 def test_of_many_files_only_the_wrong_ones_are_printed(data):

@@ -92,7 +92,7 @@ def test_what_is_there_is_not_asked_for_again(serve, root):
 def test_files_that_were_put_directly_into_the_folder_are_enough(root):
     root.mkdir()
     (root / "file.gz").write_bytes(FILE)
-    download(one_file("http://127.0.0.1:9/"), root)
+    assert download(one_file("http://127.0.0.1:9/"), root) == root
 
 
 def test_a_connection_that_is_cut_is_gone_on_with(serve, root):
@@ -250,6 +250,13 @@ def test_a_status_that_may_pass_is_tried_again(serve, root, number):
     server.fail("file.gz", status(number), status(number))
     download(one_file(server.url), root)
     assert len(server.asked()) == 3
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_server_that_wants_to_be_asked_in_an_hour_is_not_waited_for(serve, root):
+    busy, right = serve({}), serve({"file.gz": FILE})
+    busy.fail("file.gz", *[status(503, retry_after="3600")] * 9)
+    download(one_file(busy.url, right.url), root)
     assert files_below(root) == {"set/file.gz": FILE}
 
 

@@ -243,6 +243,16 @@ def test_a_full_disk_is_no_fault_of_the_archive(target, tmp_path, size):
         unpack(archive, target, ROOMY)
 
 
+def test_a_file_that_cannot_be_read_is_named(target, tmp_path):
+    """Root may read all files, but not the beginning of its memory."""
+    unreadable = tmp_path / "memory"
+    unreadable.symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=r"/memory: cannot be read \(Input/output error\)"):
+        digest_of(unreadable)
+    with pytest.raises(DataError, match=r"/memory: no archive that can be used .*Input/output error"):
+        unpack(unreadable, target, ROOMY)
+
+
 def test_the_digest_is_that_of_the_content(tmp_path):
     content = noise(3_000_000)
     path = written(tmp_path, "file", content)

@@ -14,7 +14,7 @@ from gluonlab.cli import command, dispatch
 from gluonlab.config import TrainConfig, real, text
 from gluonlab.data.download import download as _download
 from gluonlab.data.fetch import TIMEOUT_S
-from gluonlab.data.folders import data_root, download_command
+from gluonlab.data.location import data_root, download_command
 from gluonlab.data.registry import DATASETS
 from gluonlab.data.sources import SOURCES, Source, find_source
 from gluonlab.data.verify import DAMAGED, OK, folder_of
@@ -61,7 +61,7 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
         click.echo(json.dumps(rows))
         return
     for name, source in sources.items():
-        click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or '-'}")
+        click.echo(f"{name:<18}{source.size / 2**20:>6.0f} MiB  {folders[name] or 'not here'}")
 
 
 @command("python -m gluonlab.data download", interrupted=KEPT)
@@ -155,7 +155,7 @@ COMMANDS = {
 
 def main(args: Optional[Sequence[str]] = None, sources: Table = SOURCES) -> None:
     """Hand the remaining options to the command that is named first."""
-    commands = {name: (summary, partial(made, obj=sources)) for name, (summary, made) in COMMANDS.items()}
+    commands = {name: (summary, partial(made, obj=sources, prog_name=made.name)) for name, (summary, made) in COMMANDS.items()}
     dispatch("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
 
 

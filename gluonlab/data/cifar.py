@@ -13,12 +13,11 @@ from typing import Optional, Sequence
 import numpy as np
 
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.data.folders import data_root, download_command, find, places
+from gluonlab.data.location import data_root, download_command, find, places
+from gluonlab.data.sources import CIFAR10, CIFAR10_BATCHES
 from gluonlab.errors import DataError
 
-TRAIN_FILES = tuple(f"data_batch_{part}.bin" for part in range(1, 6))
-TEST_FILES = ("test_batch.bin",)
-ARCHIVE_FOLDER = "cifar-10-batches-bin"  # what the archive makes when it is unpacked by hand
+*TRAIN_FILES, TEST_FILE = (batch.name for batch in CIFAR10_BATCHES)
 RECORDS = 10_000  # in each file
 IMAGE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
@@ -29,13 +28,13 @@ DEFAULTS = Defaults(model="lenet", batch_size=64, epochs=10, optimizer="adam", l
 def load(root: Optional[str] = None, records: int = RECORDS) -> Dataset:
     """50,000 training and 10,000 test images of shape (3, 32, 32), from ``root``/cifar10 or ``root``.
 
-    ``root`` None: the usual folder (`gluonlab.data.folders.data_root`). ``records``: images in each file.
+    ``root`` None: the usual folder (`gluonlab.data.location.data_root`). ``records``: images in each file.
     Raises DataError for files that are missing, with the command that fetches them, and for damaged ones.
     """
     if root is not None and not Path(root).is_dir():
         raise DataError(f"--data-dir {root} is no folder: give the one with the files, or {download_command('cifar10', root)}")
-    folders = places(data_root(root), "cifar10", ARCHIVE_FOLDER)
-    found = {name: find(name, folders) for name in TRAIN_FILES + TEST_FILES}
+    folders = places(data_root(root), CIFAR10)
+    found = {batch.name: find(batch.name, folders) for batch in CIFAR10_BATCHES}
     missing = [name for name, path in found.items() if path is None]
     if missing:
         raise DataError(
@@ -43,7 +42,7 @@ def load(root: Optional[str] = None, records: int = RECORDS) -> Dataset:
             f"fetch what is missing ({download_command('cifar10', root)}), or give another folder with --data-dir DIR"
         )
     paths = {name: path for name, path in found.items() if path is not None}
-    train, test = ([paths[name] for name in names] for names in (TRAIN_FILES, TEST_FILES))
+    train, test = ([paths[name] for name in names] for names in (TRAIN_FILES, [TEST_FILE]))
     return Dataset("cifar10", read_split(train, records), read_split(test, records), CLASSES, DEFAULTS)
 
 

@@ -20,7 +20,7 @@ import requests
 from gluonlab.data.extract import digest_of, unpack
 from gluonlab.data.fetch import NO_ROOM, TIMEOUT_S, discard, fetch, make_session, shown, size_of
 from gluonlab.data.sources import Contents, KnownFile, Source
-from gluonlab.data.verify import MANIFEST, OK, is_complete, manifest_text, verify
+from gluonlab.data.verify import MANIFEST, OK, folder_of, is_complete, manifest_text, verify
 from gluonlab.errors import ConfigError, DataError, DownloadError, OutputError
 from gluonlab.files import on_disk
 
@@ -31,7 +31,7 @@ Say = Callable[[str], object]
 def download(
     source: Source, root: Path, mirror: Optional[str] = None, timeout_s: float = TIMEOUT_S, say: Say = lambda text: None
 ) -> Path:
-    """Fetch what is missing of a data set, or damaged, into its folder below ``root``; returns that folder.
+    """Fetch what is missing of a data set, or damaged, into its folder below ``root``; returns the folder that holds it.
 
     ``mirror``: an address of one's own, tried before the others, as mirror/FILE and as mirror/NAME/FILE. ``say`` is told what is
     done. Processes that fetch the same data set wait for each other, and the second finds it there.
@@ -42,7 +42,7 @@ def download(
     mirrors = _own_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
     if is_complete(source, root):
-        return folder
+        return folder_of(source, root) or folder
     with on_disk(root, ELSEWHERE):
         root.mkdir(parents=True, exist_ok=True)
     with _locked(root / f".{source.name}.lock", partial(say, f"waiting for another process that fetches {source.name}")):
@@ -59,7 +59,7 @@ def download(
 def _own_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
     if mirror is None:
         return []
-    if not re.match(r"https?://[^/\s]", mirror):
+    if not re.match(r"(?i)https?://[^/\s]", mirror):
         raise ConfigError(f"--mirror {shown(mirror)}: give an address that begins with http:// or https://")
     own = mirror.rstrip("/") + "/"
     return [own, f"{own}{source.name}/"]

@@ -44,11 +44,14 @@ def unpack(archive: Path, target: Path, contents: Contents, no_room: str = "make
 
 
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
-    """The digest of a file's content, hexadecimal."""
+    """The digest of a file's content, hexadecimal. Raises DataError when it cannot be read."""
     digest = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-            digest.update(chunk)
+    try:
+        with path.open("rb") as file:
+            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+                digest.update(chunk)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}): make it readable, or give another --data-dir") from None
     return digest.hexdigest()
 
 
@@ -85,11 +88,11 @@ def _opened(archive: Path, contents: Contents) -> Iterator[tarfile.TarFile]:
     What it reads is bounded, so that a small file cannot inflate to a large one, in memory or on the way to nowhere.
     """
     most_bytes = contents.most_bytes + contents.most_files * HEADER_BYTES + TAR_BLOCKS
-    with archive.open("rb") as packed:
+    with _readable(archive), archive.open("rb") as packed:
         plain = packed.read(2) != b"\x1f\x8b"
         packed.seek(0)
         stream: Any = packed if plain else gzip.GzipFile(fileobj=packed)
-        with _readable(archive), tarfile.TarFile(fileobj=_Bounded(stream, most_bytes), errorlevel=2) as tar:  # type: ignore[arg-type]
+        with tarfile.TarFile(fileobj=_Bounded(stream, most_bytes)) as tar:  # type: ignore[arg-type]
             yield tar
 
 

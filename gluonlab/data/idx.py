@@ -18,7 +18,8 @@ from typing import IO, TYPE_CHECKING, Callable, Dict, Iterator, List, Optional, 
 import numpy as np
 
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.data.folders import data_root, download_command, places
+from gluonlab.data.location import data_root, download_command, places
+from gluonlab.data.sources import SOURCES
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def loader(name: str, classes: Tuple[str, ...], defaults: Defaults) -> "Callable
 def find_files(name: str, root: Optional[str]) -> Dict[str, Tuple[Path, Path]]:
     """For each split its images file and its labels file, plain or .gz, in ``root``/``name`` or ``root``.
 
-    ``root`` None: the usual folder (`gluonlab.data.folders.data_root`). Nothing is downloaded here: a run that is started without a
-    network, or a hundred times at once, should not find that out on its way. Raises DataError with the names of the files that are
-    missing, where they were looked for, and the command that fetches them.
+    ``root`` None: the usual folder (`gluonlab.data.location.data_root`). Nothing is downloaded here: a run that is started without
+    a network, or a hundred times at once, should not find that out on its way. Raises DataError with the names of the files that
+    are missing, where they were looked for, and the command that fetches them.
     """
     fetch = download_command(name, root)
     if root is not None and not Path(root).is_dir():
         raise DataError(f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz), or fetch them: {fetch}")
-    folders = places(data_root(root), name)
+    folders = places(data_root(root), SOURCES[name])
     found = {split: tuple(_find(file, folders) for file in pair) for split, pair in FILES.items()}
     missing = [file for split, pair in FILES.items() for file, path in zip(pair, found[split]) if path is None]
     if missing:

@@ -30,11 +30,13 @@ class Contents:
 
     ``known``: its files, which are then all that is kept of it, and by which another packing of the same files is recognised.
     Where they are not known, the archive's own digest decides, and its files lie below one folder, which is left out.
+    ``folder``: what that is called, so that what was unpacked by hand is found, too.
     """
 
     most_bytes: int
     most_files: int = 20_000
     known: Tuple[KnownFile, ...] = ()
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ CIFAR10 = Source(
     (KnownFile("cifar-10-binary.tar.gz", 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),),
     ("https://www.cs.toronto.edu/~kriz/",),
     # beside the batches a page and a list of names; tar rounds up
-    Contents(sum(batch.size for batch in CIFAR10_BATCHES) + 2**20, known=CIFAR10_BATCHES),
+    Contents(sum(batch.size for batch in CIFAR10_BATCHES) + 2**20, known=CIFAR10_BATCHES, folder="cifar-10-batches-bin"),
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple
 
 from gluonlab.data.extract import digest_of
-from gluonlab.data.folders import find, places
+from gluonlab.data.location import find, places
 from gluonlab.data.sources import KnownFile, Source
 
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
@@ -33,7 +33,7 @@ def verify(source: Source, root: Path) -> List[Finding]:
     """Read every file of a data set below the folder ``root``, and compare it with what is known of it."""
     known = known_files(source)
     if known:
-        folders = places(root, source.name)
+        folders = places(root, source)
         return [_compare(find(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest) for file in known]
     manifest = root / source.name / MANIFEST
     if not manifest.is_file():
@@ -61,7 +61,7 @@ def known_files(source: Source) -> "tuple[KnownFile, ...]":
 def folder_of(source: Source, root: Path) -> "Path | None":
     """The folder that a data set is read from, if all its files are there; they are not read."""
     known = known_files(source) or (KnownFile(MANIFEST, 0, ""),)
-    found = [find(file.name, places(root, source.name) if known_files(source) else [root / source.name]) for file in known]
+    found = [find(file.name, places(root, source) if known_files(source) else [root / source.name]) for file in known]
     return found[0].parent if found[0] and all(found) else None
 
 

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import List, Optional
 
+from gluonlab.data.sources import Source
 from gluonlab.errors import DataError
 
 VARIABLE = "GLUONLAB_DATA"
@@ -36,9 +37,10 @@ def data_root(given: Optional[str] = None) -> Path:
         raise DataError(f"there is no home folder to keep data sets in: give --data-dir DIR, or set {VARIABLE}") from None
 
 
-def places(root: Path, name: str, *below: str) -> List[Path]:
-    """The folders in which the files of a data set may lie, first its own; ``below``: folders that its archive is known to make."""
-    return [folder for place in (root / name, root) for folder in (place, *(place / inner for inner in below))]
+def places(root: Path, source: Source) -> List[Path]:
+    """The folders in which the files of a data set may lie, its own first; an archive unpacked by hand made one more in each."""
+    unpacked = source.contents.folder if source.contents else ""
+    return [folder for place in (root / source.name, root) for folder in ([place, place / unpacked] if unpacked else [place])]
 
 
 def find(file: str, folders: List[Path]) -> Optional[Path]:
