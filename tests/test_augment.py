@@ -111,12 +111,3 @@ def test_images_are_normalised_channel_by_channel(colours):
 
 def test_without_colours_the_input_is_what_it_was():
     assert make_input(None) is to_float
-
-
-@given(st.sampled_from([np.uint8, np.int32, np.float32]), st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
-    array = images_of(shape).astype(dtype)
-    for source in (array, array.T, array[::-1]):
-        made = from_host(source)
-        assert (made.context, made.dtype, made.shape) == (mx.cpu(0), dtype, source.shape)
-        assert np.array_equal(made.asnumpy(), source)
