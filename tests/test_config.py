@@ -23,6 +23,7 @@ VALID = {
     "require_gpu": st.booleans(),
     "threads": st.integers(1, 1024),
     "model": WORDS,
+    "pretrained": WORDS,
     "dataset": WORDS,
     "data_dir": WORDS,
     "image_size": st.integers(8, 2048),
@@ -59,6 +60,8 @@ VALID = {
     "prefetch": st.integers(0, LARGEST),
     "resident_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),
+    "confusion": st.booleans(),
+    "export": st.booleans(),
     "out": WORDS,
 }
 NUMBERS = [name for name in VALID if re.search("int|float", str(FIELDS[name].type))]
