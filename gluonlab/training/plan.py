@@ -20,7 +20,7 @@ from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.models import check_model
 from gluonlab.threads import set_threads
-from gluonlab.training.optimize import check_decay, check_optimization, compressing, make_rates
+from gluonlab.training.optimize import check_effect, check_optimization, compressing, make_rates
 from gluonlab.training.rates import Rates
 
 # Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
@@ -91,7 +91,7 @@ def make_plan(config: TrainConfig) -> Plan:
     epochs = config.epochs or defaults.epochs
     global_batch_size = config.global_batch_size or batch_size * len(ctxs)
     optimizer_params = _optimizer_params(config, dataset, optimizer, len(ctxs))
-    check_decay(config, optimizer_params["wd"])
+    check_effect(config, optimizer, optimizer_params["wd"])
     steps_per_epoch = math.ceil(len(dataset.train) / global_batch_size)
     scale = len(ctxs) if config.scale_lr else 1
     return Plan(
