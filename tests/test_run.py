@@ -127,6 +127,8 @@ MISTAKES = {
     ("--lr-schedule", "step", "--lr-decay-epochs", "5,3"): ["--lr-decay-epochs 5,3", "in order"],
     ("--lr-schedule", "step", "--lr-decay-epochs", "3,10"): ["--lr-decay-epochs 3,10", "over after 10", "--epochs"],
     ("--lr-schedule", "step", "--lr-decay-epochs", "1", "--warmup-epochs", "2"): ["--lr-decay-epochs 1", "warm-up takes 2"],
+    ("--lr-schedule", "cosine", "--optimizer", "adadelta"): ["--lr-schedule cosine", "adadelta uses no learning rate", "sgd"],
+    ("--warmup-epochs", "1", "--optimizer", "LBSGD"): ["--warmup-epochs", "lbsgd", "sgd"],
     ("--warmup-epochs", "10"): ["--warmup-epochs 10", "the run's 10", "fewer"],
     ("--warmup-epochs", "-1"): ["--warmup-epochs -1", "from 0 up"],
     ("--no-bias-decay",): ["--no-bias-decay", "weight decay is 0", "--wd"],

@@ -16,8 +16,8 @@ from gluonlab.data.loader import Loader
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loop import make_net, train
-from gluonlab.training.optimize import make_rates
-from gluonlab.training.plan import make_plan
+from gluonlab.training.optimize import UNSCHEDULED, make_rates
+from gluonlab.training.plan import NOT_OFFERED, make_plan
 from gluonlab.training.rates import LR_SCHEDULES, Rates
 from gluonlab.training.record import read_metrics
 from gluonlab.training.reporter import Reporter
@@ -164,6 +164,20 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
     for ctx in cpus(k):
         assert distance(values(net, ctx), values(expected)) <= 1e-5
+
+
+@pytest.mark.parametrize("optimizer", sorted(set(mx.optimizer.Optimizer.opt_registry) - {*NOT_OFFERED, *UNSCHEDULED, "sgld"}))
+def test_every_optimizer_that_takes_a_schedule_follows_it(optimizer):
+    """To the bit, on one device; sgld draws noise."""
+    schedule = Rates(0.1, len(BATCHES), "linear", warmup_steps=2)
+    expected, net = small_net(cpus(1)), small_net(cpus(1))
+    trainer = gluon.Trainer(expected.collect_params(), optimizer, {"learning_rate": 0.1}, kvstore=None)
+    for step, batch in enumerate(BATCHES, start=1):
+        trainer.set_learning_rate(schedule(step))
+        train_on_devices(expected, trainer, cpus(1), [batch])
+    bucketed = BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule})
+    train_on_devices(net, bucketed, cpus(1), BATCHES)
+    assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
 
 
 def test_the_recorded_rates_are_those_of_the_run(tmp_path):

@@ -231,7 +231,7 @@ class _Run:
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} steps per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}"),
-            *in_words(config, plan.rates),
+            *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):
             self.reporter.say(f"{name:<11}{text}")

@@ -14,6 +14,10 @@ from gluonlab.kvstores import KVSTORES
 from gluonlab.training.rates import LR_SCHEDULES, Rates
 
 DECAY = 0.1
+UNSCHEDULED = {
+    "adadelta": "uses no learning rate",
+    "lbsgd": "asks for its rate before it counts the step, and so mixes two of them",  # also under gluon.Trainer
+}
 NO_DECAY = r".*(bias|gamma|beta)$"
 
 
@@ -36,8 +40,11 @@ def check_optimization(config: TrainConfig) -> None:
         raise KVStoreError(f"--compress {config.compress}: kvstore {config.kvstore!r} cannot compress gradients: choose {able}")
 
 
-def check_decay(config: TrainConfig, wd: float) -> None:
-    """Raise ConfigError when there is no weight decay that --no-bias-decay could take from the biases."""
+def check_effect(config: TrainConfig, optimizer: str, wd: float) -> None:
+    """Raise ConfigError for a schedule that ``optimizer`` would not follow, and for --no-bias-decay without any decay ``wd``."""
+    if optimizer in UNSCHEDULED and (config.lr_schedule != "constant" or config.warmup_epochs):
+        asked = "--warmup-epochs" if config.lr_schedule == "constant" else f"--lr-schedule {config.lr_schedule}"
+        raise ConfigError(f"{asked}: {optimizer} {UNSCHEDULED[optimizer]}: leave it out, or choose another optimizer, such as sgd")
     if config.no_bias_decay and not wd:
         raise ConfigError("--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out")
 
@@ -100,7 +107,7 @@ def compressing(kvstore: Any, config: TrainConfig, device_count: int) -> Any:
     return kvstore
 
 
-def in_words(config: TrainConfig, rates: Rates) -> Iterator[Tuple[str, str]]:
+def in_words(config: TrainConfig, rates: Rates, device_count: int) -> Iterator[Tuple[str, str]]:
     """(title, text) for what a run says of its optimization when it begins, where that is not the usual."""
     if rates.schedule != "constant" or rates.warmup_steps:
         yield "schedule", rates.in_words()
@@ -108,7 +115,7 @@ def in_words(config: TrainConfig, rates: Rates) -> Iterator[Tuple[str, str]]:
         f"clip norm {config.clip_norm:g}" if config.clip_norm is not None else "",
         f"label smoothing {config.label_smoothing:g}" if config.label_smoothing else "",
         "no bias decay" if config.no_bias_decay else "",
-        f"compress {config.compress}" if config.compress is not None else "",
+        f"compress {config.compress}" if config.compress is not None and device_count > 1 else "",
     ]
     if any(options):
         yield "options", ", ".join(filter(None, options))

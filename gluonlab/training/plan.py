@@ -21,7 +21,7 @@ from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.models import check_model
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
-from gluonlab.training.optimize import check_decay, check_optimization, compressing, make_rates
+from gluonlab.training.optimize import check_effect, check_optimization, compressing, make_rates
 from gluonlab.training.rates import Rates
 
 # Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
@@ -93,7 +93,7 @@ def make_plan(config: TrainConfig) -> Plan:
     check_optimizer(optimizer, config, len(ctxs))
     epochs = config.epochs or defaults.epochs
     optimizer_params = _optimizer_params(config, dataset, optimizer, len(ctxs))
-    check_decay(config, optimizer_params["wd"])
+    check_effect(config, optimizer, optimizer_params["wd"])
     steps_per_epoch = math.ceil(len(dataset.train) / global_batch_size)
     scale = len(ctxs) if config.scale_lr else 1
     return Plan(
