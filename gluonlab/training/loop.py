@@ -29,7 +29,7 @@ from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.step import DataParallelStep
-from gluonlab.training.sync_bn import has_batch_norm
+from gluonlab.training.sync_bn import check_network
 
 
 class Step(Protocol):
@@ -137,8 +137,8 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit."""
     mx.random.seed(plan.config.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
-    if plan.config.sync_bn and not has_batch_norm(net):
-        raise ModelError(f"--sync-bn: {plan.model} has no BatchNorm layers: leave it out, or choose another --model")
+    if plan.config.sync_bn:
+        check_network(net, plan.model)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     channels, height, width = plan.dataset.image_shape
     try:
