@@ -7,12 +7,21 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
 
+from gluonlab.config import TrainConfig
 from gluonlab.data.loader import shard
 from gluonlab.devices import devices
+from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore
+from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.accumulate import WHOLE, Microbatches
 from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.loop import make_net as make_plan_net
+from gluonlab.training.loop import train
+from gluonlab.training.memory import Needs
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
 from gluonlab.training.step import DataParallelStep
+from gluonlab.training.sync_bn import check_network
 
 SHAPE = (2, 8, 8)
 TOLERANCE = 1e-4
@@ -20,7 +29,7 @@ SIZES = {"equal": (12,) * 5, "unequal": (13,) * 5, "idle devices": (12, 1, 2, 13
 
 
 class Residual(nn.HybridBlock):
-    """Two BatchNorms, one of them without gamma and beta, around a sum."""
+    """BatchNorm over images, with and without gamma and beta, and over the units of a dense layer."""
 
     def __init__(self):
         super().__init__()
@@ -29,11 +38,13 @@ class Residual(nn.HybridBlock):
             self.first.add(nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(momentum=0.7), nn.Activation("relu"))
             self.second = nn.HybridSequential()
             self.second.add(nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(scale=False, center=False, epsilon=1e-3))
+            self.units = nn.HybridSequential()
+            self.units.add(nn.Dense(7, use_bias=False), nn.BatchNorm())
             self.scores = nn.Dense(10)
 
     def hybrid_forward(self, F, x):
         x = self.first(x)
-        return self.scores(F.Activation(self.second(x) + x, act_type="tanh"))
+        return self.scores(F.Activation(self.units(self.second(x) + x), act_type="tanh"))
 
 
 def make_net(ctxs, start=None):
@@ -132,7 +143,7 @@ def test_many_steps_without_a_wait_do_not_hang(start):
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, store="sharded")
     batches = [shards(batch, ctxs) for batch in batches_of((8, 3, 9))]
-    for _ in range(40):
+    for _ in range(20):
         for batch in batches:
             step(*batch)
     nd.waitall()
@@ -149,3 +160,56 @@ def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
     plain = make_net([mx.cpu(0)])
     plain.load_parameters(str(tmp_path / "parameters"), ctx=mx.cpu(0))
     assert distance([plain(nd.array(images)).asnumpy()], [net(nd.array(images)).asnumpy()]) <= 1e-6
+
+
+def test_networks_that_it_does_not_suit_are_refused():
+    plain, global_only, last_axis = nn.HybridSequential(), nn.HybridSequential(), nn.HybridSequential()
+    plain.add(nn.Dense(3))
+    global_only.add(nn.Dense(3), nn.BatchNorm(use_global_stats=True))
+    last_axis.add(nn.BatchNorm(), nn.BatchNorm(axis=-1))
+    for net, reason in ((plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"), (last_axis, "another axis than 1")):
+        with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
+            check_network(net, "mynet")
+    check_network(make_net([mx.cpu(0)]), "mynet")
+
+
+def test_layers_with_global_statistics_stay_as_they_are():
+    """They take no part in what is shared, and their running statistics do not move."""
+    ctxs = devices("cpu*2", threads=1)
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(use_global_stats=True), nn.Dense(6), nn.BatchNorm(), nn.Dense(10))
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    step = make_step(net, ctxs)
+    step(*shards(batches_of([5])[0], ctxs))
+    for ctx in ctxs:
+        assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
+        assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
+
+
+def test_a_run_takes_it(tmp_path, monkeypatch):
+    """Two devices with --sync-bn end where one device does."""
+    monkeypatch.setitem(MODELS, "bn", ModelKind(lambda classes, lanes: small_net(classes), "for this test"))
+
+    def run(devices):
+        settings = {"model": "bn", "epochs": 1, "global_batch_size": 300, "optimizer": "sgd", "lr": 0.1, "sync_bn": True}
+        return values(train(TrainConfig(devices=devices, out=str(tmp_path / devices), **settings), reporter=Reporter()).net)
+
+    assert distance(run("cpu*2"), run("cpu")) <= TOLERANCE
+
+
+def test_memory_is_told_for_the_graph_of_all_devices(monkeypatch):
+    """Distances to the mean are arrays of their own there, so it needs somewhat more."""
+    monkeypatch.setitem(MODELS, "bn", ModelKind(lambda classes, lanes: small_net(classes), "for this test"))
+
+    def activations(**settings):
+        plan = make_plan(TrainConfig(devices="cpu*3", model="bn", **settings))
+        return Needs(plan, make_plan_net(plan)).memory(64).activations
+
+    assert activations() < activations(sync_bn=True) < 2 * activations()
+
+
+def small_net(classes):
+    net = nn.HybridSequential()
+    net.add(nn.AvgPool2D(4, 4), nn.Dense(16, use_bias=False), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(classes))
+    return net

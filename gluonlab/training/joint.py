@@ -62,7 +62,8 @@ class JointReplicas:
 
     def _bind(self, parts: Sequence[Part], add: bool) -> _Bound:
         images = sum(len(part.images) for part in parts)
-        graph = joint_graph(self.graph, [len(part.images) / images for part in parts])
+        shapes = {IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape}
+        graph = joint_graph(self.graph, [len(part.images) / images for part in parts], shapes)
         args: Dict[str, nd.NDArray] = {}
         aux: Dict[str, nd.NDArray] = {}
         grads: Dict[str, nd.NDArray] = {}

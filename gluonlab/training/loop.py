@@ -19,7 +19,7 @@ from gluonlab.data.augment import Augment, make_input
 from gluonlab.data.folder import FileSplit
 from gluonlab.data.loader import Loader
 from gluonlab.devices import describe
-from gluonlab.errors import DivergedError, ModelError
+from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
@@ -36,7 +36,7 @@ from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.statistics import RunningStatistics
 from gluonlab.training.step import DataParallelStep
-from gluonlab.training.sync_bn import has_batch_norm
+from gluonlab.training.sync_bn import check_network
 from gluonlab.training.waiting import Waiting
 
 MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
@@ -168,8 +168,8 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit."""
     mx.random.seed(plan.config.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
-    if plan.config.sync_bn and not has_batch_norm(net):
-        raise ModelError(f"--sync-bn: {plan.model} has no BatchNorm layers: leave it out, or choose another --model")
+    if plan.config.sync_bn:
+        check_network(net, plan.model)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
     return net

@@ -106,7 +106,8 @@ class Needs:
     def _planned_mib(self, images: int) -> int:
         graph, ctxs = self._graph, [mx.cpu(i) for i in range(self._towers)]
         if self._towers > 1:
-            graph = joint_graph(graph, [1 / self._towers] * self._towers)
+            image_shape = (images, *self.plan.dataset.image_shape)
+            graph = joint_graph(graph, [1 / self._towers] * self._towers, {IMAGES: image_shape, LABELS: (images,)})
         shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         shapes.update({IMAGES: ((images, *self.plan.dataset.image_shape), np.uint8), LABELS: ((images,), np.int32)})
         arrays: Dict[str, nd.NDArray] = {}
