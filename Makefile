@@ -25,6 +25,7 @@ lint: $(VENV)/.ready-lint
 
 bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench peers $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench peers --network resnet18 $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench host
 	$(VENV)/bin/python -m gluonlab.bench gradients
 	$(VENV)/bin/python -m gluonlab.bench images

@@ -23,13 +23,16 @@ from gluonlab.bench.environment import child_environment
 from gluonlab.bench.machine import Others, busy_seconds
 from gluonlab.bench.process import Worker, WorkerError
 from gluonlab.bench.rounds import Measurement, Subject, measure, rotated
-from gluonlab.bench.work import LENET, conv, dense, images_and_labels, training_flops
+from gluonlab.bench.work import LENET, TASKS, conv, dense, images_and_labels, training_flops
 from gluonlab.devices import devices
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.step import DataParallelStep
+
+TASK, TARGETS = peers.COMPARISONS["lenet"].task, peers.COMPARISONS["lenet"].targets
+REFERENCE = peers.lenet()[0].name
 
 # Speaks the protocol of gluonlab.bench.worker, a thousand steps a second, until it misbehaves as it is told.
 FAKE = """
@@ -82,7 +85,7 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         "not here",
     ]
     assert running(tmp_path) == []
-    table = peers.table(peers.make_rows([works, *broken]), rounds=3)
+    table = peers.table(TASK, peers.make_rows(TASK, [works, *broken]), rounds=3)
     assert "out of luck" in table and max(map(len, table.split("\n"))) <= 80
 
 
@@ -106,11 +109,11 @@ def measured(name, steps, seconds):
 
 def test_ratios_are_medians_of_each_rounds_ratio():
     # 128 * 10 images in 1, 2, 4 s; the peer does half as many steps in 1, 4, 2 s
-    rows = peers.make_rows([measured(peers.REFERENCE, 10, [1, 2, 4]), measured("classic", 5, [1, 4, 2])])
+    rows = peers.make_rows(TASK, [measured(REFERENCE, 10, [1, 2, 4]), measured("classic", 5, [1, 4, 2])])
     assert (rows[0].images_per_second, rows[0].lowest, rows[0].highest, rows[0].ratio) == (640, 320, 1280, 1)
     assert (rows[1].images_per_second, rows[1].lowest, rows[1].highest) == (320, 160, 640)
     assert rows[1].ratio == 2  # the median of 1280/640, 640/160 and 320/320
-    assert peers.verdicts(rows) == [
+    assert peers.verdicts(TARGETS, rows) == [
         "2 devices >= 2x the classic loop: 2.00x reached",
         "2 devices >= 1.15x the best PyTorch row: not measured",
         "2 devices >= 1.8x gluonlab 1 device 1 thread: not measured",
@@ -119,14 +122,14 @@ def test_ratios_are_medians_of_each_rounds_ratio():
 
 def test_the_best_pytorch_row_is_the_one_that_counts():
     rows = [peers.Row(name, name, ratio=ratio) for name, ratio in [("torch-eager", 1.3), ("torch-ddp", 1.1), ("classic", 1.9)]]
-    assert peers.verdicts(rows)[0].endswith("1.90x not reached")
-    assert peers.verdicts(rows)[1].endswith("1.10x not reached")
+    assert peers.verdicts(TARGETS, rows)[0].endswith("1.90x not reached")
+    assert peers.verdicts(TARGETS, rows)[1].endswith("1.10x not reached")
 
 
 def test_without_torch_its_rows_say_how_to_get_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    missing = [Measurement(subject, reason=subject.missing) for subject in peers.subjects()]
-    table = peers.table(peers.make_rows(missing), rounds=1).split("\n")
+    missing = [Measurement(subject, reason=subject.missing) for subject in peers.lenet()]
+    table = peers.table(TASK, peers.make_rows(TASK, missing), rounds=1).split("\n")
     assert sum(line.endswith("torch is not installed: pip install 'gluonlab[bench]'") for line in table) == 4
     assert max(map(len, table)) <= 80
 
@@ -138,9 +141,10 @@ def test_the_flops_of_training_are_those_counted_by_hand():
     assert training_flops(LENET) == 3 * forward - 2 * 26 * 26 * 20 * 9 == 13_258_800
 
 
-def test_all_rows_train_on_the_same_images():
-    images, labels = images_and_labels()
-    train = load_dataset("synthetic").train
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_all_rows_train_on_the_same_images(task):
+    images, labels = images_and_labels(task)
+    train = load_dataset("synthetic", samples=task.samples, shape=task.shape).train
     assert np.array_equal(images, train.images.astype("float32") / np.float32(255)) and images.dtype == np.float32
     assert np.array_equal(labels, train.labels) and len(set(labels)) == 10
 
@@ -191,7 +195,7 @@ def test_a_host_worker_reports_every_column(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_pytorch_trains_alone_and_as_two_processes(tmp_path):
     for name in ("torch-eager", "torch-ddp"):
-        subject = next(subject for subject in peers.subjects() if subject.name == name)
+        subject = next(subject for subject in peers.lenet() if subject.name == name)
         worker = Worker(subject.command(), child_environment(subject.variables, tmp_path), tmp_path / "log")
         try:
             worker.answer(90)
@@ -220,7 +224,11 @@ def test_the_command_lists_its_measurements_and_refuses_others(capsys):
     main([])
     listed = capsys.readouterr().out
     assert "  peers " in listed and "  host " in listed
-    for args, message in ((["peer"], "did you mean 'peers'?"), (["peers", "--rounds", "0"], "--rounds 0: give a whole number")):
+    for args, message in (
+        (["peer"], "did you mean 'peers'?"),
+        (["peers", "--rounds", "0"], "--rounds 0: give a whole number"),
+        (["peers", "--network", "resnet"], "unknown network 'resnet'"),
+    ):
         with pytest.raises(SystemExit) as ended:
             main(args)
         error = capsys.readouterr().err
@@ -232,7 +240,7 @@ def test_other_processes_are_counted_from_the_ticks_of_proc_stat():
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(capsys, monkeypatch):
-    monkeypatch.setattr(peers, "measure", lambda subjects, rounds: [measured(peers.REFERENCE, 10, [1.0] * rounds)])
+    monkeypatch.setattr(peers, "measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)])
     monkeypatch.setattr(Others, "cores", lambda self: 1.25)
     with warnings.catch_warnings(), pytest.raises(SystemExit) as ended:
         warnings.simplefilter("always", GluonlabWarning)
@@ -242,7 +250,7 @@ def test_a_table_from_a_busy_machine_comes_with_a_warning(capsys, monkeypatch):
 
 def test_json_is_alone_on_standard_output(capsys, monkeypatch):
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)
-    monkeypatch.setattr(peers, "measure", lambda subjects, rounds: [measured(peers.REFERENCE, 10, [1.0] * rounds)])
+    monkeypatch.setattr(peers, "measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)])
     with pytest.raises(SystemExit) as ended:
         main(["peers", "--rounds", "2", "--json"])
     rows = json.loads(capsys.readouterr().out)

@@ -58,16 +58,19 @@ def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]
 
 @command("python -m gluonlab.bench peers", INTERRUPTED)
 @_options(_peers.ROUNDS)
-def peers(rounds: str, as_json: bool) -> None:
+@click.option("--network", metavar="NAME", default="lenet", show_default=True, help=f"one of {', '.join(_peers.COMPARISONS)}")
+def peers(rounds: str, as_json: bool, network: str) -> None:
     """Measure gluonlab on two devices, the classic Gluon loop and PyTorch side by side.
 
     A slow result is a result: it does not change the exit status.
     """
-    rows = _measured(_peers.peers, rounds)
+    comparison = _peers.check_network(network)
+    rows = _measured(lambda count: _peers.peers(comparison, count), rounds)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
         return
-    click.echo("\n".join([describe_machine(), "", _peers.table(rows, int(rounds)), "", *_peers.verdicts(rows)]))
+    found = _peers.table(comparison.task, rows, int(rounds))
+    click.echo("\n".join([describe_machine(), "", found, "", *_peers.verdicts(comparison.targets, rows)]))
 
 
 @command("python -m gluonlab.bench host", INTERRUPTED)

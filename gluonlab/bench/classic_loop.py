@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.bench.work import CLASSES, GLOBAL_BATCH_SIZE, LEARNING_RATE, images_and_labels
+from gluonlab.bench.work import CLASSES, LEARNING_RATE, TASKS, images_and_labels
 from gluonlab.bench.worker import Job
 
 
@@ -46,7 +46,8 @@ def make(device_count: int) -> Job:
     net, loss = lenet(), gluon.loss.SoftmaxCrossEntropyLoss()
     net.collect_params().initialize(ctx=ctxs)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore="local")
-    batches = _for_ever(mx.io.NDArrayIter(*images_and_labels(), GLOBAL_BATCH_SIZE))
+    task = TASKS["lenet"]
+    batches = _for_ever(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()

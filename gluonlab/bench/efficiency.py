@@ -17,7 +17,7 @@ BATCH_SIZE = 64
 
 def make() -> Job:
     """On one device of one thread; the job's numbers are GFLOP/s of ``sgemm`` and of ``lenet``."""
-    train = gluonlab_loop.make(device_count=1, threads=1, global_batch_size=BATCH_SIZE)
+    train = gluonlab_loop.make("lenet", device_count=1, threads=1, global_batch_size=BATCH_SIZE)
     left, right = nd.random.uniform(shape=(SIDE, SIDE)), nd.random.uniform(shape=(SIDE, SIDE))
 
     def run(steps: int) -> Dict[str, float]:

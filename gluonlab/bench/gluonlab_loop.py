@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
-from typing import Dict, Iterator
+from typing import Dict, Iterator, Optional
 
 from mxnet import gluon, nd
 
-from gluonlab.bench.work import GLOBAL_BATCH_SIZE, LEARNING_RATE, SAMPLES
+from gluonlab.bench.work import CLASSES, LEARNING_RATE, TASKS
 from gluonlab.bench.worker import Job
 from gluonlab.config import TrainConfig
 from gluonlab.data.loader import Loader
+from gluonlab.data.registry import load_dataset
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.losses import LossLog
 from gluonlab.training.plan import make_plan
 
 
-def make(device_count: int, threads: int, global_batch_size: int = GLOBAL_BATCH_SIZE) -> Job:
-    """LeNet on ``device_count`` CPU devices of ``threads`` threads each."""
-    plan = make_plan(
-        TrainConfig(
-            devices=f"cpu*{device_count}",
-            threads=threads,
-            model="lenet",
-            dataset="synthetic",
-            global_batch_size=global_batch_size,
-            optimizer="sgd",
-            lr=LEARNING_RATE,
-        )
+def make(task: str, device_count: int, threads: int, kvstore: str = "device", global_batch_size: Optional[int] = None) -> Job:
+    """Train on ``device_count`` CPU devices of ``threads`` threads each."""
+    work = TASKS[task]
+    global_batch_size = global_batch_size or work.global_batch_size
+    config = TrainConfig(
+        devices=f"cpu*{device_count}",
+        threads=threads,
+        model=work.model,
+        dataset="synthetic",
+        global_batch_size=global_batch_size,
+        optimizer="sgd",
+        lr=LEARNING_RATE,
+        momentum=work.momentum,
+        kvstore=kvstore,
     )
-    assert len(plan.dataset.train) == SAMPLES
+    dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
+    plan = dataclasses.replace(make_plan(config), dataset=dataset)
     step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     loader = Loader(plan.dataset.train, plan.ctxs, global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
     log, batches = LossLog(plan.ctxs), _for_ever(loader)

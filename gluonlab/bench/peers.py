@@ -1,4 +1,7 @@
-"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch in four ways, and gluonlab on one device."""
+"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch in four ways, and gluonlab on one device.
+
+A table per network: `COMPARISONS`.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,57 @@ from typing import Callable, List, Optional, Sequence
 
 from gluonlab.bench.environment import COMPILE_IN_PROCESS, LOOPBACK
 from gluonlab.bench.rounds import Measurement, Subject, measure
-from gluonlab.bench.work import GLOBAL_BATCH_SIZE
+from gluonlab.bench.work import TASKS, Task
+from gluonlab.errors import ConfigError, unknown
 
 ROUNDS = 9
 COMPILE_TIMEOUT_S = 240.0
-REFERENCE = "gluonlab-2x1"
+SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
 NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
 
 
-def subjects() -> List[Subject]:
-    """The rows, the reference first. Without torch its rows say so."""
-    missing = None if importlib.util.find_spec("torch") else NO_TORCH
+def lenet() -> List[Subject]:
+    """LeNet's rows, the reference first. Without torch its rows say so."""
     return [
-        Subject(REFERENCE, "gluonlab 2 devices", "gluonlab", {"device_count": 2, "threads": 1}),
+        _gluonlab("lenet", 2, 1),
         Subject("classic", "classic loop 2 devices", "classic", {"device_count": 2}),
-        Subject("torch-eager", "PyTorch eager 2 threads", "torch", {"threads": 2}, missing=missing),
-        Subject("torch-channels-last", "PyTorch channels-last", "torch", {"threads": 2, "channels_last": True}, missing=missing),
+        *_torch("lenet"),
+        _gluonlab("lenet", 1, 2),
+        _gluonlab("lenet", 1, 1),
+    ]
+
+
+def resnet18() -> List[Subject]:
+    """ResNet-18's rows: the reference has the store that suits so many parameters best."""
+    return [
+        _gluonlab("resnet18", 2, 1, "sharded-optimizer"),
+        _gluonlab("resnet18", 2, 1),
+        *_torch("resnet18"),
+        _gluonlab("resnet18", 1, 2),
+        _gluonlab("resnet18", 1, 1),
+    ]
+
+
+def _gluonlab(task: str, device_count: int, threads: int, kvstore: str = "device") -> Subject:
+    name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {device_count} device{'s' * (device_count > 1)}"
+    if kvstore != "device":
+        name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
+    elif device_count == 1:
+        label += f" {threads} thread{'s' * (threads > 1)}"
+    return Subject(name, label, "gluonlab", {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore})
+
+
+def _torch(task: str) -> List[Subject]:
+    missing = None if importlib.util.find_spec("torch") else NO_TORCH
+    two = {"task": task, "threads": 2}
+    return [
+        Subject("torch-eager", "PyTorch eager 2 threads", "torch", two, missing=missing),
+        Subject("torch-channels-last", "PyTorch channels-last", "torch", {**two, "channels_last": True}, missing=missing),
         Subject(
-            "torch-compile", "PyTorch torch.compile", "torch", {"threads": 2, "compiled": True}, COMPILE_IN_PROCESS,
-            missing, COMPILE_TIMEOUT_S,
+            "torch-compile", "PyTorch torch.compile", "torch", {**two, "compiled": True}, COMPILE_IN_PROCESS, missing,
+            COMPILE_TIMEOUT_S,
         ),
-        Subject("torch-ddp", "PyTorch DDP 2 processes", "torch-ddp", {"world_size": 2}, LOOPBACK, missing),
-        Subject("gluonlab-1x2", "gluonlab 1 device 2 threads", "gluonlab", {"device_count": 1, "threads": 2}),
-        Subject("gluonlab-1x1", "gluonlab 1 device 1 thread", "gluonlab", {"device_count": 1, "threads": 1}),
+        Subject("torch-ddp", "PyTorch DDP 2 processes", "torch-ddp", {"task": task, "world_size": 2}, LOOPBACK, missing),
     ]  # fmt: skip
 
 
@@ -61,42 +92,71 @@ class Target:
     against: Callable[[Row], bool]
 
 
-TARGETS = (
-    Target(2.0, "the classic loop", lambda row: row.name == "classic"),
-    Target(1.15, "the best PyTorch row", lambda row: row.name.startswith("torch")),
-    Target(1.8, "gluonlab 1 device 1 thread", lambda row: row.name == "gluonlab-1x1"),
-)
+@dataclass(frozen=True)
+class Comparison:
+    """A network's table: its rows, the reference first, and what is wanted of them."""
+
+    task: Task
+    subjects: Callable[[], List[Subject]]
+    targets: Sequence[Target]
 
 
-def peers(rounds: int = ROUNDS) -> List[Row]:
+COMPARISONS = {
+    "lenet": Comparison(
+        TASKS["lenet"],
+        lenet,
+        (
+            Target(2.0, "the classic loop", lambda row: row.name == "classic"),
+            Target(1.15, "the best PyTorch row", lambda row: row.name.startswith("torch")),
+            Target(1.8, "gluonlab 1 device 1 thread", lambda row: row.name == "gluonlab-1x1"),
+        ),
+    ),
+    "resnet18": Comparison(
+        TASKS["resnet18"],
+        resnet18,
+        (
+            Target(0.95, "gluonlab 1 device 2 threads", lambda row: row.name == "gluonlab-1x2"),
+            Target(1.0, "the best PyTorch row", lambda row: row.name.startswith("torch")),
+        ),
+    ),
+}
+
+
+def check_network(name: str) -> Comparison:
+    """The comparison of this name. Raises ConfigError, with the choices."""
+    if name not in COMPARISONS:
+        raise ConfigError(unknown("network", name, COMPARISONS))
+    return COMPARISONS[name]
+
+
+def peers(comparison: Comparison, rounds: int = ROUNDS) -> List[Row]:
     """Measure all rows in one run, interleaved; takes about a second per row and round, and some to start."""
-    return make_rows(measure(subjects(), rounds))
+    return make_rows(comparison.task, measure(comparison.subjects(), rounds))
 
 
-def make_rows(measurements: Sequence[Measurement]) -> List[Row]:
+def make_rows(task: Task, measurements: Sequence[Measurement]) -> List[Row]:
     """The table's numbers; the first measurement is the reference of the ratios."""
-    reference = rates(measurements[0])
-    return [_row(measurement, reference) for measurement in measurements]
+    reference = rates(task, measurements[0])
+    return [_row(measurement.subject, measurement.reason, rates(task, measurement), reference) for measurement in measurements]
 
 
-def rates(measurement: Measurement) -> List[float]:
+def rates(task: Task, measurement: Measurement) -> List[float]:
     """Images/s, by round."""
-    return [GLOBAL_BATCH_SIZE * measurement.steps / seconds for seconds in measurement.column("seconds")]
+    return [task.global_batch_size * measurement.steps / seconds for seconds in measurement.column("seconds")]
 
 
-def _row(measurement: Measurement, reference: List[float]) -> Row:
-    subject, own = measurement.subject, rates(measurement)
+def _row(subject: Subject, reason: Optional[str], own: List[float], reference: List[float]) -> Row:
     if not own:
-        return Row(subject.name, subject.label, reason=measurement.reason)
+        return Row(subject.name, subject.label, reason=reason)
     ratio = statistics.median(mine / its for mine, its in zip(reference, own)) if reference else None
     return Row(subject.name, subject.label, statistics.median(own), min(own), max(own), ratio)
 
 
-def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
+def table(task: Task, rows: Sequence[Row], rounds: int, width: int = 80) -> str:
     """The rows as text, at most ``width`` columns wide."""
     heading = f"{'':<28}{'images/s':>9}   {'lowest..highest':>17}   {'gluonlab 2 / row':>17}"
     note = (
-        f"LeNet 28x28, global batch {GLOBAL_BATCH_SIZE}, {_rounds(rounds)}. images/s: the median; "
+        f"{task.title}, global batch {task.global_batch_size}, {_rounds(rounds)}. images/s: the median; "
         "gluonlab 2 / row: images/s of the first row over this row's, the median of the rounds' ratios."
     )
     return "\n".join([heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)])
@@ -115,9 +175,9 @@ def _line(row: Row, width: int) -> str:
     return f"{row.label:<28}{row.images_per_second:>9,.0f}   {extent:>17}   {ratio:>17}"
 
 
-def verdicts(rows: Sequence[Row]) -> List[str]:
+def verdicts(targets: Sequence[Target], rows: Sequence[Row]) -> List[str]:
     """A line per target: whether it was reached, or why that is not known."""
-    return [_verdict(target, [row.ratio for row in rows if target.against(row) and row.ratio is not None]) for target in TARGETS]
+    return [_verdict(target, [row.ratio for row in rows if target.against(row) and row.ratio is not None]) for target in targets]
 
 
 def _verdict(target: Target, ratios: List[float]) -> str:

@@ -19,25 +19,27 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gluonlab.bench.torch_loop import batches, lenet, training
+from gluonlab.bench.torch_loop import batches, training
+from gluonlab.bench.torch_networks import NETWORKS
+from gluonlab.bench.work import TASKS
 from gluonlab.bench.worker import Job
 
 TIMEOUT = datetime.timedelta(seconds=60)  # of joining, and of every allreduce
 
 
-def make(world_size: int, rank: int = 0, meeting_point: Optional[str] = None) -> Job:
+def make(task: str, world_size: int, rank: int = 0, meeting_point: Optional[str] = None) -> Job:
     """Rank ``rank`` of ``world_size`` processes, which meet through the file ``meeting_point`` (rank 0 chooses it)."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     place = meeting_point or str(Path(tempfile.mkdtemp(prefix="ddp-")) / "meeting-point")
-    others = [_start(world_size, other, place) for other in range(1, world_size)] if rank == 0 else []
+    others = [_start(task, world_size, other, place) for other in range(1, world_size)] if rank == 0 else []
     distributed.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=world_size, timeout=TIMEOUT)
-    net = DistributedDataParallel(lenet(), gradient_as_bucket_view=True)
+    net = DistributedDataParallel(NETWORKS[task](), gradient_as_bucket_view=True)
 
     def forward(x: Any, y: Any) -> Any:
         return nn.functional.cross_entropy(net(x), y)
 
-    train = training(net, forward, batches(rank, world_size))
+    train = training(TASKS[task], net, forward, batches(TASKS[task], rank, world_size))
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
@@ -47,8 +49,8 @@ def make(world_size: int, rank: int = 0, meeting_point: Optional[str] = None) ->
     return run
 
 
-def _start(world_size: int, rank: int, place: str) -> "subprocess.Popen[bytes]":
-    options = json.dumps({"world_size": world_size, "rank": rank, "meeting_point": place})
+def _start(task: str, world_size: int, rank: int, place: str) -> "subprocess.Popen[bytes]":
+    options = json.dumps({"task": task, "world_size": world_size, "rank": rank, "meeting_point": place})
     command: List[str] = [sys.executable, "-m", "gluonlab.bench.worker", "torch-ddp", options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     atexit.register(_end, process)

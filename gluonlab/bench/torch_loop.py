@@ -8,39 +8,29 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 import torch
 from torch import nn
 
-from gluonlab.bench.work import CLASSES, GLOBAL_BATCH_SIZE, LEARNING_RATE, images_and_labels
+from gluonlab.bench.torch_networks import NETWORKS
+from gluonlab.bench.work import LEARNING_RATE, TASKS, Task, images_and_labels
 from gluonlab.bench.worker import Job
 
 Forward = Callable[[Any, Any], Any]
 
 
-def lenet() -> Any:
-    """The lab's network as an nn.Sequential."""
-    return nn.Sequential(
-        nn.Conv2d(1, 20, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(800, 128), nn.ReLU(),
-        nn.Linear(128, CLASSES),
-    )  # fmt: skip
-
-
-def batches(rank: int = 0, world_size: int = 1, memory_format: Any = None) -> Iterator[Tuple[Any, Any]]:
-    """This rank's images (n, 1, 28, 28) and labels (n,) of every batch, shuffled anew in every epoch, for ever."""
-    images, labels = (torch.from_numpy(array) for array in images_and_labels())
+def batches(task: Task, rank: int = 0, world_size: int = 1, memory_format: Any = None) -> Iterator[Tuple[Any, Any]]:
+    """This rank's images (n, C, H, W) and labels (n,) of every batch, shuffled anew in every epoch, for ever."""
+    images, labels = (torch.from_numpy(array) for array in images_and_labels(task))
     labels = labels.long()
     if memory_format is not None:
         images = images.contiguous(memory_format=memory_format)
     generator = torch.Generator().manual_seed(0)  # every rank draws the same order
     while True:
-        for batch in torch.randperm(len(images), generator=generator).split(GLOBAL_BATCH_SIZE):
+        for batch in torch.randperm(len(images), generator=generator).split(task.global_batch_size):
             mine = batch.chunk(world_size)[rank]
             yield images.index_select(0, mine), labels.index_select(0, mine)
 
 
-def training(net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]) -> Job:
+def training(task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]) -> Job:
     """A job that trains ``net``; ``forward(images, labels)`` is the mean loss. The losses are added up, and read once per call."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=task.momentum)
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
@@ -58,16 +48,17 @@ def training(net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]) -> J
     return run
 
 
-def make(threads: int, channels_last: bool = False, compiled: bool = False) -> Job:
+def make(task: str, threads: int, channels_last: bool = False, compiled: bool = False) -> Job:
     """One process with ``threads`` threads, eager or through torch.compile."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     memory_format = torch.channels_last if channels_last else None
-    net = lenet()
+    net = NETWORKS[task]()
     if memory_format is not None:
         net = net.to(memory_format=memory_format)
 
     def forward(x: Any, y: Any) -> Any:
         return nn.functional.cross_entropy(net(x), y)
 
-    return training(net, torch.compile(forward) if compiled else forward, batches(memory_format=memory_format))
+    work = TASKS[task]
+    return training(work, net, torch.compile(forward) if compiled else forward, batches(work, memory_format=memory_format))

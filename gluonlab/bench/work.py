@@ -9,21 +9,36 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-GLOBAL_BATCH_SIZE = 128
 LEARNING_RATE = 0.01
-SAMPLES = 8192  # what load_dataset("synthetic") gives by itself
 CLASSES = 10
 
 
-def images_and_labels(samples: int = SAMPLES) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
-    """Random images (samples, 1, 28, 28) in 0..1 with random labels (samples,): load_dataset("synthetic")'s, to the bit.
+class Task(NamedTuple):
+    """What is trained: a network of `gluonlab.models`, on random images (samples, C, H, W), with SGD."""
+
+    title: str
+    model: str
+    shape: Tuple[int, int, int]
+    samples: int
+    global_batch_size: int
+    momentum: float
+
+
+TASKS = {
+    "lenet": Task("LeNet 28x28", "lenet", (1, 28, 28), 8192, 128, 0.0),
+    "resnet18": Task("ResNet-18 32x32", "resnet18", (3, 32, 32), 2048, 64, 0.9),
+}
+
+
+def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
+    """The task's images in 0..1 with random labels (samples,): load_dataset("synthetic")'s, to the bit.
 
     Made here again because a process that measures PyTorch must not load MXNet. The labels are random, too: a constant one is
     learnt within seconds, and its gradients then become denormal numbers, with which every library computes slowly.
     """
     random = np.random.RandomState(0)
-    images = random.randint(0, 256, (samples, 1, 28, 28), dtype=np.uint8)
-    labels = random.randint(0, CLASSES, samples).astype(np.int32)
+    images = random.randint(0, 256, (task.samples, *task.shape), dtype=np.uint8)
+    labels = random.randint(0, CLASSES, task.samples).astype(np.int32)
     return images.astype(np.float32) / np.float32(255), labels
 
 
