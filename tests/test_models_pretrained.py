@@ -8,6 +8,7 @@ import pytest
 from mxnet import nd
 from reference import cpus, values
 from test_models_zoo import completed
+from test_training_export import dataset_of
 
 from gluonlab.errors import ModelError
 from gluonlab.models.pretrained import load_parameters, load_pretrained
@@ -24,7 +25,7 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
     net, other = completed(name, ctxs=cpus(1)), completed(name, ctxs=cpus(2))
     file = tmp_path / "a.params"
     if written_by == "export":
-        export(net, name, (3, 32, 32), "0123456789", tmp_path)
+        export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
         file = tmp_path / PARAMETERS
     else:
         net.save_parameters(str(file))

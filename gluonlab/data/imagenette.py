@@ -11,7 +11,9 @@ from typing import Callable, Optional
 
 from gluonlab.data import folder
 from gluonlab.data.dataset import Dataset
+from gluonlab.data.location import data_root, download_command
 from gluonlab.data.pack import is_packed
+from gluonlab.data.sources import SOURCES
 from gluonlab.errors import DataError
 
 NAMES = tuple(f"{version}{size}" for version in ("imagenette", "imagenette2") for size in ("", "-320", "-160"))
@@ -45,16 +47,18 @@ def loader(name: str) -> Callable[..., Dataset]:
 
 
 def find(name: str, root: Optional[str]) -> Path:
-    """``root``/``name``, or ``root`` itself, whichever has a folder train. Raises DataError that says what is missing."""
-    if root is None:
-        raise DataError(f"{name} is read from files: give --data-dir DIR, the folder that holds {name}/train and {name}/val")
-    if not Path(root).is_dir():
+    """The folder with train and val: ``root``/``name``, ``root`` itself, or what the archive unpacks to there.
+
+    ``root`` None is the usual folder, see `gluonlab.data.location`. Raises DataError that says what is missing.
+    """
+    if root is not None and not Path(root).is_dir():
         raise DataError(f"--data-dir {root} is no folder: give the one that holds {name}/train and {name}/val")
-    found = next((place for place in (Path(root) / name, Path(root)) if (place / "train").is_dir() or is_packed(place)), None)
+    folder_of_all = data_root(root)
+    folders = [folder_of_all / name, folder_of_all / name / name, folder_of_all]
+    found = next((place for place in folders if (place / "train").is_dir() or is_packed(place)), None)
     if found is None:
-        raise DataError(
-            f"{name} lacks its folder train in {Path(root) / name} and {root}: unpack {name}.tgz there, or give another --data-dir"
-        )
+        fetch = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
+        raise DataError(f"{name} lacks its folder train in {folders[0]} and {folder_of_all}: {fetch}, or give another --data-dir")
     return found
 
 

@@ -1,18 +1,20 @@
 """A trained network as files that MXNet alone can load: ``mx.gluon.SymbolBlock.imports``, Module, the C++ interface.
 
 The graph is the plain network's, as written, not as it was laid out for some devices; it takes float32 images whose values go
-from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them. model.json says so to whoever finds the files.
+from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or normalised by the data set's colours where it has any. model.json
+says so to whoever finds the files.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict
 
 import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.data.dataset import Dataset
 from gluonlab.errors import OutputError
 from gluonlab.files import atomic_path, on_disk, write_text
 from gluonlab.models import get_model
@@ -20,14 +22,12 @@ from gluonlab.models import get_model
 SYMBOL, PARAMETERS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
 
 
-def export(
-    net: gluon.HybridBlock, model: str, image_shape: Tuple[int, int, int], classes: Sequence[str], folder: Path
-) -> mx.sym.Symbol:
-    """Write ``net``, which `get_model` made as ``model`` and whose replicas are equal; the graph that was written.
+def export(net: gluon.HybridBlock, model: str, dataset: Dataset, folder: Path) -> mx.sym.Symbol:
+    """Write ``net``, which `get_model` made as ``model`` for ``dataset`` and whose replicas are equal; the graph that was written.
 
     Into ``folder``, made if need be: the graph, the parameters, and a description. Raises OutputError.
     """
-    plain = get_model(model, len(classes))
+    plain = get_model(model, len(dataset.classes))
     graph = plain(mx.sym.var("data"))
     trained = net._collect_params_with_prefix()  # the same names in both, whatever the lanes
     values = {param.name: trained[place].list_data()[0] for place, param in plain._collect_params_with_prefix().items()}
@@ -43,16 +43,24 @@ def export(
     except mx.base.MXNetError as error:
         reason = str(error).strip().splitlines()[-1]
         raise OutputError(f"cannot write {folder} ({reason}): choose another place with --out") from None
-    write_text(folder / DESCRIPTION, json.dumps(_description(model, image_shape, classes), indent=2) + "\n")
+    write_text(folder / DESCRIPTION, json.dumps(_description(model, dataset), indent=2) + "\n")
     return graph
 
 
-def _description(model: str, image_shape: Tuple[int, int, int], classes: Sequence[str]) -> Dict[str, Any]:
+def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
+    values: Dict[str, Any] = {"values": "0 to 1: pixels divided by 255"}
+    if dataset.colours is not None:
+        mean, deviation = dataset.colours
+        values = {
+            "values": "pixels divided by 255, minus mean, divided by std, by channel",
+            "mean": list(mean),
+            "std": list(deviation),
+        }
     return {
         "model": model,
         "symbol": SYMBOL,
         "parameters": PARAMETERS,
-        "input": {"name": "data", "shape": [None, *image_shape], "dtype": "float32", "values": "0 to 1: pixels divided by 255"},
-        "output": {"shape": [None, len(classes)], "values": "scores; their softmax are probabilities"},
-        "classes": list(classes),
+        "input": {"name": "data", "shape": [None, *dataset.image_shape], "dtype": "float32", **values},
+        "output": {"shape": [None, len(dataset.classes)], "values": "scores; their softmax are probabilities"},
+        "classes": list(dataset.classes),
     }

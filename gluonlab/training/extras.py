@@ -20,4 +20,4 @@ def write_extras(folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Op
     if confusion is not None:
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     if plan.config.export:
-        export(net, plan.model, plan.dataset.image_shape, plan.dataset.classes, folder / EXPORT)
+        export(net, plan.model, plan.dataset, folder / EXPORT)

@@ -22,15 +22,16 @@ from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.record import PARAMETERS
 
-# The settings that an evaluation takes from the command line. Those of the run that only training needs, or that name its
-# devices, are not looked at: a run on eight GPUs can be evaluated on a laptop.
+# The settings that an evaluation takes from the command line.
 GIVEN = (
-    "gpus", "devices", "require_gpu", "threads", "data_dir", "batch_size", "global_batch_size", "prefetch", "resident_bytes",
-    "confusion", "export", "out",
+    "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "skip_bad", "batch_size", "global_batch_size",
+    "microbatches", "microbatch_size", "prefetch", "resident_bytes", "confusion", "export", "out",
 )  # fmt: skip
-FORGOTTEN = (
-    "gpus", "devices", "require_gpu", "threads", "lr", "scale_lr", "optimizer", "momentum", "wd", "kvstore", "pretrained",
-    "confusion", "export", "out",
+# Those of the run that it looks at. What only training needs, or names the run's devices, is none of them: a run on eight GPUs can
+# be evaluated on a laptop.
+KEPT = (
+    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "seed", "prefetch",
+    "resident_bytes",
 )  # fmt: skip
 
 
@@ -106,7 +107,7 @@ def _config(folder: Path, given: Dict[str, Any]) -> TrainConfig:
     strange = [name for name in asked if name not in fields]
     if strange:
         raise ConfigError(f"{folder / 'config.json'} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
-    settings = {name: value for name, value in asked.items() if name not in FORGOTTEN}
+    settings = {name: value for name, value in asked.items() if name in KEPT}
     if "batch_size" in given or "global_batch_size" in given:
         settings["batch_size"] = settings["global_batch_size"] = None
     try:

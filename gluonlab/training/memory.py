@@ -16,8 +16,8 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
+from gluonlab.data.augment import make_input
 from gluonlab.data.dataset import ArraySplit, Split
-from gluonlab.data.loader import to_float
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.plan import Plan
@@ -56,7 +56,7 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
-        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), to_float)
+        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours))
         self._params = dict(net.collect_params().items())
         self._towers = len(plan.ctxs) if plan.config.sync_bn else 1
         self._activations: Dict[int, int] = {}
