@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["bench_command"]
+pytest_plugins = ["bench_command", "file_server"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENGINE_VARIABLES = ("OMP_", "MXNET_", "DMLC_")

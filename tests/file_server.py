@@ -7,6 +7,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
+
 
 class FileServer:
     """``files``: path -> content. ``faults``: path -> what the next requests for it get instead, one after the other.
@@ -41,6 +43,20 @@ class FileServer:
     def close(self):
         self._server.shutdown()
         self._server.server_close()
+
+
+@pytest.fixture
+def serve():
+    """``serve({name: content}, ...)``: a server that is closed when the test ends."""
+    servers = []
+
+    def start(files, **settings):
+        servers.append(FileServer(files, **settings))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
 
 
 class _Server(ThreadingHTTPServer):

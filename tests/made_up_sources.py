@@ -33,6 +33,10 @@ def noise(size, seed=0):
     return np.random.RandomState(seed).bytes(size)
 
 
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
 def known(name, content, algorithm="sha256"):
     return KnownFile(name, len(content), hashlib.new(algorithm, content).hexdigest(), algorithm)
 
@@ -95,6 +99,12 @@ def files_of_at_most(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def files_below(folder):
+    """Everything that is there, but for locks."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def write_table(path, *sources):
