@@ -121,6 +121,24 @@ def test_one_device_says_that_nothing_is_compressed():
         make_plan(TrainConfig(devices="cpu", compress="2bit:0.5"))
 
 
+# --- clipping
+
+
+@pytest.mark.parametrize("kvstore", ["device", "sharded-optimizer"])
+def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
+    """One step of SGD with rate 1 moves the parameters by the gradient, and so by the norm that it may have."""
+    settings = dict(epochs=1, batch_size=None, global_batch_size=1437, optimizer="sgd", lr=1.0, kvstore=kvstore)
+    start = values(make_net(make_plan(TrainConfig(devices="cpu*2", model="mlp"))))
+    moves = [
+        np.sqrt(
+            sum(((a - b) ** 2).sum() for a, b in zip(values(quick(tmp_path, str(limit), clip_norm=limit, **settings).net), start))
+        )
+        for limit in (None, 0.1)
+    ]
+    assert moves[0] > 0.2
+    assert moves[1] == pytest.approx(0.1, rel=1e-4)
+
+
 # --- what a run says
 
 
