@@ -175,6 +175,11 @@ def test_a_class_of_which_nothing_is_left_is_an_error(root):
         load(root, skip_bad=True)
 
 
+def test_a_path_that_the_system_refuses_is_a_data_error():
+    with pytest.raises(DataError, match=r"x{5000} cannot be read \(File name too long\)"):
+        load_dataset("folder:" + "x" * 5000)
+
+
 @pytest.mark.parametrize("name", ["folder:", "folder", "folder: ", "Folder:x"])
 def test_a_folder_without_its_path_is_an_unknown_name(name):
     with pytest.raises(DataError, match=r"unknown data set .*folder:PATH"):

@@ -66,12 +66,12 @@ class ImageFolder:
 
     def __init__(self, root: "str | os.PathLike[str]") -> None:
         self.root = Path(root)
-        if not self.root.exists():
-            raise DataError(f"{self.root} does not exist: give a folder with {LAYOUT}")
-        if not self.root.is_dir():
-            raise DataError(f"{self.root} is a file: give a folder with {LAYOUT}")
-        train = self._part("train")
-        val = self._part("val", "test")
+        with _readable(self.root):
+            if not self.root.exists():
+                raise DataError(f"{self.root} does not exist: give a folder with {LAYOUT}")
+            if not self.root.is_dir():
+                raise DataError(f"{self.root} is a file: give a folder with {LAYOUT}")
+            train, val = self._part("train"), self._part("val", "test")
         self.classes = _class_names(train)
         if len(self.classes) < 2:
             count = "no class" if not self.classes else f"one class, {self.classes[0]}"
@@ -116,7 +116,9 @@ def load(
     say so in one warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most so many bytes is
     decoded now, once and for all. Raises DataError.
     """
-    if is_packed(Path(path)):
+    with _readable(Path(path)):
+        packed = is_packed(Path(path))
+    if packed:
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path)
