@@ -14,6 +14,7 @@ from gluonlab.data import ArraySplit, Loader, load_dataset
 from gluonlab.data.folder import FileSplit, usual_size
 from gluonlab.data.imagenette import CLASSES as IMAGENETTE
 from gluonlab.data.imagenette import NAMES
+from gluonlab.data.sources import SOURCES
 from gluonlab.errors import DataError, GluonlabWarning
 
 EVERYTHING = 2**30
@@ -205,8 +206,9 @@ def test_imagenette_has_ten_classes_that_a_person_can_read(imagenette, inside):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_where_imagenette_should_lie_is_said(name, tmp_path):
-    for root, said in ((None, "give --data-dir DIR"), (str(tmp_path / "x"), "is no folder"), (str(tmp_path), f"unpack {name}.tgz")):
-        with pytest.raises(DataError, match=f"{name}.*") as error:
+    fetch = f"gluonlab.data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
+    for root, said in ((None, fetch), (str(tmp_path / "x"), "is no folder"), (str(tmp_path), fetch)):
+        with pytest.raises(DataError, match=f"give.*{name}|{name}.*give") as error:
             load_dataset(name, root)
         assert said in str(error.value)
 

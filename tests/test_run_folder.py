@@ -109,7 +109,10 @@ MISTAKES = {
     "not for digits": (lambda root: ["--dataset", "digits", "--image-size", "32"], ["--image-size", "digits", "folder:PATH"]),
     "skip-bad": (lambda root: ["--dataset", "digits", "--skip-bad"], ["--skip-bad", "digits", "folder:PATH"]),
     "padding": (lambda root: ["--crop-padding", "-1"], ["--crop-padding -1", "from 0 to 1024"]),
-    "imagenette": (lambda root: ["--dataset", "imagenette2-160"], ["imagenette2-160", "--data-dir DIR"]),
+    "imagenette": (
+        lambda root: ["--dataset", "imagenette2-160"],
+        ["imagenette2-160", "gluonlab.data download imagenette2-160", "give another --data-dir"],
+    ),
 }
 
 

@@ -33,7 +33,7 @@ SAMPLED = 25  # files whose headers tell how large the images are
 AT_ONCE = 1024  # images between two looks at what was found, when all are tried
 MOST_DECODERS = 16
 NAMED = 3  # bad files that are named in a line; the others are counted
-DEFAULTS = Defaults(batch_size=64, epochs=10, optimizer="adam", lr=0.001)
+DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
 LAYOUT = "folders train and val (or test), each with a folder of JPEG or PNG images for every class"
 # mean and standard deviation of ImageNet's colours, as fractions of 255: what networks for photographs are trained with
 PHOTOGRAPHS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
