@@ -40,7 +40,7 @@ class ResNet8(nn.HybridSequential):
     [
         ("resnet8", ResNet8),
         ("resnet18", lambda: gluoncvs("resnet18_v1", classes=10)),
-        ("resnet50", lambda: gluoncvs("resnet50_v1", classes=10)),
+        pytest.param("resnet50", lambda: gluoncvs("resnet50_v1", classes=10), marks=pytest.mark.long),
         ("cifar_resnet20", lambda: gluoncvs("cifar_resnet20_v1", classes=10)),
     ],
 )
