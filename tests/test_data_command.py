@@ -250,7 +250,7 @@ def test_every_data_set_that_is_read_from_files_can_be_downloaded():
 
 def test_help_names_the_commands(python):
     shown = python("-m", "gluonlab.data", "--help")
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["list", "download", "verify", "path"]
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["list", "download", "verify", "path", "pack"]
     assert python("-m", "gluonlab", "data", "--help").stdout == shown.stdout
 
 

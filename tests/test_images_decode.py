@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_folders import by_pillow, encoded, picture
-from PIL import Image
+from PIL import Image, ImageFile
 
 from gluonlab.errors import DataError
 from gluonlab.images.decode import MAX_PIXELS, decode, short_side
@@ -70,8 +70,11 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(tmp_path, kind):
+def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(tmp_path, monkeypatch, kind, lenient):
+    """Also where another library has told Pillow to be content with half of a file."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     content, said = WRONG[kind]
     path = write(tmp_path / "wrong.jpg", content)
     with pytest.raises(DataError) as error:

@@ -384,9 +384,9 @@ def test_ctrl_c_ends_a_run_and_leaves_whole_files(tmp_path, after):
 def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
     shown = python("-m", "gluonlab", "--help")
     assert shown.returncode == 0
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "scratch", "data", "bench"]
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "scratch", "data", "report", "bench"]
     wrong = python("-m", "gluonlab", "rum")
-    assert "unknown command 'rum': choose bench, data, run, scratch (did you mean 'run'?)" in the_error(
+    assert "unknown command 'rum': choose bench, data, report, run, scratch (did you mean 'run'?)" in the_error(
         (wrong.returncode, wrong.stdout, wrong.stderr), tmp_path
     )
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")

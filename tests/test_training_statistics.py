@@ -164,7 +164,7 @@ def test_dropout_rests_when_the_network_is_evaluated():
     trained, evaluated = [], []
     for _ in range(2):
         trained.append([loss.asscalar() for loss in step(xs, ys)])
-        evaluated.append([scores.asnumpy() for _, scores in step.score(xs, ys)])
+        evaluated.append([part.scores.asnumpy() for part in step.score(xs, ys)])
     assert trained[0] != trained[1]
     assert all(np.array_equal(a, b) for a, b in zip(*evaluated))
     assert distance(evaluated[0], [net(x).asnumpy() for x in xs]) <= 1e-5

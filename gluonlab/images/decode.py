@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Iterator, Tuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from gluonlab.errors import DataError
 
@@ -59,6 +59,8 @@ def _check_size(path: str, size: Tuple[int, int]) -> None:
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
     """Whatever Pillow raises becomes a DataError that names the file; what it only warns of is not said."""
+    # gluoncv, once it is imported, has Pillow fill up cut files with grey, in the whole process
+    before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -67,6 +69,8 @@ def _naming(path: str) -> Iterator[None]:
         raise
     except Exception as error:  # Pillow's plugins raise whatever a damage leads to, IndexError and struct.error included
         raise DataError(f"{path}: {_what(error)}: {REMEDY}") from None
+    finally:
+        ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
 def _what(error: Exception) -> str:
