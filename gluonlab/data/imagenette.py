@@ -31,6 +31,17 @@ CLASSES = {
 }
 
 
+def summary(name: str) -> str:
+    """One line about this one of NAMES.
+
+    >>> summary("imagenette2-320")
+    'JPEGs of ten classes of ImageNet, version 2, short side 320: in colour, 10 classes'
+    """
+    version, _, size = name.partition("-")
+    side = f"short side {size}" if size else "full size"
+    return f"JPEGs of ten classes of ImageNet, version {version[-1] if version[-1].isdigit() else 1}, {side}: in colour, 10 classes"
+
+
 def loader(name: str) -> Callable[..., Dataset]:
     """The function that reads this one of NAMES; its options are those of `gluonlab.data.folder.load`."""
 

@@ -27,10 +27,7 @@ DATASETS: Dict[str, DatasetKind] = {
         "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",
     ),
     "cifar10": DatasetKind(cifar.load, "60,000 photographs: 32x32 in colour, 10 classes"),
-    **{
-        name: DatasetKind(imagenette.loader(name), "ten classes of ImageNet from a folder of JPEGs: colour, 10 classes")
-        for name in imagenette.NAMES
-    },
+    **{name: DatasetKind(imagenette.loader(name), imagenette.summary(name)) for name in imagenette.NAMES},
     "folder:PATH": DatasetKind(folder.load, "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*"),
     "synthetic": DatasetKind(synthetic.load, "random images with random labels, for measuring: 28x28 grey, 10 classes"),
 }
