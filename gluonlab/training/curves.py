@@ -39,6 +39,8 @@ def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
     accuracy.plot(numbers, [100 * line["accuracy"] for line in epochs], color=ORANGE, marker="o", ms=4)
     best = max((100 * line["accuracy"] for line in epochs), default=0.0)
     accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
+    low, high = accuracy.get_ylim()
+    accuracy.set_ylim(min(low, 99), min(high, 100.5))  # nobody is better than 100 %
     _label(accuracy, "validation accuracy, %", f"best {best:.2f} %")
 
     # a step's rate holds while the step goes on, from its predecessor's end to its own
