@@ -10,7 +10,7 @@ from image_folders import write_folder
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
-from gluonlab.data.pack import INDEX, PackedSplit, pack
+from gluonlab.data.pack import INDEX, PixelSplit, pack
 from gluonlab.errors import DataError, OutputError
 
 
@@ -35,7 +35,7 @@ def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
     assert (copy.name, copy.classes, copy.image_shape) == (original.name, original.classes, original.image_shape)
     assert (copy.defaults, copy.colours) == (original.defaults, original.colours)
     for one, other in ((original.train, copy.train), (original.test, copy.test)):
-        assert isinstance(other, ArraySplit if memory else PackedSplit)
+        assert type(other) is (ArraySplit if memory else PixelSplit)
         assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(everything(one), everything(other)))
     images, labels = copy.train.batch(np.array([100, 3, 3]))
     assert np.array_equal(images[1], images[2]) and labels.tolist() == [1, 0, 0]

@@ -10,12 +10,12 @@ import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Sequence
 
 import numpy as np
 from PIL import Image
 
-from gluonlab.bench.peers import NO_TORCH
+from gluonlab.bench import peers
 from gluonlab.bench.rounds import Measurement, Subject, measure
 from gluonlab.bench.worker import Job
 
@@ -43,23 +43,16 @@ SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of a table: images/s, or why there are none. ``ratio``: its images/s over PyTorch's, the median of the rounds'."""
+class Row(peers.Row):
+    """As in `gluonlab.bench.peers`, for one set of ``images``. ``ratio``: its images/s over PyTorch's, the median of the rounds'."""
 
-    images: str
-    name: str
-    label: str
-    images_per_second: Optional[float] = None
-    lowest: Optional[float] = None
-    highest: Optional[float] = None
-    ratio: Optional[float] = None
-    reason: Optional[str] = None
+    images: str = ""
 
 
 def subjects(folder: Path, size: int) -> List[Subject]:
     """The ways to read the JPEGs below ``folder``, each with two processes or threads where it has any."""
     common = {"folder": str(folder), "size": size}
-    missing = None if importlib.util.find_spec("torch") else NO_TORCH
+    missing = None if importlib.util.find_spec("torch") else peers.NO_TORCH
     return [
         Subject("decoders", "gluonlab, 2 decoders", "images", {"reader": "decoders", **common}),
         Subject("packed", "gluonlab, packed", "images", {"reader": "packed", **common}),
@@ -123,9 +116,9 @@ def _row(label: str, measurement: Measurement, rates: Dict[str, List[float]]) ->
     subject = measurement.subject
     own, peer = rates[subject.name], rates.get(PEER, [])
     if not own:
-        return Row(label, subject.name, subject.label, reason=measurement.reason)
+        return Row(subject.name, subject.label, reason=measurement.reason, images=label)
     ratio = statistics.median(mine / its for mine, its in zip(own, peer)) if peer else None
-    return Row(label, subject.name, subject.label, statistics.median(own), min(own), max(own), ratio)
+    return Row(subject.name, subject.label, statistics.median(own), min(own), max(own), ratio, images=label)
 
 
 def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:

@@ -32,16 +32,11 @@ class Split(Protocol):
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
 
 
-class ArraySplit:
-    """A split that lies in memory: images (N, C, H, W) uint8, labels (N,) int32."""
+class PixelSplit:
+    """A split whose pixels lie in an array: images (N, C, H, W) uint8, labels (N,) int32. They may be mapped from the disk."""
 
     def __init__(self, images: "Images", labels: "Labels") -> None:
-        if images.ndim != 4 or images.dtype != np.uint8:
-            raise DataError(f"images are {images.dtype} of shape {images.shape}: give uint8 of shape (N, C, H, W)")
-        if labels.shape != (len(images),):
-            raise DataError(f"{len(images)} images have labels of shape {labels.shape}: give one label per image")
-        self.images = np.ascontiguousarray(images)
-        self.labels = labels.astype(np.int32)
+        self.images, self.labels = images, labels
 
     def __len__(self) -> int:
         return len(self.images)
@@ -54,6 +49,17 @@ class ArraySplit:
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
         return self.images[indices], self.labels[indices]
+
+
+class ArraySplit(PixelSplit):
+    """A split that lies in memory. Raises DataError for images or labels of another type or shape."""
+
+    def __init__(self, images: "Images", labels: "Labels") -> None:
+        if images.ndim != 4 or images.dtype != np.uint8:
+            raise DataError(f"images are {images.dtype} of shape {images.shape}: give uint8 of shape (N, C, H, W)")
+        if labels.shape != (len(images),):
+            raise DataError(f"{len(images)} images have labels of shape {labels.shape}: give one label per image")
+        super().__init__(np.ascontiguousarray(images), labels.astype(np.int32))
 
 
 @dataclass(frozen=True)

@@ -30,34 +30,15 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 import numpy as np
 from tqdm import tqdm
 
-from gluonlab.data.dataset import ArraySplit, Dataset, Split
+from gluonlab.data.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
 
 if TYPE_CHECKING:
-    from gluonlab.data.dataset import Images, Indices, Labels
+    pass
 
 INDEX = "pack.json"
 FORMAT = 1
 AT_ONCE = 256  # images between the decoders and the file
-
-
-class PackedSplit:
-    """A split that lies on the disk as pixels: images (N, 3, H, W) and labels (N,), both mapped into memory."""
-
-    def __init__(self, images: "Images", labels: "Labels") -> None:
-        self.images, self.labels = images, labels
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @property
-    def image_shape(self) -> Tuple[int, int, int]:
-        """(channels, height, width)"""
-        return self.images.shape[1], self.images.shape[2], self.images.shape[3]
-
-    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
-        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
-        return self.images[indices], self.labels[indices]
 
 
 def is_packed(path: Path) -> bool:
@@ -120,7 +101,7 @@ def read(path: Path, image_size: Optional[int], memory: int) -> Tuple[str, Split
     return index["name"], train, test, tuple(index["classes"])
 
 
-def _in_memory(split: PackedSplit) -> ArraySplit:
+def _in_memory(split: PixelSplit) -> ArraySplit:
     return ArraySplit(np.array(split.images), np.array(split.labels))
 
 
@@ -139,7 +120,7 @@ def _index(path: Path) -> Dict[str, Any]:
     return dict(index)
 
 
-def _read(path: Path, kind: str, index: Dict[str, Any]) -> PackedSplit:
+def _read(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
     images = _map(path / f"{kind}-images.npy", np.uint8)
     labels = _map(path / f"{kind}-labels.npy", np.int32)
     if images.shape[1:] != tuple(index["image_shape"]) or images.ndim != 4 or labels.shape != images.shape[:1] or not len(labels):
@@ -148,7 +129,7 @@ def _read(path: Path, kind: str, index: Dict[str, Any]) -> PackedSplit:
         raise _wrong(
             path / f"{kind}-labels.npy", f"labels from {labels.min()} to {labels.max()} for {len(index['classes'])} classes"
         )
-    return PackedSplit(images, labels)
+    return PixelSplit(images, labels)
 
 
 def _map(path: Path, dtype: type) -> "np.ndarray[Any, Any]":
