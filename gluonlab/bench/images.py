@@ -44,7 +44,7 @@ SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
 
 @dataclass(frozen=True)
 class Row(peers.Row):
-    """As in `gluonlab.bench.peers`, for one set of ``images``. ``ratio``: its images/s over PyTorch's, the median of the rounds'."""
+    """A line for one set of ``images``. ``ratio``: this row's images/s over PyTorch's, the median of the rounds' ratios."""
 
     images: str = ""
 
