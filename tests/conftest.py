@@ -1,5 +1,6 @@
 """Shared by all tests: an environment of their own, hypothesis without deadlines, and real processes."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -74,3 +75,11 @@ def ended(capsys):
         return raised.value.code, said.out, said.err
 
     return end
+
+
+@pytest.fixture
+def run(ended, empty_cwd):
+    """``run(*arguments)``: python -m gluonlab.run in an empty folder."""
+    from gluonlab.run import main
+
+    return functools.partial(ended, main)

@@ -1,6 +1,5 @@
 """python -m gluonlab.run --evaluate: a finished run says again what it said, on any devices; what is no run is one line."""
 
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ from test_run import names, the_error
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import RunError
-from gluonlab.run import main
 from gluonlab.training.export import DESCRIPTION, PARAMETERS, SYMBOL
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
@@ -22,12 +20,6 @@ from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 RUN_FILES = ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
-
-
-@pytest.fixture
-def run(ended, empty_cwd):
-    """``run(*arguments)``: python -m gluonlab.run in an empty folder."""
-    return functools.partial(ended, main)
 
 
 @pytest.fixture(scope="module")

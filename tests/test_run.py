@@ -1,7 +1,6 @@
 """python -m gluonlab.run: every mistake is one line with its remedy, every result is what it says."""
 
 import dataclasses
-import functools
 import json
 import re
 import signal
@@ -27,12 +26,6 @@ from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 QUICK = ["--model", "mlp", "--epochs", "1", "--gpus", "2"]
-
-
-@pytest.fixture
-def run(ended, empty_cwd):
-    """``run(*arguments)``: python -m gluonlab.run in an empty folder."""
-    return functools.partial(ended, main)
 
 
 def names(folder):

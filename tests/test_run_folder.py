@@ -1,6 +1,5 @@
 """python -m gluonlab.run on folders of images: it trains, says how long it waited for images, and names what is wrong."""
 
-import functools
 import json
 import re
 
@@ -8,17 +7,11 @@ import numpy as np
 import pytest
 from image_folders import encoded, picture, write_folder
 
-from gluonlab.run import main
 from gluonlab.training.record import read_metrics
 from gluonlab.training.waiting import Waiting
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 STREAMED = ["--resident-bytes", "0", "--decoders", "2"]
-
-
-@pytest.fixture
-def run(ended, empty_cwd):
-    return functools.partial(ended, main)
 
 
 @pytest.fixture(scope="module")
