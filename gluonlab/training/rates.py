@@ -43,7 +43,7 @@ class Rates:
 
     def between(self, share: float) -> float:
         """``base_lr`` for a share of 1, ``final_lr`` for 0."""
-        return self.final_lr + (self.base_lr - self.final_lr) * share
+        return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * share)  # rounding may lead an ulp above it
 
     def settings(self) -> Dict[str, Any]:
         """What this schedule uses, as plain values for config.json."""
