@@ -10,7 +10,7 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.invoke import Attributes, CopyInto, OperatorCall
 from gluonlab.training.accumulate import Part
-from gluonlab.training.replica import IMAGES, LABELS, Heads
+from gluonlab.training.replica import IMAGES, LABELS, Heads, fitted
 from gluonlab.training.sync_bn import batch_norms, group_of, joint_graph, name_on
 
 
@@ -62,8 +62,10 @@ class JointReplicas:
 
     def _bind(self, parts: Sequence[Part], add: bool) -> _Bound:
         images = sum(len(part.images) for part in parts)
-        shapes = {IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape}
-        graph = joint_graph(self.graph, [len(part.images) / images for part in parts], shapes)
+        shapes = {name: self.params[name].shape for name in self.graph.list_arguments() if name in self.params}
+        shapes.update({IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape})
+        tower = fitted(self.graph, self.ctxs[parts[0].device], shapes[IMAGES], shapes[LABELS])
+        graph = joint_graph(tower, [len(part.images) / images for part in parts], shapes)
         args: Dict[str, nd.NDArray] = {}
         aux: Dict[str, nd.NDArray] = {}
         grads: Dict[str, nd.NDArray] = {}

@@ -21,7 +21,7 @@ from gluonlab.data.dataset import ArraySplit, Split
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.plan import Plan
-from gluonlab.training.replica import IMAGES, LABELS, loss_graph
+from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
 from gluonlab.training.sync_bn import group_of, joint_graph, name_on
 
 MIB = 2**20
@@ -104,12 +104,13 @@ class Needs:
         return math.ceil(mebibytes * MIB / times / self._towers)
 
     def _planned_mib(self, images: int) -> int:
-        graph, ctxs = self._graph, [mx.cpu(i) for i in range(self._towers)]
-        if self._towers > 1:
-            image_shape = (images, *self.plan.dataset.image_shape)
-            graph = joint_graph(graph, [1 / self._towers] * self._towers, {IMAGES: image_shape, LABELS: (images,)})
+        ctxs = [mx.cpu(i) for i in range(self._towers)]
         shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         shapes.update({IMAGES: ((images, *self.plan.dataset.image_shape), np.uint8), LABELS: ((images,), np.int32)})
+        graph = fitted(self._graph, ctxs[0], shapes[IMAGES][0], shapes[LABELS][0])
+        if self._towers > 1:
+            inputs = {name: shapes[name][0] for name in graph.list_arguments()}
+            graph = joint_graph(graph, [1 / self._towers] * self._towers, inputs)
         arrays: Dict[str, nd.NDArray] = {}
         trained: Dict[str, nd.NDArray] = {}
         for i, ctx in enumerate(ctxs):

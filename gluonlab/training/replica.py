@@ -15,6 +15,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.invoke import CopyInto
+from gluonlab.models.one_pixel import dense_where_one_pixel
 from gluonlab.training.objective import SmoothedCrossEntropy
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
@@ -31,6 +32,13 @@ def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Call
     if isinstance(loss, SmoothedCrossEntropy):
         outputs.append(mx.sym.BlockGrad(loss.unsmoothed(scores, labels).sum()))
     return mx.sym.Group(outputs)
+
+
+def fitted(graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], labels: Tuple[int, ...]) -> mx.sym.Symbol:
+    """A `loss_graph` in the form that is fastest for these shapes on such a device."""
+    if ctx.device_type == "gpu":
+        return graph  # what is gained is oneDNN's rearranging of weights
+    return dense_where_one_pixel(graph, {IMAGES: images, LABELS: labels})
 
 
 class Heads:
@@ -121,7 +129,8 @@ class Replica:
         # which keeps a copy of the weights and goes on computing with it after they have changed.
         requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
         requests.update({IMAGES: "null", LABELS: "null"})
-        executor = self.graph.bind(
+        graph = fitted(self.graph, self.ctx, images.shape, labels.shape)
+        executor = graph.bind(
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux),
             shared_exec=self._memory,
         )  # fmt: skip

@@ -16,8 +16,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from gluonlab.errors import ModelError
-
-Entry = List[int]  # [node, output, version], as MXNet's JSON refers to an output
+from gluonlab.models.graphs import Entry, Node, new_node, shapes_in, to_symbol
 
 
 def name_on(device: int, name: str) -> str:
@@ -66,7 +65,7 @@ def joint_graph(graph: mx.sym.Symbol, shares: Sequence[float], inputs: Dict[str,
     after the other, and then for each of `batch_norms`, on every device, mean and variance of the whole batch, (1, C, 1, 1),
     without gradients. Every node belongs to its device's `group_of`.
     """
-    old, shapes = json.loads(graph.tojson()), _shapes(graph, inputs)
+    old, shapes = json.loads(graph.tojson()), shapes_in(graph, inputs)
     joint = _Joint(len(shares))
     places: List[List[Entry]] = []  # node of the old graph -> its node on each device
     statistics: List[List[Entry]] = []
@@ -87,18 +86,17 @@ class _Joint:
 
     def __init__(self, devices: int) -> None:
         self.devices = range(devices)
-        self.nodes: List[Dict[str, Any]] = []
+        self.nodes: List[Node] = []
 
-    def copy(self, node: Dict[str, Any], device: int, inputs: List[Entry]) -> Entry:
+    def copy(self, node: Node, device: int, inputs: List[Entry]) -> Entry:
         """A node of one device's graph."""
         return self._append({**node, "name": name_on(device, node["name"]), "inputs": inputs}, device)
 
     def add(self, op: str, device: int, inputs: Sequence[Entry], **attrs: Any) -> Entry:
         """A new node; it may take inputs of other devices, which MXNet then copies."""
-        node = {"op": op, "name": name_on(device, f"sync_bn{len(self.nodes)}"), "inputs": list(inputs)}
-        return self._append({**node, "attrs": {key: str(value) for key, value in attrs.items()}}, device)
+        return self._append(new_node(op, name_on(device, f"sync_bn{len(self.nodes)}"), inputs, **attrs), device)
 
-    def _append(self, node: Dict[str, Any], device: int) -> Entry:
+    def _append(self, node: Node, device: int) -> Entry:
         self.nodes.append({**node, "attrs": {**node.get("attrs", {}), "__ctx_group__": group_of(device)}})
         return [len(self.nodes) - 1, 0, 0]
 
@@ -108,12 +106,11 @@ class _Joint:
         return [total for _ in parts]
 
     def symbol(self, heads: List[Entry], attrs: Dict[str, Any]) -> mx.sym.Symbol:
-        variables = [i for i, node in enumerate(self.nodes) if node["op"] == "null"]
-        return mx.sym.load_json(json.dumps({"nodes": self.nodes, "arg_nodes": variables, "heads": heads, "attrs": attrs}))
+        return to_symbol(self.nodes, heads, attrs)
 
 
 def _batch_norm(
-    joint: _Joint, node: Dict[str, Any], inputs: List[List[Entry]], shares: Sequence[float], shape: Tuple[int, ...]
+    joint: _Joint, node: Node, inputs: List[List[Entry]], shares: Sequence[float], shape: Tuple[int, ...]
 ) -> Tuple[List[Entry], List[Entry], List[Entry]]:
     """Per device: the normalised images, and mean and variance (1, C, 1, 1) of the images of all devices.
 
@@ -153,16 +150,10 @@ def _batch_norm(
     return normalised, mean, variance
 
 
-def _shapes(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, ...]]:
-    """The shape of everything in a graph, by the name of the output."""
-    everything = graph.get_internals()
-    return dict(zip(everything.list_outputs(), everything.infer_shape(**inputs)[1]))
-
-
-def _is_batch_norm(node: Dict[str, Any]) -> bool:
+def _is_batch_norm(node: Node) -> bool:
     return bool(node["op"] == "BatchNorm" and node.get("attrs", {}).get("use_global_stats", "False") != "True")
 
 
-def _statistics(nodes: List[Dict[str, Any]], node: Dict[str, Any]) -> Statistics:
+def _statistics(nodes: List[Node], node: Node) -> Statistics:
     mean, variance = (nodes[entry[0]]["name"] for entry in node["inputs"][3:5])
     return Statistics(mean, variance, float(node.get("attrs", {}).get("momentum", 0.9)))

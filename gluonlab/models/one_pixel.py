@@ -1,0 +1,99 @@
+"""A convolution whose output is a single pixel is a dense layer of the pixels that it sees, and computed as one.
+
+Networks that were made for large images have little left of small ones in their last layers: of 32x32 pixels, one in ResNet-18's.
+A window of 3x3 around it has eight weights of nine that only ever meet the padding. oneDNN rearranges and multiplies all nine, in
+forward and twice in backward; the dense layer has but one. The results are the same but for rounding, the gradients of the other
+weights are exactly zero in both.
+"""
+
+from __future__ import annotations
+
+import json
+from ast import literal_eval
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+
+from gluonlab.models.graphs import Entry, Node, new_node, shapes_in, to_symbol
+
+Shape = Tuple[int, ...]
+
+
+class Seen(NamedTuple):
+    """Along each of two axes, (begin, end) of the image's pixels that the window covers, and of its weights that meet them.
+
+    ``all_pixels``: whether those are all of the image.
+    """
+
+    pixels: List[Tuple[int, int]]
+    weights: List[Tuple[int, int]]
+    all_pixels: bool
+
+
+def dense_where_one_pixel(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.sym.Symbol:
+    """``graph`` with a dense layer in the place of each convolution that gives one pixel and has weights for the padding only.
+
+    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what they are.
+    """
+    old, shapes = json.loads(graph.tojson()), shapes_in(graph, inputs)
+    nodes: List[Node] = []
+    places: List[int] = []  # node of the old graph -> its node in the new one
+    for node in old["nodes"]:
+        entries = [[places[i], output, version] for i, output, version in node["inputs"]]
+        seen = _seen(node, _input_shape(old["nodes"], node, shapes), shapes.get(f"{node['name']}_output"))
+        if seen is None:
+            nodes.append({**node, "inputs": entries})
+        else:
+            _append_dense(nodes, node, entries, seen)
+        places.append(len(nodes) - 1)
+    if len(nodes) == len(old["nodes"]):
+        return graph
+    return to_symbol(nodes, [[places[i], output, version] for i, output, version in old["heads"]], old["attrs"])
+
+
+def _input_shape(nodes: List[Node], node: Node, shapes: Dict[str, Shape]) -> Optional[Shape]:
+    """That of a node's first input, if it has one and that is the only output of its own node."""
+    if not node["inputs"]:
+        return None
+    source = nodes[node["inputs"][0][0]]
+    return shapes.get(source["name"] if source["op"] == "null" else f"{source['name']}_output")
+
+
+def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[Seen]:
+    """What a node sees, if it is a convolution to be replaced."""
+    attrs = node.get("attrs", {})
+    if node["op"] != "Convolution" or image is None or output is None or len(image) != 4 or output[2:] != (1, 1):
+        return None
+    kernel = literal_eval(attrs["kernel"])
+    pad, dilate = (literal_eval(attrs.get(name, "()")) for name in ("pad", "dilate"))
+    usual = set(dilate) <= {1} and attrs.get("num_group", "1") == "1" and attrs.get("layout", "None") in ("None", "NCHW")
+    begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
+    pixels = [(max(0, begin), min(side, begin + width)) for side, begin, width in zip(image[2:], begins, kernel)]
+    weights = [(first - begin, last - begin) for (first, last), begin in zip(pixels, begins)]
+    if not usual or weights == [(0, width) for width in kernel]:
+        return None  # with all of its weights the dense layer would rearrange as much
+    return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
+
+
+def _append_dense(nodes: List[Node], node: Node, entries: List[Entry], seen: Seen) -> None:
+    """The nodes that replace a convolution; the last has its name."""
+
+    def add(op: str, part: str, inputs: List[Entry], **attrs: Any) -> Entry:
+        nodes.append(new_node(op, f"{node['name']}{part}", inputs, **attrs))
+        return [len(nodes) - 1, 0, 0]
+
+    image, weight, *bias = entries
+    if not seen.all_pixels:
+        image = add("slice", "_pixels", [image], **_slice(seen.pixels))
+    weight = add("slice", "_weights", [weight], **_slice(seen.weights))
+    weight = add("Reshape", "_matrix", [weight], shape=(0, -1))
+    attrs = {name: node["attrs"][name] for name in ("num_filter", "no_bias") if name in node["attrs"]}
+    attrs["num_hidden"] = attrs.pop("num_filter")
+    dense = add("FullyConnected", "_dense", [image, weight, *bias], **attrs)
+    add("Reshape", "", [dense], shape=(0, -1, 1, 1))
+
+
+def _slice(bounds: List[Tuple[int, int]]) -> Dict[str, Shape]:
+    """The operator's attributes for (begin, end) along the last two of four axes."""
+    begin, end = zip(*bounds)
+    return {"begin": (None, None, *begin), "end": (None, None, *end)}
