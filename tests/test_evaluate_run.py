@@ -130,6 +130,11 @@ SPOILED = {
     "no parameters": (lambda folder: (folder / "parameters.params").unlink(), ["holds no parameters.params", "no epoch"]),
     "cut off": (lambda folder: (folder / "config.json").write_text('{"conf'), ["config.json cannot be read", "no JSON"]),
     "not text": (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"), ["config.json cannot be read", "no JSON"]),
+    "nested": (lambda folder: (folder / "config.json").write_text("[" * 100_000), ["config.json cannot be read", "no JSON"]),
+    "nested settings": (
+        lambda folder: (folder / "config.json").write_text('{"config": {"lr": ' + "[" * 200 + "]" * 200 + "}}"),
+        ["config.json is not what a run writes"],
+    ),
     "a folder": (
         lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()), ["config.json cannot be read"]
     ),

@@ -1,7 +1,9 @@
 """The page about runs: it says what their folders say, whatever these are called, and needs nothing else."""
 
 import json
+import os
 import re
+import shutil
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -9,12 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
 from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
 from gluonlab.report.page import as_page
 from gluonlab.report.runs import read_runs
 from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
+from gluonlab.study.compare import compare
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 
 SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
 
@@ -37,8 +44,14 @@ def lines(epochs=3, steps=4, lr=0.1):
 
 def make_run(folder, metrics=None, **settings):
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}}))
+    (folder / "config.json").write_text(json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics)))
+    return folder
+
+
+def make_comparison(folder):
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"config": {}, "compare": [1, 2]}))
     return folder
 
 
@@ -145,6 +158,20 @@ def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
     assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
 
 
+def test_a_comparison_stands_for_its_runs(tmp_path, ended):
+    """As gluonlab.run writes them, beside other runs, by numbers of devices."""
+    rows = compare(TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter())
+    for name in ("16-devices", "3-devices"):
+        shutil.copytree(tmp_path / "cmp" / "1-device", tmp_path / "cmp" / name)
+    make_run(tmp_path / "other")
+    status, out, err = ended(main, str(tmp_path / "cmp"), str(tmp_path / "other"), "--json", "--out", str(tmp_path / "a.html"))
+    assert status == 0, err
+    shown = json.loads(out)["runs"]
+    assert [(run["run"], run["devices"]) for run in shown[:2]] == [(rows[1].run_dir, 1), (rows[0].run_dir, 2)]
+    names = ["1-device", "2-devices", "3-devices", "16-devices", "other"]
+    assert [run.name for run in read_runs([tmp_path / "cmp", tmp_path / "other"])] == names
+
+
 def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
     paths = [make_run(tmp_path / "x" / "run"), make_run(tmp_path / "y" / "run"), make_run(tmp_path / "y" / "other")]
     assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
@@ -188,13 +215,21 @@ def test_the_command_writes_a_page(tmp_path, ended):
 
 MISTAKES = {
     "none": ([], "no run is given"),
-    "no folder": (["absent"], "absent is no run: there is no config.json in it"),
-    "no metrics": (["unmeasured"], "unmeasured is no run: there is no metrics.jsonl in it"),
+    "no folder": (["absent"], "absent is no folder: give folders that"),
+    "no metrics": (["unmeasured"], "unmeasured holds no metrics.jsonl"),
     "twice": (["good", "./good"], "good is given twice"),
-    "damaged config": (["damaged"], "config.json is damaged"),
-    "foreign config": (["foreign"], "config.json is damaged (KeyError: 'settings')"),
+    "damaged config": (["damaged"], "damaged/config.json cannot be read (it is no JSON)"),
+    "foreign config": (["foreign"], "foreign/config.json is not what a run writes: give folders"),
     "damaged line": (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is no line"),
     "no number": (["odd"], "a line of kind 'epoch' has no number for accuracy"),
+    "nested": (["nested"], "nested/config.json cannot be read (it is no JSON)"),
+    "symbolic links in a circle": (["circle"], "circle is no folder: give folders that"),
+    "long name": (["x" * 300], "cannot be read (File name too long)"),
+    "pipe": (["pipe"], "pipe/config.json cannot be read (it is no file)"),
+    "no run in it": (["begun"], "begun is a comparison in which no run has begun"),
+    "within another": (["outer"], "outer/begun is a comparison within another"),
+    "twice in a comparison": (["twice", "twice/1-device"], "twice/1-device is given twice"),
+    "long page": (["good", "--out", "x" * 300], "cannot be written (File name too long)"),
     "exists": (["good", "--out", "good/config.json"], "--out good/config.json exists"),
     "nowhere": (["good", "--out", "nowhere/page.html"], "there is no folder nowhere"),
     "option": (["good", "--outt", "x"], "did you mean '--out'?"),
@@ -210,6 +245,14 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
     (make_run(empty_cwd / "foreign") / "config.json").write_text("{}")
     (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(json.dumps(lines()[0]) + '\n{"kind": \n{}\n')
     make_run(empty_cwd / "odd", [{**lines()[-1], "accuracy": None}])
+    (make_run(empty_cwd / "nested") / "config.json").write_text("[" * 100_000)
+    (empty_cwd / "circle").symlink_to("circle")
+    (make_run(empty_cwd / "pipe") / "config.json").unlink()
+    os.mkfifo(empty_cwd / "pipe" / "config.json")
+    make_comparison(empty_cwd / "begun")
+    make_comparison(empty_cwd / "outer")
+    make_comparison(empty_cwd / "outer" / "begun")
+    make_run(make_comparison(empty_cwd / "twice") / "1-device")
     before = sorted(empty_cwd.rglob("*"))
     status, out, error = ended(main, *arguments)
     assert status == 2 and out == "" and error.startswith("error: ") and error.count("\n") == 1 and message in error
@@ -222,7 +265,7 @@ JSON = st.recursive(
 
 
 CONFIGS = st.builds(
-    lambda value: json.dumps({"gluonlab": 1, "settings": value}).encode(),
+    lambda value: json.dumps({"gluonlab": "1", "settings": value, "config": {}}).encode(),
     JSON | st.dictionaries(st.sampled_from(["devices", "epochs"]), JSON),
 )
 EPOCHS = st.builds(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import DataError
 from gluonlab.metrics import METRICS, read_metrics
 
 Line = Dict[str, Any]
-CONFIG = "config.json"
+REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
 
 
 @dataclass(frozen=True)
@@ -74,13 +75,15 @@ class Run:
 def read_runs(paths: Sequence[Path]) -> List[Run]:
     """All of them, each with a name of its own: its folder's, or as much of its path as tells it from the others.
 
-    Raises DataError for a folder that is no run's, or whose files are damaged, and for a run that is given twice.
+    The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no run's, or whose files are
+    damaged, and for a run that is given twice.
     """
-    resolved = [path.resolve() for path in paths]
-    for path, place in zip(paths, resolved):
-        if resolved.count(place) > 1:
+    described = [found for path in paths for found in _described(path)]
+    places = [path.resolve() for path, _ in described]
+    for (path, _), place in zip(described, places):
+        if places.count(place) > 1:
             raise DataError(f"{path} is given twice: give each run once")
-    return [_read(path, name) for path, name in zip(paths, _names(resolved))]
+    return [_read(path, name, found) for (path, found), name in zip(described, _names(places))]
 
 
 def _names(paths: Sequence[Path]) -> List[str]:
@@ -93,21 +96,36 @@ def _names(paths: Sequence[Path]) -> List[str]:
         depth += 1
 
 
-def _read(path: Path, name: str) -> Run:
-    for file in (CONFIG, METRICS):
-        if not (path / file).is_file():
-            raise DataError(
-                f"{path} is no run: there is no {file} in it: give folders that gluonlab.run has written (--out, runs/...)"
-            )
+def _described(path: Path) -> List[Tuple[Path, Description]]:
+    """A run's folder with its description; for a comparison those of its runs, by numbers of devices."""
+    found = read_description(path, REMEDY)
+    if not found.is_comparison:
+        return [(path, found)]
     try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-        settings, version = dict(config["settings"]), str(config["gluonlab"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path / CONFIG} is damaged ({type(error).__name__}: {error}): leave this run out") from None
+        folders = sorted((folder for folder in path.iterdir() if (folder / CONFIG).exists()), key=_by_number)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+    if not folders:
+        raise DataError(f"{path} is a comparison in which no run has begun: leave it out")
+    runs = [(folder, read_description(folder, REMEDY)) for folder in folders]
+    for folder, inner in runs:
+        if inner.is_comparison:
+            raise DataError(f"{folder} is a comparison within another: give it by itself")
+    return runs
+
+
+def _by_number(folder: Path) -> List[Any]:
+    """2-devices comes before 10-devices."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split("([0-9]+)", folder.name))]
+
+
+def _read(path: Path, name: str, found: Description) -> Run:
+    if not (path / METRICS).is_file():
+        raise DataError(f"{path} holds no {METRICS}: {REMEDY}")
     metrics = read_metrics(path)
     kinds = {kind: [line for line in metrics if line["kind"] == kind] for kind in ("step", "epoch")}
     _check_lines(path, kinds)
-    return Run(name, path, version, settings, kinds["step"], kinds["epoch"])
+    return Run(name, path, found.version, found.used, kinds["step"], kinds["epoch"])
 
 
 _NUMBERS = {"step": ("step", "loss", "lr"), "epoch": ("epoch", "step", "images", "seconds", "loss", "accuracy")}

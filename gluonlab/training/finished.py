@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional
 
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.errors import ConfigError, OutputError, RunError
+from gluonlab.description import CONFIG, Description, read_description
+from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.files import on_disk
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.training.evaluate import Score, evaluate, test_loader
@@ -74,7 +74,7 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     for name in given:
         if name not in GIVEN:
             raise ConfigError(f"{option_name(name)} is of no use with --evaluate, where the run brings it along: leave it out")
-    plan = make_plan(_config(folder, given))
+    plan = make_plan(_config(_described(folder), given))
     net = make_net(plan)
     load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
     step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
@@ -100,44 +100,33 @@ def _place(plan: Plan, folder: Path) -> Path:
     return place
 
 
-def _config(folder: Path, given: Dict[str, Any]) -> TrainConfig:
+def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
     """The run's settings, as far as they matter to an evaluation, and those that are given now."""
-    asked, used = _read(folder)
     fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    strange = [name for name in asked if name not in fields]
+    strange = [name for name in found.asked if name not in fields]
     if strange:
-        raise ConfigError(f"{folder / 'config.json'} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
-    settings = {name: value for name, value in asked.items() if name in KEPT}
+        raise ConfigError(f"{found.file} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
+    settings = {name: value for name, value in found.asked.items() if name in KEPT}
     if "batch_size" in given or "global_batch_size" in given:
         settings["batch_size"] = settings["global_batch_size"] = None
     try:
         TrainConfig(**settings)
     except ConfigError as error:
-        raise ConfigError(f"{folder / 'config.json'} is damaged: {error}") from None
-    return TrainConfig(**{**settings, "model": used, **given})
+        raise ConfigError(f"{found.file} is damaged: {error}") from None
+    return TrainConfig(**{**settings, "model": found.used["model"], **given})
 
 
-def _read(folder: Path) -> Tuple[Dict[str, Any], str]:
-    """What was asked for, and the network that was trained. Raises ConfigError for a folder that is no run's."""
-    needs = f"give the folder of a finished run, with config.json and {PARAMETERS}"
-    file = folder / "config.json"
-    if not folder.is_dir():
-        raise ConfigError(f"--evaluate {folder} is no folder: {needs}")
+def _described(folder: Path) -> Description:
+    """What the finished run in this folder was asked for and uses. Raises ConfigError for a folder that is no run's."""
+    needs = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"--evaluate {folder} holds no config.json: {needs}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read ({_reason(error)}): {needs}") from None
-    if isinstance(content, dict) and "compare" in content:
+        found = read_description(folder, needs)
+    except DataError as error:
+        raise ConfigError(f"--evaluate {error}") from None
+    if found.is_comparison:
         raise ConfigError(f"--evaluate {folder} is a comparison: give the folder of one of the runs in it")
-    asked, used = (content.get(key) if isinstance(content, dict) else None for key in ("config", "settings"))
-    if not (isinstance(asked, dict) and isinstance(used, dict) and isinstance(used.get("model"), str)):
-        raise ConfigError(f"{file} is not what a run writes: {needs}")
+    if not isinstance(found.used.get("model"), str):
+        raise ConfigError(f"--evaluate {found.file} is not what a run writes: {needs}")
     if not (folder / PARAMETERS).is_file():
         raise ConfigError(f"--evaluate {folder} holds no {PARAMETERS}, as no epoch was finished: {needs}")
-    return asked, used["model"]
-
-
-def _reason(error: Exception) -> Optional[str]:
-    return error.strerror if isinstance(error, OSError) else "it is no JSON"
+    return found
