@@ -10,6 +10,19 @@ from typing import Any, Dict, Optional
 from gluonlab.errors import DataError
 
 CONFIG = "config.json"
+# Fields of TrainConfig -> the name under which a run's settings tell what came of them.
+RESOLVED = {
+    "gpus": "devices",
+    "require_gpu": "devices",
+    "threads": "threads_per_device",
+    "image_size": "image_shape",
+    "batch_size": "global_batch_size",
+    "lr": "learning_rate",
+    "scale_lr": "learning_rate",
+    "warmup_epochs": "warmup_steps",
+    "lr_decay_epochs": "lr_decay_steps",
+}
+PRODUCTS = ("memory", "confusion", "export", "out")  # what is told and written; the training is the same
 DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
 
 
@@ -17,7 +30,8 @@ DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hu
 class Description:
     """What a folder's config.json says.
 
-    ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`, empty for a comparison.
+    ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as their gluonlab had them. A
+    comparison uses nothing itself.
     """
 
     file: Path
@@ -25,6 +39,12 @@ class Description:
     used: Dict[str, Any] = field(default_factory=dict)
     version: str = ""
     is_comparison: bool = False
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """All that decides how the run goes: what it uses, and what was asked for beyond that, whatever fields there may be."""
+        beyond = {name: value for name, value in self.asked.items() if RESOLVED.get(name, name) not in self.used}
+        return {**self.used, **{name: value for name, value in beyond.items() if name not in PRODUCTS}}
 
 
 def read_description(folder: Path, remedy: str) -> Description:

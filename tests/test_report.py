@@ -1,10 +1,12 @@
 """The page about runs: it says what their folders say, whatever these are called, and needs nothing else."""
 
+import dataclasses
 import json
 import os
 import re
 import shutil
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.config import TrainConfig
+from gluonlab.description import Description
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
 from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
@@ -19,6 +22,9 @@ from gluonlab.report.page import as_page
 from gluonlab.report.runs import read_runs
 from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
 from gluonlab.study.compare import compare
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.record import PARAMETERS
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -156,6 +162,55 @@ def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
     unfinished = [line for line in lines() if line["kind"] == "step"][:3]
     page = Page(as_page(read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])))
     assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
+
+
+PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
+MORE = {
+    "label_smoothing": 0.1, "clip_norm": 1.0, "crop_padding": 2, "flip": True, "microbatches": 2, "wd": 1e-4, "no_bias_decay": True,
+    "bucket_bytes": 0, "resident_bytes": 0, "prefetch": 3,
+}  # fmt: skip
+
+
+def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
+    first = train(TrainConfig(**PLAIN, out=str(tmp_path / "a")), reporter=Reporter())
+    pretrained = str(first.run_dir / PARAMETERS)
+    train(TrainConfig(**PLAIN, **MORE, pretrained=pretrained, out=str(tmp_path / "b"), confusion=True), reporter=Reporter())
+    page = Page(as_page(read_runs([tmp_path / "a", tmp_path / "b"])))
+    assert sorted(page.tables["differences"][1:]) == sorted(
+        [
+            ["wd", "0", "0.0001"], ["label_smoothing", "0", "0.1"], ["clip_norm", "-", "1"], ["crop_padding", "0", "2"],
+            ["flip", "no", "yes"], ["microbatches", "-", "2"], ["no_bias_decay", "no", "yes"], ["bucket_bytes", "4194304", "0"],
+            ["resident_bytes", "268435456", "0"], ["prefetch", "2", "3"], ["pretrained", "-", pretrained],
+        ]
+    )  # fmt: skip
+    shared = dict(in_common(read_runs([tmp_path / "a", tmp_path / "b"])))
+    assert shared["image_shape"] == "1 28 28" and shared["sync_bn"] == "no" and "compress" not in shared
+    assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)  # said under other names, or products
+
+
+# a setting that Plan.settings tells: what goes with it -> another value of it
+SETTLED = {
+    "gpus": ({}, 2), "devices": ({}, "cpu*2"), "threads": ({"devices": "cpu", "threads": 1}, 2), "batch_size": ({}, 7),
+    "global_batch_size": ({}, 7), "epochs": ({}, 3), "lr": ({}, 0.5), "scale_lr": ({"gpus": 2}, True), "model": ({}, "lenet-avg"),
+    "dataset": ({}, "synthetic"), "kvstore": ({"gpus": 2}, "ring"), "optimizer": ({}, "adam"), "momentum": ({}, 0.5),
+    "wd": ({}, 0.5), "seed": ({}, 1), "lr_schedule": ({}, "cosine"), "warmup_epochs": ({}, 1),
+    "lr_decay": ({"lr_schedule": "step"}, 0.3), "lr_decay_epochs": ({"lr_schedule": "step"}, "2"),
+    "final_lr": ({"lr_schedule": "linear"}, 1e-3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TrainConfig)])
+def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
+    """Those of a later gluonlab neither; ``require_gpu`` changes no run, and ``image_size`` is in the images' shape."""
+    more, value = SETTLED.get(name, ({}, None))
+    config = TrainConfig(**{"optimizer": "sgd", "lr": 0.1, **more})
+    used = make_plan(config).settings()
+    if name in SETTLED:
+        changed = Description(Path(), config.to_dict(), make_plan(config.replace(**{name: value})).settings())
+    else:
+        changed = Description(Path(), {**config.to_dict(), name: "changed"}, used)
+    different = changed.settings != Description(Path(), config.to_dict(), used).settings
+    assert different == (name not in ("require_gpu", "image_size", "memory", "confusion", "export", "out"))
 
 
 def test_a_comparison_stands_for_its_runs(tmp_path, ended):

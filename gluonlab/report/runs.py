@@ -18,7 +18,7 @@ REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leav
 
 @dataclass(frozen=True)
 class Run:
-    """A run's settings (`gluonlab.training.plan.Plan.settings`) and the lines of its metrics.jsonl, by kind."""
+    """A run's settings (`gluonlab.description.Description.settings`) and the lines of its metrics.jsonl, by kind."""
 
     name: str
     path: Path
@@ -125,7 +125,7 @@ def _read(path: Path, name: str, found: Description) -> Run:
     metrics = read_metrics(path)
     kinds = {kind: [line for line in metrics if line["kind"] == kind] for kind in ("step", "epoch")}
     _check_lines(path, kinds)
-    return Run(name, path, found.version, found.used, kinds["step"], kinds["epoch"])
+    return Run(name, path, found.version, found.settings, kinds["step"], kinds["epoch"])
 
 
 _NUMBERS = {"step": ("step", "loss", "lr"), "epoch": ("epoch", "step", "images", "seconds", "loss", "accuracy")}

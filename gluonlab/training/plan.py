@@ -64,6 +64,7 @@ class Plan:
             "threads_per_device": self.threads,
             "model": self.model,
             "dataset": self.dataset.name,
+            "image_shape": list(self.dataset.image_shape),
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
             "optimizer": self.optimizer,
