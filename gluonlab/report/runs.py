@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +91,7 @@ def _names(paths: Sequence[Path]) -> List[str]:
     while True:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
-            return names
+            return [name.encode("utf-8", "replace").decode() for name in names]  # a folder's may be any bytes
         depth += 1
 
 
@@ -128,20 +127,33 @@ def _read(path: Path, name: str, found: Description) -> Run:
     return Run(name, path, found.version, found.settings, kinds["step"], kinds["epoch"])
 
 
-_NUMBERS = {"step": ("step", "loss", "lr"), "epoch": ("epoch", "step", "images", "seconds", "loss", "accuracy")}
+LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
+COUNT = (1, 2**53)
+# What a line must hold, and between which bounds; a whole number where both bounds are.
+_STEP = {"step": COUNT, "loss": (-LARGEST, LARGEST), "lr": (0.0, LARGEST)}
+_EPOCH = {
+    "epoch": COUNT,
+    "step": COUNT,
+    "images": COUNT,
+    "seconds": (1e-9, LARGEST),
+    "loss": (-LARGEST, LARGEST),
+    "accuracy": (0.0, 1.0),
+}
+_OPTIONAL = {"validation_loss": (-LARGEST, LARGEST)}
 
 
 def _check_lines(path: Path, kinds: Dict[str, List[Line]]) -> None:
-    for kind, lines in kinds.items():
-        for line in lines:
-            wrong = [name for name in _NUMBERS[kind] if not _is_number(line.get(name))]
-            if not wrong and kind == "epoch" and line["seconds"] <= 0:
-                wrong = ["seconds"]
+    """Raise DataError for a number that is missing or cannot be."""
+    for kind, needed in (("step", _STEP), ("epoch", _EPOCH)):
+        for line in kinds[kind]:
+            bounds = {**needed, **{name: bounds for name, bounds in _OPTIONAL.items() if line.get(name) is not None}}
+            wrong = [name for name, (least, most) in bounds.items() if not _lies_within(line.get(name), least, most)]
             if wrong:
                 raise DataError(
-                    f"{path / METRICS}: a line of kind {kind!r} has no number for {', '.join(wrong)}: leave this run out"
+                    f"{path / METRICS}: a line of kind {kind!r} has no possible number for {', '.join(wrong)}: leave this run out"
                 )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _lies_within(value: Any, least: float, most: float) -> bool:
+    wanted = int if isinstance(least, int) else (int, float)
+    return isinstance(value, wanted) and not isinstance(value, bool) and least <= value <= most  # not for NaN
