@@ -335,7 +335,7 @@ JSON = st.recursive(
 @st.composite
 def mutated(draw, value):
     """The JSON value with another one somewhere in it, or something left out."""
-    if not isinstance(value, (dict, list)) or not value or draw(st.integers(0, 9)) == 0:
+    if not isinstance(value, (dict, list)) or not value:
         return draw(JSON)
     copy = value.copy()
     place = draw(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
@@ -353,24 +353,22 @@ def torn(draw, text):
     return text.encode()[:begin] + draw(st.binary(max_size=9)) + text.encode()[begin + draw(st.integers(0, 9)) :]
 
 
-def changed_metrics(metrics):
-    """The lines with another value in one of them, or other lines."""
+@st.composite
+def with_another_value(draw, metrics):
+    """The lines, with another value in a field of one of them."""
     lines = [json.loads(line) for line in metrics.splitlines()]
-    return mutated(lines).map(lambda changed: "".join(json.dumps(line) + "\n" for line in as_list(changed)).encode())
-
-
-def as_list(value):
-    return value if isinstance(value, list) else [value]
+    line = draw(st.sampled_from(lines))
+    line[draw(st.sampled_from([*line, "validation_loss"]))] = draw(JSON)
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
 def damaged(config, metrics):
     """Both files, one of them damaged."""
     changed_config = mutated(json.loads(config)).map(lambda value: json.dumps(value).encode())
+    changed_line = mutated(json.loads(metrics.splitlines()[-1])).map(lambda value: json.dumps(value).encode() + b"\n")
     return st.one_of(
-        st.tuples(st.just(config.encode()), changed_metrics(metrics)),
-        st.tuples(changed_config, st.just(metrics.encode())),
-        st.tuples(st.just(config.encode()), torn(metrics)),
-        st.tuples(torn(config), st.just(metrics.encode())),
+        *[st.tuples(st.just(config.encode()), made) for made in (with_another_value(metrics), changed_line, torn(metrics))],
+        *[st.tuples(made, st.just(metrics.encode())) for made in (changed_config, torn(config))],
     )
 
 
