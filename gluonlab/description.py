@@ -31,13 +31,14 @@ class Description:
     """What a folder's config.json says.
 
     ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as their gluonlab had them. A
-    comparison uses nothing itself.
+    comparison uses nothing itself. ``classes``: what `gluonlab.data.classes.noted` wrote, or anything; older runs have none.
     """
 
     file: Path
     asked: Dict[str, Any]
     used: Dict[str, Any] = field(default_factory=dict)
     version: str = ""
+    classes: Any = None
     is_comparison: bool = False
 
     @property
@@ -73,7 +74,7 @@ def read_description(folder: Path, remedy: str) -> Description:
         return Description(file, asked, is_comparison=True)
     if asked is None or used is None or not isinstance(version, str):
         raise DataError(f"{file} is not what a run writes: {remedy}")
-    return Description(file, asked, used, version)
+    return Description(file, asked, used, version, content.get("classes"))
 
 
 def _settings(value: Any) -> Optional[Dict[str, Any]]:

@@ -7,11 +7,13 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.classes import what_differs
+from gluonlab.data.registry import takes
 from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.files import on_disk
@@ -30,9 +32,11 @@ GIVEN = (
 # Those of the run that it looks at. What only training needs, or names the run's devices, is none of them: a run on eight GPUs can
 # be evaluated on a laptop.
 KEPT = (
-    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "seed", "prefetch",
-    "resident_bytes",
+    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "microbatches",
+    "microbatch_size", "seed", "prefetch", "resident_bytes",
 )  # fmt: skip
+# What makes the run's own choice of these void.
+BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
 
 
 @dataclass(frozen=True)
@@ -66,15 +70,15 @@ class Evaluation:
 def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     """Evaluate the run in this folder; ``given``: the settings of TrainConfig named in GIVEN, such as devices.
 
-    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises ConfigError for a folder that is no run's
-    and for settings that the run itself brings, ModelError for parameters of another network, OutputError, and RunError when the
-    loss is no number.
+    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises ConfigError for a folder that is no run's,
+    for settings that the run itself brings and for images or classes other than the run's, ModelError for parameters of another
+    network, OutputError, and RunError when the loss is no number.
     """
     folder = Path(run_dir)
     for name in given:
         if name not in GIVEN:
             raise ConfigError(f"{option_name(name)} is of no use with --evaluate, where the run brings it along: leave it out")
-    plan = make_plan(_config(_described(folder), given))
+    plan = plan_evaluation(folder, given)
     net = make_net(plan)
     load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
     step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
@@ -86,6 +90,22 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     place = _place(plan, folder)
     write_extras(place, plan, net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place if plan.config.confusion or plan.config.export else None)
+
+
+def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
+    """The run's plan, as far as an evaluation needs one, on the devices that are given now. Raises a UsageError."""
+    found = _described(folder)
+    plan = make_plan(_config(found, given))
+    data, shape = plan.dataset, _image_shape(found)
+    if shape not in (None, data.image_shape):
+        was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
+        raise ConfigError(f"{data.name} has images of {now}, but {folder} was trained on {was}: give it images like those")
+    differs = what_differs(found.classes, data.classes)
+    if differs:
+        raise ConfigError(
+            f"{data.name} is not what {folder} was trained on ({differs}): give it the same classes in the same order"
+        )
+    return plan
 
 
 def _place(plan: Plan, folder: Path) -> Path:
@@ -107,13 +127,36 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
     if strange:
         raise ConfigError(f"{found.file} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
     settings = {name: value for name, value in found.asked.items() if name in KEPT}
-    if "batch_size" in given or "global_batch_size" in given:
-        settings["batch_size"] = settings["global_batch_size"] = None
+    # Any number of devices can keep to the size of the parts, and needs no more memory for one than the run did.
+    count, share = settings.pop("microbatches", None), _largest_share(found)
+    if isinstance(count, int) and share and count > 0:
+        settings["microbatch_size"] = math.ceil(share / count)
+    if set(given) & {*BATCH_SIZES, *PARTS}:
+        settings.update(dict.fromkeys(PARTS))
+    if set(given) & set(BATCH_SIZES):
+        settings.update(dict.fromkeys(BATCH_SIZES))
+    shape = _image_shape(found)
+    if shape is not None and settings.get("image_size") is None and takes(str(settings.get("dataset")), "image_size"):
+        settings["image_size"] = shape[-1]  # the default follows the images that are there now
     try:
         TrainConfig(**settings)
     except ConfigError as error:
         raise ConfigError(f"{found.file} is damaged: {error}") from None
     return TrainConfig(**{**settings, "model": found.used["model"], **given})
+
+
+def _largest_share(found: Description) -> Optional[int]:
+    """How many images of a batch one of the run's devices had; None when that is not known."""
+    devices, size = found.used.get("devices"), found.used.get("global_batch_size")
+    return math.ceil(size / len(devices)) if isinstance(devices, list) and devices and isinstance(size, int) else None
+
+
+def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
+    """(channels, height, width) of the run's images; None for a run of a gluonlab that did not note them."""
+    shape = found.used.get("image_shape")
+    if shape is not None and not (isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)):
+        raise ConfigError(f"{found.file} is damaged: image_shape {shape} is none")
+    return None if shape is None else (shape[0], shape[1], shape[2])
 
 
 def _described(folder: Path) -> Description:

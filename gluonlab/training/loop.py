@@ -16,6 +16,7 @@ from mxnet import gluon, nd
 import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.augment import Augment, make_input
+from gluonlab.data.classes import noted
 from gluonlab.data.folder import FileSplit
 from gluonlab.data.loader import Loader
 from gluonlab.devices import describe
@@ -146,7 +147,8 @@ def train(config: "TrainConfig | None" = None, strategy: Strategy = data_paralle
     if plan.config.pretrained is not None:
         reporter.say(f"pretrained {load_pretrained(net, plan.config.pretrained, len(plan.dataset.classes))}")
     run = RunDirectory.create(plan.config.out, f"{plan.model}-{plan.dataset.name}")
-    run.config({"gluonlab": gluonlab.__version__, "settings": plan.settings(), "config": plan.config.to_dict()})
+    classes = noted(plan.dataset.classes)
+    run.config({"gluonlab": gluonlab.__version__, "settings": plan.settings(), "config": plan.config.to_dict(), "classes": classes})
     result = Result(plan, net, run.path)
     try:
         _Run(plan, net, strategy, reporter, run, result, began).all_epochs()
