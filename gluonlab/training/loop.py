@@ -238,7 +238,7 @@ class _Run:
         ):
             self.reporter.say(f"{name:<11}{text}")
         if config.memory:
-            for line in Needs(plan, self.net).memory(math.ceil(plan.global_batch_size / len(plan.ctxs))).lines():
+            for line in Needs(plan, self.net).memory(plan.largest_share).lines():
                 self.reporter.say(line)
 
     def _epoch(self, epoch: int) -> Epoch:
