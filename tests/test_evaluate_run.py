@@ -12,7 +12,7 @@ from idx_files import write_mnist
 from image_folders import write_folder
 from mxnet import nd
 from test_models_zoo import completed
-from test_report import mutated
+from test_report_damaged import mutated
 from test_run import names, the_error
 
 from gluonlab.config import TrainConfig

@@ -2,20 +2,18 @@
 
 import dataclasses
 import json
-import os
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 
 from gluonlab.config import TrainConfig
 from gluonlab.description import Description
-from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
 from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
 from gluonlab.report.page import as_page
@@ -28,76 +26,6 @@ from gluonlab.training.record import PARAMETERS
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
-
-SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
-
-
-def lines(epochs=3, steps=4, lr=0.1):
-    made = []
-    for epoch in range(1, epochs + 1):
-        made += [
-            {"kind": "step", "epoch": epoch, "step": (epoch - 1) * steps + step, "loss": 2.0 / epoch, "lr": lr / epoch}
-            for step in range(1, steps + 1)
-        ]
-        made.append(
-            {
-                "kind": "epoch", "epoch": epoch, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch, "loss": 2.0 / epoch,
-                "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch,
-            }
-        )  # fmt: skip
-    return made
-
-
-def make_run(folder, metrics=None, **settings):
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics)))
-    return folder
-
-
-def make_comparison(folder):
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"config": {}, "compare": [1, 2]}))
-    return folder
-
-
-class Page(HTMLParser):
-    """Tables by id, as rows of texts; everything that the page would fetch; and whether tags are closed in order."""
-
-    VOID = {"meta", "link", "br"}
-
-    def __init__(self, text):
-        super().__init__()
-        self.tables, self.fetched, self.open, self.rows = {}, [], [], None
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.fetched += [
-            values[name] for name in ("src", "href", "xlink:href") if name in values and not values[name].startswith("#")
-        ]
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag == "table":
-            self.rows = self.tables.setdefault(values.get("id", ""), [])
-        elif tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
 
 
 def test_the_page_holds_the_results_and_what_differs(tmp_path):
@@ -193,7 +121,6 @@ def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
     assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
 
 
-PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
 MORE = {
     "label_smoothing": 0.1, "clip_norm": 1.0, "crop_padding": 2, "flip": True, "microbatches": 2, "wd": 1e-4, "no_bias_decay": True,
     "bucket_bytes": 0, "resident_bytes": 0, "prefetch": 3,
@@ -295,154 +222,3 @@ def test_the_command_writes_a_page(tmp_path, ended):
     assert json.loads(out)["runs"] == [
         {"run": str(made), "devices": 2, "epochs": 3, "accuracy": 0.8, "best_accuracy": 0.9, "images_per_second": 100, "seconds": 3}
     ]
-
-
-MISTAKES = {
-    "none": ([], "no run is given"),
-    "no folder": (["absent"], "absent is no folder: give folders that"),
-    "no metrics": (["unmeasured"], "unmeasured holds no metrics.jsonl"),
-    "twice": (["good", "./good"], "good is given twice"),
-    "damaged config": (["damaged"], "damaged/config.json cannot be read (it is no JSON)"),
-    "foreign config": (["foreign"], "foreign/config.json is not what a run writes: give folders"),
-    "nested line": (["deep"], "metrics.jsonl, line 1: '[[[["),
-    "damaged line": (["torn"], "metrics.jsonl, line 2: '{\"kind\": ' is no line"),
-    "no number": (["odd"], "a line of kind 'epoch' has no possible number for accuracy"),
-    "nested": (["nested"], "nested/config.json cannot be read (it is no JSON)"),
-    "symbolic links in a circle": (["circle"], "circle is no folder: give folders that"),
-    "long name": (["x" * 300], "cannot be read (File name too long)"),
-    "pipe": (["pipe"], "pipe/config.json cannot be read (it is no file)"),
-    "no run in it": (["begun"], "begun is a comparison in which no run has begun"),
-    "within another": (["outer"], "outer/begun is a comparison within another"),
-    "twice in a comparison": (["twice", "twice/1-device"], "twice/1-device is given twice"),
-    "long page": (["good", "--out", "x" * 300], "cannot be written (File name too long)"),
-    "exists": (["good", "--out", "good/config.json"], "--out good/config.json exists"),
-    "nowhere": (["good", "--out", "nowhere/page.html"], "there is no folder nowhere"),
-    "option": (["good", "--outt", "x"], "did you mean '--out'?"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
-    arguments, message = MISTAKES[mistake]
-    make_run(empty_cwd / "good")
-    make_run(empty_cwd / "unmeasured").joinpath("metrics.jsonl").unlink()
-    (make_run(empty_cwd / "damaged") / "config.json").write_text("{")
-    (make_run(empty_cwd / "foreign") / "config.json").write_text("{}")
-    (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(json.dumps(lines()[0]) + '\n{"kind": \n{}\n')
-    make_run(empty_cwd / "odd", [{**lines()[-1], "accuracy": None}])
-    (make_run(empty_cwd / "nested") / "config.json").write_text("[" * 100_000)
-    (make_run(empty_cwd / "deep") / "metrics.jsonl").write_text("[" * 100_000 + "\n")
-    (empty_cwd / "circle").symlink_to("circle")
-    (make_run(empty_cwd / "pipe") / "config.json").unlink()
-    os.mkfifo(empty_cwd / "pipe" / "config.json")
-    make_comparison(empty_cwd / "begun")
-    make_comparison(empty_cwd / "outer")
-    make_comparison(empty_cwd / "outer" / "begun")
-    make_run(make_comparison(empty_cwd / "twice") / "1-device")
-    before = sorted(empty_cwd.rglob("*"))
-    status, out, error = ended(main, *arguments)
-    assert status == 2 and out == "" and error.startswith("error: ") and error.count("\n") == 1 and message in error
-    assert sorted(empty_cwd.rglob("*")) == before
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory):
-    """config.json and metrics.jsonl of a real run of two epochs."""
-    out = tmp_path_factory.mktemp("real") / "run"
-    train(TrainConfig(**{**PLAIN, "epochs": 2}, batch_size=1437, out=str(out)), reporter=Reporter())
-    return (out / "config.json").read_text(), (out / "metrics.jsonl").read_text()
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(-1, 3)
-    | st.sampled_from([10**400, -(10**400), 2**53, 1e308, 1e-320, "\ud800", 0, 2**31]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-    max_leaves=4,
-)  # fmt: skip
-
-
-@st.composite
-def mutated(draw, value):
-    """The JSON value with another one somewhere in it, or something left out."""
-    if not isinstance(value, (dict, list)) or not value:
-        return draw(JSON)
-    copy = value.copy()
-    place = draw(st.sampled_from(sorted(copy) if isinstance(copy, dict) else range(len(copy))))
-    if draw(st.integers(0, 4)) == 0:
-        del copy[place]
-    else:
-        copy[place] = draw(mutated(copy[place]))
-    return copy
-
-
-@st.composite
-def torn(draw, text):
-    """The text with other bytes somewhere in it."""
-    begin = draw(st.integers(0, len(text)))
-    return text.encode()[:begin] + draw(st.binary(max_size=9)) + text.encode()[begin + draw(st.integers(0, 9)) :]
-
-
-@st.composite
-def with_another_value(draw, metrics):
-    """The lines, with another value in a field of one of them."""
-    lines = [json.loads(line) for line in metrics.splitlines()]
-    line = draw(st.sampled_from(lines))
-    line[draw(st.sampled_from([*line, "validation_loss"]))] = draw(JSON)
-    return "".join(json.dumps(line) + "\n" for line in lines).encode()
-
-
-def damaged(config, metrics):
-    """Both files, one of them damaged."""
-    changed_config = mutated(json.loads(config)).map(lambda value: json.dumps(value).encode())
-    changed_line = mutated(json.loads(metrics.splitlines()[-1])).map(lambda value: json.dumps(value).encode() + b"\n")
-    return st.one_of(
-        *[st.tuples(st.just(config.encode()), made) for made in (with_another_value(metrics), changed_line, torn(metrics))],
-        *[st.tuples(made, st.just(metrics.encode())) for made in (changed_config, torn(config))],
-    )
-
-
-@settings(max_examples=40)
-@given(st.data())
-def test_damaged_files_are_data_errors_or_pages(real, tmp_path_factory, data):
-    config, metrics = data.draw(damaged(*real))
-    folder = tmp_path_factory.mktemp("run")
-    (folder / "config.json").write_bytes(config)
-    (folder / "metrics.jsonl").write_bytes(metrics)
-    try:
-        runs = read_runs([folder])
-    except DataError as error:
-        assert "\n" not in str(error)
-        return
-    as_text(runs)
-    Page(as_page(runs))
-
-
-def spoilt(change, kind="epoch"):
-    """The lines, with other values in the last of a kind."""
-    made = lines()
-    last = max(number for number, line in enumerate(made) if line["kind"] == kind)
-    made[last].update(change)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("change", "kind"),
-    [
-        *[({"validation_loss": value}, "epoch") for value in ("x", [1], float("inf"), True)],
-        *[({"step": value}, kind) for value in (0, 10**400, 1.5) for kind in ("step", "epoch")],
-        *[({"accuracy": value}, "epoch") for value in (1.5, -0.1, 10**400)],
-        *[({"seconds": value}, "epoch") for value in (0, 1e-320, -1)],
-        *[({"lr": value}, "step") for value in (-1, float("nan"), "0.1")],
-    ],
-)
-def test_a_number_that_cannot_be_is_named(tmp_path, change, kind, ended):
-    status, out, err = ended(main, str(make_run(tmp_path / "a", spoilt(change, kind))), "--out", str(tmp_path / "page.html"))
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert f"a line of kind '{kind}' has no possible number for {min(change)}: leave this run out" in err
-
-
-def test_texts_that_are_no_utf8_are_shown_as_far_as_they_are(tmp_path, ended):
-    made = [make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")]
-    status, out, _ = ended(main, *map(str, made), "--out", str(tmp_path / "page.html"))
-    assert status == 0 and out.count("\na?  ") == 2
-    assert "?net" in (tmp_path / "page.html").read_text(encoding="utf-8")
