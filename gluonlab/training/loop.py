@@ -247,6 +247,7 @@ class _Run:
             for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
                 known = self.log.append(self.step(xs, ys), images)
+                self.statistics.saw(xs)
                 losses += self._note(epoch, known)
                 self.reporter.step_done(images, known)
                 if self.log.step == 1:
