@@ -7,7 +7,7 @@ parameter's own array becomes a view into the buffer, with which Gluon goes on w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
@@ -15,11 +15,21 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import sgd
+from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
-from gluonlab.training.bucket import Bucket, group
+from gluonlab.training.bucket import Bucket, group, together
 from gluonlab.training.clip import GlobalNormClipping
 
 BUCKET_BYTES = 4 * 2**20
+
+
+class _Call(NamedTuple):
+    """What the store is asked to move at once: a bucket's key and its arrays on all devices, or lists of several buckets'."""
+
+    key: Any
+    grads: Any
+    weights: Any
+    priority: int
 
 
 class BucketedTrainer(gluon.Trainer):
@@ -59,6 +69,7 @@ class BucketedTrainer(gluon.Trainer):
         self._clip: Optional[GlobalNormClipping] = None
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
+        self._calls: List[_Call] = []
         self._sgd: "List[sgd.DevicesSGD] | None" = None
         self._frozen: List[Parameter] = []
         self._looks_left = 0
@@ -85,6 +96,7 @@ class BucketedTrainer(gluon.Trainer):
         trainable = [param for param in self._params if param.grad_req != "null"]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
+        self._calls = self._make_calls()
         self._looks_left = 2
         if self.clip_norm is not None and not self._update_on_kvstore:
             self._clip = GlobalNormClipping(
@@ -92,6 +104,15 @@ class BucketedTrainer(gluon.Trainer):
             )
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
+
+    def _make_calls(self) -> "List[_Call]":
+        """Schedules take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time."""
+        if not isinstance(self._kvstore, ScheduleKVStore):
+            return [_Call(key, bucket.grads, bucket.weights, -key) for key, bucket in enumerate(self.buckets)]
+        return [
+            _Call(keys, [self.buckets[key].grads for key in keys], [self.buckets[key].weights for key in keys], -keys[0])
+            for keys in together(self.buckets, self.bucket_bytes)
+        ]
 
     @property
     def _sums(self) -> bool:
@@ -121,24 +142,19 @@ class BucketedTrainer(gluon.Trainer):
         if self._sums and self._update_on_kvstore and self.clip_norm is not None:
             self._update_clipped()
         elif self._sums:
-            for key, bucket in enumerate(self.buckets):
-                if self._update_on_kvstore:
-                    self._kvstore.pushpull(key, bucket.grads, out=bucket.weights, priority=-key)
-                else:
-                    self._kvstore.pushpull(key, bucket.grads, priority=-key)
+            for call in self._calls:
+                out = call.weights if self._update_on_kvstore else None
+                self._kvstore.pushpull(call.key, call.grads, out=out, priority=call.priority)
 
     def _update_clipped(self) -> None:
         """The store's work in halves: the norm is known only when the last bucket is summed, and before the first is updated."""
-        shards = [
-            self._kvstore.reduce_scatter(key, bucket.grads, bucket.weights, priority=-key)
-            for key, bucket in enumerate(self.buckets)
-        ]
+        shards = [self._kvstore.reduce_scatter(call.key, call.grads, call.weights, priority=call.priority) for call in self._calls]
         if self._clip is None:
             owned = [[part for parts in shards for part in parts if part.context == ctx] for ctx in self._contexts]
             self._clip = GlobalNormClipping(owned, self._contexts, parts=True)
         self._clip(self._largest_norm)
-        for key in range(len(self.buckets)):
-            self._kvstore.update(key, priority=-key)
+        for call in self._calls:
+            self._kvstore.update(call.key, priority=call.priority)
 
     @property
     def _largest_norm(self) -> float:
