@@ -21,6 +21,7 @@ from gluonlab.data.dataset import ArraySplit, Split
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.plan import Plan
+from gluonlab.training.precision import conversion
 from gluonlab.training.replica import IMAGES, LABELS, loss_graph
 from gluonlab.training.sync_bn import group_of, joint_graph, name_on
 
@@ -56,7 +57,8 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
-        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours))
+        convert = conversion(plan.config, len(plan.ctxs))
+        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
         self._towers = len(plan.ctxs) if plan.config.sync_bn else 1
         self._activations: Dict[int, int] = {}

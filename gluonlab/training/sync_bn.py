@@ -66,7 +66,7 @@ def joint_graph(graph: mx.sym.Symbol, shares: Sequence[float], inputs: Dict[str,
     after the other, and then for each of `batch_norms`, on every device, mean and variance of the whole batch, (1, C, 1, 1),
     without gradients. Every node belongs to its device's `group_of`.
     """
-    old, shapes = json.loads(graph.tojson()), _shapes(graph, inputs)
+    old, shapes = json.loads(graph.tojson(remove_amp_cast=False)), _shapes(graph, inputs)  # see `gluonlab.training.precision`
     joint = _Joint(len(shares))
     places: List[List[Entry]] = []  # node of the old graph -> its node on each device
     statistics: List[List[Entry]] = []
