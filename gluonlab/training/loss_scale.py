@@ -1,6 +1,6 @@
 """Dynamic loss scaling: the loss is multiplied by a number, so that float16 gradients neither vanish nor overflow.
 
-float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a scale, and what comes out is divided.
+float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a scale, its gradients are divided.
 Where gradients overflow, the step is left out on all devices and the scale is halved; after many good steps it is doubled
 (Micikevicius et al., "Mixed precision training", 2018, section 3.2). Powers of two change no digit of a float32.
 

@@ -3,6 +3,7 @@
 Activations are taken from MXNet's own plan: a graph is bound to arrays that have shapes but no memory, and tells how much it would
 allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
 figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then rearranges them there.
+The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
 """
 
 from __future__ import annotations
