@@ -66,6 +66,6 @@ def check_devices(config: TrainConfig, ctxs: Sequence[mx.Context]) -> None:
     if config.dtype == "float16" and any(ctx.device_type != "gpu" for ctx in ctxs):
         shown = " ".join(map(str, ctxs))
         raise ConfigError(
-            f"--dtype float16 is for GPUs, and this run is on {shown}: MXNet has no float16 matrix products on CPU devices: "
+            f"--dtype float16 is for GPUs, and MXNet has no float16 matrix products on {shown}: "
             "leave --dtype out, or name GPUs with --devices"
         )
