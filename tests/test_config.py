@@ -50,6 +50,7 @@ VALID = {
     "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True),
     "label_smoothing": st.floats(min_value=0, max_value=1, exclude_max=True),
     "sync_bn": st.booleans(),
+    "dtype": WORDS,
     "memory": st.booleans(),
     "kvstore": WORDS,
     "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map("2bit:{!r}".format),

@@ -8,13 +8,12 @@ weights are exactly zero in both.
 
 from __future__ import annotations
 
-import json
 from ast import literal_eval
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
-from gluonlab.models.graphs import Entry, Node, new_node, shapes_in, to_symbol
+from gluonlab.models.graphs import Entry, Node, new_node, parsed, shapes_in, to_symbol
 
 Shape = Tuple[int, ...]
 
@@ -35,7 +34,7 @@ def dense_where_one_pixel(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.
 
     ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what they are.
     """
-    old, shapes = json.loads(graph.tojson()), shapes_in(graph, inputs)
+    old, shapes = parsed(graph), shapes_in(graph, inputs)
     nodes: List[Node] = []
     places: List[int] = []  # node of the old graph -> its node in the new one
     for node in old["nodes"]:

@@ -32,6 +32,7 @@ from gluonlab.training.memory import Needs
 from gluonlab.training.objective import make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.precision import conversion
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.statistics import RunningStatistics
@@ -61,9 +62,12 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     if config.no_bias_decay:
         spare_biases(net)  # before the trainer puts parameters of equal multipliers side by side
     settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
-    trainer = BucketedTrainer(net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm)
-    sync_bn = config.sync_bn and len(plan.ctxs) > 1
-    return DataParallelStep(net, loss, trainer, plan.ctxs, make_input(plan.dataset.colours), Microbatches.of(config), sync_bn)
+    trainer = BucketedTrainer(
+        net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm, plan.loss_scale
+    )
+    sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
+    preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
+    return DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,7 @@ class _Run:
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
         self.statistics.average()
+        self._note_loss_scale(epoch)
         score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion)
         if not math.isfinite(score.loss):  # the last update, after which no training loss is computed
             raise DivergedError(
@@ -270,6 +275,14 @@ class _Run:
         """Record finished steps; the sum of their images' losses."""
         self.run.steps(epoch, self.plan.rates, time.perf_counter() - self.began, known)
         return sum(step.loss * step.images for step in known)
+
+    def _note_loss_scale(self, epoch: int) -> None:
+        """Record how often gradients overflowed."""
+        scale = self.plan.loss_scale
+        if scale is not None:
+            noted = {"epoch": epoch, "step": self.log.step, "loss_scale": scale.value, "skipped": scale.skipped}
+            self.run.line("event", event="loss_scale", **noted)
+            self.reporter.say(f"{'loss scale':<11}{scale.in_words()}")
 
     def _first_step(self) -> None:
         """Wait for the very first step, once: initialising takes the longer the more devices there are."""

@@ -3,6 +3,7 @@
 Activations are taken from MXNet's own plan: a graph is bound to arrays that have shapes but no memory, and tells how much it would
 allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
 figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then rearranges them there.
+The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gluonlab.data.dataset import ArraySplit, Split
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.plan import Plan
+from gluonlab.training.precision import conversion
 from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
 from gluonlab.training.sync_bn import group_of, joint_graph, name_on
 
@@ -56,7 +58,8 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
-        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours))
+        convert = conversion(plan.config, len(plan.ctxs))
+        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
         self._towers = len(plan.ctxs) if plan.config.sync_bn else 1
         self._activations: Dict[int, int] = {}

@@ -21,7 +21,9 @@ from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.models import check_model
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
+from gluonlab.training.loss_scale import LossScale, make_loss_scale
 from gluonlab.training.optimize import check_effect, check_optimization, compressing, make_rates
+from gluonlab.training.precision import check_devices, check_dtype
 from gluonlab.training.rates import Rates
 
 # Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
@@ -45,6 +47,7 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: Rates
+    loss_scale: Optional[LossScale] = None
 
     @property
     def lr(self) -> float:
@@ -69,6 +72,7 @@ class Plan:
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **self.rates.settings(),
+            "dtype": self.config.dtype,
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
         }
@@ -79,11 +83,13 @@ def make_plan(config: TrainConfig) -> Plan:
     check_kvstore(config.kvstore)
     check_dataset(config.dataset)
     check_optimization(config)
+    check_dtype(config)
     if config.model is not None:
         check_model(config.model)
     if config.optimizer is not None:
         check_optimizer(config.optimizer, config, device_count=1)
     ctxs = find_devices(config)
+    check_devices(config, ctxs)
     dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
     defaults = dataset.defaults
     batch_size = config.batch_size or defaults.batch_size
@@ -108,6 +114,7 @@ def make_plan(config: TrainConfig) -> Plan:
         optimizer_params=optimizer_params,
         kvstore=compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs)),
         rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale),
+        loss_scale=make_loss_scale(config, min(global_batch_size, len(dataset.train)) // len(ctxs)),
     )
 
 

@@ -17,17 +17,21 @@ from mxnet.base import _LIB, check_call
 from gluonlab.invoke import CopyInto
 from gluonlab.models.one_pixel import dense_where_one_pixel
 from gluonlab.training.objective import SmoothedCrossEntropy
+from gluonlab.training.precision import Conversion, as_it_is
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
-def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any]) -> mx.sym.Symbol:
+def loss_graph(
+    net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any], convert: Conversion = as_it_is
+) -> mx.sym.Symbol:
     """Images and labels -> the sum of their losses (1,), and the network's scores (n, classes).
 
-    If ``loss`` is another one without its smoothing, then the sum of those (1,), too.
+    If ``loss`` is another one without its smoothing, then the sum of those (1,), too. ``convert`` may change how the network
+    computes; its scores are float32, and so is all that is made of them.
     """
     images, labels = mx.sym.var(IMAGES), mx.sym.var(LABELS)
-    scores = net(preprocess(mx.sym, images))  # (n, classes)
+    scores = convert(net(preprocess(mx.sym, images)))  # (n, classes)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
         outputs.append(mx.sym.BlockGrad(loss.unsmoothed(scores, labels).sum()))
@@ -42,17 +46,24 @@ def fitted(graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], label
 
 
 class Heads:
-    """d(loss) / d(outputs): what backward begins with, made once instead of in every step.
+    """d(loss) / d(outputs): what backward begins with, made once instead of in every step; 1, or the scale of the loss.
 
     ``losses``: the places of the losses among the ``outputs``; nothing else that leaves the graph has gradients.
     """
 
     def __init__(self, outputs: Sequence[nd.NDArray], losses: Sequence[int]) -> None:
         self.arrays = [nd.zeros(output.shape, output.context, output.dtype) for output in outputs]  # keeps the handles alive
-        for loss in losses:
-            self.arrays[loss][:] = 1
+        self._losses, self._scale = [self.arrays[loss] for loss in losses], 0.0
+        self.fill(1.0)
         self.count = len(self.arrays)
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
+
+    def fill(self, scale: float) -> None:
+        """Let backward begin with this number from now on; what is queued already goes on with the former one."""
+        if scale != self._scale:
+            for array in self._losses:
+                array[:] = scale
+            self._scale = scale
 
 
 class _Bound(NamedTuple):
@@ -108,10 +119,11 @@ class Replica:
             for array in (*self._grads.values(), self._last.loss, self._last.scores):
                 array.wait_to_read()
 
-    def backward(self) -> None:
-        """The gradients of the last forward's loss, into the parameters' gradient arrays."""
+    def backward(self, scale: float = 1.0) -> None:
+        """The gradients of the last forward's loss, times ``scale``, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
         heads = self._last.heads
+        heads.fill(scale)
         check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1))
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
@@ -141,9 +153,13 @@ class Replica:
 
 
 def replicas(
-    net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any], ctxs: List[mx.Context]
+    net: gluon.HybridBlock,
+    loss: gluon.HybridBlock,
+    preprocess: Callable[[Any, Any], Any],
+    ctxs: List[mx.Context],
+    convert: Conversion = as_it_is,
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
-    graph = loss_graph(net, loss, preprocess)
+    graph = loss_graph(net, loss, preprocess, convert)
     params = dict(net.collect_params().items())
     return [Replica(graph, params, ctx) for ctx in ctxs]
