@@ -31,6 +31,7 @@ VALID = {
     "skip_bad": st.booleans(),
     "crop_padding": st.integers(0, 1024),
     "flip": st.booleans(),
+    "mixup": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
     "microbatches": COUNTS,

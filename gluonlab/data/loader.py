@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -21,7 +21,8 @@ from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:
     from gluonlab.data.augment import Augment
-    from gluonlab.data.dataset import Indices
+    from gluonlab.data.dataset import Images, Indices, Labels
+    from gluonlab.data.mixup import Mixup
 
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
@@ -49,6 +50,19 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
     return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]
 
 
+class Selection(NamedTuple):
+    """Images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split."""
+
+    step: int
+    size: int
+    places: "Indices"
+    indices: "Indices"
+
+
+# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner of each.
+Wanted = Tuple[Selection, ...]
+
+
 class Loader:
     """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device that has one.
 
@@ -58,6 +72,7 @@ class Loader:
 
     ``prefetch`` batches are made ahead when streaming; a split of at most ``resident_bytes`` lies on every device.
     ``augment`` changes the images at random; how depends on seed, epoch and place in the batch only.
+    ``mixup`` then mixes each with another of the batch, and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
     """
 
     def __init__(
@@ -74,8 +89,9 @@ class Loader:
         prefetch: int = 2,
         resident_bytes: int = 0,
         augment: "Optional[Augment]" = None,
+        mixup: "Optional[Mixup]" = None,
     ) -> None:
-        self.augment = augment
+        self.augment, self.mixup = augment, mixup
         self.split, self.ctxs, self.global_batch_size, self.seed = split, list(ctxs), global_batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
@@ -99,10 +115,10 @@ class Loader:
     def __iter__(self) -> "Generator[Shards, None, None]":
         batches = self._batches()[self.step :]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
-        for xs, ys in self._source.load(batches):
-            changed = self._augmented(xs)
+        for loaded, wanted in zip(self._source.load(batches), batches):
+            xs, ys = self._changed(loaded, wanted)
             self.step += 1
-            yield [finish(x) for x in changed], ys
+            yield [finish(x) for x in xs], ys
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
@@ -113,23 +129,32 @@ class Loader:
         """Go on from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
-    def _augmented(self, xs: List[nd.NDArray]) -> List[nd.NDArray]:
-        """The shards of this worker's part of the current batch as ``augment`` changes them."""
+    def _changed(self, loaded: "Tuple[Shards, ...]", wanted: Wanted) -> "Shards":
+        """A loaded batch as ``augment`` and ``mixup`` change it."""
+        own, *partners = [(self._augmented(xs, selection), ys) for (xs, ys), selection in zip(loaded, wanted)]
+        if self.mixup is None:
+            return own
+        return self.mixup(own, partners[0], self.mixup.draw(self.seed, self.epoch, self.step))
+
+    def _augmented(self, xs: List[nd.NDArray], selection: Selection) -> List[nd.NDArray]:
         if self.augment is None or not xs:
             return xs
-        size = min(self.global_batch_size, len(self.split) - self.step * self.global_batch_size)
-        draw = self.augment.draw(self.seed, self.epoch, self.step, size)
-        return self.augment(xs, draw.part(*shard_bounds(size, self.world_size)[self.rank]))
+        draw = self.augment.draw(self.seed, self.epoch, self.step, selection.size)
+        return self.augment(xs, draw.at(selection.places))
 
-    def _batches(self) -> "List[Indices]":
-        """This worker's indices of every batch of this epoch."""
+    def _batches(self) -> List[Wanted]:
+        """This worker's part of every batch of this epoch."""
         order = np.arange(len(self.split))
         if self.shuffle:  # RandomState's stream is frozen by numpy: the same order on every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
-        whole = [order[i : i + self.global_batch_size] for i in range(0, len(order), self.global_batch_size)]
-        if self.world_size == 1:
-            return whole
-        return [np.array_split(batch, self.world_size)[self.rank] for batch in whole]
+        return [self._part(step, order[step * self.global_batch_size :][: self.global_batch_size]) for step in range(len(self))]
+
+    def _part(self, step: int, batch: "Indices") -> Wanted:
+        """This worker's part of the whole ``batch``."""
+        size = len(batch)
+        places = np.array_split(np.arange(size), self.world_size)[self.rank]
+        partners = [size - 1 - places] if self.mixup is not None else []
+        return tuple(Selection(step, size, each, batch[each]) for each in (places, *partners))
 
 
 class _Streaming:
@@ -138,13 +163,23 @@ class _Streaming:
     def __init__(self, split: Split, ctxs: List[mx.Context], prefetch: int) -> None:
         self.split, self.ctxs, self.prefetch = split, ctxs, prefetch
 
-    def load(self, batches: "List[Indices]") -> "Iterator[Shards]":
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
         if not self.prefetch:
             return map(self._make, batches)
         return _ahead(self._make, batches, self.prefetch)
 
-    def _make(self, indices: "Indices") -> "Shards":
-        images, labels = self.split.batch(indices)
+    def _make(self, wanted: Wanted) -> "Tuple[Shards, ...]":
+        own, *partners = wanted
+        images, labels = self.split.batch(own.indices)
+        made = [self._shards(images, labels)]
+        for other in partners:
+            if np.array_equal(other.places, own.places[::-1]):  # of a single worker: nothing is read twice
+                made.append(self._shards(images[::-1], labels[::-1]))
+            else:
+                made.append(self._shards(*self.split.batch(other.indices)))
+        return tuple(made)
+
+    def _shards(self, images: "Images", labels: "Labels") -> "Shards":
         return shard(from_host(images), self.ctxs), shard(from_host(labels), self.ctxs)
 
 
@@ -156,7 +191,11 @@ class _Resident:
         self.images = [nd.array(split.images, dtype=np.uint8, ctx=ctx) for ctx in ctxs]
         self.labels = [nd.array(split.labels, dtype=np.int32, ctx=ctx) for ctx in ctxs]
 
-    def load(self, batches: "List[Indices]") -> "Iterator[Shards]":
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        columns = zip(*batches)  # all batches of the images themselves, then all of their partners
+        return zip(*(self._load([selection.indices for selection in column]) for column in columns))
+
+    def _load(self, batches: "List[Indices]") -> "Iterator[Shards]":
         bounds = [shard_bounds(len(batch), len(self.ctxs)) for batch in batches]
         epoch = [self._gather(device, batches, bounds) for device in range(len(self.ctxs))]
         begins = [0] * len(self.ctxs)
@@ -177,7 +216,7 @@ class _Resident:
         return nd.take(self.images[device], order), nd.take(self.labels[device], order)
 
 
-def _ahead(make: "Callable[[Indices], Shards]", batches: "List[Indices]", depth: int) -> "Iterator[Shards]":
+def _ahead(make: Callable[[Wanted], Any], batches: List[Wanted], depth: int) -> Iterator[Any]:
     """``map(make, batches)``, computed by a thread up to ``depth`` items ahead."""
     ready: "queue.Queue[Any]" = queue.Queue(depth)
     stop = threading.Event()
@@ -204,12 +243,12 @@ def _ahead(make: "Callable[[Indices], Shards]", batches: "List[Indices]", depth:
     thread.start()
     try:
         while True:
-            shards, error = ready.get()
+            made, error = ready.get()
             if error is not None:
                 raise error
-            if shards is None:
+            if made is None:
                 return
-            yield shards
+            yield made
     finally:
         stop.set()
         thread.join()

@@ -18,6 +18,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.augment import Augment, make_input
 from gluonlab.data.folder import FileSplit
 from gluonlab.data.loader import Loader
+from gluonlab.data.mixup import Mixup
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
@@ -189,14 +190,15 @@ class _Run:
         began: float,
     ) -> None:
         self.plan, self.net, self.reporter, self.run, self.result, self.began = plan, net, reporter, run, result, began
-        loss = make_loss(plan.config.label_smoothing)
+        loss = make_loss(plan.config.label_smoothing, mixed=plan.config.mixup > 0)
         self.step = strategy(net, loss, plan)
         self.statistics = RunningStatistics(net)
         self.log = LossLog(plan.ctxs)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
-        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, augment=augment, **common)
+        changes: Dict[str, Any] = dict(augment=augment, mixup=Mixup(config.mixup) if config.mixup else None)
+        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
         self.test_loader = test_loader(plan)
 
     def all_epochs(self) -> None:

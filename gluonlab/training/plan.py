@@ -69,6 +69,7 @@ class Plan:
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **self.rates.settings(),
+            **({"mixup": self.config.mixup} if self.config.mixup else {}),
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
         }
