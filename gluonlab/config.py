@@ -147,6 +147,9 @@ class TrainConfig:
     )
     decoders: Optional[int] = setting(None, whole(1, 256), "processes that decode image files (default: one for each core)")
     skip_bad: bool = setting(False, flag, "try all image files first, and leave out those that cannot be decoded")
+    random_resized_crop: bool = setting(
+        False, flag, "train on random parts of image files, resized; they are decoded in every epoch, as --decoders can"
+    )
     crop_padding: int = setting(0, whole(0, 1024), "shift training images at random by up to N pixels, black beside them")
     flip: bool = setting(False, flag, "mirror every other training image, at random")
     mixup: float = setting(

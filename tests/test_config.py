@@ -29,6 +29,7 @@ VALID = {
     "image_size": st.integers(8, 2048),
     "decoders": st.integers(1, 256),
     "skip_bad": st.booleans(),
+    "random_resized_crop": st.booleans(),
     "crop_padding": st.integers(0, 1024),
     "flip": st.booleans(),
     "mixup": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),

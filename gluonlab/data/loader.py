@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import queue
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.data.dataset import ArraySplit, Split
+from gluonlab.data.dataset import ArraySplit, CroppedSplit, Split
+from gluonlab.errors import DataError
 from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from gluonlab.data.mixup import Mixup
 
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
+
+
+STREAM = 3  # beside seed, epoch and step; `gluonlab.data.augment` and `gluonlab.data.mixup` have others
 
 
 def to_float(F: Any, images: Any) -> Any:
@@ -51,12 +56,20 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
 
 
 class Selection(NamedTuple):
-    """Images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split."""
+    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split.
 
-    step: int
+    ``key``: the seed, the epoch and the step, from which what is random is drawn.
+    """
+
+    key: Tuple[int, int, int]
     size: int
     places: "Indices"
     indices: "Indices"
+
+    def seeds(self) -> List[int]:
+        """A number below 2**32 for each image, which depends on the step and its place alone."""
+        of_all = np.random.RandomState([*self.key, STREAM]).randint(0, 2**32, self.size, dtype=np.uint32)
+        return [int(seed) for seed in of_all[self.places]]
 
 
 # What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner of each.
@@ -71,7 +84,8 @@ class Loader:
     The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of each batch.
 
     ``prefetch`` batches are made ahead when streaming; a split of at most ``resident_bytes`` lies on every device.
-    ``augment`` changes the images at random; how depends on seed, epoch and place in the batch only.
+    ``random_crops`` are cut out of image files when they are decoded, and so are always streamed; ``augment`` changes images on the
+    devices. How depends on seed, epoch and place in the batch only.
     ``mixup`` then mixes each with another of the batch, and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
     """
 
@@ -88,6 +102,7 @@ class Loader:
         raw: bool = False,
         prefetch: int = 2,
         resident_bytes: int = 0,
+        random_crops: bool = False,
         augment: "Optional[Augment]" = None,
         mixup: "Optional[Mixup]" = None,
     ) -> None:
@@ -98,10 +113,13 @@ class Loader:
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
         self._source: "_Streaming | _Resident"
+        if random_crops and not isinstance(split, CroppedSplit):
+            raise DataError("random crops are cut out of image files, and this split has none: leave random_crops out")
         if isinstance(split, ArraySplit) and split.images.nbytes + split.labels.nbytes <= resident_bytes:
             self._source = _Resident(split, self.ctxs)
         else:
-            self._source = _Streaming(split, self.ctxs, prefetch)
+            read = partial(_read_cropped, split) if isinstance(split, CroppedSplit) and random_crops else partial(_read, split)
+            self._source = _Streaming(read, self.ctxs, prefetch)
 
     @property
     def resident(self) -> bool:
@@ -134,12 +152,12 @@ class Loader:
         own, *partners = [(self._augmented(xs, selection), ys) for (xs, ys), selection in zip(loaded, wanted)]
         if self.mixup is None:
             return own
-        return self.mixup(own, partners[0], self.mixup.draw(self.seed, self.epoch, self.step))
+        return self.mixup(own, partners[0], self.mixup.draw(*wanted[0].key))
 
     def _augmented(self, xs: List[nd.NDArray], selection: Selection) -> List[nd.NDArray]:
         if self.augment is None or not xs:
             return xs
-        draw = self.augment.draw(self.seed, self.epoch, self.step, selection.size)
+        draw = self.augment.draw(*selection.key, selection.size)
         return self.augment(xs, draw.at(selection.places))
 
     def _batches(self) -> List[Wanted]:
@@ -154,14 +172,22 @@ class Loader:
         size = len(batch)
         places = np.array_split(np.arange(size), self.world_size)[self.rank]
         partners = [size - 1 - places] if self.mixup is not None else []
-        return tuple(Selection(step, size, each, batch[each]) for each in (places, *partners))
+        return tuple(Selection((self.seed, self.epoch, step), size, each, batch[each]) for each in (places, *partners))
+
+
+def _read(split: Split, selection: Selection) -> "Tuple[Images, Labels]":
+    return split.batch(selection.indices)
+
+
+def _read_cropped(split: CroppedSplit, selection: Selection) -> "Tuple[Images, Labels]":
+    return split.cropped(selection.indices, selection.seeds())
 
 
 class _Streaming:
     """Makes batches on the host in a thread, ``prefetch`` ahead of the consumer."""
 
-    def __init__(self, split: Split, ctxs: List[mx.Context], prefetch: int) -> None:
-        self.split, self.ctxs, self.prefetch = split, ctxs, prefetch
+    def __init__(self, read: "Callable[[Selection], Tuple[Images, Labels]]", ctxs: List[mx.Context], prefetch: int) -> None:
+        self.read, self.ctxs, self.prefetch = read, ctxs, prefetch
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
         if not self.prefetch:
@@ -170,13 +196,13 @@ class _Streaming:
 
     def _make(self, wanted: Wanted) -> "Tuple[Shards, ...]":
         own, *partners = wanted
-        images, labels = self.split.batch(own.indices)
+        images, labels = self.read(own)
         made = [self._shards(images, labels)]
         for other in partners:
             if np.array_equal(other.places, own.places[::-1]):  # of a single worker: nothing is read twice
                 made.append(self._shards(images[::-1], labels[::-1]))
             else:
-                made.append(self._shards(*self.split.batch(other.indices)))
+                made.append(self._shards(*self.read(other)))
         return tuple(made)
 
     def _shards(self, images: "Images", labels: "Labels") -> "Shards":

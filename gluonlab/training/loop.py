@@ -197,7 +197,8 @@ class _Run:
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
-        changes: Dict[str, Any] = dict(augment=augment, mixup=Mixup(config.mixup) if config.mixup else None)
+        mixup = Mixup(config.mixup) if config.mixup else None
+        changes: Dict[str, Any] = dict(random_crops=config.random_resized_crop, augment=augment, mixup=mixup)
         self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
         self.test_loader = test_loader(plan)
 
@@ -219,6 +220,8 @@ class _Run:
                 self.reporter.epoch_ends(line)
         if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
             cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
+            if self.plan.config.random_resized_crop:
+                cure = "decode them with more --decoders, or without --random-resized-crop once and for all"
             self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:
