@@ -149,16 +149,14 @@ class Loader:
 
     def _changed(self, loaded: "Tuple[Shards, ...]", wanted: Wanted) -> "Shards":
         """A loaded batch as ``augment`` and ``mixup`` change it."""
-        own, *partners = [(self._augmented(xs, selection), ys) for (xs, ys), selection in zip(loaded, wanted)]
+        key, size = wanted[0].key, wanted[0].size
+        if self.augment is not None and loaded[0][0]:  # it is empty for a worker without a part of a small batch
+            draw, change = self.augment.draw(*key, size), self.augment
+            loaded = tuple((change(xs, draw.at(selection.places)), ys) for (xs, ys), selection in zip(loaded, wanted))
         if self.mixup is None:
-            return own
-        return self.mixup(own, partners[0], self.mixup.draw(*wanted[0].key))
-
-    def _augmented(self, xs: List[nd.NDArray], selection: Selection) -> List[nd.NDArray]:
-        if self.augment is None or not xs:
-            return xs
-        draw = self.augment.draw(*selection.key, selection.size)
-        return self.augment(xs, draw.at(selection.places))
+            return loaded[0]
+        own, partners = loaded
+        return self.mixup(own, partners, self.mixup.draw(*key))
 
     def _batches(self) -> List[Wanted]:
         """This worker's part of every batch of this epoch."""
