@@ -147,8 +147,14 @@ class TrainConfig:
     )
     decoders: Optional[int] = setting(None, whole(1, 256), "processes that decode image files (default: one for each core)")
     skip_bad: bool = setting(False, flag, "try all image files first, and leave out those that cannot be decoded")
+    random_resized_crop: bool = setting(
+        False, flag, "train on random parts of image files, resized; they are decoded in every epoch, as --decoders can"
+    )
     crop_padding: int = setting(0, whole(0, 1024), "shift training images at random by up to N pixels, black beside them")
     flip: bool = setting(False, flag, "mirror every other training image, at random")
+    mixup: float = setting(
+        0.0, real(0, LARGEST_RATE), "mix training images in pairs, in shares drawn from Beta(ALPHA, ALPHA); 0: none", "ALPHA"
+    )
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
     microbatches: Optional[int] = setting(

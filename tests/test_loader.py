@@ -103,7 +103,7 @@ def test_workers_share_each_batch_without_overlap(n, batch, world_size):
     parts = [Loader(split_of(n), cpus(1), batch, 3, rank, world_size)._batches() for rank in range(world_size)]
     whole = Loader(split_of(n), cpus(1), batch, 3)._batches()
     for index, expected in enumerate(whole):
-        assert np.concatenate([part[index] for part in parts]).tolist() == expected.tolist()
+        assert np.concatenate([part[index][0].indices for part in parts]).tolist() == expected[0].indices.tolist()
 
 
 def test_floats_are_the_bytes_divided_by_255():

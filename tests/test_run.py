@@ -126,6 +126,8 @@ MISTAKES = {
     ("--warmup-epochs", "-1"): ["--warmup-epochs -1", "from 0 up"],
     ("--no-bias-decay",): ["--no-bias-decay", "weight decay is 0", "--wd"],
     ("--clip-norm", "0"): ["--clip-norm 0", "a number from 1e-30"],
+    ("--mixup", "-0.1"): ["--mixup -0.1", "a number from 0 up"],
+    ("--mixup", "inf"): ["--mixup inf", "a number from 0 up"],
     ("--label-smoothing", "1"): ["--label-smoothing 1", "from 0 and below 1"],
     ("--compress", "1bit"): ["--compress 1bit", "2bit:0.5"],
     ("--compress", "2bit:none"): ["--compress 2bit:none", "the threshold none"],

@@ -41,12 +41,32 @@ def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, m
     assert result["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("more", [[], ["--crop-padding", "3", "--flip"]], ids=["plain", "augmented"])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--crop-padding", "3", "--flip"], ["--random-resized-crop", "--mixup", "0.2"]],
+    ids=["plain", "augmented", "cut and mixed"],
+)
 def test_one_and_three_devices_see_the_same_images(run, small, more):
     """In one step per epoch, the losses of the first two differ by the order of sums alone."""
     common = ["--dataset", f"folder:{small}", "--epochs", "2", "--global-batch-size", "42", "--optimizer", "sgd", "--lr", "0.01"]
     found = [losses(result_of(run, *common, *more, "--gpus", k, "--out", k)) for k in "13"]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd):
+    """With a rate of nearly nothing the network stays what it was: another loss in each epoch, but not in validation."""
+    common = ["--dataset", f"folder:{small}", "--model", "mlp", "--epochs", "2", "--optimizer", "sgd", "--lr", "1e-30"]
+    lines = {}
+    for out, more in (("whole", []), ("cut", ["--random-resized-crop"]), ("cut3", ["--random-resized-crop", "--decoders", "3"])):
+        status, said, _ = run(*common, *more, "--out", out)
+        assert status == 0
+        assert ("42 training, 15 test images, streamed" in said) == ("options    random resized crop" in said) == bool(more)
+        lines[out] = [line for line in read_metrics(empty_cwd / out) if line["kind"] == "epoch"]
+    whole, cut, cut3 = ([line["loss"] for line in lines[out]] for out in ("whole", "cut", "cut3"))
+    assert whole[0] == pytest.approx(whole[1], rel=1e-6)
+    assert abs(cut[0] - cut[1]) > 1e-4 < abs(cut[0] - whole[0])
+    assert cut3 == cut
+    assert len({line["validation_loss"] for epochs in lines.values() for line in epochs}) == 1
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
@@ -101,6 +121,10 @@ MISTAKES = {
     "decoders": (lambda root: ["--decoders", "0"], ["--decoders 0", "from 1 to 256"]),
     "not for digits": (lambda root: ["--dataset", "digits", "--image-size", "32"], ["--image-size", "digits", "folder:PATH"]),
     "skip-bad": (lambda root: ["--dataset", "digits", "--skip-bad"], ["--skip-bad", "digits", "folder:PATH"]),
+    "random crop": (
+        lambda root: ["--dataset", "digits", "--random-resized-crop"],
+        ["--random-resized-crop", "digits", "leave it out", "folder:PATH"],
+    ),
     "padding": (lambda root: ["--crop-padding", "-1"], ["--crop-padding -1", "from 0 to 1024"]),
     "imagenette": (
         lambda root: ["--dataset", "imagenette2-160"],

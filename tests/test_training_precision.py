@@ -242,7 +242,7 @@ def whole_run(out, monkeypatch, loss_scale):
     monkeypatch.setattr(plan, "make_loss_scale", lambda config, images: loss_scale)
     monkeypatch.setattr(loop, "conversion", lambda config, devices: HALVES)
     reporter = Lines()
-    config = TrainConfig(gpus=2, epochs=1, batch_size=128, out=str(out))
+    config = TrainConfig(devices="cpu*2", epochs=1, batch_size=128, out=str(out))
     return loop.train(config, reporter=reporter), reporter.lines
 
 

@@ -18,7 +18,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -44,18 +44,22 @@ class Decoders:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="gluonlab-decode")
         self.close = weakref.finalize(self, _end, self._children, self._threads)  # call it to end them earlier
 
-    def decode(self, paths: Sequence[str]) -> "Pixels":
-        """The images (n, 3, size, size) in these n files. Raises DataError for the first that is wrong."""
-        images, wrong = self.decode_good(paths)
+    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
+        """The images (n, 3, size, size) in these n files, cut at random where there are n ``seeds``.
+
+        Raises DataError for the first that is wrong.
+        """
+        images, wrong = self.decode_good(paths, seeds)
         if wrong:
             raise DataError(wrong[min(wrong)])
         return images
 
-    def decode_good(self, paths: Sequence[str]) -> "Tuple[Pixels, Dict[int, str]]":
+    def decode_good(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Tuple[Pixels, Dict[int, str]]":
         """The images (n, 3, size, size), and for the positions of those that are wrong, which are left as they come, the reason."""
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
-        parts = [self._threads.submit(self._part, paths[begin : begin + SLOTS], images[begin : begin + SLOTS]) for begin in begins]
+        slots = [slice(begin, begin + SLOTS) for begin in begins]
+        parts = [self._threads.submit(self._part, paths[each], seeds and seeds[each], images[each]) for each in slots]
         try:
             found = [part.result() for part in parts]
         finally:
@@ -68,10 +72,10 @@ class Decoders:
         for begin in range(0, len(paths), images):
             yield self.decode_good(paths[begin : begin + images])
 
-    def _part(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
+    def _part(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> List[Tuple[int, str]]:
         child = self._free.get()
         try:
-            return child.decode(paths, images)
+            return child.decode(paths, seeds, images)
         finally:
             self._free.put(child)
 
@@ -98,11 +102,11 @@ class _Child:
         finally:
             os.close(fd)
 
-    def decode(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
+    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> List[Tuple[int, str]]:
         """Fill ``images`` from ``paths``; (position, reason) of those that are wrong."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps({"paths": list(paths)}) + "\n")
+            self.process.stdin.write(json.dumps({"paths": list(paths), "seeds": seeds and list(seeds)}) + "\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
         except OSError:

@@ -18,6 +18,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.augment import Augment, make_input
 from gluonlab.data.folder import FileSplit
 from gluonlab.data.loader import Loader
+from gluonlab.data.mixup import Mixup
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
@@ -193,14 +194,16 @@ class _Run:
         began: float,
     ) -> None:
         self.plan, self.net, self.reporter, self.run, self.result, self.began = plan, net, reporter, run, result, began
-        loss = make_loss(plan.config.label_smoothing)
+        loss = make_loss(plan.config.label_smoothing, mixed=plan.config.mixup > 0)
         self.step = strategy(net, loss, plan)
         self.statistics = RunningStatistics(net)
         self.log = LossLog(plan.ctxs)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
-        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, augment=augment, **common)
+        mixup = Mixup(config.mixup) if config.mixup else None
+        changes: Dict[str, Any] = dict(random_crops=config.random_resized_crop, augment=augment, mixup=mixup)
+        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
         self.test_loader = test_loader(plan)
 
     def all_epochs(self) -> None:
@@ -221,6 +224,8 @@ class _Run:
                 self.reporter.epoch_ends(line)
         if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
             cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
+            if self.plan.config.random_resized_crop:
+                cure = "decode them with more --decoders, or without --random-resized-crop once and for all"
             self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:

@@ -21,6 +21,7 @@ from gluonlab.data.augment import make_input
 from gluonlab.data.dataset import ArraySplit, Split
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
+from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
 from gluonlab.training.precision import conversion
 from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
@@ -28,6 +29,7 @@ from gluonlab.training.sync_bn import group_of, joint_graph, name_on
 
 MIB = 2**20
 LABEL_BYTES = 4
+LABELS_MIXED = 3  # what `gluonlab.data.mixup` gives for an image
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
 
 
@@ -58,8 +60,9 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
+        self._mixed = plan.config.mixup > 0
         convert = conversion(plan.config, len(plan.ctxs))
-        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours), convert)
+        self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
         self._towers = len(plan.ctxs) if plan.config.sync_bn else 1
         self._activations: Dict[int, int] = {}
@@ -76,7 +79,7 @@ class Needs:
         if part not in self._activations:
             self._activations[part] = self._activation_bytes(part)
         copies = 2 if part < images else 1  # of two or more parts, the first and the others have graphs with inputs of their own
-        data = self._data_bytes(images) + copies * part * self._image_bytes
+        data = self._data_bytes(images) + copies * part * self._input_bytes
         return Memory(images, self._parameters, self._gradients, self._state, self._activations[part], data)
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
@@ -90,14 +93,21 @@ class Needs:
     def _image_bytes(self) -> int:
         return math.prod(self.plan.dataset.image_shape) + LABEL_BYTES
 
+    @property
+    def _input_bytes(self) -> int:
+        """Of an image and its labels when they go into the network: mixtures are floats."""
+        return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED) if self._mixed else self._image_bytes
+
     def _data_bytes(self, images: int) -> int:
-        """Resident splits and this epoch's share in its order; or the batches made ahead, one in use and one in the making."""
+        """Resident splits and this epoch's share in its order; or the batches made ahead, one in use and one in the making.
+
+        With mixup the share or batches of partners are as large, and the mixtures of a batch are made of both.
+        """
         config, dataset = self.plan.config, self.plan.dataset
         resident = [split for split in (dataset.train, dataset.test) if _stays(split, config.resident_bytes)]
-        total = sum(len(split) for split in resident) * self._image_bytes
-        if dataset.train in resident:
-            return total + math.ceil(len(dataset.train) / len(self.plan.ctxs)) * self._image_bytes
-        return total + (config.prefetch + 2) * images * self._image_bytes
+        total = sum(len(split) for split in resident) * self._image_bytes + self._mixed * images * self._input_bytes
+        ready = math.ceil(len(dataset.train) / len(self.plan.ctxs)) if dataset.train in resident else (config.prefetch + 2) * images
+        return total + (1 + self._mixed) * ready * self._image_bytes
 
     def _activation_bytes(self, images: int) -> int:
         """MXNet's plan for so many images; of many times as many, divided, where it would be too small to be told in MiB."""
@@ -108,9 +118,11 @@ class Needs:
 
     def _planned_mib(self, images: int) -> int:
         ctxs = [mx.cpu(i) for i in range(self._towers)]
+        image_shape, labels_shape = (images, *self.plan.dataset.image_shape), (images, *[LABELS_MIXED] * self._mixed)
+        pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
         shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
-        shapes.update({IMAGES: ((images, *self.plan.dataset.image_shape), np.uint8), LABELS: ((images,), np.int32)})
-        graph = fitted(self._graph, ctxs[0], shapes[IMAGES][0], shapes[LABELS][0])
+        shapes.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
+        graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
         if self._towers > 1:
             inputs = {name: shapes[name][0] for name in graph.list_arguments()}
             graph = joint_graph(graph, [1 / self._towers] * self._towers, inputs)

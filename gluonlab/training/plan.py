@@ -30,6 +30,8 @@ from gluonlab.training.rates import Rates
 DRIFTING = ("nadam", "sgld")
 # test is MXNet's own; groupadagrad takes the rows of embeddings only.
 NOT_OFFERED = ("test", "groupadagrad")
+# How training images are changed at random; told where it is asked for.
+CHANGES = ("random_resized_crop", "crop_padding", "flip", "mixup")
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Plan:
             **self.optimizer_params,
             **self.rates.settings(),
             "dtype": self.config.dtype,
+            **{name: getattr(self.config, name) for name in CHANGES if getattr(self.config, name)},
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
         }
@@ -121,6 +124,7 @@ def make_plan(config: TrainConfig) -> Plan:
 def file_options(config: TrainConfig) -> Dict[str, Any]:
     """What a data set of image files is told besides its place. Raises ConfigError for a setting that another one would ignore."""
     asked = {"image_size": config.image_size, "decoders": config.decoders, "skip_bad": config.skip_bad or None}
+    asked["random_resized_crop"] = config.random_resized_crop or None
     options = {name: value for name, value in asked.items() if value is not None}
     if takes(config.dataset, "image_size"):
         return {**options, "memory": config.resident_bytes}

@@ -8,7 +8,7 @@ is traced, checked or allocated again; on small batches that is the difference b
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -16,7 +16,7 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.invoke import CopyInto
 from gluonlab.models.one_pixel import dense_where_one_pixel
-from gluonlab.training.objective import SmoothedCrossEntropy
+from gluonlab.training.objective import MixedLoss, SmoothedCrossEntropy, make_loss
 from gluonlab.training.precision import Conversion, as_it_is
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
@@ -79,10 +79,15 @@ class _Bound(NamedTuple):
 
 
 class Replica:
-    """Runs a `loss_graph` on one device, where ``params`` are already initialised."""
+    """Runs a `loss_graph` on one device, where ``params`` are already initialised.
 
-    def __init__(self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctx: mx.Context) -> None:
-        self.graph, self.ctx = graph, ctx
+    ``scoring``: another one for labels (n,), where those of ``graph`` are of another kind.
+    """
+
+    def __init__(
+        self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctx: mx.Context, scoring: Optional[mx.sym.Symbol] = None
+    ) -> None:
+        self.graph, self.scoring, self.ctx = graph, graph if scoring is None else scoring, ctx
         names = [name for name in graph.list_arguments() if name not in (IMAGES, LABELS)]
         self._args = {name: params[name].data(ctx) for name in names}
         self._aux = {name: params[name].data(ctx) for name in graph.list_auxiliary_states()}
@@ -141,7 +146,7 @@ class Replica:
         # which keeps a copy of the weights and goes on computing with it after they have changed.
         requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
         requests.update({IMAGES: "null", LABELS: "null"})
-        graph = fitted(self.graph, self.ctx, images.shape, labels.shape)
+        graph = fitted(self.scoring if len(labels.shape) == 1 else self.graph, self.ctx, images.shape, labels.shape)
         executor = graph.bind(
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux),
             shared_exec=self._memory,
@@ -161,5 +166,6 @@ def replicas(
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
     graph = loss_graph(net, loss, preprocess, convert)
+    scoring = loss_graph(net, make_loss(), preprocess, convert) if isinstance(loss, MixedLoss) else graph
     params = dict(net.collect_params().items())
-    return [Replica(graph, params, ctx) for ctx in ctxs]
+    return [Replica(graph, params, ctx, scoring) for ctx in ctxs]
