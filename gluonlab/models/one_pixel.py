@@ -69,7 +69,8 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
     begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
     pixels = [(max(0, begin), min(side, begin + width)) for side, begin, width in zip(image[2:], begins, kernel)]
     weights = [(first - begin, last - begin) for (first, last), begin in zip(pixels, begins)]
-    if not usual or weights == [(0, width) for width in kernel]:
+    blind = any(first >= last for first, last in pixels)  # a stride over the whole image may leave the window beside it
+    if not usual or blind or weights == [(0, width) for width in kernel]:
         return None  # with all of its weights the dense layer would rearrange as much
     return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
 
