@@ -206,7 +206,7 @@ class TrainConfig:
         4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"
     )
     seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
-    prefetch: int = setting(2, whole(0), "batches made ready ahead, when the data set streams to the devices")
+    prefetch: int = setting(2, whole(0), "batches made ready ahead, where they are streamed or changed at random")
     resident_bytes: int = setting(
         256 * 2**20,
         size_in_bytes,

@@ -16,14 +16,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.data.chance import CROPS_AND_FLIPS, chance
 from gluonlab.data.dataset import Colours
 from gluonlab.data.loader import shard_bounds, to_float
 from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-STREAM = 1  # beside seed, epoch and step: `gluonlab.data.mixup` draws for a step, too
 
 
 class Draw(NamedTuple):
@@ -50,7 +49,7 @@ class Augment:
 
     def draw(self, seed: int, epoch: int, step: int, size: int) -> Draw:
         """The random numbers for the ``size`` images of a batch. Crops begin at -padding to padding, both included."""
-        random = np.random.RandomState([seed, epoch, step, STREAM])  # its stream is frozen by numpy
+        random = chance(seed, epoch, step, CROPS_AND_FLIPS)
         down, right = random.randint(-self.padding, self.padding + 1, (2, size))
         mirrored = random.randint(0, 2, size).astype(bool) if self.flip else np.zeros(size, bool)
         return Draw(down, right, mirrored)

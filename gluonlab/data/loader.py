@@ -1,8 +1,8 @@
 """Batches of a split, shuffled, one shard for each device.
 
 Two paths lead to the same shards, bit for bit. The *streaming* path makes each batch on the host and sends its parts
-to the devices, some batches ahead. The *resident* path keeps the whole split on every device, and sends only the
-order of an epoch; it is for what fits the devices' memory.
+to the devices. The *resident* path keeps the whole split on every device, and sends only the order of an epoch; it is
+for what fits the devices' memory. Changes at random are the same on both. A thread works some batches ahead.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import queue
 import threading
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -17,6 +18,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
+from gluonlab.data.chance import FILE_CROPS, chance
 from gluonlab.data.dataset import ArraySplit, CroppedSplit, Split
 from gluonlab.errors import DataError
 from gluonlab.invoke import from_host
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from gluonlab.data.mixup import Mixup
 
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
-
-
-STREAM = 3  # beside seed, epoch and step; `gluonlab.data.augment` and `gluonlab.data.mixup` have others
 
 
 def to_float(F: Any, images: Any) -> Any:
@@ -68,7 +67,7 @@ class Selection(NamedTuple):
 
     def seeds(self) -> List[int]:
         """A number below 2**32 for each image, which depends on the step and its place alone."""
-        of_all = np.random.RandomState([*self.key, STREAM]).randint(0, 2**32, self.size, dtype=np.uint32)
+        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
         return [int(seed) for seed in of_all[self.places]]
 
 
@@ -83,7 +82,7 @@ class Loader:
     Every image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
     The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of each batch.
 
-    ``prefetch`` batches are made ahead when streaming; a split of at most ``resident_bytes`` lies on every device.
+    ``prefetch`` batches are made ahead, where that is any work; a split of at most ``resident_bytes`` lies on every device.
     ``random_crops`` are cut out of image files when they are decoded, and so are always streamed; ``augment`` changes images on the
     devices. How depends on seed, epoch and place in the batch only.
     ``mixup`` then mixes each with another of the batch, and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
@@ -119,12 +118,17 @@ class Loader:
             self._source = _Resident(split, self.ctxs)
         else:
             read = partial(_read_cropped, split) if isinstance(split, CroppedSplit) and random_crops else partial(_read, split)
-            self._source = _Streaming(read, self.ctxs, prefetch)
+            self._source = _Streaming(read, self.ctxs)
 
     @property
     def resident(self) -> bool:
         """Whether the split lies on the devices."""
         return isinstance(self._source, _Resident)
+
+    @property
+    def _works(self) -> bool:
+        """Whether the host has anything to do for a batch but to take slices of what lies on the devices."""
+        return not self.resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -133,10 +137,11 @@ class Loader:
     def __iter__(self) -> "Generator[Shards, None, None]":
         batches = self._batches()[self.step :]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
-        for loaded, wanted in zip(self._source.load(batches), batches):
-            xs, ys = self._changed(loaded, wanted)
-            self.step += 1
-            yield [finish(x) for x in xs], ys
+        made = map(self._changed, self._source.load(batches), batches)
+        with closing(_ahead(made, self.prefetch) if self.prefetch and self._works else (shards for shards in made)) as ready:
+            for xs, ys in ready:
+                self.step += 1
+                yield [finish(x) for x in xs], ys
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
@@ -182,15 +187,13 @@ def _read_cropped(split: CroppedSplit, selection: Selection) -> "Tuple[Images, L
 
 
 class _Streaming:
-    """Makes batches on the host in a thread, ``prefetch`` ahead of the consumer."""
+    """Makes batches on the host."""
 
-    def __init__(self, read: "Callable[[Selection], Tuple[Images, Labels]]", ctxs: List[mx.Context], prefetch: int) -> None:
-        self.read, self.ctxs, self.prefetch = read, ctxs, prefetch
+    def __init__(self, read: "Callable[[Selection], Tuple[Images, Labels]]", ctxs: List[mx.Context]) -> None:
+        self.read, self.ctxs = read, ctxs
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
-        if not self.prefetch:
-            return map(self._make, batches)
-        return _ahead(self._make, batches, self.prefetch)
+        return map(self._make, batches)
 
     def _make(self, wanted: Wanted) -> "Tuple[Shards, ...]":
         own, *partners = wanted
@@ -240,8 +243,8 @@ class _Resident:
         return nd.take(self.images[device], order), nd.take(self.labels[device], order)
 
 
-def _ahead(make: Callable[[Wanted], Any], batches: List[Wanted], depth: int) -> Iterator[Any]:
-    """``map(make, batches)``, computed by a thread up to ``depth`` items ahead."""
+def _ahead(items: "Iterator[Shards]", depth: int) -> "Generator[Shards, None, None]":
+    """``items``, computed by a thread up to ``depth`` of them ahead."""
     ready: "queue.Queue[Any]" = queue.Queue(depth)
     stop = threading.Event()
 
@@ -256,8 +259,8 @@ def _ahead(make: Callable[[Wanted], Any], batches: List[Wanted], depth: int) -> 
 
     def work() -> None:
         try:
-            for batch in batches:
-                if not put((make(batch), None)):
+            for item in items:
+                if not put((item, None)):
                     return
             put((None, None))
         except BaseException as error:  # handed over to the consumer, which raises it
@@ -267,12 +270,12 @@ def _ahead(make: Callable[[Wanted], Any], batches: List[Wanted], depth: int) -> 
     thread.start()
     try:
         while True:
-            made, error = ready.get()
+            item, error = ready.get()
             if error is not None:
                 raise error
-            if made is None:
+            if item is None:
                 return
-            yield made
+            yield item
     finally:
         stop.set()
         thread.join()

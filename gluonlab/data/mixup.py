@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, Tuple
 
-import numpy as np
 from mxnet import nd
+
+from gluonlab.data.chance import MIXTURES, chance
 
 if TYPE_CHECKING:
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
-STREAM = 2  # beside seed, epoch and step; `gluonlab.data.augment` has another
 SMALLEST = 1e-30  # a share is then 0 or 1; smaller ones would draw no number
 
 
@@ -27,7 +27,7 @@ class Mixup:
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
         """The share that every image of a batch has in its own mixture, 0 to 1; its partner has the rest."""
-        return float(np.random.RandomState([seed, epoch, step, STREAM]).beta(self.alpha, self.alpha))  # frozen by numpy
+        return float(chance(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
 
     def __call__(self, own: "Shards", partners: "Shards", share: float) -> "Shards":
         """Images (n, C, H, W) and labels (n,) of each shard, and of their partners, as mixtures; nothing waits for it.

@@ -99,15 +99,17 @@ class Needs:
         return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED) if self._mixed else self._image_bytes
 
     def _data_bytes(self, images: int) -> int:
-        """Resident splits and this epoch's share in its order; or the batches made ahead, one in use and one in the making.
+        """Resident splits and this epoch's share in its order; batches made ahead, one in use and one in the making.
 
-        With mixup the share or batches of partners are as large, and the mixtures of a batch are made of both.
+        With mixup the partners of the share, or of the batch in the making, are as many.
         """
         config, dataset = self.plan.config, self.plan.dataset
         resident = [split for split in (dataset.train, dataset.test) if _stays(split, config.resident_bytes)]
-        total = sum(len(split) for split in resident) * self._image_bytes + self._mixed * images * self._input_bytes
-        ready = math.ceil(len(dataset.train) / len(self.plan.ctxs)) if dataset.train in resident else (config.prefetch + 2) * images
-        return total + (1 + self._mixed) * ready * self._image_bytes
+        changed, streamed = bool(self._mixed or config.crop_padding or config.flip), dataset.train not in resident
+        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
+        ready = (config.prefetch + 2) * images if streamed or changed else 0
+        stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
+        return stored * self._image_bytes + ready * self._input_bytes
 
     def _activation_bytes(self, images: int) -> int:
         """MXNet's plan for so many images; of many times as many, divided, where it would be too small to be told in MiB."""
