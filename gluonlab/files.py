@@ -10,6 +10,8 @@ from typing import Iterator
 
 from gluonlab.errors import OutputError
 
+ELSEWHERE = "choose another place with --out"
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -18,6 +20,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         temporary.touch(exist_ok=False)
         yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # some disks say only now that they are full
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -30,12 +34,14 @@ def write_text(path: Path, content: str) -> None:
 
 
 @contextmanager
-def on_disk(path: Path, remedy: str = "choose another place with --out") -> Iterator[None]:
+def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
     """What goes wrong while ``path`` is written becomes an OutputError that names it, and the remedy."""
     try:
         yield
+    except OutputError:
+        raise
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; {remedy}") from None
+        raise OutputError(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
 
 
 def check_new(option: str, path: Path) -> None:
@@ -55,5 +61,7 @@ def new_file(option: str, path: Path) -> Iterator[Path]:
     try:
         with atomic_path(path) as temporary:
             yield temporary
+    except OutputError:
+        raise
     except OSError as error:
-        raise OutputError(f"{option} {path} cannot be written ({error.strerror}): choose another place") from None
+        raise OutputError(f"{option} {path} cannot be written ({error.strerror or error}): choose another place") from None

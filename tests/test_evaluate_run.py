@@ -12,7 +12,7 @@ from test_run import names, the_error
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import RunError
-from gluonlab.training.export import DESCRIPTION, PARAMETERS, SYMBOL
+from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS
 from gluonlab.training.finished import evaluate_run
 from gluonlab.training.loop import train
 from gluonlab.training.record import read_metrics
@@ -68,7 +68,7 @@ def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, 
 
 
 def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
-    assert names(finished.run_dir / "export") == sorted([SYMBOL, PARAMETERS, DESCRIPTION])
+    assert names(finished.run_dir / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
     assert finished.confusion.sum() == 360
     assert finished.confusion.trace() == round(finished.accuracy * 360)
     [event] = [line for line in read_metrics(finished.run_dir) if line["kind"] == "event"]

@@ -1,9 +1,11 @@
 """No file is ever half there."""
 
+from functools import partial
+
 import pytest
 
 from gluonlab.errors import OutputError
-from gluonlab.files import atomic_path, write_text
+from gluonlab.files import atomic_path, new_file, on_disk, write_text
 
 
 def names(folder):
@@ -41,6 +43,12 @@ def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
     (tmp_path / "ordinary").write_text("")
     write_text(tmp_path / "whole", "")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_path):
+    for block in (on_disk, partial(new_file, "--out")):
+        with pytest.raises(OutputError, match=r"^cannot write inner: full$"), block(tmp_path / "outer"):
+            raise OutputError("cannot write inner: full")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):

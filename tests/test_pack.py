@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_folders import write_folder
@@ -56,21 +57,10 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path, monkeypatch):
-    """The disk's quota is stood in for by the process's own limit on the size of files."""
-    import resource
-    import signal
-
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
     dataset = load_dataset(f"folder:{source}", decoders=1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
-            pack(dataset, tmp_path / "packed")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with full_at(20_000), pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
+        pack(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,14 +4,17 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import mxnet as mx
 import pytest
+from full_disk import full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.errors import OutputError
+from gluonlab.models import get_model
 from gluonlab.training.curves import draw, make_figure
 from gluonlab.training.losses import StepLoss
-from gluonlab.training.record import RunDirectory, read_metrics
+from gluonlab.training.record import PARAMETERS, RunDirectory, read_metrics
 
 
 def names(folder):
@@ -120,6 +123,26 @@ def test_config_is_written_whole(tmp_path):
     run.close()
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"settings": {"lr": 0.5}}
     assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
+
+
+# --- a full disk
+
+
+def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
+    """MXNet's own writer would lose the last bytes of a full disk without a word."""
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    net = get_model("mlp", 10)
+    net.initialize()
+    net(mx.nd.zeros((1, 1, 28, 28)))
+    run.parameters(net)
+    whole = (run.path / PARAMETERS).read_bytes()
+    for param in net.collect_params().values():
+        param.set_data(param.data() + 1)
+    with full_at(len(whole) - 1), pytest.raises(OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "):
+        run.parameters(net)
+    run.close()
+    assert names(run.path) == ["metrics.jsonl", PARAMETERS]
+    assert (run.path / PARAMETERS).read_bytes() == whole
 
 
 # --- curves.png

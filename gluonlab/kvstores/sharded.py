@@ -7,11 +7,13 @@ optimizations toward training trillion parameter models", 2020, section 5.1).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.arrays import save_arrays
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
@@ -96,11 +98,11 @@ class ShardedKVStore(ScheduleKVStore):
         self._updates[key].finish(priority)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write every shard's state and the counts of updates, in MXNet's own format for arrays."""
+        """Write every shard's state and the counts of updates, in MXNet's own format for arrays. Raises OutputError."""
         arrays = dict(self._loaded)
         for update in self._updates.values():
             arrays.update(update.state())
-        nd.save(fname, arrays)
+        save_arrays(Path(fname), arrays, remedy="choose another place")
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read what `save_optimizer_states` wrote, for as many devices as there were then.

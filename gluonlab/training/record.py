@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Optional, Sequence
 
-import mxnet as mx
-
+from gluonlab.arrays import save_arrays
 from gluonlab.errors import OutputError
 from gluonlab.files import atomic_path, on_disk, write_text
 from gluonlab.metrics import METRICS, read_metrics
@@ -83,13 +82,8 @@ class RunDirectory:
         They are those of one replica: ``net.save_parameters`` would write the average of all, which for three equal numbers is
         not always that number.
         """
-        with on_disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
-            try:
-                arrays = {name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()}
-                mx.nd.save(str(temporary), {name: array.as_in_context(mx.cpu()) for name, array in arrays.items()})
-            except mx.base.MXNetError as error:
-                reason = str(error).strip().splitlines()[-1]
-                raise OutputError(f"cannot write {self.path / PARAMETERS} ({reason}): choose another place with --out") from None
+        arrays = {name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()}
+        save_arrays(self.path / PARAMETERS, arrays)
 
     def curves(self) -> None:
         """Draw curves.png from metrics.jsonl."""
