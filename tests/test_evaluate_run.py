@@ -81,6 +81,13 @@ def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
     assert "each row a class, each column what its images were taken for" in shown
 
 
+def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cwd, finished):
+    (empty_cwd / "out" / "confusion.png").mkdir(parents=True)
+    status, _, err = run("--evaluate", str(finished.run_dir), "--threads", "1", "--confusion", "--export", "--out", "out")
+    assert (status, err) == (2, "error: cannot write out/confusion.png: Is a directory; choose another place with --out\n")
+    assert names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
+
+
 def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
     write_mnist(tmp_path / "data")
     quick = (
