@@ -1,12 +1,15 @@
-"""Files that appear whole or not at all, refused before work begins if they cannot be written, and errors that name them."""
+"""What appears whole or not at all, is refused before work begins if it cannot be written, and is named by errors."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
-from contextlib import contextmanager
+import shutil
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Tuple
 
 from gluonlab.errors import OutputError
 
@@ -25,6 +28,52 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside ``path`` to fill; it becomes ``path``, which must not exist, when the block ends without an error.
+
+    What killed processes have left of such folders for the same ``path`` is removed. A living one has its folder locked; where the
+    disk knows no locks, nothing is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_behind(path)
+    temporary, lock = _locked_folder(path)
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(path: Path) -> Tuple[Path, int]:
+    """A new temporary folder for ``path``, and the lock on it, to be closed."""
+    while True:
+        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
+        temporary.mkdir()
+        lock = os.open(temporary, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = not temporary.exists()
+        except OSError as error:
+            taken = isinstance(error, BlockingIOError)  # another one: a disk without locks
+        if not taken:
+            return temporary, lock
+        os.close(lock)  # somebody took it for a dead process's before it was locked
+
+
+def _remove_left_behind(path: Path) -> None:
+    name = re.compile(re.escape(f".{path.name}-") + r"[0-9a-f]{8}\.part")
+    for folder in [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]:
+        with suppress(OSError):  # a living process's, or another user's, or gone
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 def write_text(path: Path, content: str) -> None:
