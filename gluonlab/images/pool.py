@@ -55,7 +55,10 @@ class Decoders:
         """The images (n, 3, size, size), and for the positions of those that are wrong, which are left as they come, the reason."""
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
-        parts = [self._threads.submit(self._part, paths[begin : begin + SLOTS], images[begin : begin + SLOTS]) for begin in begins]
+        # the threads do not hold this object: who lets it go last ends them, and no thread can wait for its own end
+        parts = [
+            self._threads.submit(_part, self._free, paths[begin : begin + SLOTS], images[begin : begin + SLOTS]) for begin in begins
+        ]
         try:
             found = [part.result() for part in parts]
         finally:
@@ -68,12 +71,13 @@ class Decoders:
         for begin in range(0, len(paths), images):
             yield self.decode_good(paths[begin : begin + images])
 
-    def _part(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
-        child = self._free.get()
-        try:
-            return child.decode(paths, images)
-        finally:
-            self._free.put(child)
+
+def _part(free: "queue.SimpleQueue[_Child]", paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
+    child = free.get()
+    try:
+        return child.decode(paths, images)
+    finally:
+        free.put(child)
 
 
 class _Child:
