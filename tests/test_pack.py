@@ -1,9 +1,14 @@
 """Packed folders: the same pixels as the folder's, whole or not there, and damage is noticed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from conftest import clean_environment
 from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,6 +134,26 @@ def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize(("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
+    root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
+    for folder in (root / "train").iterdir():
+        for number in range(1000):
+            os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
+    command = [sys.executable, "-m", "gluonlab.data", "pack", f"folder:{root}", "--out", "packed", "--decoders", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8")
+    try:
+        while not list(tmp_path.glob(".packed-*/train-images.npy")):
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=30)  # the decoders have this pipe, too: it ends with the last of them
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
+    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
 MISTAKES = {

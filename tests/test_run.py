@@ -331,8 +331,8 @@ def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
     assert counter.steps <= step + 8
 
 
-def interrupted(folder, arguments, after):
-    """A real process in ``folder`` that gets SIGINT ``after`` seconds after its second epoch: exit status and errors."""
+def interrupted(folder, arguments, after, sign):
+    """A real process in ``folder`` that gets a signal ``after`` seconds after its second epoch: exit status and errors."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
         cwd=folder,
@@ -346,7 +346,7 @@ def interrupted(folder, arguments, after):
         while not re.match(r"epoch +2/", process.stdout.readline()):
             assert process.poll() is None, process.stderr.read()
         time.sleep(after)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sign)
         _, err = process.communicate(timeout=60)
         return process.returncode, err
     finally:
@@ -354,14 +354,14 @@ def interrupted(folder, arguments, after):
         process.wait()
 
 
-@pytest.mark.parametrize("after", [0, 0.35])
-def test_ctrl_c_ends_a_run_and_leaves_whole_files(tmp_path, after):
-    status, err = interrupted(tmp_path, ["--gpus", "2", "--epochs", "1000", "--out", "run"], after)
-    assert status == 130
+@pytest.mark.parametrize(("sign", "after"), [(signal.SIGINT, 0), (signal.SIGINT, 0.35), (signal.SIGTERM, 0.35)])
+def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
+    status, err = interrupted(tmp_path, ["--gpus", "2", "--epochs", "1000", "--out", "run"], after, sign)
+    assert status == 128 + sign
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert err.splitlines()[-1].startswith("interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: ")
     run = tmp_path / "run"
-    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+    assert names(run) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     metrics = (run / "metrics.jsonl").read_text()
     assert metrics.endswith("\n")
     assert all(json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines())
