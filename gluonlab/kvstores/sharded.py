@@ -27,6 +27,7 @@ ELEMENT_WISE = (
     mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
 
+SHARDED = "sharded-optimizer"
 UPDATES = "updates"  # beside a key's states: how many updates they have seen
 
 
@@ -50,7 +51,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def type(self) -> str:
-        return "sharded-optimizer"
+        return SHARDED
 
     @property
     def transfers_run(self) -> int:
@@ -58,12 +59,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time."""
-        if type(optimizer) not in ELEMENT_WISE:
-            names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
-            raise KVStoreError(
-                f"kvstore 'sharded-optimizer' cuts parameters anywhere, which {type(optimizer).__name__} does not allow: "
-                f"choose one of {names}, or another kvstore"
-            )
+        check_element_wise(type(optimizer))
         if self._optimizer not in (None, optimizer):
             raise KVStoreError("this 'sharded-optimizer' kvstore belongs to another Trainer: make a kvstore for each")
         self._optimizer = optimizer
@@ -142,6 +138,16 @@ class ShardedKVStore(ScheduleKVStore):
             self._retired += self._updates[key].transfers_run if key in self._updates else 0
             self._updates[key] = update
         return update
+
+
+def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
+    """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
+    if optimizer not in ELEMENT_WISE:
+        names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
+        raise KVStoreError(
+            f"kvstore {SHARDED!r} cuts parameters anywhere, which {optimizer.__name__} does not allow: "
+            f"choose one of {names}, or another kvstore"
+        )
 
 
 def _read_states(fname: str) -> Dict[str, nd.NDArray]:
