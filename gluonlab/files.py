@@ -7,9 +7,10 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 from gluonlab.errors import OutputError
 
@@ -74,6 +75,36 @@ def _remove_left_behind(path: Path) -> None:
                 shutil.rmtree(folder)
             finally:
                 os.close(lock)
+
+
+def missing_folders(path: Path) -> List[Path]:
+    """The folders that ``path.mkdir(parents=True)`` would make, the innermost first."""
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Remove these folders, in this order, as far as nothing is in them."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+@contextmanager
+def folder_for(path: Path) -> Iterator[None]:
+    """Make the folder ``path`` if need be, and see that files can be written there; what was made goes if the block raises.
+
+    Raises OutputError.
+    """
+    made = missing_folders(path)
+    try:
+        with on_disk(path):
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        yield
+    except BaseException:
+        remove_empty(made)
+        raise
 
 
 def write_text(path: Path, content: str) -> None:

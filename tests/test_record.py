@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import mxnet as mx
 import pytest
@@ -10,11 +11,14 @@ from full_disk import full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.errors import OutputError
+from gluonlab.config import TrainConfig
+from gluonlab.errors import DivergedError, OutputError
 from gluonlab.models import get_model
 from gluonlab.training.curves import draw, make_figure
+from gluonlab.training.ending import recorded
 from gluonlab.training.losses import StepLoss
 from gluonlab.training.record import PARAMETERS, RunDirectory, read_metrics
+from gluonlab.training.result import Result
 
 
 def names(folder):
@@ -143,6 +147,39 @@ def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
     run.close()
     assert names(run.path) == ["metrics.jsonl", PARAMETERS]
     assert (run.path / PARAMETERS).read_bytes() == whole
+
+
+def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_path):
+    said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    with full_at(100):
+        for write in (lambda: run.line("event", event="x" * 200), run.curves, run.close):
+            with pytest.raises(OutputError, match=said):
+                write()
+
+
+@pytest.mark.parametrize("first", [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()], ids=repr)
+def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
+    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    with full_at(100), pytest.raises(type(first)) as raised, recorded(run, Result(plan, None, run.path, history=[None])):
+        raise first
+    assert raised.value is first
+
+
+def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_is_in_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    for place in ("a/b/run", "there", "full"):
+        run = RunDirectory.create(str(tmp_path / place), "name")
+        run.config({})
+        run.close()
+        if place == "full":
+            (run.path / "mine").write_text("mine")
+        run.discard()
+    assert names(tmp_path) == ["full", "there"]
+    assert names(tmp_path / "there") == []
+    assert names(tmp_path / "full") == ["config.json", "metrics.jsonl", "mine"]
 
 
 # --- curves.png

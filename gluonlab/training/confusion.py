@@ -31,7 +31,7 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
 
 
 def _printable(classes: Sequence[str]) -> List[str]:
-    r"""The names of classes on one line each, whatever folders they come from: with \n for a line's end, \udcff for what is no text."""
+    r"""The names of classes, each on one line, whatever folders they come from: \n for a line's end, \udcff for what is no text."""
     return ["".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name) for name in classes]
 
 
