@@ -181,6 +181,18 @@ def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
     assert "--out file is a file" in err
 
 
+def test_a_place_for_nothing_is_refused(run, finished, empty_cwd):
+    line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
+    assert "--out new with --evaluate is where files go: add --confusion or --export, or leave it out" in line
+
+
+def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empty_cwd):
+    (copy / "parameters.params").write_text("damaged")
+    line = the_error(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
+    assert "cannot write /proc/gluonlab: " in line
+    assert "cannot be read as parameters" in the_error(run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd)
+
+
 def test_parameters_that_are_no_numbers_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
     nd.save(str(copy / "parameters.params"), {name: array * float("nan") for name, array in arrays.items()})
