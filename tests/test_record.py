@@ -168,6 +168,20 @@ def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
     assert raised.value is first
 
 
+def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gluonlab.training.curves.draw", interrupted)
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    said, result = "run holds every epoch that was finished, 1 of 3$", Result(plan, None, run.path, history=[None])
+    with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result):
+        raise KeyboardInterrupt
+    assert run._metrics.closed
+    assert names(run.path) == ["metrics.jsonl"]
+
+
 def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_is_in_it(tmp_path):
     (tmp_path / "there").mkdir()
     for place in ("a/b/run", "there", "full"):

@@ -362,6 +362,17 @@ def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, mor
         )
 
 
+def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monkeypatch):
+    class Interrupted(Reporter):
+        def say(self, text):
+            if "2 devices" in text:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("gluonlab.training.reporter.Reporter", Interrupted)
+    status, _, err = run("--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both")
+    assert (status, err.splitlines()[-1]) == (130, "interrupted: both holds the runs that were finished, 1 of 2")
+
+
 def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt

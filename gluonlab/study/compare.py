@@ -56,6 +56,10 @@ def compare(config: TrainConfig, counts: Sequence[int], reporter: Optional[Repor
     except UsageError:
         folder.discard()
         raise
+    except KeyboardInterrupt as error:
+        if not error.args:  # between two runs, else the run has said what is left of it
+            error.args = (f"{folder.path} holds the runs that were finished, {len(results)} of {len(counts)}",)
+        raise
     rows = make_rows(results)
     write_text(folder.path / "compare.json", json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     return rows

@@ -24,7 +24,7 @@ def recorded(run: RunDirectory, result: Result) -> Iterator[None]:
         run.close()
     except BaseException as error:
         for last in (partial(_note, run, error), partial(_draw, run, result), run.close):
-            with suppress(Exception):  # what cannot be written any more must not hide why the run ends
+            with suppress(Exception, KeyboardInterrupt):  # none of it may hide why the run ends, nor a second Ctrl-C
                 last()
         if isinstance(error, UsageError) and not result.history:
             run.discard()
