@@ -3,13 +3,14 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from full_disk import full_at
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, train_on_devices, values
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.errors import KVStoreError
+from gluonlab.errors import KVStoreError, OutputError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.buckets import BucketedTrainer
@@ -52,6 +53,16 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimize
     trainer.load_states(states)
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
+
+
+def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tmp_path):
+    file = tmp_path / "states"
+    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))
+    trainer.save_states(str(file))
+    whole = file.read_bytes()
+    with full_at(len(whole) - 1), pytest.raises(OutputError, match=r"cannot write .*states: File too large; choose another place$"):
+        trainer.save_states(str(file))
+    assert file.read_bytes() == whole
 
 
 def test_states_of_another_number_of_devices_are_refused(tmp_path):

@@ -18,7 +18,7 @@ LAYERS = [
     {"cuda", "files", "metrics"},
     {"engine"},
     {"threads"},
-    {"devices", "config", "invoke", "images"},
+    {"devices", "config", "invoke", "images", "arrays"},
     {"data", "models", "collectives"},
     {"kvstores"},
     {"training", "scratch"},

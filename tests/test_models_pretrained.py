@@ -12,7 +12,7 @@ from test_training_export import dataset_of
 
 from gluonlab.errors import ModelError
 from gluonlab.models.pretrained import load_parameters, load_pretrained
-from gluonlab.training.export import PARAMETERS, export
+from gluonlab.training.export import WEIGHTS, export
 
 
 def same(first, second):
@@ -26,7 +26,7 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
     file = tmp_path / "a.params"
     if written_by == "export":
         export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
-        file = tmp_path / PARAMETERS
+        file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))
     assert not all(same(values(net), values(other, mx.cpu(1))))

@@ -1,9 +1,15 @@
 """Packed folders: the same pixels as the folder's, whole or not there, and damage is noticed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from conftest import clean_environment
+from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_folders import write_folder
@@ -56,21 +62,10 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path, monkeypatch):
-    """The disk's quota is stood in for by the process's own limit on the size of files."""
-    import resource
-    import signal
-
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
     dataset = load_dataset(f"folder:{source}", decoders=1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
-            pack(dataset, tmp_path / "packed")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with full_at(20_000), pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
+        pack(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,6 +134,26 @@ def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize(("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
+    root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
+    for folder in (root / "train").iterdir():
+        for number in range(1000):
+            os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
+    command = [sys.executable, "-m", "gluonlab.data", "pack", f"folder:{root}", "--out", "packed", "--decoders", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8")
+    try:
+        while not list(tmp_path.glob(".packed-*/train-images.npy")):
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=30)  # the decoders have this pipe, too: it ends with the last of them
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
+    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
 MISTAKES = {

@@ -1,5 +1,6 @@
 """python -m gluonlab.run on folders of images: it trains, says how long it waited for images, and names what is wrong."""
 
+import functools
 import json
 import re
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from image_folders import encoded, picture, write_folder
 
+from gluonlab.data import DATASETS
 from gluonlab.training.record import read_metrics
 from gluonlab.training.waiting import Waiting
 
@@ -143,13 +145,53 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, empty_cwd, 
     assert [words for words in ["error: ", *said] if words not in line] == [], line
 
 
-def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(run, tmp_path):
-    root = write_folder(tmp_path / "animals")
+def spoiled(folder):
+    """A folder of images of which one cannot be decoded: whoever reads it all says so."""
+    root = write_folder(folder)
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"no image")
-    status, _, err = run("--dataset", f"folder:{root}", "--model", "mlp", "--quiet", "--out", "run", *STREAMED)
+    return root
+
+
+CHEAP = {
+    "out": (["--out", "."], "--out . is not empty"),
+    "pretrained": (["--pretrained", "file"], "--pretrained file cannot be read as parameters"),
+    "optimizer": (["--gpus", "2", "--optimizer", "lamb", "--kvstore", "sharded-optimizer"], "LAMB"),
+    "compare out": (["--compare", "1,2", "--out", "."], "--out . is not empty"),
+    "compare pretrained": (["--compare", "1,2", "--pretrained", "file"], "--pretrained file cannot be read as parameters"),
+    "compare devices": (["--compare", "1,2", "--threads", "2"], "--threads 2"),
+}
+
+
+@pytest.mark.parametrize("kind", CHEAP)
+def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, kind):
+    arguments, said = CHEAP[kind]
+    (empty_cwd / "file").write_text("no parameters")
+    status, _, err = run("--dataset", f"folder:{spoiled(tmp_path / 'animals')}", "--model", "mlp", *arguments)
     assert status == 2
-    assert err == f"error: {root}/train/bee/0003.jpg: no JPEG or PNG, or damaged in its header: " + (
-        "replace or remove it, or leave bad images out with --skip-bad\n"
+    assert said in err.splitlines()[-1]
+
+
+def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
+    loaded = []
+    load = DATASETS["folder:PATH"].load
+
+    @functools.wraps(load)
+    def counted(*args, **kwargs):
+        loaded.append(args)
+        return load(*args, **kwargs)
+
+    monkeypatch.setitem(DATASETS, "folder:PATH", DATASETS["folder:PATH"]._replace(load=counted))
+    status, out, _ = run("--dataset", f"folder:{small}", "--model", "mlp", "--epochs", "1", "--compare", "1,2,3", "--json")
+    assert (status, len(json.loads(out)), len(loaded)) == (0, 3, 1)
+
+
+@pytest.mark.parametrize("devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
+def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(run, tmp_path, empty_cwd, devices):
+    root = spoiled(tmp_path / "animals")
+    status, _, err = run("--dataset", f"folder:{root}", "--model", "mlp", "--quiet", *devices, *STREAMED)
+    assert (status, list(empty_cwd.iterdir())) == (2, [])
+    assert err.splitlines()[-1] == f"error: {root}/train/bee/0003.jpg: no JPEG or PNG, or damaged in its header: " + (
+        "replace or remove it, or leave bad images out with --skip-bad"
     )
 
 

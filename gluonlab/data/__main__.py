@@ -21,7 +21,7 @@ from gluonlab.data.verify import DAMAGED, OK, folder_of
 from gluonlab.data.verify import verify as _verify
 from gluonlab.errors import ConfigError, DataError, RunError
 
-KEPT = "interrupted: what has been fetched is kept, and the same command goes on from there"
+KEPT = "what has been fetched is kept, and the same command goes on from there"
 LONGEST_TIMEOUT_S = 86_400
 Table = Dict[str, Source]
 
@@ -119,7 +119,7 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
     click.echo(folder)
 
 
-@command("python -m gluonlab.data pack", interrupted="interrupted: nothing was written")
+@command("python -m gluonlab.data pack", interrupted="nothing was written")
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
 @click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")

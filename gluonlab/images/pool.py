@@ -59,7 +59,8 @@ class Decoders:
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
         slots = [slice(begin, begin + SLOTS) for begin in begins]
-        parts = [self._threads.submit(self._part, paths[each], seeds and seeds[each], images[each]) for each in slots]
+        # the threads do not hold this object: who lets it go last ends them, and no thread can wait for its own end
+        parts = [self._threads.submit(_part, self._free, paths[each], seeds and seeds[each], images[each]) for each in slots]
         try:
             found = [part.result() for part in parts]
         finally:
@@ -72,12 +73,15 @@ class Decoders:
         for begin in range(0, len(paths), images):
             yield self.decode_good(paths[begin : begin + images])
 
-    def _part(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> List[Tuple[int, str]]:
-        child = self._free.get()
-        try:
-            return child.decode(paths, seeds, images)
-        finally:
-            self._free.put(child)
+
+def _part(
+    free: "queue.SimpleQueue[_Child]", paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels"
+) -> List[Tuple[int, str]]:
+    child = free.get()
+    try:
+        return child.decode(paths, seeds, images)
+    finally:
+        free.put(child)
 
 
 class _Child:

@@ -7,11 +7,13 @@ optimizations toward training trillion parameter models", 2020, section 5.1).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.arrays import save_arrays
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
@@ -25,6 +27,7 @@ ELEMENT_WISE = (
     mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
 
+SHARDED = "sharded-optimizer"
 UPDATES = "updates"  # beside a key's states: how many updates they have seen
 
 
@@ -48,7 +51,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def type(self) -> str:
-        return "sharded-optimizer"
+        return SHARDED
 
     @property
     def transfers_run(self) -> int:
@@ -56,12 +59,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time."""
-        if type(optimizer) not in ELEMENT_WISE:
-            names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
-            raise KVStoreError(
-                f"kvstore 'sharded-optimizer' cuts parameters anywhere, which {type(optimizer).__name__} does not allow: "
-                f"choose one of {names}, or another kvstore"
-            )
+        check_element_wise(type(optimizer))
         if self._optimizer not in (None, optimizer):
             raise KVStoreError("this 'sharded-optimizer' kvstore belongs to another Trainer: make a kvstore for each")
         self._optimizer = optimizer
@@ -93,11 +91,11 @@ class ShardedKVStore(ScheduleKVStore):
         self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write every shard's state and the counts of updates, in MXNet's own format for arrays."""
+        """Write every shard's state and the counts of updates, in MXNet's own format for arrays. Raises OutputError."""
         arrays = dict(self._loaded)
         for update in self._updates.values():
             arrays.update(update.state())
-        nd.save(fname, arrays)
+        save_arrays(Path(fname), arrays, remedy="choose another place")
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read what `save_optimizer_states` wrote, for as many devices as there were then.
@@ -147,6 +145,16 @@ class ShardedKVStore(ScheduleKVStore):
             if others != keys and not set(others).isdisjoint(keys):
                 both = f"{named(keys)} cannot be updated after {named(others)}"
                 raise KVStoreError(f"kvstore {self.type!r}: {both}: give the same keys in every call")
+
+
+def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
+    """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
+    if optimizer not in ELEMENT_WISE:
+        names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
+        raise KVStoreError(
+            f"kvstore {SHARDED!r} cuts parameters anywhere, which {optimizer.__name__} does not allow: "
+            f"choose one of {names}, or another kvstore"
+        )
 
 
 def _read_states(fname: str) -> Dict[str, nd.NDArray]:

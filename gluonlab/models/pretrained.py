@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _SHOWN = 3  # parameters that an error names
 
 
+def check_pretrained(file: str) -> None:
+    """Raise ModelError when there are no parameters in this file, of whatever network."""
+    _read(Path(file), f"--pretrained {file}")
+
+
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
     """--pretrained FILE: everything in the file, but for a last layer for another number of classes; says what was loaded."""
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
@@ -14,13 +15,13 @@ from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError, OutputError, RunError
-from gluonlab.files import on_disk
+from gluonlab.files import folder_for
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.training.evaluate import Score, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.record import PARAMETERS
+from gluonlab.training.record import CONFIG, PARAMETERS
 
 # The settings that an evaluation takes from the command line.
 GIVEN = (
@@ -74,30 +75,33 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     for name in given:
         if name not in GIVEN:
             raise ConfigError(f"{option_name(name)} is of no use with --evaluate, where the run brings it along: leave it out")
-    plan = make_plan(_config(folder, given))
-    net = make_net(plan)
-    load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
-    step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    began = time.perf_counter()
-    score = evaluate(step.score, test_loader(plan), plan.ctxs, plan.config.confusion)
-    seconds = time.perf_counter() - began
-    if not math.isfinite(score.loss):
-        raise RunError(f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong")
-    place = _place(plan, folder)
-    write_extras(place, plan, net, score.confusion)
-    return Evaluation(folder, plan, score, seconds, place if plan.config.confusion or plan.config.export else None)
+    config = _config(folder, given)
+    place = _place(config, folder)
+    with folder_for(place) if place is not None else nullcontext():  # what cannot be written is found before anything is computed
+        plan = make_plan(config)
+        net = make_net(plan)
+        load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
+        step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+        began = time.perf_counter()
+        score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
+        seconds = time.perf_counter() - began
+        if not math.isfinite(score.loss):
+            raise RunError(f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong")
+        if place is not None:
+            write_extras(place, plan, net, score.confusion)
+    return Evaluation(folder, plan, score, seconds, place)
 
 
-def _place(plan: Plan, folder: Path) -> Path:
-    """Where files go. Raises OutputError."""
-    if plan.config.out is None or not (plan.config.confusion or plan.config.export):
-        return folder
-    place = Path(plan.config.out)
-    if place.exists() and not place.is_dir():
-        raise OutputError(f"--out {place} is a file: give a folder")
-    with on_disk(place):
-        place.mkdir(parents=True, exist_ok=True)
-    return place
+def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
+    """The folder for what is asked for, if there is any. Raises ConfigError, and OutputError."""
+    wanted = config.confusion or config.export
+    if config.out is None:
+        return folder if wanted else None
+    if not wanted:
+        raise ConfigError(f"--out {config.out} with --evaluate is where files go: add --confusion or --export, or leave it out")
+    if Path(config.out).exists() and not Path(config.out).is_dir():
+        raise OutputError(f"--out {config.out} is a file: give a folder")
+    return Path(config.out)
 
 
 def _config(folder: Path, given: Dict[str, Any]) -> TrainConfig:
@@ -106,27 +110,27 @@ def _config(folder: Path, given: Dict[str, Any]) -> TrainConfig:
     fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
     strange = [name for name in asked if name not in fields]
     if strange:
-        raise ConfigError(f"{folder / 'config.json'} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
+        raise ConfigError(f"{folder / CONFIG} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
     settings = {name: value for name, value in asked.items() if name in KEPT}
     if "batch_size" in given or "global_batch_size" in given:
         settings["batch_size"] = settings["global_batch_size"] = None
     try:
         TrainConfig(**settings)
     except ConfigError as error:
-        raise ConfigError(f"{folder / 'config.json'} is damaged: {error}") from None
+        raise ConfigError(f"{folder / CONFIG} is damaged: {error}") from None
     return TrainConfig(**{**settings, "model": used, **given})
 
 
 def _read(folder: Path) -> Tuple[Dict[str, Any], str]:
     """What was asked for, and the network that was trained. Raises ConfigError for a folder that is no run's."""
-    needs = f"give the folder of a finished run, with config.json and {PARAMETERS}"
-    file = folder / "config.json"
+    needs = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
+    file = folder / CONFIG
     if not folder.is_dir():
         raise ConfigError(f"--evaluate {folder} is no folder: {needs}")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"--evaluate {folder} holds no config.json: {needs}") from None
+        raise ConfigError(f"--evaluate {folder} holds no {CONFIG}: {needs}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read ({_reason(error)}): {needs}") from None
     if isinstance(content, dict) and "compare" in content:

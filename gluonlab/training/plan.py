@@ -18,7 +18,9 @@ from gluonlab.data.registry import DATASETS, check_dataset, load_dataset, takes
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
+from gluonlab.kvstores.sharded import SHARDED, check_element_wise
 from gluonlab.models import check_model
+from gluonlab.models.pretrained import check_pretrained
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.loss_scale import LossScale, make_loss_scale
@@ -81,19 +83,33 @@ class Plan:
         }
 
 
-def make_plan(config: TrainConfig) -> Plan:
-    """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong."""
+def check_config(config: TrainConfig) -> List[mx.Context]:
+    """Raise a UsageError for what can be found wrong before the data set is read; the devices."""
     check_kvstore(config.kvstore)
     check_dataset(config.dataset)
     check_optimization(config)
     check_dtype(config)
     if config.model is not None:
         check_model(config.model)
-    if config.optimizer is not None:
-        check_optimizer(config.optimizer, config, device_count=1)
     ctxs = find_devices(config)
     check_devices(config, ctxs)
-    dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
+    if config.optimizer is not None:
+        check_optimizer(config.optimizer, config, len(ctxs))
+    if config.pretrained is not None:
+        check_pretrained(config.pretrained)
+    return ctxs
+
+
+def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
+    """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong.
+
+    ``dataset``: the one that the config names, where it has been read already.
+    """
+    ctxs = check_config(config)
+    options = file_options(config)
+    kvstore = compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs))
+    if dataset is None:
+        dataset = load_dataset(config.dataset, config.data_dir, **options)
     defaults = dataset.defaults
     batch_size = config.batch_size or defaults.batch_size
     global_batch_size = config.global_batch_size or batch_size * len(ctxs)
@@ -115,7 +131,7 @@ def make_plan(config: TrainConfig) -> Plan:
         global_batch_size=global_batch_size,
         optimizer=optimizer,
         optimizer_params=optimizer_params,
-        kvstore=compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs)),
+        kvstore=kvstore,
         rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale),
         loss_scale=make_loss_scale(config, min(global_batch_size, len(dataset.train)) // len(ctxs)),
     )
@@ -157,12 +173,17 @@ def _optimizer_class(name: str) -> Any:
 
 
 def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
-    """Raise ConfigError for an unknown optimizer, for a momentum that it does not have, and for one that these devices forbid."""
+    """Raise ConfigError for an unknown optimizer, and for a momentum that it does not have.
+
+    Also for one that these devices forbid, and KVStoreError for one that the kvstore forbids.
+    """
     optimizer = _optimizer_class(name)
     if name.lower() in DRIFTING and device_count > 1:
         raise ConfigError(f"--optimizer {name} lets {device_count} replicas drift apart: choose sgd or adam, or use one device")
     if config.momentum is not None and "momentum" not in inspect.signature(optimizer.__init__).parameters:
         raise ConfigError(f"--momentum {config.momentum:g}: {name} has no momentum, leave it out or use sgd, nag or signum")
+    if config.kvstore == SHARDED and device_count > 1:
+        check_element_wise(optimizer)
 
 
 def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, device_count: int) -> Dict[str, float]:
