@@ -197,7 +197,9 @@ def test_memory_counts_partners_and_mixtures():
         return Needs(plan, make_net(plan)).memory(10)
 
     image, mixture = 28 * 28 + 4, 4 * (28 * 28 + 3)
-    assert needs().data == (1437 + 360 + 2 * 719) * image + (10 + 10) * mixture  # mixed, and as the graph's input
-    assert needs(resident_bytes=0, prefetch=3).data == 2 * 5 * 10 * image + (10 + 10) * mixture
+    # images and partners; two batches made ahead, one in use, one in the making, and the graph's input
+    assert needs().data == (1437 + 360 + 2 * 719) * image + 5 * 10 * mixture
+    assert needs(resident_bytes=0, prefetch=3).data == 2 * 10 * image + 6 * 10 * mixture
+    assert needs(mixup=0.0, flip=True).data == (1437 + 360 + 719) * image + 5 * 10 * image
     for sync_bn in (False, True):
         assert needs(model="resnet8", dataset="synthetic", sync_bn=sync_bn).activations > 0
