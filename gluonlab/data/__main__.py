@@ -15,7 +15,7 @@ from gluonlab.config import TrainConfig, real, text
 from gluonlab.data.download import download as _download
 from gluonlab.data.fetch import TIMEOUT_S
 from gluonlab.data.location import data_root, download_command
-from gluonlab.data.registry import DATASETS
+from gluonlab.data.registry import DATASETS, all_of_image_files, load_dataset, of_image_files
 from gluonlab.data.sources import SOURCES, Source, find_source
 from gluonlab.data.verify import DAMAGED, OK, folder_of
 from gluonlab.data.verify import verify as _verify
@@ -134,8 +134,9 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"
         raise ConfigError(f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR")
+    if not of_image_files(name):
+        raise ConfigError(f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}")
     from gluonlab.data.pack import pack as write
-    from gluonlab.data.registry import load_dataset
     from gluonlab.training.plan import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}

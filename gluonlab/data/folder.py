@@ -119,6 +119,9 @@ def load(
     with _readable(Path(path)):
         packed = is_packed(Path(path))
     if packed:
+        for option, given in (("--decoders", decoders), ("--skip-bad", skip_bad)):
+            if given:
+                raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path)

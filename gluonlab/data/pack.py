@@ -25,16 +25,14 @@ import os
 import secrets
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
 from gluonlab.data.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
-
-if TYPE_CHECKING:
-    pass
+from gluonlab.images.decode import CHANNELS
 
 INDEX = "pack.json"
 FORMAT = 1
@@ -117,6 +115,8 @@ def _index(path: Path) -> Dict[str, Any]:
         good = False
     if not good:
         raise _wrong(path / INDEX, "is not what gluonlab's pack writes")
+    if shape[0] != CHANNELS or shape[1] != shape[2]:
+        raise _wrong(path / INDEX, f"has images of {'x'.join(map(str, shape))}, expected squares with {CHANNELS} channels")
     return dict(index)
 
 
