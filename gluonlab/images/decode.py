@@ -31,7 +31,7 @@ def decode(path: str, size: int) -> "Pixels":
     with _naming(path), Image.open(path, formats=FORMATS) as image:
         _check_size(path, image.size)
         image.draft("RGB", (size, size))  # a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still large enough
-        return _square(image.convert("RGB"), size)
+        return _square(_as_rgb(path, image), size)
 
 
 def short_side(path: str) -> int:
@@ -48,6 +48,21 @@ def _square(image: Image.Image, size: int) -> "Pixels":
         left, top = (width - side) / 2, (height - side) / 2
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
     return np.asarray(image).transpose(2, 0, 1)  # (size, size, 3) -> (3, size, size)
+
+
+def _as_rgb(path: str, image: Image.Image) -> Image.Image:
+    """An image of any of Pillow's modes in red, green and blue of 8 bits each.
+
+    Pillow's own conversion takes what is more than 255 for 255. Grey PNGs of 16 bits it reads as I;16, in older versions as I.
+    """
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise DataError(f"{path}: grey values from {values.min()} to {values.max()}, more than 16 bits: {REMEDY}")
+        image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    elif image.mode == "F":
+        raise DataError(f"{path}: grey values that are floats, of an unknown range: {REMEDY}")
+    return image.convert("RGB")
 
 
 def _check_size(path: str, size: Tuple[int, int]) -> None:
