@@ -17,9 +17,11 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.dataset import ArraySplit, Split
-from gluonlab.invoke import from_host
+from gluonlab.invoke import ARRAY_LIMIT, from_host
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
     from gluonlab.data.augment import Augment
     from gluonlab.data.dataset import Indices
 
@@ -47,6 +49,13 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
     each, extra = divmod(size, parts)
     begins = [i * each + min(i, extra) for i in range(parts + 1)]
     return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]
+
+
+def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
+    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for one of MXNet's arrays."""
+    if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
+        return False
+    return split.images.nbytes + split.labels.nbytes <= resident_bytes
 
 
 class Loader:
@@ -82,7 +91,7 @@ class Loader:
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
         self._source: "_Streaming | _Resident"
-        if isinstance(split, ArraySplit) and split.images.nbytes + split.labels.nbytes <= resident_bytes:
+        if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
             self._source = _Streaming(split, self.ctxs, prefetch)
