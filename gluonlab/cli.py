@@ -64,6 +64,13 @@ class Command(click.Command):
     def _option_names(self) -> "list[str]":
         return [name for param in self.params for name in param.opts if name.startswith("--")]
 
+    def _form(self) -> str:
+        """What may stand behind this command, with its first option that has a value."""
+        words = [param.human_readable_name for param in self.params if isinstance(param, click.Argument)]
+        valued = (param for param in self.params if isinstance(param, click.Option) and param.metavar)
+        example = next((f", such as {param.opts[0]} {param.metavar}" for param in valued), "")
+        return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
+
     def _explain(self, error: click.UsageError) -> str:
         """What is wrong with the words of the command line, and what to write instead."""
         option = next((param for param in self.params if getattr(error, "option_name", None) in param.opts), None)
@@ -75,7 +82,7 @@ class Command(click.Command):
         text = _one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
-            return f"unexpected {extra[1]!r}: write options only, such as --gpus 2; see --help"
+            return f"unexpected {extra[1]!r}: write {self._form()}; see --help"
         return f"{text}; see --help"
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,30 @@ def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypat
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert unraisable == []
+
+
+def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
+    """The files are pipes that nobody writes to: opening one takes for ever."""
+    endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * SLOTS)]
+    [os.mkfifo(path) for path in endless]
+    made = Decoders(8, 2)
+    processes = pids(made)
+    main = threading.main_thread().ident
+    threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+    with suppress(KeyboardInterrupt):
+        made.decode(endless)
+    assert not any(map(gone, processes))
+    del made
+    gc.collect()
+    assert all(map(gone, processes))
+
+
+def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads():
+    """As the collector of garbage does, in whichever thread it happens to run."""
+    made = Decoders(8, 2)
+    processes = pids(made)
+    made._threads.submit(made.close).result(timeout=30)
+    assert all(map(gone, processes))
 
 
 def test_a_process_that_is_killed_is_an_error_and_no_hang(paths):

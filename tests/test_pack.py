@@ -86,6 +86,8 @@ DAMAGES = {
     "no classes": (reindex(classes=3), "pack.json: is not what"),
     "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
     "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
+    "grey images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
+    "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
     "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
     "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
     "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "holds other values"),
@@ -125,6 +127,12 @@ def test_another_image_size_than_the_packed_one_is_refused(packed):
     assert load_dataset(f"folder:{packed}", image_size=16).image_shape == (3, 16, 16)
 
 
+@pytest.mark.parametrize(("option", "given"), [("--decoders", {"decoders": 2}), ("--skip-bad", {"skip_bad": True})])
+def test_options_for_decoding_are_refused_where_nothing_is_decoded(packed, option, given):
+    with pytest.raises(DataError, match=f"packed is packed, so nothing is left to decode: leave {option} out"):
+        load_dataset(f"folder:{packed}", **given)
+
+
 # --- the command
 
 
@@ -161,7 +169,9 @@ MISTAKES = {
     ("pack", "folder:x"): ["lacks --out DIR"],
     ("pack", "folder:x", "--out", "y"): ["x does not exist"],
     ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
-    ("pack", "digits", "--image-size", "8", "--out", "y"): ["--image-size is for image files", "digits has none"],
+    ("pack", "digits", "--image-size", "8", "--out", "y"): ["digits has no image files", "choose ", "folder:PATH"],
+    ("pack", "mnist", "--out", "y"): ["mnist has no image files", "imagenette2-320", "folder:PATH"],
+    ("pack", "synthetic", "--out", "y"): ["synthetic has no image files", "folder:PATH"],
     ("pack", "folder:x", "--out", "y", "--image-size", "0"): ["--image-size 0", "from 8"],
     ("pakc",): ["unknown command 'pakc'", "did you mean 'pack'?"],
 }

@@ -145,7 +145,7 @@ MISTAKES = {
     ("--out", "/"): ["--out / is not empty", "give a new folder"],
     ("--gpu", "2"): ["'--gpu'", "--gpus", "did you mean '--gpus'?"],
     ("-g", "2"): ["'-g'", "choose", "--gpus"],
-    ("2",): ["'2'", "--gpus 2", "--help"],
+    ("2",): ["unexpected '2'", "write options only, such as --gpus N", "--help"],
     ("mnist", "2"): ["'mnist 2'", "options only", "--help"],
     ("--gpus", "1", "--devices", "cpu"): ["--gpus 1", "--devices cpu", "give one of them"],
     ("--threads", "2", "--gpus", "2"): ["--threads 2", "2 CPU devices", "leave it out"],

@@ -127,6 +127,9 @@ def load(
     if packed and random_resized_crop:
         raise DataError(f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of")
     if packed:
+        for option, given in (("--decoders", decoders), ("--skip-bad", skip_bad)):
+            if given:
+                raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path)

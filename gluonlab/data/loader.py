@@ -21,9 +21,11 @@ from mxnet import gluon, nd
 from gluonlab.data.chance import FILE_CROPS, chance
 from gluonlab.data.dataset import ArraySplit, CroppedSplit, Split
 from gluonlab.errors import DataError
-from gluonlab.invoke import from_host
+from gluonlab.invoke import ARRAY_LIMIT, from_host
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
     from gluonlab.data.augment import Augment
     from gluonlab.data.dataset import Images, Indices, Labels
     from gluonlab.data.mixup import Mixup
@@ -52,6 +54,13 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
     each, extra = divmod(size, parts)
     begins = [i * each + min(i, extra) for i in range(parts + 1)]
     return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]
+
+
+def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
+    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for one of MXNet's arrays."""
+    if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
+        return False
+    return split.images.nbytes + split.labels.nbytes <= resident_bytes
 
 
 class Selection(NamedTuple):
@@ -114,7 +123,7 @@ class Loader:
         self._source: "_Streaming | _Resident"
         if random_crops and not isinstance(split, CroppedSplit):
             raise DataError("random crops are cut out of image files, and this split has none: leave random_crops out")
-        if isinstance(split, ArraySplit) and split.images.nbytes + split.labels.nbytes <= resident_bytes:
+        if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
             read = partial(_read_cropped, split) if isinstance(split, CroppedSplit) and random_crops else partial(_read, split)

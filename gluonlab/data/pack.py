@@ -31,6 +31,7 @@ from tqdm import tqdm
 from gluonlab.data.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files import atomic_folder, on_disk
+from gluonlab.images.decode import CHANNELS
 
 INDEX = "pack.json"
 FORMAT = 1
@@ -105,6 +106,8 @@ def _index(path: Path) -> Dict[str, Any]:
         good = False
     if not good:
         raise _wrong(path / INDEX, "is not what gluonlab's pack writes")
+    if shape[0] != CHANNELS or shape[1] != shape[2]:
+        raise _wrong(path / INDEX, f"has images of {'x'.join(map(str, shape))}, expected squares with {CHANNELS} channels")
     return dict(index)
 
 

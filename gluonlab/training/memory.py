@@ -18,7 +18,9 @@ from mxnet import gluon, nd
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.data.augment import make_input
-from gluonlab.data.dataset import ArraySplit, Split
+from gluonlab.data.loader import stays_on_devices
+from gluonlab.errors import ConfigError
+from gluonlab.invoke import ARRAY_LIMIT
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.objective import make_loss
@@ -74,7 +76,12 @@ class Needs:
             self._state //= len(plan.ctxs)
 
     def memory(self, images: int) -> Memory:
-        """What a device needs when ``images`` images of every batch are its own."""
+        """What a device needs when ``images`` images of every batch are its own.
+
+        Raises ConfigError for a batch that takes larger arrays than MXNet has.
+        """
+        batch = images * len(self.plan.ctxs)
+        _check_elements(batch, batch * math.prod(self.plan.dataset.image_shape))  # made on the host in one piece
         part = self.cut.largest(images)
         if part not in self._activations:
             self._activations[part] = self._activation_bytes(part)
@@ -84,10 +91,9 @@ class Needs:
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
         optimizer = mx.optimizer.create(self.plan.optimizer, **self.plan.optimizer_params)
-        weight = nd.zeros(param.shape, ctx=mx.cpu(), dtype=param.dtype)
-        return sum(
-            array.size * np.dtype(array.dtype).itemsize for array in _arrays(optimizer.create_state_multi_precision(0, weight))
-        )
+        one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)  # states are as large as their weights
+        arrays = _arrays(optimizer.create_state_multi_precision(0, one))
+        return sum(_bytes(param.shape, array.dtype) * int(array.size) for array in arrays)
 
     @property
     def _image_bytes(self) -> int:
@@ -104,7 +110,7 @@ class Needs:
         With mixup the partners of the share, or of the batch in the making, are as many.
         """
         config, dataset = self.plan.config, self.plan.dataset
-        resident = [split for split in (dataset.train, dataset.test) if _stays(split, config.resident_bytes)]
+        resident = [split for split in (dataset.train, dataset.test) if stays_on_devices(split, config.resident_bytes)]
         changed, streamed = bool(self._mixed or config.crop_padding or config.flip), dataset.train not in resident
         unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
         ready = (config.prefetch + 2) * images if streamed or changed else 0
@@ -125,8 +131,9 @@ class Needs:
         shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         shapes.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
         graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
+        inputs = {name: shapes[name][0] for name in graph.list_arguments()}
+        _check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
         if self._towers > 1:
-            inputs = {name: shapes[name][0] for name in graph.list_arguments()}
             graph = joint_graph(graph, [1 / self._towers] * self._towers, inputs)
         arrays: Dict[str, nd.NDArray] = {}
         trained: Dict[str, nd.NDArray] = {}
@@ -146,8 +153,12 @@ class Needs:
         return int(mebibytes)
 
 
-def _stays(split: Split, resident_bytes: int) -> bool:
-    return isinstance(split, ArraySplit) and split.images.nbytes + split.labels.nbytes <= resident_bytes
+def _check_elements(images: int, elements: int) -> None:
+    if elements >= ARRAY_LIMIT:
+        raise ConfigError(
+            f"{images:,} images make an array of {elements:,} elements, and MXNet's have fewer than {ARRAY_LIMIT:,}: "
+            "choose a smaller --batch-size, or smaller microbatches"
+        )
 
 
 def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any) -> nd.NDArray:

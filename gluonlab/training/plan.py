@@ -14,7 +14,7 @@ import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.dataset import Dataset
-from gluonlab.data.registry import DATASETS, check_dataset, load_dataset, takes
+from gluonlab.data.registry import all_of_image_files, check_dataset, load_dataset, of_image_files
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
@@ -142,12 +142,12 @@ def file_options(config: TrainConfig) -> Dict[str, Any]:
     asked = {"image_size": config.image_size, "decoders": config.decoders, "skip_bad": config.skip_bad or None}
     asked["random_resized_crop"] = config.random_resized_crop or None
     options = {name: value for name, value in asked.items() if value is not None}
-    if takes(config.dataset, "image_size"):
+    if of_image_files(config.dataset):
         return {**options, "memory": config.resident_bytes}
     for name in options:
-        of_files = ", ".join(other for other in DATASETS if takes(other, "image_size"))
+        choices = ", ".join(all_of_image_files())
         raise ConfigError(
-            f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {of_files}"
+            f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {choices}"
         )
     return {}
 
