@@ -126,9 +126,11 @@ def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 def check_new(option: str, path: Path) -> None:
     """Raise OutputError when there is something at ``path`` already, or no folder to write it into."""
-    if path.is_symlink() or path.exists():
+    with _writable(option, path):
+        there, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
+    if there:
         raise OutputError(f"{option} {path} exists: choose another name, or remove it first")
-    if not path.parent.is_dir():
+    if not has_folder:
         raise OutputError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another place")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputError(f"{option} {path}: nothing can be written into {path.parent}: choose another place")
@@ -138,9 +140,15 @@ def check_new(option: str, path: Path) -> None:
 def new_file(option: str, path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it is moved there when the block ends. Raises OutputError."""
     check_new(option, path)
+    with _writable(option, path), atomic_path(path) as temporary:
+        yield temporary
+
+
+@contextmanager
+def _writable(option: str, path: Path) -> Iterator[None]:
+    """What the system says against ``path`` becomes an OutputError that names it."""
     try:
-        with atomic_path(path) as temporary:
-            yield temporary
+        yield
     except OutputError:
         raise
     except OSError as error:

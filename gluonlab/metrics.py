@@ -14,16 +14,19 @@ METRICS = "metrics.jsonl"
 def read_metrics(run: Path) -> List[Dict[str, Any]]:
     """The lines of a run's metrics.jsonl; a last line that a kill cut off is left out.
 
-    Raises DataError, naming the line, for one that is no JSON object with a ``kind``.
+    Raises DataError, naming the line, for one that is no JSON object with a ``kind``, and for a file that cannot be read.
     """
-    lines = (run / METRICS).read_text(encoding="utf-8", errors="replace").split("\n")
+    try:
+        lines = (run / METRICS).read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise DataError(f"{run / METRICS} cannot be read ({error.strerror}): make it readable, or leave this run out") from None
     return [_parsed(run / METRICS, number, line) for number, line in enumerate(lines[:-1], start=1)]
 
 
 def _parsed(path: Path, number: int, line: str) -> Dict[str, Any]:
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict) or "kind" not in values:
         raise DataError(f"{path}, line {number}: {line[:40]!r} is no line of a run's metrics")

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
     {"errors"},
-    {"cuda", "files", "metrics"},
+    {"cuda", "files", "metrics", "description"},
     {"engine"},
     {"threads"},
     {"devices", "config", "invoke", "images", "arrays"},

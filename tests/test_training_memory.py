@@ -164,11 +164,12 @@ def test_a_process_takes_what_was_told(python):
     assert measured == pytest.approx(told, rel=0.2)
 
 
-def test_memory_is_told_before_training(tmp_path, capsys):
-    config = TrainConfig(devices="cpu*2", model="mlp", batch_size=700, epochs=1, memory=True, out=str(tmp_path / "run"))
+@pytest.mark.parametrize(("batch_size", "images"), [(700, 700), (4_000_000_000, 719)])  # 719: half of 1437 training images
+def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
+    config = TrainConfig(devices="cpu*2", model="mlp", batch_size=batch_size, epochs=1, memory=True, out=str(tmp_path / "run"))
     train(config, reporter=ConsoleReporter(bar=False))
     told, trained = capsys.readouterr().out.split("first step")
-    assert "memory     per device, for 700 images of a batch" in told
+    assert f"memory     per device, for {images} images of a batch" in told
     for name in ("parameters", "gradients", "optimizer state", "activations", "data", "total"):
         assert f"\n           {name:<16}" in told
     assert told.count(" MiB\n") == 6

@@ -33,7 +33,7 @@ def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
     from gluonlab.report.page import as_page  # matplotlib is loaded here, not for mistakes
 
     with new_file("--out", Path(out)) as temporary:
-        temporary.write_text(as_page(found), encoding="utf-8")
+        temporary.write_text(as_page(found), encoding="utf-8", errors="replace")  # names of files may be no UTF-8
     if as_json:
         click.echo(json.dumps({"page": out, "runs": [run.summary() for run in found]}))
     else:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import DataError
 from gluonlab.metrics import METRICS, read_metrics
 
 Line = Dict[str, Any]
-CONFIG = "config.json"
+REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's settings (`gluonlab.training.plan.Plan.settings`) and the lines of its metrics.jsonl, by kind."""
+    """A run's settings (`gluonlab.description.Description.settings`) and the lines of its metrics.jsonl, by kind."""
 
     name: str
     path: Path
@@ -74,13 +74,15 @@ class Run:
 def read_runs(paths: Sequence[Path]) -> List[Run]:
     """All of them, each with a name of its own: its folder's, or as much of its path as tells it from the others.
 
-    Raises DataError for a folder that is no run's, or whose files are damaged, and for a run that is given twice.
+    The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no run's, or whose files are
+    damaged, and for a run that is given twice.
     """
-    resolved = [path.resolve() for path in paths]
-    for path, place in zip(paths, resolved):
-        if resolved.count(place) > 1:
+    described = [found for path in paths for found in _described(path)]
+    places = [path.resolve() for path, _ in described]
+    for (path, _), place in zip(described, places):
+        if places.count(place) > 1:
             raise DataError(f"{path} is given twice: give each run once")
-    return [_read(path, name) for path, name in zip(paths, _names(resolved))]
+    return [_read(path, name, found) for (path, found), name in zip(described, _names(places))]
 
 
 def _names(paths: Sequence[Path]) -> List[str]:
@@ -89,41 +91,69 @@ def _names(paths: Sequence[Path]) -> List[str]:
     while True:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
-            return names
+            return [name.encode("utf-8", "replace").decode() for name in names]  # a folder's may be any bytes
         depth += 1
 
 
-def _read(path: Path, name: str) -> Run:
-    for file in (CONFIG, METRICS):
-        if not (path / file).is_file():
-            raise DataError(
-                f"{path} is no run: there is no {file} in it: give folders that gluonlab.run has written (--out, runs/...)"
-            )
+def _described(path: Path) -> List[Tuple[Path, Description]]:
+    """A run's folder with its description; for a comparison those of its runs, by numbers of devices."""
+    found = read_description(path, REMEDY)
+    if not found.is_comparison:
+        return [(path, found)]
     try:
-        config = json.loads((path / CONFIG).read_text(encoding="utf-8"))
-        settings, version = dict(config["settings"]), str(config["gluonlab"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path / CONFIG} is damaged ({type(error).__name__}: {error}): leave this run out") from None
+        folders = sorted((folder for folder in path.iterdir() if (folder / CONFIG).exists()), key=_by_number)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+    if not folders:
+        raise DataError(f"{path} is a comparison in which no run has begun: leave it out")
+    runs = [(folder, read_description(folder, REMEDY)) for folder in folders]
+    for folder, inner in runs:
+        if inner.is_comparison:
+            raise DataError(f"{folder} is a comparison within another: give it by itself")
+    return runs
+
+
+def _by_number(folder: Path) -> List[Any]:
+    """2-devices comes before 10-devices."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split("([0-9]+)", folder.name))]
+
+
+def _read(path: Path, name: str, found: Description) -> Run:
+    if not (path / METRICS).is_file():
+        raise DataError(f"{path} holds no {METRICS}: {REMEDY}")
     metrics = read_metrics(path)
     kinds = {kind: [line for line in metrics if line["kind"] == kind] for kind in ("step", "epoch")}
     _check_lines(path, kinds)
-    return Run(name, path, version, settings, kinds["step"], kinds["epoch"])
+    return Run(name, path, found.version, found.settings, kinds["step"], kinds["epoch"])
 
 
-_NUMBERS = {"step": ("step", "loss", "lr"), "epoch": ("epoch", "step", "images", "seconds", "loss", "accuracy")}
+LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
+COUNT = (1, 2**53)
+# What a line must hold, and between which bounds; a whole number where both bounds are.
+_STEP = {"step": COUNT, "loss": (-LARGEST, LARGEST), "lr": (0.0, LARGEST)}
+_EPOCH = {
+    "epoch": COUNT,
+    "step": COUNT,
+    "images": COUNT,
+    "seconds": (1e-9, LARGEST),
+    "loss": (-LARGEST, LARGEST),
+    "accuracy": (0.0, 1.0),
+}
+_OPTIONAL = {"validation_loss": (-LARGEST, LARGEST)}
 
 
 def _check_lines(path: Path, kinds: Dict[str, List[Line]]) -> None:
-    for kind, lines in kinds.items():
-        for line in lines:
-            wrong = [name for name in _NUMBERS[kind] if not _is_number(line.get(name))]
-            if not wrong and kind == "epoch" and line["seconds"] <= 0:
-                wrong = ["seconds"]
+    """Raise DataError for a number that is missing or cannot be."""
+    for kind, needed in (("step", _STEP), ("epoch", _EPOCH)):
+        for line in kinds[kind]:
+            bounds = {**needed, **{name: bounds for name, bounds in _OPTIONAL.items() if line.get(name) is not None}}
+            wrong = [name for name, (least, most) in bounds.items() if not _lies_within(line.get(name), least, most)]
             if wrong:
                 raise DataError(
-                    f"{path / METRICS}: a line of kind {kind!r} has no number for {', '.join(wrong)}: leave this run out"
+                    f"{path / METRICS}: a line of kind {kind!r} has no possible number for {', '.join(wrong)}: leave this run out"
                 )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _lies_within(value: Any, least: float, most: float) -> bool:
+    wanted = int if isinstance(least, int) else (int, float)
+    return isinstance(value, wanted) and not isinstance(value, bool) and least <= value <= most  # not for NaN

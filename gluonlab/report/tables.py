@@ -35,9 +35,10 @@ def differences(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
 
 
 def in_common(runs: Sequence[Run]) -> List[Tuple[str, str]]:
-    """(setting, value) for the settings that all runs share."""
+    """(setting, value) for the settings that all runs share, without those that none was given."""
     different = {row[0] for row in differences(runs)}
-    return [(name, in_words(value)) for name, value in runs[0].settings.items() if name not in different]
+    shared = [(name, value) for name, value in runs[0].settings.items() if name not in different]
+    return [(name, in_words(value)) for name, value in shared if value is not None]
 
 
 def epochs(run: Run) -> List[Tuple[str, ...]]:
@@ -63,7 +64,7 @@ def in_words(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return " ".join(in_words(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)  # 0.1 * 3 is 0.3, and no rate is rounded to another
 
 
 def as_text(runs: Sequence[Run], width: int = 80) -> str:

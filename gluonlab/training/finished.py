@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from contextlib import nullcontext
@@ -14,14 +13,17 @@ from typing import Any, Dict, Optional, Tuple
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.errors import ConfigError, OutputError, RunError
+from gluonlab.data.classes import what_differs
+from gluonlab.data.registry import takes
+from gluonlab.description import CONFIG, Description, read_description
+from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.files import folder_for
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.training.evaluate import Score, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.record import CONFIG, PARAMETERS
+from gluonlab.training.record import PARAMETERS
 
 # The settings that an evaluation takes from the command line.
 GIVEN = (
@@ -31,9 +33,11 @@ GIVEN = (
 # Those of the run that it looks at. What only training needs, or names the run's devices, is none of them: a run on eight GPUs can
 # be evaluated on a laptop.
 KEPT = (
-    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "seed", "prefetch",
-    "resident_bytes",
+    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "microbatches",
+    "microbatch_size", "seed", "prefetch", "resident_bytes",
 )  # fmt: skip
+# What makes the run's own choice of these void.
+BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
 
 
 @dataclass(frozen=True)
@@ -67,18 +71,19 @@ class Evaluation:
 def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     """Evaluate the run in this folder; ``given``: the settings of TrainConfig named in GIVEN, such as devices.
 
-    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises ConfigError for a folder that is no run's
-    and for settings that the run itself brings, ModelError for parameters of another network, OutputError, and RunError when the
-    loss is no number.
+    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises ConfigError for a folder that is no run's,
+    for settings that the run itself brings and for images or classes other than the run's, ModelError for parameters of another
+    network, OutputError, and RunError when the loss is no number.
     """
     folder = Path(run_dir)
     for name in given:
         if name not in GIVEN:
             raise ConfigError(f"{option_name(name)} is of no use with --evaluate, where the run brings it along: leave it out")
-    config = _config(folder, given)
+    found = _described(folder)
+    config = _config(found, given)
     place = _place(config, folder)
     with folder_for(place) if place is not None else nullcontext():  # what cannot be written is found before anything is computed
-        plan = make_plan(config)
+        plan = _plan(found, config, folder)
         net = make_net(plan)
         load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
         step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
@@ -90,6 +95,26 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
         if place is not None:
             write_extras(place, plan, net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place)
+
+
+def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
+    """The run's plan, as far as an evaluation needs one, on the devices that are given now. Raises a UsageError."""
+    found = _described(folder)
+    return _plan(found, _config(found, given), folder)
+
+
+def _plan(found: Description, config: TrainConfig, folder: Path) -> Plan:
+    plan = make_plan(config)
+    data, shape = plan.dataset, _image_shape(found)
+    if shape not in (None, data.image_shape):
+        was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
+        raise ConfigError(f"{data.name} has images of {now}, but {folder} was trained on {was}: give it images like those")
+    differs = what_differs(found.classes, data.classes)
+    if differs:
+        raise ConfigError(
+            f"{data.name} is not what {folder} was trained on ({differs}): give it the same classes in the same order"
+        )
+    return plan
 
 
 def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
@@ -104,44 +129,56 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
     return Path(config.out)
 
 
-def _config(folder: Path, given: Dict[str, Any]) -> TrainConfig:
+def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
     """The run's settings, as far as they matter to an evaluation, and those that are given now."""
-    asked, used = _read(folder)
     fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    strange = [name for name in asked if name not in fields]
+    strange = [name for name in found.asked if name not in fields]
     if strange:
-        raise ConfigError(f"{folder / CONFIG} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
-    settings = {name: value for name, value in asked.items() if name in KEPT}
-    if "batch_size" in given or "global_batch_size" in given:
-        settings["batch_size"] = settings["global_batch_size"] = None
+        raise ConfigError(f"{found.file} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
+    settings = {name: value for name, value in found.asked.items() if name in KEPT}
+    # Any number of devices can keep to the size of the parts, and needs no more memory for one than the run did.
+    count, share = settings.pop("microbatches", None), _largest_share(found)
+    if isinstance(count, int) and share and count > 0:
+        settings["microbatch_size"] = math.ceil(share / count)
+    if set(given) & {*BATCH_SIZES, *PARTS}:
+        settings.update(dict.fromkeys(PARTS))
+    if set(given) & set(BATCH_SIZES):
+        settings.update(dict.fromkeys(BATCH_SIZES))
+    shape = _image_shape(found)
+    if shape is not None and settings.get("image_size") is None and takes(str(settings.get("dataset")), "image_size"):
+        settings["image_size"] = shape[-1]  # the default follows the images that are there now
     try:
         TrainConfig(**settings)
     except ConfigError as error:
-        raise ConfigError(f"{folder / CONFIG} is damaged: {error}") from None
-    return TrainConfig(**{**settings, "model": used, **given})
+        raise ConfigError(f"{found.file} is damaged: {error}") from None
+    return TrainConfig(**{**settings, "model": found.used["model"], **given})
 
 
-def _read(folder: Path) -> Tuple[Dict[str, Any], str]:
-    """What was asked for, and the network that was trained. Raises ConfigError for a folder that is no run's."""
+def _largest_share(found: Description) -> Optional[int]:
+    """How many images of a batch one of the run's devices had; None when that is not known."""
+    devices, size = found.used.get("devices"), found.used.get("global_batch_size")
+    return math.ceil(size / len(devices)) if isinstance(devices, list) and devices and isinstance(size, int) else None
+
+
+def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
+    """(channels, height, width) of the run's images; None for a run of a gluonlab that did not note them."""
+    shape = found.used.get("image_shape")
+    if shape is not None and not (isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)):
+        raise ConfigError(f"{found.file} is damaged: image_shape {shape} is none")
+    return None if shape is None else (shape[0], shape[1], shape[2])
+
+
+def _described(folder: Path) -> Description:
+    """What the finished run in this folder was asked for and uses. Raises ConfigError for a folder that is no run's."""
     needs = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
-    file = folder / CONFIG
-    if not folder.is_dir():
-        raise ConfigError(f"--evaluate {folder} is no folder: {needs}")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"--evaluate {folder} holds no {CONFIG}: {needs}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read ({_reason(error)}): {needs}") from None
-    if isinstance(content, dict) and "compare" in content:
+        found = read_description(folder, needs)
+    except DataError as error:
+        raise ConfigError(f"--evaluate {error}") from None
+    if found.is_comparison:
         raise ConfigError(f"--evaluate {folder} is a comparison: give the folder of one of the runs in it")
-    asked, used = (content.get(key) if isinstance(content, dict) else None for key in ("config", "settings"))
-    if not (isinstance(asked, dict) and isinstance(used, dict) and isinstance(used.get("model"), str)):
-        raise ConfigError(f"{file} is not what a run writes: {needs}")
+    if not isinstance(found.used.get("model"), str):
+        raise ConfigError(f"--evaluate {found.file} is not what a run writes: {needs}")
     if not (folder / PARAMETERS).is_file():
         raise ConfigError(f"--evaluate {folder} holds no {PARAMETERS}, as no epoch was finished: {needs}")
-    return asked, used["model"]
-
-
-def _reason(error: Exception) -> Optional[str]:
-    return error.strerror if isinstance(error, OSError) else "it is no JSON"
+    return found

@@ -13,6 +13,7 @@ from mxnet import gluon, nd
 import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.augment import Augment, make_input
+from gluonlab.data.classes import noted
 from gluonlab.data.dataset import Dataset
 from gluonlab.data.folder import FileSplit
 from gluonlab.data.loader import Loader
@@ -92,7 +93,8 @@ def train(
     run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
     result = Result(plan, ready.net, run.path)
     with recorded(run, result):
-        run.config({"gluonlab": gluonlab.__version__, "settings": plan.settings(), "config": config.to_dict()})
+        used = {"settings": plan.settings(), "config": config.to_dict(), "classes": noted(plan.dataset.classes)}
+        run.config({"gluonlab": gluonlab.__version__, **used})
         _Run(plan, ready, reporter, run, result, began).all_epochs()
         if result.confusion is not None:
             run.line("event", event="confusion", matrix=result.confusion.tolist())
@@ -117,8 +119,7 @@ def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
     step = strategy(net, make_loss(config.label_smoothing, mixed=config.mixup > 0), plan)
     memory = None
     if config.memory:
-        batch = min(plan.global_batch_size, len(plan.dataset.train))
-        memory = Needs(plan, net).memory(math.ceil(batch / len(plan.ctxs)))
+        memory = Needs(plan, net).memory(plan.largest_share)
     return Ready(net, step, loaded, memory)
 
 

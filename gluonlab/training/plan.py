@@ -58,6 +58,12 @@ class Plan:
         """The learning rate, for the whole batch, before a schedule changes it."""
         return self.optimizer_params["learning_rate"]
 
+    @property
+    def largest_share(self) -> int:
+        """The most images of a batch that a device gets: no batch is larger than the split that it comes from."""
+        images = max(len(self.dataset.train), len(self.dataset.test))
+        return math.ceil(min(self.global_batch_size, images) / len(self.ctxs))
+
     def batch_in_words(self) -> str:
         """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not divide."""
         each, rest = divmod(self.global_batch_size, len(self.ctxs))
@@ -71,12 +77,12 @@ class Plan:
             "threads_per_device": self.threads,
             "model": self.model,
             "dataset": self.dataset.name,
+            "image_shape": list(self.dataset.image_shape),
             "epochs": self.epochs,
             "global_batch_size": self.global_batch_size,
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **self.rates.settings(),
-            "dtype": self.config.dtype,
             **{name: getattr(self.config, name) for name in CHANGES if getattr(self.config, name)},
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Optional, Sequence
 
 from gluonlab.arrays import save_arrays
+from gluonlab.description import CONFIG
 from gluonlab.errors import OutputError
 from gluonlab.files import atomic_path, missing_folders, on_disk, remove_empty, write_text
 from gluonlab.metrics import METRICS, read_metrics
 from gluonlab.training.losses import StepLoss
 
 RUNS = Path("runs")
-CONFIG, CURVES, PARAMETERS = "config.json", "curves.png", "parameters.params"
+CURVES, PARAMETERS = "curves.png", "parameters.params"
 
 
 class RunDirectory:

@@ -1,0 +1,30 @@
+"""The classes that a network's scores mean: noted with a run, and compared before it is evaluated again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Dict, Sequence
+
+MOST_NAMES = 1000  # that are written out; of more, their digest alone tells whether they are the same
+
+
+def noted(classes: Sequence[str]) -> Dict[str, Any]:
+    """What tells these classes, in this order, from others: ``count``, ``sha256``, and ``names`` if they are not too many."""
+    digest = hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
+    names = {"names": list(classes)} if len(classes) <= MOST_NAMES else {}
+    return {"count": len(classes), "sha256": digest, **names}
+
+
+def what_differs(before: Any, classes: Sequence[str]) -> str:
+    """How ``classes`` are others than `noted` wrote down ``before``, in words; empty when they are the same."""
+    now = noted(classes)
+    if not isinstance(before, dict) or before.get("sha256") == now["sha256"]:  # nothing was noted, or the same
+        return ""
+    if isinstance(before.get("count"), int) and before["count"] != now["count"]:
+        return f"{now['count']} classes, not {before['count']}"
+    names = before.get("names")
+    for number, (was, name) in enumerate(zip(names if isinstance(names, list) else [], classes)):
+        if was != name and isinstance(was, str):
+            return f"class {number} is {name!r}, and was {was!r}"
+    return "classes of other names"
