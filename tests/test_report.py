@@ -144,6 +144,32 @@ def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
         assert [points(drawn[title], curve) for curve in range(2)] == [3, 2]
 
 
+def ticks(svg, axis=2):
+    """The numbers beside the horizontal axis, 1, or the vertical one, 2."""
+    [axis] = [
+        group for group in ElementTree.fromstring(svg[svg.index("<svg") :]).iter() if group.get("id") == f"matplotlib.axis_{axis}"
+    ]
+    texts = [text.text.replace("\N{MINUS SIGN}", "-") for text in axis.iter("{http://www.w3.org/2000/svg}text")]
+    return [float(text) for text in texts if not text[0].isalpha()]
+
+
+def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
+    for count in (1, 3):
+        drawn = charts(read_runs([make_run(tmp_path / str(count), lines(epochs=count))]))
+        for title in ("Training loss", "Validation accuracy, %", "Images per second"):
+            shown = ticks(drawn[title], axis=1)
+            assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
+
+
+@pytest.mark.parametrize("accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str)
+def test_nobody_is_better_than_100_percent_nor_worse_than_0(tmp_path, accuracies):
+    epochs = [line for line in lines() if line["kind"] == "epoch"]
+    made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
+    drawn = charts(read_runs([make_run(tmp_path / "a", made)]))
+    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
+        assert 0 <= min(ticks(drawn[title])) < max(ticks(drawn[title])) <= 100
+
+
 def test_a_constant_learning_rate_has_no_chart(tmp_path):
     metrics = [{**line, "lr": 0.1} for line in lines()]
     assert "Learning rate" not in charts(read_runs([make_run(tmp_path / "a", metrics)]))
@@ -160,7 +186,10 @@ def test_thinned_curves_keep_their_mean_and_order(values):
 
 def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
     unfinished = [line for line in lines() if line["kind"] == "step"][:3]
-    page = Page(as_page(read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])))
+    runs = read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])
+    page = Page(as_page(runs))
+    assert list(charts(runs)) == ["Training loss"] and charts(runs[1:]) == {}  # none without a point
+    assert "<figure" not in as_page(runs[1:])
     assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
 
 

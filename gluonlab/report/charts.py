@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from io import StringIO
 from itertools import accumulate
 from typing import Any, Callable, Dict, List, Sequence, Tuple
@@ -11,6 +12,7 @@ from gluonlab.report.runs import Run
 # Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal design", 2008. No yellow on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", ":", "-.")
+PERCENT = (0.0, 100.0)
 MOST_POINTS = 400  # of a curve: more cannot be seen, and make the page heavy
 
 Curve = Tuple[List[float], List[float]]
@@ -27,13 +29,17 @@ def dash(number: int) -> str:
 
 
 def charts(runs: Sequence[Run]) -> Dict[str, str]:
-    """Title -> SVG: loss, accuracy against epochs and against time, speed, and the learning rate when it is not constant."""
-    drawn = {
-        "Training loss": _svg(runs, _loss, "epoch", faint=_losses),
-        "Validation accuracy, %": _svg(runs, _accuracy, "epoch"),
-        "Validation accuracy, %, against time": _svg(runs, _accuracy_in_time, "seconds of training"),
-        "Images per second": _svg(runs, _speed, "epoch", from_zero=True),
-    }
+    """Title -> SVG: loss, accuracy against epochs and against time, speed, and the learning rate when it is not constant.
+
+    A chart without a point is left out.
+    """
+    drawn: Dict[str, str] = {}
+    if any(run.steps or run.epochs for run in runs):
+        drawn["Training loss"] = _svg(runs, _loss, "epoch", faint=_losses)
+    if any(run.epochs for run in runs):
+        drawn["Validation accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT)
+        drawn["Validation accuracy, %, against time"] = _svg(runs, _accuracy_in_time, "seconds of training", bounds=PERCENT)
+        drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
     if any(len({step["lr"] for step in run.steps}) > 1 for run in runs):
         drawn["Learning rate"] = _svg(runs, _rate, "epoch", from_zero=True)
     return drawn
@@ -86,8 +92,9 @@ def _svg(
     axis: str,
     faint: "Callable[[Run], Curve] | None" = None,
     from_zero: bool = False,
+    bounds: Tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
-    """One picture: a curve with dots for each run, ``faint`` ones behind."""
+    """One picture: a curve with dots for each run, ``faint`` ones behind. The axis never leaves ``bounds``."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -101,7 +108,7 @@ def _svg(
         if faint is not None:
             axes.plot(*faint(run), alpha=0.3, lw=0.8, **look)
         xs, ys = curve(run)
-        axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, label=run.name, **look)
+        axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, clip_on=False, **look)
     axes.set_xlabel(axis, fontsize=9)
     axes.tick_params(labelsize=9)
     axes.grid(color="#e6e6e6", lw=0.6)
@@ -109,6 +116,9 @@ def _svg(
     axes.spines[["top", "right"]].set_visible(False)
     if from_zero:
         axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, bounds[0]), min(high, bounds[1]))
     if axis == "epoch":
         axes.xaxis.get_major_locator().set_params(integer=True)
     text = StringIO()
