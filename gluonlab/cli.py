@@ -1,27 +1,37 @@
 """What all commands share: how they take options, and how they end.
 
-A user's mistake is one line ``error: ...`` on standard error and exit status 2; a failure at run time ends with 1, Ctrl-C with 130.
-A traceback comes only with ``--debug``.
+A user's mistake is one line ``error: ...`` on standard error and exit status 2; a failure at run time ends with 1, Ctrl-C with 130,
+SIGTERM, which is what schedulers of jobs send, in the same order with 143. A traceback comes only with ``--debug``.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import sys
+import threading
 import warnings
-from typing import Any, Callable, List, Mapping, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Mapping, NoReturn, Sequence, Tuple
 
 import click
 
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends whatever goes on as Ctrl-C does."""
 
 
 class Command(click.Command):
-    """A click command that ends as described above; ``interrupted`` is what Ctrl-C leaves to be said."""
+    """A click command that ends as described above.
 
-    interrupted = "interrupted"
+    ``interrupted``: what is to be said after Ctrl-C, unless the KeyboardInterrupt that comes out of the command says it.
+    """
+
+    interrupted = ""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
@@ -29,9 +39,13 @@ class Command(click.Command):
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
         try:
-            sys.exit(super().main(*args, **kwargs) or 0)
-        except (KeyboardInterrupt, click.Abort):
-            _end(self.interrupted, INTERRUPTED, prefix="")
+            with _termination():
+                sys.exit(super().main(*args, **kwargs) or 0)
+        except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
+            interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
+            said, terminated = str(interrupt) or self.interrupted, isinstance(interrupt, _Terminated)
+            how = "ended by SIGTERM" if terminated else "interrupted"
+            _end(": ".join(filter(None, [how, said])), TERMINATED if terminated else INTERRUPTED, prefix="")
         except click.NoSuchOption as error:
             _end(unknown("option", error.option_name, self._option_names()), 2)
         except click.UsageError as error:
@@ -50,6 +64,13 @@ class Command(click.Command):
     def _option_names(self) -> "list[str]":
         return [name for param in self.params for name in param.opts if name.startswith("--")]
 
+    def _form(self) -> str:
+        """What may stand behind this command, with its first option that has a value."""
+        words = [param.human_readable_name for param in self.params if isinstance(param, click.Argument)]
+        valued = (param for param in self.params if isinstance(param, click.Option) and param.metavar)
+        example = next((f", such as {param.opts[0]} {param.metavar}" for param in valued), "")
+        return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
+
     def _explain(self, error: click.UsageError) -> str:
         """What is wrong with the words of the command line, and what to write instead."""
         option = next((param for param in self.params if getattr(error, "option_name", None) in param.opts), None)
@@ -61,7 +82,7 @@ class Command(click.Command):
         text = _one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
-            return f"unexpected {extra[1]!r}: write options only, such as --gpus 2; see --help"
+            return f"unexpected {extra[1]!r}: write {self._form()}; see --help"
         return f"{text}; see --help"
 
 
@@ -89,6 +110,23 @@ def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]
         commands[name][1](rest)
     else:
         _end(unknown("command", name, commands), 2)
+
+
+@contextmanager
+def _termination() -> Iterator[None]:
+    """SIGTERM interrupts what runs in this block as Ctrl-C does, where it would end the process on the spot."""
+
+    def terminate(number: int, frame: object) -> NoReturn:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _one_line(text: str) -> str:

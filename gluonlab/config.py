@@ -147,8 +147,14 @@ class TrainConfig:
     )
     decoders: Optional[int] = setting(None, whole(1, 256), "processes that decode image files (default: one for each core)")
     skip_bad: bool = setting(False, flag, "try all image files first, and leave out those that cannot be decoded")
+    random_resized_crop: bool = setting(
+        False, flag, "train on random parts of image files, resized; they are decoded in every epoch, as --decoders can"
+    )
     crop_padding: int = setting(0, whole(0, 1024), "shift training images at random by up to N pixels, black beside them")
     flip: bool = setting(False, flag, "mirror every other training image, at random")
+    mixup: float = setting(
+        0.0, real(0, LARGEST_RATE), "mix training images in pairs, in shares drawn from Beta(ALPHA, ALPHA); 0: none", "ALPHA"
+    )
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
     microbatches: Optional[int] = setting(
@@ -190,6 +196,7 @@ class TrainConfig:
     sync_bn: bool = setting(
         False, flag, "BatchNorm takes mean and variance of the batch on all devices, not of each device's share"
     )
+    dtype: str = setting("float32", text, "float32, or on GPUs float16: mixed precision with a dynamic loss scale", "TYPE")
     memory: bool = setting(False, flag, "first tell how much memory a batch needs on each device")
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
     compress: Optional[str] = setting(
@@ -199,7 +206,7 @@ class TrainConfig:
         4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"
     )
     seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
-    prefetch: int = setting(2, whole(0), "batches made ready ahead, when the data set streams to the devices")
+    prefetch: int = setting(2, whole(0), "batches made ready ahead, where they are streamed or changed at random")
     resident_bytes: int = setting(
         256 * 2**20,
         size_in_bytes,

@@ -1,14 +1,20 @@
-"""Files that appear whole or not at all, refused before work begins if they cannot be written, and errors that name them."""
+"""What appears whole or not at all, is refused before work begins if it cannot be written, and is named by errors."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import secrets
-from contextlib import contextmanager
+import shutil
+import tempfile
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, List, Sequence, Tuple
 
 from gluonlab.errors import OutputError
+
+ELSEWHERE = "choose another place with --out"
 
 
 @contextmanager
@@ -18,9 +24,87 @@ def atomic_path(path: Path) -> Iterator[Path]:
     try:
         temporary.touch(exist_ok=False)
         yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # some disks say only now that they are full
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside ``path`` to fill; it becomes ``path``, which must not exist, when the block ends without an error.
+
+    What killed processes have left of such folders for the same ``path`` is removed. A living one has its folder locked; where the
+    disk knows no locks, nothing is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_behind(path)
+    temporary, lock = _locked_folder(path)
+    try:
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(path: Path) -> Tuple[Path, int]:
+    """A new temporary folder for ``path``, and the lock on it, to be closed."""
+    while True:
+        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
+        temporary.mkdir()
+        lock = os.open(temporary, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = not temporary.exists()
+        except OSError as error:
+            taken = isinstance(error, BlockingIOError)  # another one: a disk without locks
+        if not taken:
+            return temporary, lock
+        os.close(lock)  # somebody took it for a dead process's before it was locked
+
+
+def _remove_left_behind(path: Path) -> None:
+    name = re.compile(re.escape(f".{path.name}-") + r"[0-9a-f]{8}\.part")
+    for folder in [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]:
+        with suppress(OSError):  # a living process's, or another user's, or gone
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
+
+
+def missing_folders(path: Path) -> List[Path]:
+    """The folders that ``path.mkdir(parents=True)`` would make, the innermost first."""
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Remove these folders, in this order, as far as nothing is in them."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+@contextmanager
+def folder_for(path: Path) -> Iterator[None]:
+    """Make the folder ``path`` if need be, and see that files can be written there; what was made goes if the block raises.
+
+    Raises OutputError.
+    """
+    made = missing_folders(path)
+    try:
+        with on_disk(path):
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        yield
+    except BaseException:
+        remove_empty(made)
+        raise
 
 
 def write_text(path: Path, content: str) -> None:
@@ -30,12 +114,14 @@ def write_text(path: Path, content: str) -> None:
 
 
 @contextmanager
-def on_disk(path: Path, remedy: str = "choose another place with --out") -> Iterator[None]:
+def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
     """What goes wrong while ``path`` is written becomes an OutputError that names it, and the remedy."""
     try:
         yield
+    except OutputError:
+        raise
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}; {remedy}") from None
+        raise OutputError(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
 
 
 def check_new(option: str, path: Path) -> None:
@@ -63,5 +149,7 @@ def _writable(option: str, path: Path) -> Iterator[None]:
     """What the system says against ``path`` becomes an OutputError that names it."""
     try:
         yield
+    except OutputError:
+        raise
     except OSError as error:
-        raise OutputError(f"{option} {path} cannot be written ({error.strerror}): choose another place") from None
+        raise OutputError(f"{option} {path} cannot be written ({error.strerror or error}): choose another place") from None

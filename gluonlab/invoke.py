@@ -16,6 +16,8 @@ from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
 from gluonlab.threads import EngineContext
 
+ARRAY_LIMIT = 2**31 - 1  # every array has fewer elements: MXNet's wheels are built without USE_INT64_TENSOR_SIZE
+
 
 def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
     """A copy of a NumPy array as an NDArray on mx.cpu(0), made at once.

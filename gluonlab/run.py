@@ -41,7 +41,7 @@ def _counts(text: str) -> List[int]:
     return counts
 
 
-@command("python -m gluonlab.run", interrupted="interrupted: the folder of the run holds every epoch that was finished")
+@command("python -m gluonlab.run", interrupted="nothing was written")
 @config_options
 @click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
 @click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")

@@ -19,7 +19,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.classes import MOST_NAMES, noted, what_differs
 from gluonlab.errors import RunError, UsageError
 from gluonlab.training.accumulate import Microbatches
-from gluonlab.training.export import DESCRIPTION, PARAMETERS, SYMBOL
+from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
@@ -76,7 +76,7 @@ def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, 
 
 
 def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
-    assert names(finished.run_dir / "export") == sorted([SYMBOL, PARAMETERS, DESCRIPTION])
+    assert names(finished.run_dir / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
     assert finished.confusion.sum() == 360
     assert finished.confusion.trace() == round(finished.accuracy * 360)
     [event] = [line for line in read_metrics(finished.run_dir) if line["kind"] == "event"]
@@ -87,6 +87,13 @@ def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
     assert (finished.run_dir / "confusion.png").read_bytes().startswith(b"\x89PNG")
     shown = run("--model", "mlp", "--epochs", "1", "--gpus", "2", "--confusion", "--out", "a", "--quiet")[1]
     assert "each row a class, each column what its images were taken for" in shown
+
+
+def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cwd, finished):
+    (empty_cwd / "out" / "confusion.png").mkdir(parents=True)
+    status, _, err = run("--evaluate", str(finished.run_dir), "--threads", "1", "--confusion", "--export", "--out", "out")
+    assert (status, err) == (2, "error: cannot write out/confusion.png: Is a directory; choose another place with --out\n")
+    assert names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
 
 
 def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
@@ -283,6 +290,18 @@ def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
     status, out, err = run("--evaluate", str(finished.run_dir), "--export", "--out", "file")
     assert (status, out, (empty_cwd / "file").read_text()) == (2, "", "mine")
     assert "--out file is a file" in err
+
+
+def test_a_place_for_nothing_is_refused(run, finished, empty_cwd):
+    line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
+    assert "--out new with --evaluate is where files go: add --confusion or --export, or leave it out" in line
+
+
+def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empty_cwd):
+    (copy / "parameters.params").write_text("damaged")
+    line = the_error(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
+    assert "cannot write /proc/gluonlab: " in line
+    assert "cannot be read as parameters" in the_error(run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd)
 
 
 def test_parameters_that_are_no_numbers_fail(copy):

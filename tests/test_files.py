@@ -1,9 +1,12 @@
 """No file is ever half there."""
 
+import signal
+from functools import partial
+
 import pytest
 
 from gluonlab.errors import OutputError
-from gluonlab.files import atomic_path, write_text
+from gluonlab.files import atomic_folder, atomic_path, new_file, on_disk, write_text
 
 
 def names(folder):
@@ -41,6 +44,51 @@ def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
     (tmp_path / "ordinary").write_text("")
     write_text(tmp_path / "whole", "")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_a_folder_appears_when_the_block_ends(tmp_path):
+    with atomic_folder(tmp_path / "below" / "folder") as temporary:
+        (temporary / "file").write_text("new")
+        assert not (tmp_path / "below" / "folder").exists()
+    assert (tmp_path / "below" / "folder" / "file").read_text() == "new"
+    assert names(tmp_path / "below") == ["folder"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_no_folder_appears_when_the_block_raises(tmp_path, error):
+    with pytest.raises(error), atomic_folder(tmp_path / "folder") as temporary:
+        (temporary / "file").write_text("half")
+        raise error
+    assert names(tmp_path) == []
+
+
+KILLED = """
+import os, pathlib, signal
+from gluonlab.files import atomic_folder
+with atomic_folder(pathlib.Path("folder")) as temporary:
+    (temporary / "file").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_is_not(tmp_path, python):
+    assert python("-c", KILLED).returncode == -signal.SIGKILL
+    [left] = tmp_path.iterdir()
+    others = [".folder-", ".folder-mine.part", "folder-00000000.part", ".folders-00000000.part"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / ".folder-00000000.part").symlink_to(tmp_path / ".folder-")
+    with atomic_folder(tmp_path / "folder") as living:
+        assert not left.exists()
+        with atomic_folder(tmp_path / "folder") as another:
+            assert living.is_dir() and another.is_dir() and living != another
+    assert names(tmp_path) == sorted(["folder", ".folder-00000000.part", *others])
+
+
+def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_path):
+    for block in (on_disk, partial(new_file, "--out")):
+        with pytest.raises(OutputError, match=r"^cannot write inner: full$"), block(tmp_path / "outer"):
+            raise OutputError("cannot write inner: full")
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):

@@ -90,6 +90,14 @@ def test_images_keep_their_size_when_they_are_small(tmp_path, sides, size):
     assert usual_size(paths) == size
 
 
+def test_a_tilde_is_the_home_folder(root, monkeypatch):
+    monkeypatch.setenv("HOME", str(root.parent))
+    dataset = load_dataset("folder:~/animals", decoders=1)
+    assert dataset.train.paths[0] == str(root / "train" / "ant" / "0000.jpg")
+    with pytest.raises(DataError, match="folder:~nobody-here/animals begins in a home folder that is not known"):
+        load_dataset("folder:~nobody-here/animals")
+
+
 def test_the_size_can_be_chosen(root):
     assert load(root, image_size=24).image_shape == (3, 24, 24)
 

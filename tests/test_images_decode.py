@@ -12,7 +12,7 @@ from image_folders import by_pillow, encoded, picture
 from PIL import Image, ImageFile
 
 from gluonlab.errors import DataError
-from gluonlab.images.decode import MAX_PIXELS, decode, short_side
+from gluonlab.images.decode import MAX_PIXELS, _as_rgb, decode, short_side
 
 JPEG = encoded(picture(1, 40, 30), quality=90)
 PNG = encoded(picture(2, 20, 24), "PNG")
@@ -39,6 +39,55 @@ def test_every_kind_of_png_becomes_three_channels(tmp_path, mode):
     assert pixels.shape == (3, 16, 16)
     if mode in ("L", "1", "I;16", "LA"):
         assert np.array_equal(pixels[0], pixels[1]) and np.array_equal(pixels[0], pixels[2])
+
+
+GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
+COLOUR = np.stack([GREY, GREY[::-1], GREY.T], axis=2)
+ALPHA = np.full_like(GREY, 255)
+SQUARES = {
+    "1": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)),
+    "L": (Image.fromarray(GREY), GREY),
+    "LA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)), GREY),
+    "P": (Image.fromarray(GREY).convert("P"), GREY),
+    "RGB": (Image.fromarray(COLOUR), COLOUR),
+    "RGBA": (Image.fromarray(np.dstack([COLOUR, ALPHA])), COLOUR),
+    "I;16": (Image.fromarray(GREY.astype(np.uint16) * 257), GREY),
+    "I": (Image.fromarray(GREY.astype(np.int32) * 257), GREY),
+    "PA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)).convert("PA"), GREY),
+    "CMYK": (Image.fromarray(COLOUR).convert("CMYK"), COLOUR),
+    "YCbCr": (Image.fromarray(COLOUR).convert("YCbCr"), COLOUR),
+}
+
+
+@pytest.mark.parametrize("mode", SQUARES)
+def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
+    """Through a PNG where that has the mode; there is no other way to some modes than from Pillow's own hands."""
+    image, twin = SQUARES[mode]
+    assert image.mode == mode
+    if mode in ("PA", "CMYK", "YCbCr", "I"):
+        pixels = np.asarray(_as_rgb("a.png", image)).transpose(2, 0, 1)
+    else:
+        pixels = decode(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
+    expected = twin.transpose(2, 0, 1) if twin.ndim == 3 else np.stack([twin] * 3)
+    assert np.abs(pixels.astype(int) - expected).max() <= (3 if mode == "YCbCr" else 0)
+
+
+@given(st.integers(0, 2**16 - 1))
+def test_16_bits_become_the_nearest_of_8(value):
+    [[pixel]] = np.asarray(_as_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))).tolist()
+    assert pixel == [round(value / 257)] * 3
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        (Image.fromarray(np.array([[0, 2**16]], np.int32)), "a.png: grey values from 0 to 65536, more than 16 bits: replace"),
+        (Image.fromarray(np.array([[0, 1]], np.float32)), "a.png: grey values that are floats, of an unknown range: replace"),
+    ],
+)
+def test_values_of_an_unknown_range_are_refused(image, said):
+    with pytest.raises(DataError, match=said):
+        _as_rgb("a.png", image)
 
 
 @settings(max_examples=20)

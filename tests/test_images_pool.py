@@ -1,6 +1,7 @@
 """Processes that decode: the same pixels in the same order, and none is left behind."""
 
 import gc
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,54 @@ def test_the_processes_end_with_the_object_that_started_them():
     assert all(map(gone, processes))
 
 
+def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypatch):
+    """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    made = Decoders(1024, 1)
+    processes = pids(made)
+
+    class Interrupted(list):
+        def __getitem__(self, part):
+            if part.start:
+                raise KeyboardInterrupt
+            return super().__getitem__(part)
+
+    with pytest.raises(KeyboardInterrupt):
+        made.decode(Interrupted(paths * 2))
+    del made
+    gc.collect()
+    deadline = time.monotonic() + 30
+    while not all(map(gone, processes)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert unraisable == []
+
+
+def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
+    """The files are pipes that nobody writes to: opening one takes for ever."""
+    endless = [str(tmp_path / f"{number}.jpg") for number in range(3 * SLOTS)]
+    [os.mkfifo(path) for path in endless]
+    made = Decoders(8, 2)
+    processes = pids(made)
+    main = threading.main_thread().ident
+    threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()
+    with suppress(KeyboardInterrupt):
+        made.decode(endless)
+    assert not any(map(gone, processes))
+    del made
+    gc.collect()
+    assert all(map(gone, processes))
+
+
+def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads():
+    """As the collector of garbage does, in whichever thread it happens to run."""
+    made = Decoders(8, 2)
+    processes = pids(made)
+    made._threads.submit(made.close).result(timeout=30)
+    assert all(map(gone, processes))
+
+
 def test_a_process_that_is_killed_is_an_error_and_no_hang(paths):
     made = Decoders(16, 1)
     made.decode(paths[:1])
@@ -114,6 +164,21 @@ def test_the_processes_end_with_their_parent_however_it_ends(tmp_path, sign):
     while not all(map(gone, children)):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
+    """As when its parent has been ended while it decodes."""
+    fd = os.memfd_create("images")
+    os.ftruncate(fd, SLOTS * 3 * 16**2)
+    command = [sys.executable, "-m", "gluonlab.images.worker", str(fd), str(SLOTS), "16"]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
+    os.close(fd)
+    child.stdout.close()
+    child.stdin.write(json.dumps({"paths": paths[:1], "seeds": None}).encode() + b"\n")
+    child.stdin.close()
+    assert (child.stderr.read(), child.wait(30)) == (b"", 0)
+    child.stderr.close()
 
 
 def test_the_processes_load_nothing_of_mxnet():

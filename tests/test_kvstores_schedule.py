@@ -45,6 +45,31 @@ def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
     assert (arrays[3].asnumpy() == 16).all()
 
 
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_keys_of_one_call_are_summed_by_one_schedule(name):
+    """However their sizes compare to the chunks, which are cut from all of them together; the transfers are one schedule's."""
+    store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
+    values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
+    arrays = [[nd.array(value, ctx=ctx) for value, ctx in zip(of_key, cpus(4))] for of_key in values]
+    for times in (1, 4):  # the second sums four times the first
+        store.pushpull([5, 6, 7, "rest"], arrays, priority=-5)
+        for value, of_key in zip(values, arrays):
+            for array in of_key:
+                np.testing.assert_array_equal(array.asnumpy(), times * sum(value))
+    schedule = make_schedule(name, 4)
+    alone = make_kvstore(name)
+    for key, of_key in enumerate(arrays):
+        alone.pushpull(key, of_key)
+    assert schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run or schedule.chunks == 1
+
+
+def test_keys_of_one_call_must_be_on_the_same_devices():
+    arrays = [[nd.ones((3,), ctx=ctx) for ctx in cpus(k)] for k in (2, 3)]
+    with pytest.raises(KVStoreError, match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices"):
+        make_kvstore("ring").pushpull(["a", "b"], arrays)
+    assert all((array.asnumpy() == 1).all() for of_key in arrays for array in of_key)
+
+
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
     """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""

@@ -1,13 +1,16 @@
 """The sharded optimizer: its share of the state, and what becomes of it."""
 
+import mxnet as mx
 import numpy as np
 import pytest
+from full_disk import full_at
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
 from mxnet import gluon, nd
+from mxnet.gluon import nn
 from reference import cpus, distance, train_on_devices, values
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.errors import KVStoreError
+from gluonlab.errors import KVStoreError, OutputError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.buckets import BucketedTrainer
@@ -27,7 +30,7 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimiz
     _, trainer = trained(BucketedTrainer, store, optimizer, ctxs)
     kept = dict.fromkeys(ctxs, 0)
     for update in store._updates.values():
-        for owned in update.shards:
+        for owned in (shard for shards in update.shards.values() for shard in shards):
             for array in owned.arrays():
                 kept[array.context] += array.size
     whole = copies * sum(bucket.weights[0].size for bucket in trainer.buckets)
@@ -50,6 +53,16 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimize
     trainer.load_states(states)
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
+
+
+def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tmp_path):
+    file = tmp_path / "states"
+    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))
+    trainer.save_states(str(file))
+    whole = file.read_bytes()
+    with full_at(len(whole) - 1), pytest.raises(OutputError, match=r"cannot write .*states: File too large; choose another place$"):
+        trainer.save_states(str(file))
+    assert file.read_bytes() == whole
 
 
 def test_states_of_another_number_of_devices_are_refused(tmp_path):
@@ -102,6 +115,60 @@ def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded
         train_on_devices(net, trainer, ctxs, BATCHES[3:])
         results.append(values(net))
     assert distance(results[1], results[0]) < 1e-5
+
+
+def convolutions(ctxs):
+    """Weights that have buckets of their own, small enough to be moved together."""
+    mx.random.seed(4)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, padding=1), nn.Conv2D(8, 3, padding=1), nn.Activation("tanh"), nn.Conv2D(16, 3), nn.Dense(4))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    net(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
+    return net
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.1])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("devices", [2, 3])
+def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices, clip_norm):
+    found, calls = [], []
+    for store, bucket_bytes in (("device", 4 * 2**20), ("sharded-optimizer", 0), ("sharded-optimizer", 4 * 2**20)):
+        ctxs = cpus(devices)
+        net = convolutions(ctxs)
+        params = {**OPTIMIZERS[optimizer], "learning_rate": 0.01}
+        trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes, clip_norm)
+        train_on_devices(net, trainer, ctxs, BATCHES)
+        found += [values(net, ctx) for ctx in ctxs]
+        calls.append(len(trainer._calls))
+    assert max(distance(one, found[0]) for one in found[1:]) < 1e-5
+    assert calls[1] > calls[2] == 1
+
+
+def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
+    path, half, nets = str(tmp_path / "states"), len(BATCHES) // 2, []
+    for split in (False, True):
+        ctxs = cpus(2)
+        net = convolutions(ctxs)
+        trainer = BucketedTrainer(net.collect_params(), "adam", {"learning_rate": 0.01}, make_kvstore("sharded-optimizer"))
+        train_on_devices(net, trainer, ctxs, BATCHES[:half] if split else BATCHES)
+        if split:
+            trainer.save_states(path)
+            trainer = BucketedTrainer(net.collect_params(), "adam", {"learning_rate": 0.01}, make_kvstore("sharded-optimizer"))
+            trainer.load_states(path)
+            train_on_devices(net, trainer, ctxs, BATCHES[half:])
+        nets.append(values(net))
+    assert all(np.array_equal(a, b) for a, b in zip(*nets))
+
+
+def test_a_key_is_always_updated_in_the_same_company():
+    store, ctxs = make_kvstore("sharded-optimizer"), cpus(2)
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
+    grads, weights = ([[nd.ones((5,), ctx=ctx) for ctx in ctxs] for _ in range(3)] for _ in range(2))
+    store.pushpull(["a", "b"], grads[:2], out=weights[:2])
+    with pytest.raises(KVStoreError, match="key 'b' cannot be updated after keys 'a', 'b': give the same keys in every call"):
+        store.pushpull("b", grads[1], out=weights[1])
+    store.pushpull("c", grads[2], out=weights[2])
+    assert [array.asnumpy()[0] for of_key in weights for array in of_key] == pytest.approx([1 - 0.1 * 2] * 6)
 
 
 def test_a_sharded_store_serves_one_trainer():

@@ -18,7 +18,7 @@ LAYERS = [
     {"cuda", "files", "metrics", "description"},
     {"engine"},
     {"threads"},
-    {"devices", "config", "invoke", "images"},
+    {"devices", "config", "invoke", "images", "arrays"},
     {"data", "models", "collectives"},
     {"kvstores"},
     {"training", "scratch"},

@@ -103,7 +103,7 @@ def test_workers_share_each_batch_without_overlap(n, batch, world_size):
     parts = [Loader(split_of(n), cpus(1), batch, 3, rank, world_size)._batches() for rank in range(world_size)]
     whole = Loader(split_of(n), cpus(1), batch, 3)._batches()
     for index, expected in enumerate(whole):
-        assert np.concatenate([part[index] for part in parts]).tolist() == expected.tolist()
+        assert np.concatenate([part[index][0].indices for part in parts]).tolist() == expected[0].indices.tolist()
 
 
 def test_floats_are_the_bytes_divided_by_255():
@@ -111,6 +111,19 @@ def test_floats_are_the_bytes_divided_by_255():
     (((x,), _),) = list(loader)
     assert x.dtype == np.float32
     np.testing.assert_allclose(x.asnumpy()[:256, 0, 0, 0], np.arange(256) / 255, rtol=1e-6)
+
+
+def test_a_split_that_is_larger_than_any_array_of_mxnet_streams():
+    """2**31 elements and more, in the memory of one."""
+    split = split_of(2)
+    split.images = np.broadcast_to(np.uint8(7), (14_300, 3, 224, 224))
+    split.labels = np.zeros(14_300, np.int32)
+    assert split.images.size > 2**31
+    loader = Loader(split, cpus(2), 4, resident_bytes=2**33, raw=True, prefetch=0)
+    assert not loader.resident
+    xs, _ = next(iter(loader))
+    assert [x.shape for x in xs] == [(2, 3, 224, 224)] * 2
+    assert (xs[1].asnumpy() == 7).all()
 
 
 class FailingSplit:

@@ -1,10 +1,13 @@
 """--pretrained: everything in a file, everything but the last layer, or one clear error and nothing changed."""
 
+import struct
 from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mxnet import nd
 from reference import cpus, values
 from test_models_zoo import completed
@@ -12,7 +15,7 @@ from test_training_export import dataset_of
 
 from gluonlab.errors import ModelError
 from gluonlab.models.pretrained import load_parameters, load_pretrained
-from gluonlab.training.export import PARAMETERS, export
+from gluonlab.training.export import WEIGHTS, export
 
 
 def same(first, second):
@@ -26,7 +29,7 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
     file = tmp_path / "a.params"
     if written_by == "export":
         export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
-        file = tmp_path / PARAMETERS
+        file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))
     assert not all(same(values(net), values(other, mx.cpu(1))))
@@ -101,6 +104,66 @@ def damaged(folder, kind):
 def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
     with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export wrote"):
         load_pretrained(completed("mlp"), str(damaged(tmp_path, kind)), 10)
+
+
+def dense():
+    net = mx.gluon.nn.Dense(2, in_units=3)
+    net.initialize(mx.init.Normal(1))
+    return net
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("params") / "dense.params"
+    dense().save_parameters(str(path))
+    return path
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_damaged_file_is_loaded_or_a_model_error(file, tmp_path_factory, data):
+    """Bytes changed, cut out or put in anywhere, of numbers that are mostly headers."""
+    content = bytearray(file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
+        content[place : place + length] = data.draw(st.binary(min_size=length, max_size=length) | st.binary(max_size=9))
+    path = tmp_path_factory.getbasetemp() / "damaged.params"
+    path.write_bytes(content)
+    net = dense()
+    try:
+        load_parameters(net, path, "it", 2)
+        mx.nd.waitall()
+    except ModelError as error:
+        assert str(error).startswith("it ")
+
+
+@pytest.mark.parametrize("place", [7, 15])
+def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place):
+    """2**62 rows or columns more: as many bytes as before, for who counts them in 64 bits."""
+    content = bytearray(file.read_bytes())
+    begin = content.index(struct.pack("<qq", 2, 3))
+    content[begin + place] ^= 0x40
+    (tmp_path / "a.params").write_bytes(content)
+    with pytest.raises(ModelError, match="cannot be read as parameters"):
+        load_parameters(dense(), tmp_path / "a.params", "it", 2)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
+    """Their arrays begin with ndim and 32-bit sizes, or with a magic number and 64-bit sizes, or also with a storage type."""
+    arrays = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.array([7, 8], np.float32)}
+    content = struct.pack("<QQQ", 0x112, 0, 2)
+    for array in arrays.values():
+        content += struct.pack("<I", 0xF993FAC7 + version) if version else b""
+        content += struct.pack("<i", 0) if version == 2 else b""
+        content += struct.pack(f"<i{array.ndim}{'q' if version else 'I'}", array.ndim, *array.shape)
+        content += struct.pack("<iii", 1, 0, 0) + array.tobytes()
+    content += struct.pack("<Q", 2) + b"".join(struct.pack("<Q", len(name)) + name.encode() for name in arrays)
+    (tmp_path / "a.params").write_bytes(content)
+    net = dense()
+    assert load_parameters(net, tmp_path / "a.params", "it", 2) == []
+    for name, array in arrays.items():
+        assert np.array_equal(getattr(net, name).data().asnumpy(), array)
 
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])

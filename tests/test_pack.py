@@ -1,9 +1,15 @@
 """Packed folders: the same pixels as the folder's, whole or not there, and damage is noticed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from conftest import clean_environment
+from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_folders import write_folder
@@ -56,21 +62,10 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["animals"]
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path, monkeypatch):
-    """The disk's quota is stood in for by the process's own limit on the size of files."""
-    import resource
-    import signal
-
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
     dataset = load_dataset(f"folder:{source}", decoders=1)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
-            pack(dataset, tmp_path / "packed")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
+    with full_at(20_000), pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
+        pack(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,6 +86,8 @@ DAMAGES = {
     "no classes": (reindex(classes=3), "pack.json: is not what"),
     "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
     "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
+    "grey images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
+    "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
     "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
     "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
     "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "holds other values"),
@@ -130,6 +127,12 @@ def test_another_image_size_than_the_packed_one_is_refused(packed):
     assert load_dataset(f"folder:{packed}", image_size=16).image_shape == (3, 16, 16)
 
 
+@pytest.mark.parametrize(("option", "given"), [("--decoders", {"decoders": 2}), ("--skip-bad", {"skip_bad": True})])
+def test_options_for_decoding_are_refused_where_nothing_is_decoded(packed, option, given):
+    with pytest.raises(DataError, match=f"packed is packed, so nothing is left to decode: leave {option} out"):
+        load_dataset(f"folder:{packed}", **given)
+
+
 # --- the command
 
 
@@ -141,12 +144,34 @@ def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 
 
+@pytest.mark.parametrize(("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
+    root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
+    for folder in (root / "train").iterdir():
+        for number in range(1000):
+            os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
+    command = [sys.executable, "-m", "gluonlab.data", "pack", f"folder:{root}", "--out", "packed", "--decoders", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8")
+    try:
+        while not list(tmp_path.glob(".packed-*/train-images.npy")):
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=30)  # the decoders have this pipe, too: it ends with the last of them
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
+    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+
+
 MISTAKES = {
     ("pack",): ["lacks the data set", "folder:PATH --out DIR"],
     ("pack", "folder:x"): ["lacks --out DIR"],
     ("pack", "folder:x", "--out", "y"): ["x does not exist"],
     ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
-    ("pack", "digits", "--image-size", "8", "--out", "y"): ["--image-size is for image files", "digits has none"],
+    ("pack", "digits", "--image-size", "8", "--out", "y"): ["digits has no image files", "choose ", "folder:PATH"],
+    ("pack", "mnist", "--out", "y"): ["mnist has no image files", "imagenette2-320", "folder:PATH"],
+    ("pack", "synthetic", "--out", "y"): ["synthetic has no image files", "folder:PATH"],
     ("pack", "folder:x", "--out", "y", "--image-size", "0"): ["--image-size 0", "from 8"],
     ("pakc",): ["unknown command 'pakc'", "did you mean 'pack'?"],
 }

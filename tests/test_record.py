@@ -3,15 +3,22 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
+import mxnet as mx
 import pytest
+from full_disk import full_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.errors import OutputError
+from gluonlab.config import TrainConfig
+from gluonlab.errors import DivergedError, OutputError
+from gluonlab.models import get_model
 from gluonlab.training.curves import draw, make_figure
+from gluonlab.training.ending import recorded
 from gluonlab.training.losses import StepLoss
-from gluonlab.training.record import RunDirectory, read_metrics
+from gluonlab.training.record import PARAMETERS, RunDirectory, read_metrics
+from gluonlab.training.result import Result
 
 
 def names(folder):
@@ -120,6 +127,73 @@ def test_config_is_written_whole(tmp_path):
     run.close()
     assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"settings": {"lr": 0.5}}
     assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
+
+
+# --- a full disk
+
+
+def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
+    """MXNet's own writer would lose the last bytes of a full disk without a word."""
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    net = get_model("mlp", 10)
+    net.initialize()
+    net(mx.nd.zeros((1, 1, 28, 28)))
+    run.parameters(net)
+    whole = (run.path / PARAMETERS).read_bytes()
+    for param in net.collect_params().values():
+        param.set_data(param.data() + 1)
+    with full_at(len(whole) - 1), pytest.raises(OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "):
+        run.parameters(net)
+    run.close()
+    assert names(run.path) == ["metrics.jsonl", PARAMETERS]
+    assert (run.path / PARAMETERS).read_bytes() == whole
+
+
+def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_path):
+    said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    with full_at(100):
+        for write in (lambda: run.line("event", event="x" * 200), run.curves, run.close):
+            with pytest.raises(OutputError, match=said):
+                write()
+
+
+@pytest.mark.parametrize("first", [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()], ids=repr)
+def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
+    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    with full_at(100), pytest.raises(type(first)) as raised, recorded(run, Result(plan, None, run.path, history=[None])):
+        raise first
+    assert raised.value is first
+
+
+def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gluonlab.training.curves.draw", interrupted)
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    said, result = "run holds every epoch that was finished, 1 of 3$", Result(plan, None, run.path, history=[None])
+    with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result):
+        raise KeyboardInterrupt
+    assert run._metrics.closed
+    assert names(run.path) == ["metrics.jsonl"]
+
+
+def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_is_in_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    for place in ("a/b/run", "there", "full"):
+        run = RunDirectory.create(str(tmp_path / place), "name")
+        run.config({})
+        run.close()
+        if place == "full":
+            (run.path / "mine").write_text("mine")
+        run.discard()
+    assert names(tmp_path) == ["full", "there"]
+    assert names(tmp_path / "there") == []
+    assert names(tmp_path / "full") == ["config.json", "metrics.jsonl", "mine"]
 
 
 # --- curves.png

@@ -12,11 +12,12 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 from conftest import clean_environment
+from full_disk import full_at
 from idx_files import NAMES, write, write_mnist
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import DATASETS
-from gluonlab.errors import GluonlabError
+from gluonlab.errors import DivergedError, GluonlabError
 from gluonlab.kvstores import KVSTORES
 from gluonlab.models import MODELS, get_model
 from gluonlab.run import main
@@ -126,6 +127,8 @@ MISTAKES = {
     ("--warmup-epochs", "-1"): ["--warmup-epochs -1", "from 0 up"],
     ("--no-bias-decay",): ["--no-bias-decay", "weight decay is 0", "--wd"],
     ("--clip-norm", "0"): ["--clip-norm 0", "a number from 1e-30"],
+    ("--mixup", "-0.1"): ["--mixup -0.1", "a number from 0 up"],
+    ("--mixup", "inf"): ["--mixup inf", "a number from 0 up"],
     ("--label-smoothing", "1"): ["--label-smoothing 1", "from 0 and below 1"],
     ("--compress", "1bit"): ["--compress 1bit", "2bit:0.5"],
     ("--compress", "2bit:none"): ["--compress 2bit:none", "the threshold none"],
@@ -142,7 +145,7 @@ MISTAKES = {
     ("--out", "/"): ["--out / is not empty", "give a new folder"],
     ("--gpu", "2"): ["'--gpu'", "--gpus", "did you mean '--gpus'?"],
     ("-g", "2"): ["'-g'", "choose", "--gpus"],
-    ("2",): ["'2'", "--gpus 2", "--help"],
+    ("2",): ["unexpected '2'", "write options only, such as --gpus N", "--help"],
     ("mnist", "2"): ["'mnist 2'", "options only", "--help"],
     ("--gpus", "1", "--devices", "cpu"): ["--gpus 1", "--devices cpu", "give one of them"],
     ("--threads", "2", "--gpus", "2"): ["--threads 2", "2 CPU devices", "leave it out"],
@@ -153,6 +156,11 @@ MISTAKES = {
     ("--compare", "1,2", "--gpus", "2"): ["--compare", "leave --gpus and --devices out"],
     ("--compare", "1,2", "--devices", "cpu"): ["--compare", "leave --gpus and --devices out"],
     ("--compare", "1,2", "--threads", "2"): ["--threads 2", "2 CPU devices", "leave it out"],
+    ("--compare", "1,2", "--sync-bn"): ["--sync-bn", "lenet has no BatchNorm", "leave it out"],
+    ("--compare", "1,2", "--model", "gluoncv:alexnet"): ["gluoncv:alexnet", "1x28x28", "--dataset"],
+    ("--compare", "1,2", "--pretrained", "missing.params"): ["--pretrained missing.params is no file", "local file"],
+    ("--compare", "1,2", "--kvstore", "sharded-optimizer", "--optimizer", "lamb"): ["LAMB", "choose one of AdaDelta, "],
+    ("--gpus", "2", "--kvstore", "sharded-optimizer", "--optimizer", "lamb"): ["LAMB", "Adam, ", "or another kvstore"],
     ("--compare", "1,2", "--out", "/proc/gluonlab"): ["--out /proc/gluonlab", "choose another place"],
 }
 
@@ -303,7 +311,85 @@ def test_a_comparison_as_json_is_one_document(run):
     assert [row["devices"] for row in json.loads(out)] == [1, 2]
 
 
+def test_the_memory_of_a_batch_larger_than_the_data_set_is_that_of_its_images(run):
+    status, out, _ = run(*QUICK, "--memory", "--batch-size", "4000000000", "--out", "run")
+    assert status == 0
+    assert "memory     per device, for 719 images of a batch" in out.splitlines()
+
+
 # --- how it ends when it goes wrong on the way
+
+
+def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(run, empty_cwd):
+    with full_at(2048):
+        status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n", err)
+    assert names(empty_cwd) == []
+
+
+class InterruptedAt(Reporter):
+    """Ctrl-C, or what else is given, after so many steps."""
+
+    def __init__(self, steps, error=KeyboardInterrupt):
+        self.left, self.error = steps, error
+
+    def step_done(self, images, known):
+        self.left -= 1
+        if not self.left:
+            raise self.error
+
+
+MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
+LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
+    (1, ()): "no epoch was finished; run holds the steps of the first",
+    (30, ()): "run holds every epoch that was finished, 1 of 4",
+    (70, ("--confusion", "--export")): f"run holds every epoch that was finished, 3 of 4; {MAKE_UP}",
+    (30, ("--export",)): (
+        "run holds every epoch that was finished, 1 of 4; for --export: python -m gluonlab.run --evaluate run --export"
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
+def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, more):
+    monkeypatch.setattr("gluonlab.training.reporter.Reporter", lambda: InterruptedAt(steps))
+    status, out, err = run("--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more)
+    assert (status, out, err.splitlines()[-1]) == (130, "", f"interrupted: {LEFT[steps, more]}")
+    assert ("curves.png" in names(Path("run"))) == (steps > 23)
+    if more:
+        assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
+        assert names(Path("run")) == sorted(
+            ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export", *["confusion.png"] * ("--confusion" in more)]
+        )
+
+
+def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monkeypatch):
+    class Interrupted(Reporter):
+        def say(self, text):
+            if "2 devices" in text:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("gluonlab.training.reporter.Reporter", Interrupted)
+    status, _, err = run("--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both")
+    assert (status, err.splitlines()[-1]) == (130, "interrupted: both holds the runs that were finished, 1 of 2")
+
+
+def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(DATASETS, "digits", DATASETS["digits"]._replace(load=interrupted))
+    status, _, err = run("--quiet")
+    assert (status, err.splitlines()[-1], names(empty_cwd)) == (130, "interrupted: nothing was written", [])
+
+
+def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
+    reporter = InterruptedAt(30, DivergedError("the loss became nan"))
+    with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
+        train(TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"), reporter=reporter)
+    [event] = [line for line in read_metrics(Path("run")) if line["kind"] == "event"]
+    assert event["message"] == "the loss became nan"
 
 
 def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(run):
@@ -331,8 +417,8 @@ def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
     assert counter.steps <= step + 8
 
 
-def interrupted(folder, arguments, after):
-    """A real process in ``folder`` that gets SIGINT ``after`` seconds after its second epoch: exit status and errors."""
+def interrupted(folder, arguments, after, sign):
+    """A real process in ``folder`` that gets a signal ``after`` seconds after its second epoch: exit status and errors."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
         cwd=folder,
@@ -346,7 +432,7 @@ def interrupted(folder, arguments, after):
         while not re.match(r"epoch +2/", process.stdout.readline()):
             assert process.poll() is None, process.stderr.read()
         time.sleep(after)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sign)
         _, err = process.communicate(timeout=60)
         return process.returncode, err
     finally:
@@ -354,14 +440,14 @@ def interrupted(folder, arguments, after):
         process.wait()
 
 
-@pytest.mark.parametrize("after", [0, 0.35])
-def test_ctrl_c_ends_a_run_and_leaves_whole_files(tmp_path, after):
-    status, err = interrupted(tmp_path, ["--gpus", "2", "--epochs", "1000", "--out", "run"], after)
-    assert status == 130
+@pytest.mark.parametrize(("sign", "after"), [(signal.SIGINT, 0), (signal.SIGINT, 0.35), (signal.SIGTERM, 0.35)])
+def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
+    status, err = interrupted(tmp_path, ["--gpus", "2", "--epochs", "1000", "--out", "run"], after, sign)
+    assert status == 128 + sign
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert err.splitlines()[-1].startswith("interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: ")
     run = tmp_path / "run"
-    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
+    assert names(run) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     metrics = (run / "metrics.jsonl").read_text()
     assert metrics.endswith("\n")
     assert all(json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines())

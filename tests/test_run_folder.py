@@ -1,5 +1,6 @@
 """python -m gluonlab.run on folders of images: it trains, says how long it waited for images, and names what is wrong."""
 
+import functools
 import json
 import re
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from image_folders import encoded, picture, write_folder
 
+from gluonlab.data import DATASETS
 from gluonlab.training.record import read_metrics
 from gluonlab.training.waiting import Waiting
 
@@ -41,12 +43,32 @@ def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, m
     assert result["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize("more", [[], ["--crop-padding", "3", "--flip"]], ids=["plain", "augmented"])
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--crop-padding", "3", "--flip"], ["--random-resized-crop", "--mixup", "0.2"]],
+    ids=["plain", "augmented", "cut and mixed"],
+)
 def test_one_and_three_devices_see_the_same_images(run, small, more):
     """In one step per epoch, the losses of the first two differ by the order of sums alone."""
     common = ["--dataset", f"folder:{small}", "--epochs", "2", "--global-batch-size", "42", "--optimizer", "sgd", "--lr", "0.01"]
     found = [losses(result_of(run, *common, *more, "--gpus", k, "--out", k)) for k in "13"]
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd):
+    """With a rate of nearly nothing the network stays what it was: another loss in each epoch, but not in validation."""
+    common = ["--dataset", f"folder:{small}", "--model", "mlp", "--epochs", "2", "--optimizer", "sgd", "--lr", "1e-30"]
+    lines = {}
+    for out, more in (("whole", []), ("cut", ["--random-resized-crop"]), ("cut3", ["--random-resized-crop", "--decoders", "3"])):
+        status, said, _ = run(*common, *more, "--out", out)
+        assert status == 0
+        assert ("42 training, 15 test images, streamed" in said) == ("options    random resized crop" in said) == bool(more)
+        lines[out] = [line for line in read_metrics(empty_cwd / out) if line["kind"] == "epoch"]
+    whole, cut, cut3 = ([line["loss"] for line in lines[out]] for out in ("whole", "cut", "cut3"))
+    assert whole[0] == pytest.approx(whole[1], rel=1e-6)
+    assert abs(cut[0] - cut[1]) > 1e-4 < abs(cut[0] - whole[0])
+    assert cut3 == cut
+    assert len({line["validation_loss"] for epochs in lines.values() for line in epochs}) == 1
 
 
 def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
@@ -101,6 +123,10 @@ MISTAKES = {
     "decoders": (lambda root: ["--decoders", "0"], ["--decoders 0", "from 1 to 256"]),
     "not for digits": (lambda root: ["--dataset", "digits", "--image-size", "32"], ["--image-size", "digits", "folder:PATH"]),
     "skip-bad": (lambda root: ["--dataset", "digits", "--skip-bad"], ["--skip-bad", "digits", "folder:PATH"]),
+    "random crop": (
+        lambda root: ["--dataset", "digits", "--random-resized-crop"],
+        ["--random-resized-crop", "digits", "leave it out", "folder:PATH"],
+    ),
     "padding": (lambda root: ["--crop-padding", "-1"], ["--crop-padding -1", "from 0 to 1024"]),
     "imagenette": (
         lambda root: ["--dataset", "imagenette2-160"],
@@ -119,13 +145,53 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, empty_cwd, 
     assert [words for words in ["error: ", *said] if words not in line] == [], line
 
 
-def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(run, tmp_path):
-    root = write_folder(tmp_path / "animals")
+def spoiled(folder):
+    """A folder of images of which one cannot be decoded: whoever reads it all says so."""
+    root = write_folder(folder)
     (root / "train" / "bee" / "0003.jpg").write_bytes(b"no image")
-    status, _, err = run("--dataset", f"folder:{root}", "--model", "mlp", "--quiet", "--out", "run", *STREAMED)
+    return root
+
+
+CHEAP = {
+    "out": (["--out", "."], "--out . is not empty"),
+    "pretrained": (["--pretrained", "file"], "--pretrained file cannot be read as parameters"),
+    "optimizer": (["--gpus", "2", "--optimizer", "lamb", "--kvstore", "sharded-optimizer"], "LAMB"),
+    "compare out": (["--compare", "1,2", "--out", "."], "--out . is not empty"),
+    "compare pretrained": (["--compare", "1,2", "--pretrained", "file"], "--pretrained file cannot be read as parameters"),
+    "compare devices": (["--compare", "1,2", "--threads", "2"], "--threads 2"),
+}
+
+
+@pytest.mark.parametrize("kind", CHEAP)
+def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, kind):
+    arguments, said = CHEAP[kind]
+    (empty_cwd / "file").write_text("no parameters")
+    status, _, err = run("--dataset", f"folder:{spoiled(tmp_path / 'animals')}", "--model", "mlp", *arguments)
     assert status == 2
-    assert err == f"error: {root}/train/bee/0003.jpg: no JPEG or PNG, or damaged in its header: " + (
-        "replace or remove it, or leave bad images out with --skip-bad\n"
+    assert said in err.splitlines()[-1]
+
+
+def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
+    loaded = []
+    load = DATASETS["folder:PATH"].load
+
+    @functools.wraps(load)
+    def counted(*args, **kwargs):
+        loaded.append(args)
+        return load(*args, **kwargs)
+
+    monkeypatch.setitem(DATASETS, "folder:PATH", DATASETS["folder:PATH"]._replace(load=counted))
+    status, out, _ = run("--dataset", f"folder:{small}", "--model", "mlp", "--epochs", "1", "--compare", "1,2,3", "--json")
+    assert (status, len(json.loads(out)), len(loaded)) == (0, 3, 1)
+
+
+@pytest.mark.parametrize("devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"])
+def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(run, tmp_path, empty_cwd, devices):
+    root = spoiled(tmp_path / "animals")
+    status, _, err = run("--dataset", f"folder:{root}", "--model", "mlp", "--quiet", *devices, *STREAMED)
+    assert (status, list(empty_cwd.iterdir())) == (2, [])
+    assert err.splitlines()[-1] == f"error: {root}/train/bee/0003.jpg: no JPEG or PNG, or damaged in its header: " + (
+        "replace or remove it, or leave bad images out with --skip-bad"
     )
 
 

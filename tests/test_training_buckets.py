@@ -14,7 +14,7 @@ from reference import as_is, cpus, distance, random_batches, train_on_devices, v
 from gluonlab.data.loader import shard
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.training.bucket import ALIGNMENT_BYTES, group
+from gluonlab.training.bucket import ALIGNMENT_BYTES, Bucket, group, together
 from gluonlab.training.buckets import ELEMENT_WISE, BucketedTrainer
 from gluonlab.training.plan import DRIFTING, NOT_OFFERED
 from gluonlab.training.step import DataParallelStep
@@ -123,6 +123,19 @@ def test_buckets_keep_order_and_hold_no_more_than_they_may(sizes, bucket_bytes):
         assert len(bucket) == 1 or sum(math.prod(param.shape) for param in bucket) * 4 <= bucket_bytes
     for a, b in zip(groups, groups[1:]):  # none is closed while the next parameter still fits
         assert sum(math.prod(param.shape) for param in [*a, b[0]]) * 4 > bucket_bytes
+
+
+@given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8), bucket_bytes=st.integers(0, 200))
+def test_buckets_are_moved_together_in_order_up_to_as_many_bytes(sizes, bucket_bytes):
+    """And no two neighbours that would fit together stay apart."""
+    params = [gluon.Parameter(f"p{i}", shape=(size,)) for i, size in enumerate(sizes)]
+    for param in params:
+        param.initialize()
+    groups = together([Bucket([param]) for param in params], bucket_bytes)
+    assert [position for positions in groups for position in positions] == list(range(len(sizes)))
+    taken = [[4 * sizes[position] for position in positions] for positions in groups]
+    assert all(sum(taking) <= bucket_bytes or len(taking) == 1 for taking in taken)
+    assert all(sum(taking) + following[0] > bucket_bytes for taking, following in zip(taken, taken[1:]))
 
 
 def test_every_parameter_begins_on_a_cache_line():

@@ -140,3 +140,20 @@ def test_nothing_is_left_of_a_picture_that_cannot_be_written(tmp_path):
     with pytest.raises(OutputError, match="cannot write"):
         write_picture(np.eye(2, dtype=int), "ab", tmp_path / "missing" / "confusion.png")
     assert list(tmp_path.iterdir()) == []
+
+
+STRANGE = ("costs $5", "$5 to $9 $", r"$\frac{$", "two\nlines", "no text \udcff", "tab\there")
+
+
+def test_classes_of_any_name_are_shown_as_they_are_written(tmp_path):
+    matrix = np.eye(len(STRANGE), dtype=int) * 7
+    write_picture(matrix, STRANGE, tmp_path / "confusion.png")
+    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    shown = table(matrix, STRANGE)
+    assert [line[2:14].rstrip() for line in shown.splitlines()[2:]] == [
+        "costs $5", "$5 to $9 $", r"$\frac{$", r"two\nlines", r"no text \udc", r"tab\there"
+    ]  # fmt: skip
+    many = [*STRANGE, *map(str, range(40))]
+    shown = table(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
+    assert r"  two\nlines taken for no text \udcff: 1 of 1" in shown.splitlines()
+    assert shown.encode()

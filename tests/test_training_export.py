@@ -14,7 +14,7 @@ from test_training_step import make_step, run
 
 from gluonlab.data import load_dataset
 from gluonlab.errors import OutputError
-from gluonlab.training.export import DESCRIPTION, PARAMETERS, SYMBOL, export
+from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS, export
 from gluonlab.training.statistics import RunningStatistics
 
 CLASSES = tuple(f"class {label}" for label in range(10))
@@ -52,7 +52,7 @@ def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, m
     export(net, name, dataset_of(shape), tmp_path / "export")
     ((images, _),) = random_batches([5], seed=9, shape=shape)
     np.save(tmp_path / "images.npy", images)
-    result = python("-c", LOAD, str(tmp_path / "export" / SYMBOL), str(tmp_path / "export" / PARAMETERS))
+    result = python("-c", LOAD, str(tmp_path / "export" / SYMBOL), str(tmp_path / "export" / WEIGHTS))
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
     assert distance([np.load(tmp_path / "scores.npy")], [net(nd.array(images)).asnumpy()]) <= 1e-5
     net.hybridize(False)
@@ -99,7 +99,7 @@ def test_training_goes_on_from_the_files(tmp_path):
     """A SymbolBlock is a network like any other."""
     net = trained("resnet8", SHAPE)
     export(net, "resnet8", dataset_of(SHAPE), tmp_path)
-    again = gluon.SymbolBlock.imports(str(tmp_path / SYMBOL), ["data"], str(tmp_path / PARAMETERS))
+    again = gluon.SymbolBlock.imports(str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS))
     loss, ((images, labels),) = gluon.loss.SoftmaxCrossEntropyLoss(), random_batches([12], shape=SHAPE)
     trainer = gluon.Trainer(again.collect_params(), "sgd", {"learning_rate": 0.05})
     before = loss(again(nd.array(images)), nd.array(labels)).mean().asscalar()
@@ -117,7 +117,7 @@ def test_what_cannot_be_written_is_one_error_that_names_the_place(tmp_path, obst
     if obstacle == "a file where the folder goes":
         (tmp_path / "export").write_text("mine")
     else:
-        (tmp_path / "export" / PARAMETERS).mkdir(parents=True)
+        (tmp_path / "export" / WEIGHTS).mkdir(parents=True)
     with pytest.raises(OutputError, match=r"cannot write .*export.*choose another place with --out"):
         export(completed("mlp"), "mlp", dataset_of((3, 32, 32)), tmp_path / "export")
     assert list(tmp_path.rglob(".*")) == []

@@ -13,7 +13,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
 from gluonlab.data.loader import to_float
 from gluonlab.devices import devices
-from gluonlab.errors import ConfigError, DivergedError, ModelError
+from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.study.compare import Row, compare, table
 from gluonlab.training import loop
@@ -75,6 +75,7 @@ def test_evaluation_counts_every_image_once(batch):
         config=TrainConfig(),
         dataset=Dataset("random", split, split, tuple("0123456789"), Defaults()),
         rates=None,
+        loss_scale=None,
     )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)
@@ -149,6 +150,26 @@ def test_ctrl_c_keeps_the_finished_epochs(tmp_path):
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
     assert [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"] == [1]
+
+
+class InTheWay(Reporter):
+    """Somebody who makes a folder where the picture goes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def epoch_ends(self, line):
+        (self.folder / "confusion.png").mkdir()
+
+
+def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path):
+    config = TrainConfig(gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run"))
+    with pytest.raises(OutputError, match=r"cannot write .*confusion.png: Is a directory"):
+        loop.train(config, reporter=InTheWay(tmp_path / "run"))
+    lines = read_metrics(tmp_path / "run")
+    assert [line["event"] for line in lines if line["kind"] == "event"] == ["confusion"]
+    assert (tmp_path / "run" / "export" / "model.json").exists()
+    assert (tmp_path / "run" / "curves.png").exists()
 
 
 def test_a_network_that_does_not_fit_its_images_is_refused(tmp_path, monkeypatch):

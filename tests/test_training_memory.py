@@ -1,16 +1,21 @@
 """What --memory says is what a process takes, and --find-batch-size finds the largest batch that fits."""
 
 import json
+import math
 
+import mxnet as mx
+import numpy as np
 import pytest
+from mxnet import nd
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
 from gluonlab.study.largest_batch import find_batch_size
 from gluonlab.training.loop import make_net, train
-from gluonlab.training.memory import MIB, Needs
-from gluonlab.training.plan import make_plan
+from gluonlab.training.memory import MIB, Needs, _arrays
+from gluonlab.training.plan import NOT_OFFERED, make_plan
 from gluonlab.training.reporter import ConsoleReporter
 
 IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
@@ -36,6 +41,58 @@ def test_parameters_gradients_and_optimizer_state_are_counted(settings, states):
     memory = needs(**settings).memory(10)
     assert (memory.parameters, memory.gradients, memory.optimizer_state) == (4 * WEIGHTS, 4 * WEIGHTS, 4 * WEIGHTS * states)
     assert memory.total == 4 * WEIGHTS * (2 + states) + memory.activations + memory.data
+
+
+OFFERED = sorted(set(mx.optimizer.Optimizer.opt_registry) - set(NOT_OFFERED))
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_the_state_is_what_the_optimizer_really_makes(name):
+    optimizer = mx.optimizer.create(name)
+    weights = [nd.zeros(shape) for shape in ((128, 784), (128,), (64, 128), (64,), (10, 64), (10,))]
+    made = [array for i, weight in enumerate(weights) for array in _arrays(optimizer.create_state_multi_precision(i, weight))]
+    assert needs(devices="cpu", optimizer=name).memory(10).optimizer_state == sum(array.size * 4 for array in made)
+
+
+def test_telling_allocates_no_state(monkeypatch):
+    """The optimizer is asked for that of one number."""
+    asked, create_state = [], mx.optimizer.Adam.create_state
+    monkeypatch.setattr(
+        mx.optimizer.Adam, "create_state", lambda self, i, weight: [asked.append(weight.size), create_state(self, i, weight)][1]
+    )
+    assert needs(optimizer="adam").memory(10).optimizer_state == 2 * 4 * WEIGHTS
+    assert asked == [1] * 6
+
+
+@pytest.fixture(scope="module")
+def enormous(tmp_path_factory):
+    """A packed folder of 180,000 images of 64x64, of which the disk has nothing but headers."""
+    folder = tmp_path_factory.mktemp("enormous")
+    shape = (180_000, 3, 64, 64)
+    for kind in ("train", "test"):
+        with (folder / f"{kind}-images.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+            file.truncate(file.tell() + math.prod(shape))
+        np.save(folder / f"{kind}-labels.npy", np.zeros(shape[0], np.int32))
+    index = {"format": FORMAT, "name": "enormous", "classes": ["a", "b"], "image_shape": shape[1:]}
+    (folder / INDEX).write_text(json.dumps(index))
+    return f"folder:{folder}"
+
+
+@pytest.mark.parametrize(("devices", "batch"), [("cpu", 174_762), ("cpu*2", 87_381)])
+def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, devices, batch):
+    config = TrainConfig(dataset=enormous, model="mlp", devices=devices)
+    assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
+    assert find_batch_size(config, 2**50).images == batch
+    table = needs(dataset=enormous, devices=devices)
+    with pytest.raises(ConfigError, match=r"make an array of 2,147,\d+,\d+ elements, and MXNet's have fewer than 2,147,483,647"):
+        table.memory(batch + 1)
+
+
+def test_arrays_inside_of_a_network_count_too(enormous):
+    """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
+    found = find_batch_size(TrainConfig(dataset=enormous, model="lenet", devices="cpu"), 2**50)
+    assert found.images <= (2**31 - 2) // (20 * 60 * 60)
 
 
 def test_data_is_what_stays_on_a_device_or_is_made_ahead():

@@ -87,7 +87,9 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     net.add(nn.BatchNorm(momentum=momentum, in_channels=2), nn.Dense(4, in_units=18))
     net.initialize(ctx=ctxs)
     run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)
-    RunningStatistics(net).average()
+    statistics = RunningStatistics(net)
+    statistics.saw([images[:each]] * k)
+    statistics.average()
     shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
     between = shards.mean(axis=2).var(axis=0)
     for ctx in ctxs:
@@ -104,10 +106,37 @@ def test_what_is_no_statistic_is_not_touched():
     for device, ctx in enumerate(cpus(2)):
         net[0].weight.data(ctx)[:] = device
         net[1].running_mean.data(ctx)[:] = device
-    RunningStatistics(net).average()
+    statistics = RunningStatistics(net)
+    statistics.saw([nd.zeros((1, 2))] * 2)
+    statistics.average()
     for device, ctx in enumerate(cpus(2)):
         assert (net[0].weight.data(ctx).asnumpy() == device).all()
         assert (net[1].running_mean.data(ctx).asnumpy() == 0.5).all()
+
+
+def test_the_average_is_weighted_by_the_images_that_a_device_saw():
+    """In all batches since the last average; a device that was idle in all of them gets the average, and has no part in it."""
+    net = nn.BatchNorm(in_channels=1)
+    net.initialize(ctx=cpus(3))
+    for device, ctx in enumerate(cpus(3)):
+        net.running_mean.data(ctx)[:] = 4.0**device
+    statistics = RunningStatistics(net)
+    for sizes in ((3, 2), (3,), (1,)):
+        statistics.saw([nd.zeros((size, 1)) for size in sizes])
+    statistics.average()
+    assert [net.running_mean.data(ctx).asscalar() for ctx in cpus(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
+    statistics.average()  # of nothing
+    assert [net.running_mean.data(ctx).asscalar() for ctx in cpus(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
+
+
+@pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+def test_devices_that_never_get_an_image_change_nothing(tmp_path, striped):
+    """Batches of two images leave one of three devices, and two of four, without any."""
+    found = []
+    for k in (2, 3, 4):
+        config = TrainConfig(gpus=k, epochs=1, global_batch_size=2, threads=1, out=str(tmp_path / str(k)))
+        found.append(values(loop.train(config, reporter=Reporter()).net))
+    assert max(distance(one, found[0]) for one in found[1:]) < 1e-4
 
 
 def stripes(count, seed):

@@ -23,7 +23,7 @@ from gluonlab.collectives.topology import TOPOLOGIES
 from gluonlab.config import whole
 from gluonlab.errors import ConfigError, GluonlabWarning, RunError
 
-INTERRUPTED = "interrupted: nothing is kept of a measurement"
+INTERRUPTED = "nothing is kept of a measurement"
 BUSY_CORES = 0.2  # what other processes may take before a table comes with a warning
 _T = TypeVar("_T")
 

@@ -15,13 +15,13 @@ from gluonlab.config import TrainConfig, real, text
 from gluonlab.data.download import download as _download
 from gluonlab.data.fetch import TIMEOUT_S
 from gluonlab.data.location import data_root, download_command
-from gluonlab.data.registry import DATASETS
+from gluonlab.data.registry import DATASETS, all_of_image_files, load_dataset, of_image_files, takes
 from gluonlab.data.sources import SOURCES, Source, find_source
 from gluonlab.data.verify import DAMAGED, OK, folder_of
 from gluonlab.data.verify import verify as _verify
 from gluonlab.errors import ConfigError, DataError, RunError
 
-KEPT = "interrupted: what has been fetched is kept, and the same command goes on from there"
+KEPT = "what has been fetched is kept, and the same command goes on from there"
 LONGEST_TIMEOUT_S = 86_400
 Table = Dict[str, Source]
 
@@ -42,7 +42,11 @@ def _root(data_dir: Optional[str]) -> Path:
 
 def _source(name: str, sources: Table) -> Source:
     if name in DATASETS and name not in sources:
-        raise DataError(f"{name} is built in, there is nothing to download: choose {', '.join(sources)}")
+        if takes(name, "root"):  # read from files of which no address is known
+            smaller = [other for other in sources if other.startswith(f"{name}-")] or list(sources)
+            known = f"no address and no digest of {name} is known"
+            raise DataError(f"{known}: choose {', '.join(smaller)}, or unpack it below --data-dir yourself")
+        raise DataError(f"{name} needs no download: choose {', '.join(sources)}")
     return find_source(name, sources)
 
 
@@ -119,7 +123,7 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
     click.echo(folder)
 
 
-@command("python -m gluonlab.data pack", interrupted="interrupted: nothing was written")
+@command("python -m gluonlab.data pack", interrupted="nothing was written")
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
 @click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
@@ -134,8 +138,9 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"
         raise ConfigError(f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR")
+    if not of_image_files(name):
+        raise ConfigError(f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}")
     from gluonlab.data.pack import pack as write
-    from gluonlab.data.registry import load_dataset
     from gluonlab.training.plan import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}

@@ -16,14 +16,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.data.chance import CROPS_AND_FLIPS, chance
 from gluonlab.data.dataset import Colours
 from gluonlab.data.loader import shard_bounds, to_float
 from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-STREAM = 1  # beside seed, epoch and step: other things may be drawn for a step one day
 
 
 class Draw(NamedTuple):
@@ -33,9 +32,9 @@ class Draw(NamedTuple):
     right: "NDArray[np.int64]"
     mirrored: "NDArray[np.bool_]"
 
-    def part(self, begin: int, end: int) -> "Draw":
-        """That of the images from ``begin`` to ``end``."""
-        return Draw(self.down[begin:end], self.right[begin:end], self.mirrored[begin:end])
+    def at(self, places: "slice | NDArray[np.int64]") -> "Draw":
+        """That of the images at these places."""
+        return Draw(self.down[places], self.right[places], self.mirrored[places])
 
 
 class Augment:
@@ -50,7 +49,7 @@ class Augment:
 
     def draw(self, seed: int, epoch: int, step: int, size: int) -> Draw:
         """The random numbers for the ``size`` images of a batch. Crops begin at -padding to padding, both included."""
-        random = np.random.RandomState([seed, epoch, step, STREAM])  # its stream is frozen by numpy
+        random = chance(seed, epoch, step, CROPS_AND_FLIPS)
         down, right = random.randint(-self.padding, self.padding + 1, (2, size))
         mirrored = random.randint(0, 2, size).astype(bool) if self.flip else np.zeros(size, bool)
         return Draw(down, right, mirrored)
@@ -58,7 +57,7 @@ class Augment:
     def __call__(self, shards: Sequence[nd.NDArray], draw: Draw) -> List[nd.NDArray]:
         """Each shard (n, C, H, W) uint8 of a batch as the draw of the batch changes it; nothing waits for it."""
         bounds = shard_bounds(sum(len(shard) for shard in shards), len(shards))
-        return [self._mover(shard)(shard, draw.part(*bound)) for shard, bound in zip(shards, bounds)]
+        return [self._mover(shard)(shard, draw.at(slice(*bound))) for shard, bound in zip(shards, bounds)]
 
     def _mover(self, shard: nd.NDArray) -> "_Mover":
         key = (shard.context, shard.shape)

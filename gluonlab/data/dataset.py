@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Optional, Protocol, Sequence, Tuple, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,14 @@ class Split(Protocol):
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
+
+
+@runtime_checkable
+class CroppedSplit(Split, Protocol):
+    """A split whose images can be cut anew whenever they are read."""
+
+    def cropped(self, indices: "Indices", seeds: Sequence[int]) -> "Tuple[Images, Labels]":
+        """As ``batch``, but of each image what `gluonlab.images.crop.random_box` cuts out for its seed, below 2**32."""
 
 
 class PixelSplit:

@@ -57,6 +57,10 @@ class FileSplit:
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices. Raises DataError for a file that is wrong."""
         return self.decoders.decode([self.paths[index] for index in indices]), self.labels[indices]
 
+    def cropped(self, indices: "Indices", seeds: Sequence[int]) -> "Tuple[Images, Labels]":
+        """As ``batch``, but of each image what `gluonlab.images.crop.random_box` cuts out for its seed."""
+        return self.decoders.decode([self.paths[index] for index in indices], seeds), self.labels[indices]
+
 
 class ImageFolder:
     """The classes and files below a folder. Raises DataError, naming the place, for everything that is not as it should be.
@@ -107,6 +111,7 @@ def load(
     decoders: Optional[int] = None,
     skip_bad: bool = False,
     memory: int = 0,
+    random_resized_crop: bool = False,
     name: Optional[str] = None,
 ) -> Dataset:
     """The folder ``path`` as a data set; ``path`` may also be what `gluonlab.data.pack` made of one.
@@ -114,11 +119,17 @@ def load(
     ``image_size``: width and height of all images; by default that of the images themselves, at most 224.
     ``decoders``: processes that decode (by default one for each core). ``skip_bad``: try every file now, leave bad ones out, and
     say so in one warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most so many bytes is
-    decoded now, once and for all. Raises DataError.
+    decoded now, once and for all; the training split is not with ``random_resized_crop``, for which it is decoded in every epoch.
+    Raises DataError.
     """
     with _readable(Path(path)):
         packed = is_packed(Path(path))
+    if packed and random_resized_crop:
+        raise DataError(f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of")
     if packed:
+        for option, given in (("--decoders", decoders), ("--skip-bad", skip_bad)):
+            if given:
+                raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path)
@@ -126,7 +137,7 @@ def load(
     processes = Decoders(size, decoders or min(cores(), MOST_DECODERS))
     return Dataset(
         name=name or plain_name(folder.root),
-        train=_split("training", *folder.train, processes, folder.classes, skip_bad, memory),
+        train=_split("training", *folder.train, processes, folder.classes, skip_bad, 0 if random_resized_crop else memory),
         test=_split("validation", *folder.val, processes, folder.classes, skip_bad, memory),
         classes=folder.classes,
         defaults=DEFAULTS,

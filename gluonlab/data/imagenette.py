@@ -51,8 +51,9 @@ def loader(name: str) -> Callable[..., Dataset]:
         decoders: Optional[int] = None,
         skip_bad: bool = False,
         memory: int = 0,
+        random_resized_crop: bool = False,
     ) -> Dataset:
-        return _named(folder.load(find(name, root), image_size, decoders, skip_bad, memory, name=name))
+        return _named(folder.load(find(name, root), image_size, decoders, skip_bad, memory, random_resized_crop, name))
 
     return load
 

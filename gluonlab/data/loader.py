@@ -1,8 +1,8 @@
 """Batches of a split, shuffled, one shard for each device.
 
 Two paths lead to the same shards, bit for bit. The *streaming* path makes each batch on the host and sends its parts
-to the devices, some batches ahead. The *resident* path keeps the whole split on every device, and sends only the
-order of an epoch; it is for what fits the devices' memory.
+to the devices. The *resident* path keeps the whole split on every device, and sends only the order of an epoch; it is
+for what fits the devices' memory. Changes at random are the same on both. A thread works some batches ahead.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ from __future__ import annotations
 import math
 import queue
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.data.dataset import ArraySplit, Split
-from gluonlab.invoke import from_host
+from gluonlab.data.chance import FILE_CROPS, chance
+from gluonlab.data.dataset import ArraySplit, CroppedSplit, Split
+from gluonlab.errors import DataError
+from gluonlab.invoke import ARRAY_LIMIT, from_host
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
     from gluonlab.data.augment import Augment
-    from gluonlab.data.dataset import Indices
+    from gluonlab.data.dataset import Images, Indices, Labels
+    from gluonlab.data.mixup import Mixup
 
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
@@ -49,6 +56,34 @@ def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
     return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]
 
 
+def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
+    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for one of MXNet's arrays."""
+    if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
+        return False
+    return split.images.nbytes + split.labels.nbytes <= resident_bytes
+
+
+class Selection(NamedTuple):
+    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split.
+
+    ``key``: the seed, the epoch and the step, from which what is random is drawn.
+    """
+
+    key: Tuple[int, int, int]
+    size: int
+    places: "Indices"
+    indices: "Indices"
+
+    def seeds(self) -> List[int]:
+        """A number below 2**32 for each image, which depends on the step and its place alone."""
+        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
+        return [int(seed) for seed in of_all[self.places]]
+
+
+# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner of each.
+Wanted = Tuple[Selection, ...]
+
+
 class Loader:
     """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device that has one.
 
@@ -56,8 +91,10 @@ class Loader:
     Every image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
     The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of each batch.
 
-    ``prefetch`` batches are made ahead when streaming; a split of at most ``resident_bytes`` lies on every device.
-    ``augment`` changes the images at random; how depends on seed, epoch and place in the batch only.
+    ``prefetch`` batches are made ahead, where that is any work; a split of at most ``resident_bytes`` lies on every device.
+    ``random_crops`` are cut out of image files when they are decoded, and so are always streamed; ``augment`` changes images on the
+    devices. How depends on seed, epoch and place in the batch only.
+    ``mixup`` then mixes each with another of the batch, and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
     """
 
     def __init__(
@@ -73,24 +110,34 @@ class Loader:
         raw: bool = False,
         prefetch: int = 2,
         resident_bytes: int = 0,
+        random_crops: bool = False,
         augment: "Optional[Augment]" = None,
+        mixup: "Optional[Mixup]" = None,
     ) -> None:
-        self.augment = augment
+        self.augment, self.mixup = augment, mixup
         self.split, self.ctxs, self.global_batch_size, self.seed = split, list(ctxs), global_batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
         self._source: "_Streaming | _Resident"
-        if isinstance(split, ArraySplit) and split.images.nbytes + split.labels.nbytes <= resident_bytes:
+        if random_crops and not isinstance(split, CroppedSplit):
+            raise DataError("random crops are cut out of image files, and this split has none: leave random_crops out")
+        if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
-            self._source = _Streaming(split, self.ctxs, prefetch)
+            read = partial(_read_cropped, split) if isinstance(split, CroppedSplit) and random_crops else partial(_read, split)
+            self._source = _Streaming(read, self.ctxs)
 
     @property
     def resident(self) -> bool:
         """Whether the split lies on the devices."""
         return isinstance(self._source, _Resident)
+
+    @property
+    def _works(self) -> bool:
+        """Whether the host has anything to do for a batch but to take slices of what lies on the devices."""
+        return not self.resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -99,10 +146,11 @@ class Loader:
     def __iter__(self) -> "Generator[Shards, None, None]":
         batches = self._batches()[self.step :]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
-        for xs, ys in self._source.load(batches):
-            changed = self._augmented(xs)
-            self.step += 1
-            yield [finish(x) for x in changed], ys
+        made = map(self._changed, self._source.load(batches), batches)
+        with closing(_ahead(made, self.prefetch) if self.prefetch and self._works else (shards for shards in made)) as ready:
+            for xs, ys in ready:
+                self.step += 1
+                yield [finish(x) for x in xs], ys
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:
@@ -113,38 +161,61 @@ class Loader:
         """Go on from a `state`."""
         self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
 
-    def _augmented(self, xs: List[nd.NDArray]) -> List[nd.NDArray]:
-        """The shards of this worker's part of the current batch as ``augment`` changes them."""
-        if self.augment is None or not xs:
-            return xs
-        size = min(self.global_batch_size, len(self.split) - self.step * self.global_batch_size)
-        draw = self.augment.draw(self.seed, self.epoch, self.step, size)
-        return self.augment(xs, draw.part(*shard_bounds(size, self.world_size)[self.rank]))
+    def _changed(self, loaded: "Tuple[Shards, ...]", wanted: Wanted) -> "Shards":
+        """A loaded batch as ``augment`` and ``mixup`` change it."""
+        key, size = wanted[0].key, wanted[0].size
+        if self.augment is not None and loaded[0][0]:  # it is empty for a worker without a part of a small batch
+            draw, change = self.augment.draw(*key, size), self.augment
+            loaded = tuple((change(xs, draw.at(selection.places)), ys) for (xs, ys), selection in zip(loaded, wanted))
+        if self.mixup is None:
+            return loaded[0]
+        own, partners = loaded
+        return self.mixup(own, partners, self.mixup.draw(*key))
 
-    def _batches(self) -> "List[Indices]":
-        """This worker's indices of every batch of this epoch."""
+    def _batches(self) -> List[Wanted]:
+        """This worker's part of every batch of this epoch."""
         order = np.arange(len(self.split))
         if self.shuffle:  # RandomState's stream is frozen by numpy: the same order on every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
-        whole = [order[i : i + self.global_batch_size] for i in range(0, len(order), self.global_batch_size)]
-        if self.world_size == 1:
-            return whole
-        return [np.array_split(batch, self.world_size)[self.rank] for batch in whole]
+        return [self._part(step, order[step * self.global_batch_size :][: self.global_batch_size]) for step in range(len(self))]
+
+    def _part(self, step: int, batch: "Indices") -> Wanted:
+        """This worker's part of the whole ``batch``."""
+        size = len(batch)
+        places = np.array_split(np.arange(size), self.world_size)[self.rank]
+        partners = [size - 1 - places] if self.mixup is not None else []
+        return tuple(Selection((self.seed, self.epoch, step), size, each, batch[each]) for each in (places, *partners))
+
+
+def _read(split: Split, selection: Selection) -> "Tuple[Images, Labels]":
+    return split.batch(selection.indices)
+
+
+def _read_cropped(split: CroppedSplit, selection: Selection) -> "Tuple[Images, Labels]":
+    return split.cropped(selection.indices, selection.seeds())
 
 
 class _Streaming:
-    """Makes batches on the host in a thread, ``prefetch`` ahead of the consumer."""
+    """Makes batches on the host."""
 
-    def __init__(self, split: Split, ctxs: List[mx.Context], prefetch: int) -> None:
-        self.split, self.ctxs, self.prefetch = split, ctxs, prefetch
+    def __init__(self, read: "Callable[[Selection], Tuple[Images, Labels]]", ctxs: List[mx.Context]) -> None:
+        self.read, self.ctxs = read, ctxs
 
-    def load(self, batches: "List[Indices]") -> "Iterator[Shards]":
-        if not self.prefetch:
-            return map(self._make, batches)
-        return _ahead(self._make, batches, self.prefetch)
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        return map(self._make, batches)
 
-    def _make(self, indices: "Indices") -> "Shards":
-        images, labels = self.split.batch(indices)
+    def _make(self, wanted: Wanted) -> "Tuple[Shards, ...]":
+        own, *partners = wanted
+        images, labels = self.read(own)
+        made = [self._shards(images, labels)]
+        for other in partners:
+            if np.array_equal(other.places, own.places[::-1]):  # of a single worker: nothing is read twice
+                made.append(self._shards(images[::-1], labels[::-1]))
+            else:
+                made.append(self._shards(*self.read(other)))
+        return tuple(made)
+
+    def _shards(self, images: "Images", labels: "Labels") -> "Shards":
         return shard(from_host(images), self.ctxs), shard(from_host(labels), self.ctxs)
 
 
@@ -156,7 +227,11 @@ class _Resident:
         self.images = [nd.array(split.images, dtype=np.uint8, ctx=ctx) for ctx in ctxs]
         self.labels = [nd.array(split.labels, dtype=np.int32, ctx=ctx) for ctx in ctxs]
 
-    def load(self, batches: "List[Indices]") -> "Iterator[Shards]":
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        columns = zip(*batches)  # all batches of the images themselves, then all of their partners
+        return zip(*(self._load([selection.indices for selection in column]) for column in columns))
+
+    def _load(self, batches: "List[Indices]") -> "Iterator[Shards]":
         bounds = [shard_bounds(len(batch), len(self.ctxs)) for batch in batches]
         epoch = [self._gather(device, batches, bounds) for device in range(len(self.ctxs))]
         begins = [0] * len(self.ctxs)
@@ -177,8 +252,8 @@ class _Resident:
         return nd.take(self.images[device], order), nd.take(self.labels[device], order)
 
 
-def _ahead(make: "Callable[[Indices], Shards]", batches: "List[Indices]", depth: int) -> "Iterator[Shards]":
-    """``map(make, batches)``, computed by a thread up to ``depth`` items ahead."""
+def _ahead(items: "Iterator[Shards]", depth: int) -> "Generator[Shards, None, None]":
+    """``items``, computed by a thread up to ``depth`` of them ahead."""
     ready: "queue.Queue[Any]" = queue.Queue(depth)
     stop = threading.Event()
 
@@ -193,8 +268,8 @@ def _ahead(make: "Callable[[Indices], Shards]", batches: "List[Indices]", depth:
 
     def work() -> None:
         try:
-            for batch in batches:
-                if not put((make(batch), None)):
+            for item in items:
+                if not put((item, None)):
                     return
             put((None, None))
         except BaseException as error:  # handed over to the consumer, which raises it
@@ -204,12 +279,12 @@ def _ahead(make: "Callable[[Indices], Shards]", batches: "List[Indices]", depth:
     thread.start()
     try:
         while True:
-            shards, error = ready.get()
+            item, error = ready.get()
             if error is not None:
                 raise error
-            if shards is None:
+            if item is None:
                 return
-            yield shards
+            yield item
     finally:
         stop.set()
         thread.join()

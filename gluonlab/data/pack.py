@@ -22,19 +22,16 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
 from gluonlab.data.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
-
-if TYPE_CHECKING:
-    pass
+from gluonlab.files import atomic_folder, on_disk
+from gluonlab.images.decode import CHANNELS
 
 INDEX = "pack.json"
 FORMAT = 1
@@ -54,20 +51,12 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     target = Path(out)
     if target.exists():
         raise OutputError(f"--out {target} exists: give a new folder, so that nothing is lost")
-    temporary = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
-    try:
-        temporary.mkdir(parents=True)
+    with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write(temporary, kind, split)
         index = {"format": FORMAT, "name": dataset.name, "classes": dataset.classes, "image_shape": dataset.image_shape}
         (temporary / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        size = sum(path.stat().st_size for path in temporary.iterdir())
-        temporary.rename(target)
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror}; choose another place with --out") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return size
+        return sum(path.stat().st_size for path in temporary.iterdir())
 
 
 def _write(folder: Path, kind: str, split: Split) -> None:
@@ -117,6 +106,8 @@ def _index(path: Path) -> Dict[str, Any]:
         good = False
     if not good:
         raise _wrong(path / INDEX, "is not what gluonlab's pack writes")
+    if shape[0] != CHANNELS or shape[1] != shape[2]:
+        raise _wrong(path / INDEX, f"has images of {'x'.join(map(str, shape))}, expected squares with {CHANNELS} channels")
     return dict(index)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from gluonlab.data import cifar, digits, folder, idx, imagenette, synthetic
 from gluonlab.data.dataset import Dataset, Defaults
@@ -37,7 +38,10 @@ def find_kind(name: str) -> "Tuple[DatasetKind, Dict[str, str]]":
     """How the data set of this name is loaded, and with which options. Raises DataError, with the choices, when there is none."""
     prefix, _, path = str(name).partition(":")
     if prefix == "folder" and path.strip():
-        return DATASETS["folder:PATH"], {"path": path}
+        try:
+            return DATASETS["folder:PATH"], {"path": str(Path(path).expanduser())}  # no shell does it behind a colon
+        except RuntimeError:
+            raise DataError(f"{name} begins in a home folder that is not known: write the whole path") from None
     if name not in DATASETS:
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}
@@ -51,6 +55,16 @@ def check_dataset(name: str) -> None:
 def takes(name: str, option: str) -> bool:
     """Whether the data set's loader knows this option."""
     return option in inspect.signature(find_kind(name)[0].load).parameters
+
+
+def of_image_files(name: str) -> bool:
+    """Whether the data set is decoded from files of images, or was."""
+    return takes(name, "image_size")
+
+
+def all_of_image_files() -> List[str]:
+    """The names to choose from where image files are needed."""
+    return [name for name in DATASETS if of_image_files(name)]
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:

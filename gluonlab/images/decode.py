@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator, Tuple
+from typing import TYPE_CHECKING, Iterator, Optional, Tuple
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from gluonlab.errors import DataError
+from gluonlab.images.crop import Box, random_box
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,16 +24,19 @@ MAX_PIXELS = 2**26  # 8192x8192: more than any photograph of a data set, and 400
 REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 
-def decode(path: str, size: int) -> "Pixels":
+def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
     """The image as (3, ``size``, ``size``): the short side resized to ``size``, the centre of the long one; grey becomes colour.
 
+    With a ``seed`` it is what `gluonlab.images.crop.random_box` cuts out, resized.
     Raises DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off, and for one whose header
     promises more than MAX_PIXELS, before memory is taken for them.
     """
     with _naming(path), Image.open(path, formats=FORMATS) as image:
         _check_size(path, image.size)
+        if seed is not None:
+            return _cut(path, image, random_box(seed, *image.size), size)
         image.draft("RGB", (size, size))  # a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still large enough
-        return _square(image.convert("RGB"), size)
+        return _square(_as_rgb(path, image), size)
 
 
 def short_side(path: str) -> int:
@@ -48,6 +53,32 @@ def _square(image: Image.Image, size: int) -> "Pixels":
         left, top = (width - side) / 2, (height - side) / 2
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
     return np.asarray(image).transpose(2, 0, 1)  # (size, size, 3) -> (3, size, size)
+
+
+def _cut(path: str, image: Image.Image, box: Box, size: int) -> "Pixels":
+    """What is in the ``box`` of an image that is not decoded yet, as (3, ``size``, ``size``)."""
+    width, height = image.size
+    enough = math.ceil(width * size / (box.right - box.left)), math.ceil(height * size / (box.bottom - box.top))
+    drafted = image.draft("RGB", enough)  # as in `decode`, where the box is still large enough
+    scale = drafted[1][2] / width if drafted else 1
+    part = (box.left * scale, box.top * scale, box.right * scale, box.bottom * scale)
+    cut = _as_rgb(path, image).resize((size, size), Image.Resampling.BILINEAR, box=part)
+    return np.asarray(cut).transpose(2, 0, 1)  # (size, size, 3) -> (3, size, size)
+
+
+def _as_rgb(path: str, image: Image.Image) -> Image.Image:
+    """An image of any of Pillow's modes in red, green and blue of 8 bits each.
+
+    Pillow's own conversion takes what is more than 255 for 255. Grey PNGs of 16 bits it reads as I;16, in older versions as I.
+    """
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 0xFFFF:
+            raise DataError(f"{path}: grey values from {values.min()} to {values.max()}, more than 16 bits: {REMEDY}")
+        image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
+    elif image.mode == "F":
+        raise DataError(f"{path}: grey values that are floats, of an unknown range: {REMEDY}")
+    return image.convert("RGB")
 
 
 def _check_size(path: str, size: Tuple[int, int]) -> None:

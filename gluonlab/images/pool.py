@@ -15,10 +15,10 @@ import queue
 import subprocess
 import sys
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -44,36 +44,35 @@ class Decoders:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix="gluonlab-decode")
         self.close = weakref.finalize(self, _end, self._children, self._threads)  # call it to end them earlier
 
-    def decode(self, paths: Sequence[str]) -> "Pixels":
-        """The images (n, 3, size, size) in these n files. Raises DataError for the first that is wrong."""
-        images, wrong = self.decode_good(paths)
+    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
+        """The images (n, 3, size, size) in these n files, cut at random where there are n ``seeds``.
+
+        Raises DataError for the first that is wrong.
+        """
+        images, wrong = self.decode_good(paths, seeds)
         if wrong:
             raise DataError(wrong[min(wrong)])
         return images
 
-    def decode_good(self, paths: Sequence[str]) -> "Tuple[Pixels, Dict[int, str]]":
+    def decode_good(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Tuple[Pixels, Dict[int, str]]":
         """The images (n, 3, size, size), and for the positions of those that are wrong, which are left as they come, the reason."""
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
-        parts = [self._threads.submit(self._part, paths[begin : begin + SLOTS], images[begin : begin + SLOTS]) for begin in begins]
+        parts: "List[Future[List[Tuple[int, str]]]]" = []
         try:
-            found = [part.result() for part in parts]
+            for begin in begins:
+                part = slice(begin, begin + SLOTS)
+                parts.append(self._threads.submit(_decode, self._free, paths[part], seeds and seeds[part], images[part]))
+            found = [future.result() for future in parts]
         finally:
-            for part in parts:
-                part.cancel()  # after an error or Ctrl-C: nobody waits for the rest
+            for future in parts:
+                future.cancel()  # after an error or Ctrl-C: nobody waits for the rest
         return images, {begin + slot: reason for begin, wrong in zip(begins, found) for slot, reason in wrong}
 
     def in_turns(self, paths: Sequence[str], images: int) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
         """``decode_good`` of ``images`` files at a time, for sets that do not fit memory."""
         for begin in range(0, len(paths), images):
             yield self.decode_good(paths[begin : begin + images])
-
-    def _part(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
-        child = self._free.get()
-        try:
-            return child.decode(paths, images)
-        finally:
-            self._free.put(child)
 
 
 class _Child:
@@ -98,14 +97,14 @@ class _Child:
         finally:
             os.close(fd)
 
-    def decode(self, paths: Sequence[str], images: "Pixels") -> List[Tuple[int, str]]:
+    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> List[Tuple[int, str]]:
         """Fill ``images`` from ``paths``; (position, reason) of those that are wrong."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.process.stdin.write(json.dumps({"paths": list(paths)}) + "\n")
+            self.process.stdin.write(json.dumps({"paths": list(paths), "seeds": seeds and list(seeds)}) + "\n")
             self.process.stdin.flush()
             answer = self.process.stdout.readline()
-        except OSError:
+        except (OSError, ValueError):  # closed on its side, or on this one
             answer = ""
         if not answer:
             status = self.process.wait()
@@ -114,12 +113,25 @@ class _Child:
         return [(slot, reason) for slot, reason in json.loads(answer)["wrong"]]
 
 
+def _decode(
+    free: "queue.SimpleQueue[_Child]", paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels"
+) -> List[Tuple[int, str]]:
+    """One request by the next process that is free. Not a method: what is still queued must not keep `Decoders` alive."""
+    child = free.get()
+    try:
+        return child.decode(paths, seeds, images)
+    finally:
+        free.put(child)
+
+
 def _end(children: List[_Child], threads: ThreadPoolExecutor) -> None:
-    threads.shutdown()
+    """At once, whatever is being decoded: nobody is left to look at it. Any thread may come here, one of ``threads``, too."""
+    threads.shutdown(wait=False)
     for child in children:
-        assert child.process.stdin is not None and child.process.stdout is not None
-        with suppress(OSError):  # of a child that is gone, with words that it has not read
-            child.process.stdin.close()
-        child.process.stdout.close()
+        child.process.kill()
     for child in children:
         child.process.wait()
+        assert child.process.stdin is not None and child.process.stdout is not None
+        with suppress(OSError):  # words that it has not read
+            child.process.stdin.close()
+        child.process.stdout.close()

@@ -1,14 +1,16 @@
 """The child's end of `gluonlab.images.pool`: ``python -m gluonlab.images.worker FD SLOTS SIZE``.
 
-FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...]}`` on standard input it decodes these files into
-the first slots, and answers with one line ``{"wrong": [[position, message], ...]}``. It ends with standard input, so it does not
-outlive its parent.
+FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...]}`` on standard input it decodes
+these files into the first slots, and answers with one line ``{"wrong": [[position, message], ...]}``; ``seeds`` are those of random
+crops, or null. It ends with standard input, so it does not outlive its parent.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
+import os
 import sys
 import warnings
 
@@ -25,13 +27,17 @@ def main(fd: int, slots: int, size: int) -> None:
     memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)
     for line in sys.stdin:
         wrong = []
-        for slot, path in enumerate(json.loads(line)["paths"]):
+        asked = json.loads(line)
+        for slot, (path, seed) in enumerate(zip(asked["paths"], asked["seeds"] or itertools.repeat(None))):
             try:
-                memory[slot] = decode(path, size)
+                memory[slot] = decode(path, size, seed)
             except DataError as error:
                 wrong.append([slot, str(error)])
         print(json.dumps({"wrong": wrong}), flush=True)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    try:
+        main(*map(int, sys.argv[1:]))
+    except BrokenPipeError:  # the parent is gone, with nobody to read the answer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from mxnet import nd
@@ -13,13 +13,17 @@ from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import KVStoreError, ScheduleError
 
+Keys = Tuple[Any, ...]
+Arrays = List[List[nd.NDArray]]  # of each key, those of each device
+
 
 class ScheduleKVStore(KVStoreBase):
     """Sums over the devices of the arrays that it is given, by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
-    ``order``: which device plays which rank, such as a topology's ring; see `Schedule.placed`. The executor of a key is made when
-    the key is first used, and again when it comes with other arrays. ``priority`` is that of the first and the last thing that is
-    queued for a key; transfers are made as soon as their chunks are ready. Use a store from one thread.
+    Keys that come in one list are summed together: their arrays are cut into chunks as one, and wait for each other. Give the same
+    list every time. ``order``: which device plays which rank, such as a topology's ring; see `Schedule.placed`. An executor is made
+    when its keys are first used, and again when they come with other arrays. ``priority`` is that of the first and the last thing
+    that is queued for them; transfers are made as soon as their chunks are ready. Use a store from one thread.
 
     Raises ScheduleError for an unknown name, and for an order that does not name every device once.
     """
@@ -27,7 +31,7 @@ class ScheduleKVStore(KVStoreBase):
     def __init__(self, name: str, order: Optional[Sequence[int]] = None) -> None:
         self._name, self._order = name, order
         self.schedule(2 if order is None else len(order))  # whether there is one
-        self._executors: Dict[Any, "_Kept"] = {}
+        self._executors: Dict[Keys, "_Kept"] = {}
         self._retired = 0  # transfers of executors that were replaced
 
     @staticmethod
@@ -53,7 +57,7 @@ class ScheduleKVStore(KVStoreBase):
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Copy ``value``, or the first of it, into every array of ``out``."""
-        for _, values, outs in _by_key(key, value, out):
+        for values, outs in zip(*lists(key, value, out)[1:]):
             for array in outs:
                 if array is not values[0]:
                     values[0].copyto(array)
@@ -63,13 +67,14 @@ class ScheduleKVStore(KVStoreBase):
 
         ``key`` may be a list, of values and outs then. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
-        for one, values, outs in _by_key(key, value, value if out is None else out):
-            self._check_alike(one, values, outs)
-            executor = self._executor(one, outs)
-            for source, target in zip(values, outs):
+        keys, values, outs = lists(key, value, value if out is None else out)
+        self._check_alike(keys, values, outs)
+        executor = self._executor(keys, outs)
+        for sources, targets in zip(values, outs):
+            for source, target in zip(sources, targets):
                 if source is not target:
                     source.copyto(target)
-            executor.run(priority)
+        executor.run(priority)
 
     def set_gradient_compression(self, compression_params: Any) -> None:
         """Raises KVStoreError: schedules move gradients as they are."""
@@ -80,45 +85,65 @@ class ScheduleKVStore(KVStoreBase):
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
 
-    def _check_alike(self, key: Any, values: List[nd.NDArray], outs: List[nd.NDArray]) -> None:
-        if len(values) != len(outs):
-            raise KVStoreError(
-                f"kvstore {self.type!r}, key {key!r}: {len(values)} arrays and {len(outs)} outputs: give one for each"
-            )
-        for value, out in zip(values, outs):
-            if value is not out and (value.shape, value.dtype, value.context) != (out.shape, out.dtype, out.context):
-                both = f"{_described(value)} cannot be left in {_described(out)}"
-                raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {both}: they must be alike")
+    def _check_alike(self, keys: Keys, values: Arrays, outs: Arrays) -> None:
+        """Raise KVStoreError when the values of a key cannot be left in its outs, or the keys are not on as many devices."""
+        for key, own, targets in zip(keys, values, outs):
+            if len(own) != len(targets):
+                raise KVStoreError(
+                    f"kvstore {self.type!r}, key {key!r}: {len(own)} arrays and {len(targets)} outputs: give one for each"
+                )
+            if len(targets) != len(outs[0]):
+                raise KVStoreError(
+                    f"kvstore {self.type!r}: key {keys[0]!r} is on {len(outs[0])} devices, {key!r} on {len(targets)}: "
+                    "give keys of one call the same devices"
+                )
+            for value, out in zip(own, targets):
+                if value is not out and (value.shape, value.dtype, value.context) != (out.shape, out.dtype, out.context):
+                    both = f"{_described(value)} cannot be left in {_described(out)}"
+                    raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {both}: they must be alike")
 
-    def _executor(self, key: Any, arrays: List[nd.NDArray]) -> Executor:
-        kept = self._executors.get(key)
-        if kept is None or not kept.serves(arrays):
+    def _executor(self, keys: Keys, arrays: Arrays) -> Executor:
+        kept = self._executors.get(keys)
+        if kept is None or not serves(kept.arrays, arrays):
             if kept is not None:
                 self._retired += kept.executor.transfers_run
             try:
-                kept = _Kept(arrays, Executor(self.schedule(len(arrays)), [[array] for array in arrays]))
+                kept = _Kept(arrays, Executor(self.schedule(len(arrays[0])), by_rank(arrays)))
             except ScheduleError as error:
-                raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {error}") from error
-            self._executors[key] = kept
+                raise KVStoreError(f"kvstore {self.type!r}, {named(keys)}: {error}") from error
+            self._executors[keys] = kept
         return kept.executor
 
 
-class _Kept:
+class _Kept(NamedTuple):
     """An executor and the arrays that it was made for."""
 
-    def __init__(self, arrays: Sequence[nd.NDArray], executor: Executor) -> None:
-        self.arrays, self.executor = list(arrays), executor
-
-    def serves(self, arrays: Sequence[nd.NDArray]) -> bool:
-        return len(arrays) == len(self.arrays) and all(a is b for a, b in zip(arrays, self.arrays))
+    arrays: Arrays
+    executor: Executor
 
 
-def _by_key(key: Any, value: Any, out: Any) -> "List[tuple[Any, List[nd.NDArray], List[nd.NDArray]]]":
-    """(key, arrays, outs) of each key; one array stands for a list of one."""
-    if isinstance(key, (list, tuple)):
-        return [item for one in zip(key, value, out) for item in _by_key(*one)]
-    values, outs = _arrays(value), _arrays(out)
-    return [(key, values, outs)]
+def serves(kept: Arrays, arrays: Arrays) -> bool:
+    """Whether what was made for the arrays ``kept`` can be used for ``arrays``: they are the same objects."""
+    return len(kept) == len(arrays) and all(
+        len(own) == len(others) and all(a is b for a, b in zip(own, others)) for own, others in zip(kept, arrays)
+    )
+
+
+def by_rank(arrays: Arrays) -> Arrays:
+    """Per key the array of each device -> per device the array of each key."""
+    return [list(of_device) for of_device in zip(*arrays)]
+
+
+def named(keys: Keys) -> str:
+    """The keys, for a message."""
+    return f"key {keys[0]!r}" if len(keys) == 1 else f"keys {', '.join(map(repr, keys))}"
+
+
+def lists(key: Any, value: Any, out: Any) -> Tuple[Keys, Arrays, Arrays]:
+    """Keys, and for each its arrays and its outs; one key stands for a list of one, and so does one array."""
+    if not isinstance(key, (list, tuple)):
+        return (key,), [_arrays(value)], [_arrays(out)]
+    return tuple(key), [_arrays(of_key) for of_key in value], [_arrays(of_key) for of_key in out]
 
 
 def _described(array: nd.NDArray) -> str:

@@ -7,17 +7,19 @@ optimizations toward training trillion parameter models", 2020, section 5.1).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.arrays import save_arrays
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import sgd
-from gluonlab.kvstores.schedule import ScheduleKVStore, _by_key
+from gluonlab.kvstores.schedule import Arrays, Keys, ScheduleKVStore, by_rank, lists, named, serves
 
 # Their update of an element looks at that element only, so it does not matter what lies beside it.
 ELEMENT_WISE = (
@@ -25,6 +27,7 @@ ELEMENT_WISE = (
     mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
 
+SHARDED = "sharded-optimizer"
 UPDATES = "updates"  # beside a key's states: how many updates they have seen
 
 
@@ -39,7 +42,7 @@ class ShardedKVStore(ScheduleKVStore):
             raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
         super().__init__(name)
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
-        self._updates: Dict[Any, _ShardedUpdate] = {}
+        self._updates: Dict[Keys, _ShardedUpdate] = {}
         self._loaded: Dict[str, nd.NDArray] = {}
 
     @staticmethod
@@ -48,7 +51,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def type(self) -> str:
-        return "sharded-optimizer"
+        return SHARDED
 
     @property
     def transfers_run(self) -> int:
@@ -56,12 +59,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time."""
-        if type(optimizer) not in ELEMENT_WISE:
-            names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
-            raise KVStoreError(
-                f"kvstore 'sharded-optimizer' cuts parameters anywhere, which {type(optimizer).__name__} does not allow: "
-                f"choose one of {names}, or another kvstore"
-            )
+        check_element_wise(type(optimizer))
         if self._optimizer not in (None, optimizer):
             raise KVStoreError("this 'sharded-optimizer' kvstore belongs to another Trainer: make a kvstore for each")
         self._optimizer = optimizer
@@ -75,32 +73,29 @@ class ShardedKVStore(ScheduleKVStore):
         if out is None or self._optimizer is None:
             super().pushpull(key, value, out, priority)
             return
-        for one, grads, weights in _by_key(key, value, out):
-            self._check_alike(one, grads, weights)
-            update = self._update(one, grads, weights)
-            update.reduce(priority)
-            update.finish(priority)
+        update = self._update(*lists(key, value, out))
+        update.reduce(priority)
+        update.finish(priority)
 
-    def reduce_scatter(self, key: Any, grads: List[nd.NDArray], weights: List[nd.NDArray], priority: int = 0) -> List[nd.NDArray]:
+    def reduce_scatter(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> List[nd.NDArray]:
         """The first half of ``pushpull(key, grads, out=weights)``: the owners' parts of the sum, which lie in ``grads``.
 
         They may be changed before `update` does the rest. Needs `set_optimizer`; raises KVStoreError as `pushpull` does.
         """
-        self._check_alike(key, grads, weights)
-        update = self._update(key, grads, weights)
+        update = self._update(*lists(key, grads, weights))
         update.reduce(priority)
-        return [shard.grad for shard in update.shards]
+        return [shard.grad for shards in update.shards.values() for shard in shards]
 
     def update(self, key: Any, priority: int = 0) -> None:
-        """The second half: the owners update their parts of the weights, and all devices get them."""
-        self._updates[key].finish(priority)
+        """The second half, for the same ``key``: the owners update their parts of the weights, and all devices get them."""
+        self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write every shard's state and the counts of updates, in MXNet's own format for arrays."""
+        """Write every shard's state and the counts of updates, in MXNet's own format for arrays. Raises OutputError."""
         arrays = dict(self._loaded)
         for update in self._updates.values():
             arrays.update(update.state())
-        nd.save(fname, arrays)
+        save_arrays(Path(fname), arrays, remedy="choose another place")
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read what `save_optimizer_states` wrote, for as many devices as there were then.
@@ -112,7 +107,7 @@ class ShardedKVStore(ScheduleKVStore):
             update.check_fit(arrays)
         for update in self._updates.values():
             update.restore(arrays)
-        used = tuple(f"{update.key}/" for update in self._updates.values())
+        used = tuple(f"{key}/" for update in self._updates.values() for key in update.keys)
         self._loaded = {name: array for name, array in arrays.items() if not name.startswith(used)}
 
     @property
@@ -124,22 +119,42 @@ class ShardedKVStore(ScheduleKVStore):
         """What `set_optimizer` was given."""
         return self._optimizer
 
-    def _update(self, key: Any, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> "_ShardedUpdate":
-        """The key's update; made anew, with its state, when it comes with other arrays."""
-        update = self._updates.get(key)
+    def _update(self, keys: Keys, grads: Arrays, weights: Arrays) -> "_ShardedUpdate":
+        """The update of these keys; made anew, with its state, when they come with other arrays."""
+        self._check_alike(keys, grads, weights)
+        update = self._updates.get(keys)
         if update is None or not update.serves(grads, weights):
             state = self._loaded if update is None else update.state()
+            self._check_company(keys)
             try:
-                update = _ShardedUpdate(self._name, key, self._optimizer, grads, weights)
+                update = _ShardedUpdate(self._name, keys, self._optimizer, grads, weights)
             except ScheduleError as error:
-                raise KVStoreError(f"kvstore {self.type!r}, key {key!r}: {error}") from error
-            if f"{key}/{UPDATES}" in state:
+                raise KVStoreError(f"kvstore {self.type!r}, {named(keys)}: {error}") from error
+            if any(f"{key}/{UPDATES}" in state for key in keys):
                 update.check_fit(state)
                 update.restore(state)
-            self._loaded = {name: array for name, array in self._loaded.items() if not name.startswith(f"{key}/")}
-            self._retired += self._updates[key].transfers_run if key in self._updates else 0
-            self._updates[key] = update
+            used = tuple(f"{key}/" for key in keys)
+            self._loaded = {name: array for name, array in self._loaded.items() if not name.startswith(used)}
+            self._retired += self._updates[keys].transfers_run if keys in self._updates else 0
+            self._updates[keys] = update
         return update
+
+    def _check_company(self, keys: Keys) -> None:
+        """Raise KVStoreError when a key has been updated together with others than these: its state is cut otherwise."""
+        for others in self._updates:
+            if others != keys and not set(others).isdisjoint(keys):
+                both = f"{named(keys)} cannot be updated after {named(others)}"
+                raise KVStoreError(f"kvstore {self.type!r}: {both}: give the same keys in every call")
+
+
+def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
+    """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
+    if optimizer not in ELEMENT_WISE:
+        names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
+        raise KVStoreError(
+            f"kvstore {SHARDED!r} cuts parameters anywhere, which {optimizer.__name__} does not allow: "
+            f"choose one of {names}, or another kvstore"
+        )
 
 
 def _read_states(fname: str) -> Dict[str, nd.NDArray]:
@@ -165,24 +180,25 @@ class _Shard:
 
 
 class _ShardedUpdate:
-    """The three phases for one key: reduce-scatter of the gradients, update by the owners, all-gather of the weights."""
+    """The three phases for some keys: reduce-scatter of the gradients, update by the owners, all-gather of the weights."""
 
-    def __init__(self, name: str, key: Any, optimizer: Any, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> None:
-        reduce_scatter, all_gather = (half(len(grads)) for half in HALVES[name])
-        self.key, self.optimizer, self.grads, self.weights = key, optimizer, grads, weights
-        self.reduce_scatter = Executor(reduce_scatter, [[grad] for grad in grads])
-        self.all_gather = Executor(all_gather, [[weight] for weight in weights])
-        parts = partition([weights[0].size], reduce_scatter.chunks)
-        self.shards = [
-            _Shard(f"{key}/{chunk}", optimizer, key, _part(weights[owner], *part[1:]), _part(grads[owner], *part[1:]))
-            for chunk, owner in enumerate(reduce_scatter.owner)
-            for part in parts[chunk]
-        ]
-        self._sgd = self._devices_sgd() if sgd.applies(optimizer) else None
+    def __init__(self, name: str, keys: Keys, optimizer: Any, grads: Arrays, weights: Arrays) -> None:
+        reduce_scatter, all_gather = (half(len(grads[0])) for half in HALVES[name])
+        self.keys, self.optimizer, self.grads, self.weights = keys, optimizer, grads, weights
+        self.reduce_scatter = Executor(reduce_scatter, by_rank(grads))
+        self.all_gather = Executor(all_gather, by_rank(weights))
+        self.shards: Dict[Any, List[_Shard]] = {key: [] for key in keys}
+        parts = partition([of_key[0].size for of_key in weights], reduce_scatter.chunks)
+        for chunk, owner in enumerate(reduce_scatter.owner):
+            for place, begin, end in parts[chunk]:
+                weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (weights, grads))
+                self.shards[keys[place]].append(_Shard(f"{keys[place]}/{chunk}", optimizer, keys[place], weight, grad))
+        self._sgd = [self._devices_sgd(key) for key in keys] if sgd.applies(optimizer) else None
 
-    def _devices_sgd(self) -> sgd.DevicesSGD:
-        weights, grads = [shard.weight for shard in self.shards], [shard.grad for shard in self.shards]
-        return sgd.DevicesSGD(self.optimizer, self.key, weights, grads, [shard.state for shard in self.shards])
+    def _devices_sgd(self, key: Any) -> sgd.DevicesSGD:
+        shards = self.shards[key]
+        weights, grads = [shard.weight for shard in shards], [shard.grad for shard in shards]
+        return sgd.DevicesSGD(self.optimizer, key, weights, grads, [shard.state for shard in shards])
 
     def reduce(self, priority: int) -> None:
         self.reduce_scatter.run(priority)
@@ -190,54 +206,61 @@ class _ShardedUpdate:
     def finish(self, priority: int) -> None:
         self.all_gather.settle()  # before a shard of the weights is written
         if self._sgd is not None:
-            self._sgd.update()
+            for update in self._sgd:
+                update.update()
         else:
             self._update_shards()
         self.all_gather.run(priority)
 
     def _update_shards(self) -> None:
-        for shard in self.shards:
-            self.optimizer._set_current_context(shard.weight.context.device_id)  # it counts each device's updates for itself
-            self.optimizer.update_multi_precision(self.key, shard.weight, shard.grad, shard.state)
+        for key, shards in self.shards.items():
+            for shard in shards:
+                self.optimizer._set_current_context(shard.weight.context.device_id)  # it counts each device's updates for itself
+                self.optimizer.update_multi_precision(key, shard.weight, shard.grad, shard.state)
 
     @property
     def transfers_run(self) -> int:
         return self.reduce_scatter.transfers_run + self.all_gather.transfers_run
 
-    def serves(self, grads: List[nd.NDArray], weights: List[nd.NDArray]) -> bool:
-        pairs = [*zip(grads, self.grads), *zip(weights, self.weights)]
-        return len(grads) == len(self.grads) and all(a is b for a, b in pairs)
+    def serves(self, grads: Arrays, weights: Arrays) -> bool:
+        return serves(self.grads, grads) and serves(self.weights, weights)
 
     def state(self) -> Dict[str, nd.NDArray]:
-        updates = nd.array([self._updates_so_far()], dtype="int64")
-        return {**self._named_arrays(), f"{self.key}/{UPDATES}": updates}
+        counts = {f"{key}/{UPDATES}": nd.array([self._updates_so_far(key)], dtype="int64") for key in self.keys}
+        return {**self._named_arrays(), **counts}
 
     def check_fit(self, state: Dict[str, nd.NDArray]) -> None:
         """Raise KVStoreError when ``state`` is not that of such shards."""
         own = self._named_arrays()
-        missing = f"{self.key}/{UPDATES}" not in state
+        missing = any(f"{key}/{UPDATES}" not in state for key in self.keys)
         if missing or any(name not in state or state[name].shape != array.shape for name, array in own.items()):
             raise KVStoreError(
-                f"this optimizer state does not fit key {self.key!r} on {len(self.weights)} devices: "
+                f"this optimizer state does not fit {named(self.keys)} on {len(self.weights[0])} devices: "
                 "load it with the optimizer, the network and the number of devices that it was saved with"
             )
 
     def restore(self, state: Dict[str, nd.NDArray]) -> None:
         for name, array in self._named_arrays().items():
             state[name].copyto(array)
-        self._count(int(state[f"{self.key}/{UPDATES}"].asscalar()))
+        for key in self.keys:
+            self._count(key, int(state[f"{key}/{UPDATES}"].asscalar()))
 
     def _named_arrays(self) -> Dict[str, nd.NDArray]:
-        return {f"{shard.name}/{place}": array for shard in self.shards for place, array in enumerate(shard.arrays())}
+        return {
+            f"{shard.name}/{place}": array
+            for shards in self.shards.values()
+            for shard in shards
+            for place, array in enumerate(shard.arrays())
+        }
 
-    def _updates_so_far(self) -> int:
+    def _updates_so_far(self, key: Any) -> int:
         counts = self.optimizer._all_index_update_counts.values()
-        return max((count.get(self.key, 0) for count in counts), default=0)
+        return max((count.get(key, 0) for count in counts), default=0)
 
-    def _count(self, updates: int) -> None:
-        for shard in self.shards:
+    def _count(self, key: Any, updates: int) -> None:
+        for shard in self.shards[key]:
             self.optimizer._set_current_context(shard.weight.context.device_id)
-            self.optimizer._index_update_count[self.key] = updates
+            self.optimizer._index_update_count[key] = updates
         self.optimizer.num_update = max(self.optimizer.num_update, updates)
 
 

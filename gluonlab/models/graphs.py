@@ -11,6 +11,12 @@ Entry = List[int]  # [node, output, version]: how a node refers to an output of 
 Node = Dict[str, Any]  # "op" ("null" for a variable), "name", "inputs" (entries), and perhaps "attrs" (all of them strings)
 
 
+def parsed(graph: mx.sym.Symbol) -> Dict[str, Any]:
+    """A symbol's "nodes", "heads" (entries) and "attrs"."""
+    whole: Dict[str, Any] = json.loads(graph.tojson(remove_amp_cast=False))  # with the casts of mixed precision, too
+    return whole
+
+
 def new_node(op: str, name: str, inputs: Sequence[Entry], **attrs: Any) -> Node:
     """An operator's node."""
     return {"op": op, "name": name, "inputs": list(inputs), "attrs": {key: str(value) for key, value in attrs.items()}}

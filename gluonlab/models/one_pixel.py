@@ -8,13 +8,12 @@ weights are exactly zero in both.
 
 from __future__ import annotations
 
-import json
 from ast import literal_eval
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
-from gluonlab.models.graphs import Entry, Node, new_node, shapes_in, to_symbol
+from gluonlab.models.graphs import Entry, Node, new_node, parsed, shapes_in, to_symbol
 
 Shape = Tuple[int, ...]
 
@@ -35,7 +34,7 @@ def dense_where_one_pixel(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.
 
     ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what they are.
     """
-    old, shapes = json.loads(graph.tojson()), shapes_in(graph, inputs)
+    old, shapes = parsed(graph), shapes_in(graph, inputs)
     nodes: List[Node] = []
     places: List[int] = []  # node of the old graph -> its node in the new one
     for node in old["nodes"]:
@@ -70,7 +69,8 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
     begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
     pixels = [(max(0, begin), min(side, begin + width)) for side, begin, width in zip(image[2:], begins, kernel)]
     weights = [(first - begin, last - begin) for (first, last), begin in zip(pixels, begins)]
-    if not usual or weights == [(0, width) for width in kernel]:
+    blind = any(first >= last for first, last in pixels)  # a stride over the whole image may leave the window beside it
+    if not usual or blind or weights == [(0, width) for width in kernel]:
         return None  # with all of its weights the dense layer would rearrange as much
     return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
 

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Dict, List
 import mxnet as mx
 
 from gluonlab.errors import ModelError
+from gluonlab.models.params_file import check_params_file
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter
     from mxnet.nd import NDArray
 
 _SHOWN = 3  # parameters that an error names
+
+
+def check_pretrained(file: str) -> None:
+    """Raise ModelError when there are no parameters in this file, of whatever network."""
+    _read(Path(file), f"--pretrained {file}")
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
@@ -59,11 +65,12 @@ def _read(path: Path, what: str) -> "Dict[str, NDArray]":
     if not path.is_file():
         raise ModelError(f"{what} is no file: give a local file of parameters; nothing is downloaded")
     try:
+        check_params_file(path)
         loaded = mx.nd.load(str(path))
     except (mx.base.MXNetError, ValueError, OSError):
         raise ModelError(f"{what} cannot be read as parameters: give a file that Gluon's save_parameters or export wrote") from None
-    if not isinstance(loaded, dict) or not loaded:
-        raise ModelError(f"{what} holds arrays without names: give a file that Gluon's save_parameters or export wrote")
+    if not isinstance(loaded, dict):  # as MXNet reads what has neither names nor arrays
+        raise ModelError(f"{what} holds no parameters: give a file that Gluon's save_parameters or export wrote")
     return {name[4:] if name[:4] in ("arg:", "aux:") else name: array for name, array in loaded.items()}
 
 

@@ -23,7 +23,7 @@ CHAPTERS = "star"  # what the chapter's own allreduce is called among ALGORITHMS
 USUAL, DIGITS = Recipe(), RECIPES["digits"]
 
 
-@command("python -m gluonlab.scratch", interrupted="interrupted: a training by hand keeps nothing")
+@command("python -m gluonlab.scratch", interrupted="a training by hand keeps nothing")
 @click.option("--gpus", metavar="N", help="use N GPUs; on a machine without any, N CPU devices stand in  [default: one device]")
 @click.option("--dataset", metavar="NAME", default="digits", show_default=True, help="digits, fashion-mnist, mnist, synthetic")
 @click.option("--data-dir", metavar="DIR", help="the folder of the data set's files  [default: where gluonlab.data downloads to]")

@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import List, Optional, Sequence
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.dataset import Dataset
 from gluonlab.devices import gpu_count
-from gluonlab.errors import ConfigError
+from gluonlab.errors import ConfigError, UsageError
 from gluonlab.files import write_text
-from gluonlab.training.loop import Result, train
-from gluonlab.training.plan import make_plan
+from gluonlab.training.loop import prepare, train
+from gluonlab.training.plan import Plan, check_config, make_plan
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.result import Result
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,39 @@ def compare(config: TrainConfig, counts: Sequence[int], reporter: Optional[Repor
     reporter = reporter or ConsoleReporter()
     if not gpu_count() and config.threads is None and max(counts) > 1:
         config = config.replace(threads=1)
-    for count in counts:
-        make_plan(config.replace(gpus=count))  # all mistakes come before the first run
+    configs = [config.replace(gpus=count) for count in counts]
+    dataset = _check(configs)
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
     folder.config({"config": config.to_dict(), "compare": list(counts)})
     folder.close()
-    results = []
-    for count in counts:
-        reporter.say(f"\n--- {count} device{'s' * (count > 1)}")
-        name = f"{count}-device{'s' * (count > 1)}"
-        results.append(train(config.replace(gpus=count, out=str(folder.path / name)), reporter=reporter))
+    results: List[Result] = []
+    try:
+        for each, count in zip(configs, counts):
+            name = f"{count}-device{'s' * (count > 1)}"
+            reporter.say(f"\n--- {name.replace('-', ' ')}")
+            results.append(train(each.replace(out=str(folder.path / name)), reporter=reporter, dataset=dataset))
+    except UsageError:
+        folder.discard()
+        raise
+    except KeyboardInterrupt as error:
+        if not error.args:  # between two runs, else the run has said what is left of it
+            error.args = (f"{folder.path} holds the runs that were finished, {len(results)} of {len(counts)}",)
+        raise
     rows = make_rows(results)
     write_text(folder.path / "compare.json", json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     return rows
+
+
+def _check(configs: Sequence[TrainConfig]) -> Dataset:
+    """All mistakes come before the first run, and the cheap ones before anything is read; the data set of them all."""
+    RunDirectory.check(configs[0].out)
+    for config in configs:
+        check_config(config)
+    plans: List[Plan] = []
+    for config in configs:
+        plans.append(make_plan(config, plans[0].dataset if plans else None))
+        prepare(plans[-1])
+    return plans[0].dataset
 
 
 def make_rows(results: Sequence[Result]) -> List[Row]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Optional
+
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
 from gluonlab.training.loop import make_net
@@ -26,9 +28,19 @@ def find_batch_size(config: TrainConfig, budget_bytes: int) -> Memory:
             f"{(fits.total - fits.activations) / MIB:,.1f} MiB of it besides activations: give more, or choose a smaller --model"
         )
     while fits.images < largest:
-        middle = needs.memory((fits.images + largest + 1) // 2)
-        if middle.total <= budget_bytes:
+        images = (fits.images + largest + 1) // 2
+        middle = _within(needs, images, budget_bytes)
+        if middle is not None:
             fits = middle
         else:
-            largest = middle.images - 1
+            largest = images - 1
     return fits
+
+
+def _within(needs: Needs, images: int, budget_bytes: int) -> Optional[Memory]:
+    """What so many images need, if it is in the budget, and possible at all."""
+    try:
+        memory = needs.memory(images)
+    except ConfigError:
+        return None
+    return memory if memory.total <= budget_bytes else None

@@ -87,6 +87,23 @@ def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter
     return buckets
 
 
+def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
+    """The positions of buckets, in order, that have at most ``bucket_bytes`` between them; or of one.
+
+    A store that takes several keys at once moves them as one bucket, wherever they lie.
+    """
+    groups: List[Tuple[int, ...]] = []
+    room = 0
+    for position, bucket in enumerate(buckets):
+        size = bucket.weights[0].size * _bytes_per_element(bucket.params[0])
+        if room < size or not groups:
+            groups.append(())
+            room = bucket_bytes
+        groups[-1] += (position,)
+        room -= size
+    return groups
+
+
 def _may_be_rearranged(param: Parameter) -> bool:
     """Whether nothing else may share this parameter's memory, nor may it be a view of any.
 

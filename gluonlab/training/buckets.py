@@ -7,7 +7,7 @@ parameter's own array becomes a view into the buffer, with which Gluon goes on w
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
@@ -15,11 +15,22 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import sgd
+from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
-from gluonlab.training.bucket import Bucket, group
+from gluonlab.training.bucket import Bucket, group, together
 from gluonlab.training.clip import GlobalNormClipping
+from gluonlab.training.loss_scale import LossScale, Unscaling
 
 BUCKET_BYTES = 4 * 2**20
+
+
+class _Call(NamedTuple):
+    """What the store is asked to move at once: a bucket's key and its arrays on all devices, or lists of several buckets'."""
+
+    key: Any
+    grads: Any
+    weights: Any
+    priority: int
 
 
 class BucketedTrainer(gluon.Trainer):
@@ -30,13 +41,18 @@ class BucketedTrainer(gluon.Trainer):
     backward finishes first, so it can travel while backward goes on; a store that spreads its keys has something to spread.
     An optimizer that is not in ELEMENT_WISE updates parameter by parameter; its gradients still travel in buckets.
     With ``clip_norm`` the gradient of all parameters, summed and divided by the batch size, has at most this norm.
+    With a ``loss_scale`` the gradients are taken for those of a loss that was multiplied by ``loss_scale.value``, and divided by it
+    before the update. A step whose summed gradients are not finite changes no parameter and no state of the optimizer on any
+    device; it counts for the schedule of the learning rate, as every batch does. To know that, each step waits for its gradients.
+    Under a store that compresses them, an overflow would go unnoticed.
 
     Parameters move into the buckets at once, or, when a shape is still unknown, in the first step; load_parameters and set_data
     then write into the buckets. What had compiled the network with ``hybridize(static_alloc=True, static_shape=True)`` and run it
     before that keeps writing gradients to where they were: this is noticed in the next step, and raises RunError. So does a
     parameter that gets other arrays or multipliers once it is in a bucket.
 
-    Raises KVStoreError for parameters with sparse gradients, and for a ``clip_norm`` of gradients that are not float32.
+    Raises KVStoreError for parameters with sparse gradients, and for ``clip_norm`` or ``loss_scale`` with gradients that are not
+    float32.
     """
 
     def __init__(
@@ -47,6 +63,7 @@ class BucketedTrainer(gluon.Trainer):
         kvstore: Any = None,
         bucket_bytes: int = BUCKET_BYTES,
         clip_norm: Optional[float] = None,
+        loss_scale: Optional[LossScale] = None,
     ) -> None:
         super().__init__(params, optimizer, optimizer_params, kvstore=kvstore, update_on_kvstore=False)
         if isinstance(kvstore, ShardedKVStore) and len(self._contexts) > 1:
@@ -54,11 +71,15 @@ class BucketedTrainer(gluon.Trainer):
         if self._contains_sparse_weight or self._contains_sparse_grad:
             raise KVStoreError("parameters with sparse gradients cannot share buckets: use gluon.Trainer for them")
         if clip_norm is not None:
-            _check_clipping(clip_norm, self._params)
-        self.clip_norm = clip_norm
+            _check_float32(f"clip_norm {clip_norm:g}", self._params)
+        if loss_scale is not None:
+            _check_float32("loss_scale", self._params)
+        self.clip_norm, self.loss_scale = clip_norm, loss_scale
         self._clip: Optional[GlobalNormClipping] = None
+        self._unscaling: Optional[Unscaling] = None
         self.bucket_bytes = bucket_bytes
         self.buckets: List[Bucket] = []
+        self._calls: List[_Call] = []
         self._sgd: "List[sgd.DevicesSGD] | None" = None
         self._frozen: List[Parameter] = []
         self._looks_left = 0
@@ -85,18 +106,45 @@ class BucketedTrainer(gluon.Trainer):
         trainable = [param for param in self._params if param.grad_req != "null"]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
+        self._calls = self._make_calls()
         self._looks_left = 2
-        if self.clip_norm is not None and not self._update_on_kvstore:
-            self._clip = GlobalNormClipping(
-                [list(grads) for grads in zip(*(bucket.grads for bucket in self.buckets))], self._contexts
-            )
+        if not self._update_on_kvstore:
+            self._look_at([list(grads) for grads in zip(*(bucket.grads for bucket in self.buckets))])
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
+
+    def _make_calls(self) -> "List[_Call]":
+        """Schedules take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time."""
+        if not isinstance(self._kvstore, ScheduleKVStore):
+            return [_Call(key, bucket.grads, bucket.weights, -key) for key, bucket in enumerate(self.buckets)]
+        return [
+            _Call(keys, [self.buckets[key].grads for key in keys], [self.buckets[key].weights for key in keys], -keys[0])
+            for keys in together(self.buckets, self.bucket_bytes)
+        ]
+
+    def _look_at(self, grads: List[List[nd.NDArray]], parts: bool = False) -> None:
+        """``grads[i]``: where device i has the summed gradients, or with ``parts`` its part of them."""
+        if self.clip_norm is not None:
+            self._clip = GlobalNormClipping(grads, self._contexts, parts)
+        if self.loss_scale is not None:
+            self._unscaling = Unscaling(grads, parts)
 
     @property
     def _sums(self) -> bool:
         """Whether there is anything to sum over: one device alone has the whole gradient."""
         return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
+
+    def _prepare_gradients(self) -> bool:
+        """Once they are summed: divide them by the scale of the loss and clip them; False if the update must be left out."""
+        if self.loss_scale is not None and self._unscaling is not None:
+            self._optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
+            finite = self._unscaling(self.loss_scale.value)
+            self.loss_scale.after(finite)
+            if not finite:
+                return False
+        if self._clip is not None:
+            self._clip(self._largest_norm)
+        return True
 
     def zero_grad(self, devices: Sequence[int]) -> None:
         """Set the gradients of these devices (positions in the list of contexts) to zero."""
@@ -118,27 +166,24 @@ class BucketedTrainer(gluon.Trainer):
 
     def _allreduce_grads(self) -> None:
         self._check_parameters()
-        if self._sums and self._update_on_kvstore and self.clip_norm is not None:
-            self._update_clipped()
+        if self._sums and self._update_on_kvstore and (self.clip_norm is not None or self.loss_scale is not None):
+            self._update_in_halves()
         elif self._sums:
-            for key, bucket in enumerate(self.buckets):
-                if self._update_on_kvstore:
-                    self._kvstore.pushpull(key, bucket.grads, out=bucket.weights, priority=-key)
-                else:
-                    self._kvstore.pushpull(key, bucket.grads, priority=-key)
+            for call in self._calls:
+                out = call.weights if self._update_on_kvstore else None
+                self._kvstore.pushpull(call.key, call.grads, out=out, priority=call.priority)
 
-    def _update_clipped(self) -> None:
-        """The store's work in halves: the norm is known only when the last bucket is summed, and before the first is updated."""
-        shards = [
-            self._kvstore.reduce_scatter(key, bucket.grads, bucket.weights, priority=-key)
-            for key, bucket in enumerate(self.buckets)
-        ]
-        if self._clip is None:
-            owned = [[part for parts in shards for part in parts if part.context == ctx] for ctx in self._contexts]
-            self._clip = GlobalNormClipping(owned, self._contexts, parts=True)
-        self._clip(self._largest_norm)
-        for key in range(len(self.buckets)):
-            self._kvstore.update(key, priority=-key)
+    def _update_in_halves(self) -> None:
+        """The store's work: what is known only when the last bucket is summed is needed before the first is updated."""
+        shards = [self._kvstore.reduce_scatter(call.key, call.grads, call.weights, priority=call.priority) for call in self._calls]
+        if self._clip is None and self._unscaling is None:
+            self._look_at(
+                [[part for parts in shards for part in parts if part.context == ctx] for ctx in self._contexts], parts=True
+            )
+        if not self._prepare_gradients():
+            return
+        for call in self._calls:
+            self._kvstore.update(call.key, priority=call.priority)
 
     @property
     def _largest_norm(self) -> float:
@@ -175,8 +220,8 @@ class BucketedTrainer(gluon.Trainer):
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore:
             return  # done by pushpull
-        if self._clip is not None:
-            self._clip(self._largest_norm)
+        if not self._prepare_gradients():
+            return
         if not self._by_bucket:
             self._update_parameters()
         elif sgd.applies(self._optimizer):
@@ -222,8 +267,8 @@ class BucketedTrainer(gluon.Trainer):
             updater(keys, grads, weights)
 
 
-def _check_clipping(clip_norm: float, params: Sequence[Parameter]) -> None:
-    """Raise KVStoreError when the gradients are not of the type whose norm can be limited to ``clip_norm``."""
+def _check_float32(what: str, params: Sequence[Parameter]) -> None:
+    """Raise KVStoreError when the gradients are not of the type that ``what`` is for."""
     other = next((param for param in params if param.grad_req != "null" and np.dtype(param.dtype) != np.float32), None)
     if other is not None:
-        raise KVStoreError(f"clip_norm {clip_norm:g} is for float32, and {other.name} is {np.dtype(other.dtype)}: leave it out")
+        raise KVStoreError(f"{what} is for float32, and {other.name} is {np.dtype(other.dtype)}: leave it out")

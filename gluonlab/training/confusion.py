@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List, Sequence
+from typing import Any, Dict, List, Sequence
 
 from gluonlab.files import atomic_path, on_disk
 from gluonlab.training.evaluate import Confusion
@@ -16,6 +16,7 @@ WRITTEN = 20  # classes up to which the picture has numbers in it
 
 def table(matrix: Confusion, classes: Sequence[str]) -> str:
     """The matrix as text of at most 80 columns; of more classes than fit, the most frequent confusions."""
+    classes = _printable(classes)
     labels = _labels(classes)
     row = max(map(len, labels))
     cell = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
@@ -27,6 +28,11 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
     for label, counts, right in zip(labels, matrix, _right(matrix)):
         lines.append(f"{label:<{row}}" + "".join(f"{count or '.':>{cell}}" for count in counts) + f"{right:>8}")
     return "\n".join(lines)
+
+
+def _printable(classes: Sequence[str]) -> List[str]:
+    r"""The names of classes, each on one line, whatever folders they come from: \n for a line's end, \udcff for what is no text."""
+    return ["".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name) for name in classes]
 
 
 def _labels(classes: Sequence[str]) -> List[str]:
@@ -78,9 +84,10 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     axes.set_xlabel("taken for", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
     if count <= WRITTEN:
-        short = [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in classes]
-        axes.set_xticks(range(count), short, rotation=90 if max(map(len, short)) > 2 else 0, fontsize=8)
-        axes.set_yticks(range(count), short, fontsize=8)
+        short = [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in _printable(classes)]
+        as_written: Dict[str, Any] = dict(fontsize=8, parse_math=False)  # else what stands between two $ were a formula
+        axes.set_xticks(range(count), short, rotation=90 if max(map(len, short)) > 2 else 0, **as_written)
+        axes.set_yticks(range(count), short, **as_written)
         for i in range(count):
             for j in range(count):
                 if matrix[i, j]:

@@ -14,12 +14,12 @@ from typing import Any, Dict
 import mxnet as mx
 from mxnet import gluon
 
+from gluonlab.arrays import save_arrays
 from gluonlab.data.dataset import Dataset
-from gluonlab.errors import OutputError
-from gluonlab.files import atomic_path, on_disk, write_text
+from gluonlab.files import on_disk, write_text
 from gluonlab.models import get_model
 
-SYMBOL, PARAMETERS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
+SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"
 
 
 def export(net: gluon.HybridBlock, model: str, dataset: Dataset, folder: Path) -> mx.sym.Symbol:
@@ -35,14 +35,8 @@ def export(net: gluon.HybridBlock, model: str, dataset: Dataset, folder: Path) -
     arrays.update({f"aux:{name}": values[name] for name in graph.list_auxiliary_states()})
     with on_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with on_disk(folder / SYMBOL), atomic_path(folder / SYMBOL) as temporary:
-            graph.save(str(temporary))
-        with on_disk(folder / PARAMETERS), atomic_path(folder / PARAMETERS) as temporary:
-            mx.nd.save(str(temporary), {name: array.as_in_context(mx.cpu()) for name, array in arrays.items()})
-    except mx.base.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise OutputError(f"cannot write {folder} ({reason}): choose another place with --out") from None
+    write_text(folder / SYMBOL, graph.tojson())
+    save_arrays(folder / WEIGHTS, arrays)
     write_text(folder / DESCRIPTION, json.dumps(_description(model, dataset), indent=2) + "\n")
     return graph
 
@@ -59,7 +53,7 @@ def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
     return {
         "model": model,
         "symbol": SYMBOL,
-        "parameters": PARAMETERS,
+        "parameters": WEIGHTS,
         "input": {"name": "data", "shape": [None, *dataset.image_shape], "dtype": "float32", **values},
         "output": {"shape": [None, len(dataset.classes)], "values": "scores; their softmax are probabilities"},
         "classes": list(dataset.classes),

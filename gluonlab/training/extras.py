@@ -17,7 +17,7 @@ CONFUSION, EXPORT = "confusion.png", "export"
 
 def write_extras(folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]) -> None:
     """Write into ``folder`` what the plan asks for. Raises OutputError."""
-    if confusion is not None:
-        write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
     if plan.config.export:
         export(net, plan.model, plan.dataset, folder / EXPORT)
+    if confusion is not None:  # last: nothing is lost if it cannot be drawn
+        write_picture(confusion, plan.dataset.classes, folder / CONFUSION)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
@@ -16,7 +17,7 @@ from gluonlab.data.classes import what_differs
 from gluonlab.data.registry import takes
 from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
-from gluonlab.files import on_disk
+from gluonlab.files import folder_for
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.training.evaluate import Score, evaluate, test_loader
 from gluonlab.training.extras import write_extras
@@ -78,24 +79,32 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     for name in given:
         if name not in GIVEN:
             raise ConfigError(f"{option_name(name)} is of no use with --evaluate, where the run brings it along: leave it out")
-    plan = plan_evaluation(folder, given)
-    net = make_net(plan)
-    load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
-    step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    began = time.perf_counter()
-    score = evaluate(step.score, test_loader(plan), plan.ctxs, plan.config.confusion)
-    seconds = time.perf_counter() - began
-    if not math.isfinite(score.loss):
-        raise RunError(f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong")
-    place = _place(plan, folder)
-    write_extras(place, plan, net, score.confusion)
-    return Evaluation(folder, plan, score, seconds, place if plan.config.confusion or plan.config.export else None)
+    found = _described(folder)
+    config = _config(found, given)
+    place = _place(config, folder)
+    with folder_for(place) if place is not None else nullcontext():  # what cannot be written is found before anything is computed
+        plan = _plan(found, config, folder)
+        net = make_net(plan)
+        load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
+        step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+        began = time.perf_counter()
+        score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
+        seconds = time.perf_counter() - began
+        if not math.isfinite(score.loss):
+            raise RunError(f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong")
+        if place is not None:
+            write_extras(place, plan, net, score.confusion)
+    return Evaluation(folder, plan, score, seconds, place)
 
 
 def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
     """The run's plan, as far as an evaluation needs one, on the devices that are given now. Raises a UsageError."""
     found = _described(folder)
-    plan = make_plan(_config(found, given))
+    return _plan(found, _config(found, given), folder)
+
+
+def _plan(found: Description, config: TrainConfig, folder: Path) -> Plan:
+    plan = make_plan(config)
     data, shape = plan.dataset, _image_shape(found)
     if shape not in (None, data.image_shape):
         was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
@@ -108,16 +117,16 @@ def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
     return plan
 
 
-def _place(plan: Plan, folder: Path) -> Path:
-    """Where files go. Raises OutputError."""
-    if plan.config.out is None or not (plan.config.confusion or plan.config.export):
-        return folder
-    place = Path(plan.config.out)
-    if place.exists() and not place.is_dir():
-        raise OutputError(f"--out {place} is a file: give a folder")
-    with on_disk(place):
-        place.mkdir(parents=True, exist_ok=True)
-    return place
+def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
+    """The folder for what is asked for, if there is any. Raises ConfigError, and OutputError."""
+    wanted = config.confusion or config.export
+    if config.out is None:
+        return folder if wanted else None
+    if not wanted:
+        raise ConfigError(f"--out {config.out} with --evaluate is where files go: add --confusion or --export, or leave it out")
+    if Path(config.out).exists() and not Path(config.out).is_dir():
+        raise OutputError(f"--out {config.out} is a file: give a folder")
+    return Path(config.out)
 
 
 def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:

@@ -54,10 +54,11 @@ class JointReplicas:
             statistic.move()
         return bound.losses
 
-    def backward(self) -> None:
-        """The gradients of the last forward's losses, into the parameters' gradient arrays on each device."""
+    def backward(self, scale: float = 1.0) -> None:
+        """The gradients of the last forward's losses, times ``scale``, into the parameters' gradient arrays on each device."""
         assert self._last is not None, "forward comes first"
         heads = self._last.heads
+        heads.fill(scale)
         check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1))
 
     def _bind(self, parts: Sequence[Part], add: bool) -> _Bound:

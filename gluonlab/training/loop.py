@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -17,8 +14,10 @@ import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.augment import Augment, make_input
 from gluonlab.data.classes import noted
+from gluonlab.data.dataset import Dataset
 from gluonlab.data.folder import FileSplit
 from gluonlab.data.loader import Loader
+from gluonlab.data.mixup import Mixup
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
@@ -26,15 +25,18 @@ from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.evaluate import Confusion, Scored, evaluate, test_loader
+from gluonlab.training.ending import recorded
+from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.losses import LossLog, StepLoss
-from gluonlab.training.memory import Needs
+from gluonlab.training.memory import Memory, Needs
 from gluonlab.training.objective import make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.precision import conversion
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.result import Epoch, Result
 from gluonlab.training.statistics import RunningStatistics
 from gluonlab.training.step import DataParallelStep
 from gluonlab.training.sync_bn import check_network
@@ -62,108 +64,63 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     if config.no_bias_decay:
         spare_biases(net)  # before the trainer puts parameters of equal multipliers side by side
     settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
-    trainer = BucketedTrainer(net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm)
-    sync_bn = config.sync_bn and len(plan.ctxs) > 1
-    return DataParallelStep(net, loss, trainer, plan.ctxs, make_input(plan.dataset.colours), Microbatches.of(config), sync_bn)
+    trainer = BucketedTrainer(
+        net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm, plan.loss_scale
+    )
+    sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
+    preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
+    return DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """What one pass over the training images gave; ``seconds`` are those of training alone.
-
-    ``waiting``: the fraction of them in which the loop waited for batches.
-    """
-
-    epoch: int
-    step: int
-    images: int
-    seconds: float
-    loss: float
-    accuracy: float
-    validation_loss: float
-    waiting: float = 0.0
-    top5_accuracy: Optional[float] = None  # where there are more than five classes
-
-    @property
-    def images_per_second(self) -> float:
-        """Training images per second."""
-        return self.images / self.seconds
-
-
-@dataclass
-class Result:
-    """What a run gave; ``net`` holds the trained parameters on ``ctxs``."""
-
-    plan: Plan
-    net: gluon.HybridBlock
-    run_dir: Path
-    first_step_seconds: float = 0.0
-    seconds: float = 0.0
-    history: List[Epoch] = field(default_factory=list)
-    confusion: Optional[Confusion] = None
-
-    @property
-    def accuracy(self) -> float:
-        """The fraction of test images that the network gets right after the last epoch."""
-        return self.history[-1].accuracy
-
-    @property
-    def images_per_second(self) -> float:
-        """The median over the epochs; without the first when there are others, for it also warms up."""
-        rates = [epoch.images_per_second for epoch in self.history]
-        return statistics.median(rates[1:] or rates)
-
-    @property
-    def waiting(self) -> float:
-        """The fraction of the epochs' time in which the loop waited for batches."""
-        return sum(epoch.waiting * epoch.seconds for epoch in self.history) / sum(epoch.seconds for epoch in self.history)
-
-    def summary(self) -> Dict[str, Any]:
-        """The numbers as plain values."""
-        return {
-            **self.plan.settings(),
-            "accuracy": self.accuracy,
-            "top5_accuracy": self.history[-1].top5_accuracy,
-            "images_per_second": self.images_per_second,
-            "waiting": self.waiting,
-            "first_step_seconds": self.first_step_seconds,
-            "seconds": self.seconds,
-            "run_dir": str(self.run_dir),
-            "history": [vars(epoch) for epoch in self.history],
-            **({"confusion": self.confusion.tolist()} if self.confusion is not None else {}),
-        }
-
-
-def train(config: "TrainConfig | None" = None, strategy: Strategy = data_parallel, reporter: Optional[Reporter] = None) -> Result:
+def train(
+    config: "TrainConfig | None" = None,
+    strategy: Strategy = data_parallel,
+    reporter: Optional[Reporter] = None,
+    dataset: Optional[Dataset] = None,
+) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
+    ``dataset``: the one that the config names, where it has been read already.
     Raises a UsageError before anything is written when the config cannot be carried out, and DivergedError when the loss
-    is no longer a number. After an error or Ctrl-C the folder holds everything up to the last whole epoch.
+    is no longer a number. After an error or Ctrl-C the folder holds everything up to the last whole epoch; a UsageError before that
+    one, such as for an image that cannot be decoded, takes it away again.
     """
-    reporter = reporter or ConsoleReporter()
-    plan = make_plan(config or TrainConfig())
+    reporter, config = reporter or ConsoleReporter(), config or TrainConfig()
+    RunDirectory.check(config.out)
+    plan = make_plan(config, dataset)
     began = time.perf_counter()
-    net = make_net(plan)
-    if plan.config.pretrained is not None:
-        reporter.say(f"pretrained {load_pretrained(net, plan.config.pretrained, len(plan.dataset.classes))}")
-    run = RunDirectory.create(plan.config.out, f"{plan.model}-{plan.dataset.name}")
-    classes = noted(plan.dataset.classes)
-    run.config({"gluonlab": gluonlab.__version__, "settings": plan.settings(), "config": plan.config.to_dict(), "classes": classes})
-    result = Result(plan, net, run.path)
-    try:
-        _Run(plan, net, strategy, reporter, run, result, began).all_epochs()
-        write_extras(run.path, plan, net, result.confusion)
+    ready = prepare(plan, strategy)
+    run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
+    result = Result(plan, ready.net, run.path)
+    with recorded(run, result):
+        used = {"settings": plan.settings(), "config": config.to_dict(), "classes": noted(plan.dataset.classes)}
+        run.config({"gluonlab": gluonlab.__version__, **used})
+        _Run(plan, ready, reporter, run, result, began).all_epochs()
         if result.confusion is not None:
             run.line("event", event="confusion", matrix=result.confusion.tolist())
-    except DivergedError as error:
-        run.line("event", event="diverged", message=str(error))
-        raise
-    finally:
-        if result.history:
-            run.curves()
-        run.close()
+        write_extras(run.path, plan, ready.net, result.confusion)
     result.seconds = time.perf_counter() - began
     return result
+
+
+class Ready(NamedTuple):
+    """What a run has before its first batch. ``pretrained``: what was loaded, in words; ``memory``: if the config asks for it."""
+
+    net: gluon.HybridBlock
+    step: Step
+    pretrained: Optional[str]
+    memory: Optional[Memory]
+
+
+def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
+    """Make network and step. Raises a UsageError for what the plan could not show: nothing else is found before the first batch."""
+    config, net = plan.config, make_net(plan)
+    loaded = load_pretrained(net, config.pretrained, len(plan.dataset.classes)) if config.pretrained is not None else None
+    step = strategy(net, make_loss(config.label_smoothing, mixed=config.mixup > 0), plan)
+    memory = None
+    if config.memory:
+        memory = Needs(plan, net).memory(plan.largest_share)
+    return Ready(net, step, loaded, memory)
 
 
 def make_net(plan: Plan) -> gluon.HybridBlock:
@@ -183,22 +140,22 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        net: gluon.HybridBlock,
-        strategy: Strategy,
+        ready: Ready,
         reporter: Reporter,
         run: RunDirectory,
         result: Result,
         began: float,
     ) -> None:
-        self.plan, self.net, self.reporter, self.run, self.result, self.began = plan, net, reporter, run, result, began
-        loss = make_loss(plan.config.label_smoothing)
-        self.step = strategy(net, loss, plan)
-        self.statistics = RunningStatistics(net)
+        self.plan, self.ready, self.reporter, self.run, self.result, self.began = plan, ready, reporter, run, result, began
+        self.net, self.step = ready.net, ready.step
+        self.statistics = RunningStatistics(ready.net)
         self.log = LossLog(plan.ctxs)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
-        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, augment=augment, **common)
+        mixup = Mixup(config.mixup) if config.mixup else None
+        changes: Dict[str, Any] = dict(random_crops=config.random_resized_crop, augment=augment, mixup=mixup)
+        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
         self.test_loader = test_loader(plan)
 
     def all_epochs(self) -> None:
@@ -219,10 +176,14 @@ class _Run:
                 self.reporter.epoch_ends(line)
         if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
             cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
+            if self.plan.config.random_resized_crop:
+                cure = "decode them with more --decoders, or without --random-resized-crop once and for all"
             self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:
         plan, config = self.plan, self.plan.config
+        if self.ready.pretrained is not None:
+            self.reporter.say(f"pretrained {self.ready.pretrained}")
         threads = "" if plan.ctxs[0].device_type == "gpu" else f", {plan.threads} thread{'s' * (plan.threads > 1)} each"
         size = sum(param.data(plan.ctxs[0]).size for param in self.net.collect_params().values())
         place = "resident on the devices" if self.loader.resident else f"streamed, {config.prefetch} batches ahead"
@@ -237,9 +198,8 @@ class _Run:
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):
             self.reporter.say(f"{name:<11}{text}")
-        if config.memory:
-            for line in Needs(plan, self.net).memory(plan.largest_share).lines():
-                self.reporter.say(line)
+        for line in self.ready.memory.lines() if self.ready.memory is not None else ():
+            self.reporter.say(line)
 
     def _epoch(self, epoch: int) -> Epoch:
         """Train on every image once, then evaluate."""
@@ -249,6 +209,7 @@ class _Run:
             for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
                 known = self.log.append(self.step(xs, ys), images)
+                self.statistics.saw(xs)
                 losses += self._note(epoch, known)
                 self.reporter.step_done(images, known)
                 if self.log.step == 1:
@@ -257,6 +218,7 @@ class _Run:
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
         self.statistics.average()
+        self._note_loss_scale(epoch)
         score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion)
         if not math.isfinite(score.loss):  # the last update, after which no training loss is computed
             raise DivergedError(
@@ -271,6 +233,14 @@ class _Run:
         """Record finished steps; the sum of their images' losses."""
         self.run.steps(epoch, self.plan.rates, time.perf_counter() - self.began, known)
         return sum(step.loss * step.images for step in known)
+
+    def _note_loss_scale(self, epoch: int) -> None:
+        """Record how often gradients overflowed."""
+        scale = self.plan.loss_scale
+        if scale is not None:
+            noted = {"epoch": epoch, "step": self.log.step, "loss_scale": scale.value, "skipped": scale.skipped}
+            self.run.line("event", event="loss_scale", **noted)
+            self.reporter.say(f"{'loss scale':<11}{scale.in_words()}")
 
     def _first_step(self) -> None:
         """Wait for the very first step, once: initialising takes the longer the more devices there are."""

@@ -3,6 +3,7 @@
 Activations are taken from MXNet's own plan: a graph is bound to arrays that have shapes but no memory, and tells how much it would
 allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
 figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then rearranges them there.
+The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from mxnet import gluon, nd
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.data.augment import make_input
-from gluonlab.data.dataset import ArraySplit, Split
+from gluonlab.data.loader import stays_on_devices
+from gluonlab.errors import ConfigError
+from gluonlab.invoke import ARRAY_LIMIT
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
+from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
+from gluonlab.training.precision import conversion
 from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
 from gluonlab.training.sync_bn import group_of, joint_graph, name_on
 
 MIB = 2**20
 LABEL_BYTES = 4
+LABELS_MIXED = 3  # what `gluonlab.data.mixup` gives for an image
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
 
 
@@ -56,7 +62,9 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
-        self._graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), make_input(plan.dataset.colours))
+        self._mixed = plan.config.mixup > 0
+        convert = conversion(plan.config, len(plan.ctxs))
+        self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
         self._towers = len(plan.ctxs) if plan.config.sync_bn else 1
         self._activations: Dict[int, int] = {}
@@ -68,33 +76,46 @@ class Needs:
             self._state //= len(plan.ctxs)
 
     def memory(self, images: int) -> Memory:
-        """What a device needs when ``images`` images of every batch are its own."""
+        """What a device needs when ``images`` images of every batch are its own.
+
+        Raises ConfigError for a batch that takes larger arrays than MXNet has.
+        """
+        batch = images * len(self.plan.ctxs)
+        _check_elements(batch, batch * math.prod(self.plan.dataset.image_shape))  # made on the host in one piece
         part = self.cut.largest(images)
         if part not in self._activations:
             self._activations[part] = self._activation_bytes(part)
         copies = 2 if part < images else 1  # of two or more parts, the first and the others have graphs with inputs of their own
-        data = self._data_bytes(images) + copies * part * self._image_bytes
+        data = self._data_bytes(images) + copies * part * self._input_bytes
         return Memory(images, self._parameters, self._gradients, self._state, self._activations[part], data)
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
         optimizer = mx.optimizer.create(self.plan.optimizer, **self.plan.optimizer_params)
-        weight = nd.zeros(param.shape, ctx=mx.cpu(), dtype=param.dtype)
-        return sum(
-            array.size * np.dtype(array.dtype).itemsize for array in _arrays(optimizer.create_state_multi_precision(0, weight))
-        )
+        one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)  # states are as large as their weights
+        arrays = _arrays(optimizer.create_state_multi_precision(0, one))
+        return sum(_bytes(param.shape, array.dtype) * int(array.size) for array in arrays)
 
     @property
     def _image_bytes(self) -> int:
         return math.prod(self.plan.dataset.image_shape) + LABEL_BYTES
 
+    @property
+    def _input_bytes(self) -> int:
+        """Of an image and its labels when they go into the network: mixtures are floats."""
+        return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED) if self._mixed else self._image_bytes
+
     def _data_bytes(self, images: int) -> int:
-        """Resident splits and this epoch's share in its order; or the batches made ahead, one in use and one in the making."""
+        """Resident splits and this epoch's share in its order; batches made ahead, one in use and one in the making.
+
+        With mixup the partners of the share, or of the batch in the making, are as many.
+        """
         config, dataset = self.plan.config, self.plan.dataset
-        resident = [split for split in (dataset.train, dataset.test) if _stays(split, config.resident_bytes)]
-        total = sum(len(split) for split in resident) * self._image_bytes
-        if dataset.train in resident:
-            return total + math.ceil(len(dataset.train) / len(self.plan.ctxs)) * self._image_bytes
-        return total + (config.prefetch + 2) * images * self._image_bytes
+        resident = [split for split in (dataset.train, dataset.test) if stays_on_devices(split, config.resident_bytes)]
+        changed, streamed = bool(self._mixed or config.crop_padding or config.flip), dataset.train not in resident
+        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
+        ready = (config.prefetch + 2) * images if streamed or changed else 0
+        stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
+        return stored * self._image_bytes + ready * self._input_bytes
 
     def _activation_bytes(self, images: int) -> int:
         """MXNet's plan for so many images; of many times as many, divided, where it would be too small to be told in MiB."""
@@ -105,11 +126,14 @@ class Needs:
 
     def _planned_mib(self, images: int) -> int:
         ctxs = [mx.cpu(i) for i in range(self._towers)]
+        image_shape, labels_shape = (images, *self.plan.dataset.image_shape), (images, *[LABELS_MIXED] * self._mixed)
+        pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
         shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
-        shapes.update({IMAGES: ((images, *self.plan.dataset.image_shape), np.uint8), LABELS: ((images,), np.int32)})
-        graph = fitted(self._graph, ctxs[0], shapes[IMAGES][0], shapes[LABELS][0])
+        shapes.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
+        graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
+        inputs = {name: shapes[name][0] for name in graph.list_arguments()}
+        _check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
         if self._towers > 1:
-            inputs = {name: shapes[name][0] for name in graph.list_arguments()}
             graph = joint_graph(graph, [1 / self._towers] * self._towers, inputs)
         arrays: Dict[str, nd.NDArray] = {}
         trained: Dict[str, nd.NDArray] = {}
@@ -129,8 +153,12 @@ class Needs:
         return int(mebibytes)
 
 
-def _stays(split: Split, resident_bytes: int) -> bool:
-    return isinstance(split, ArraySplit) and split.images.nbytes + split.labels.nbytes <= resident_bytes
+def _check_elements(images: int, elements: int) -> None:
+    if elements >= ARRAY_LIMIT:
+        raise ConfigError(
+            f"{images:,} images make an array of {elements:,} elements, and MXNet's have fewer than {ARRAY_LIMIT:,}: "
+            "choose a smaller --batch-size, or smaller microbatches"
+        )
 
 
 def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any) -> nd.NDArray:

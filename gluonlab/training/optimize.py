@@ -112,8 +112,11 @@ def in_words(config: TrainConfig, rates: Rates, device_count: int) -> Iterator[T
     if rates.schedule != "constant" or rates.warmup_steps:
         yield "schedule", rates.in_words()
     options = [
+        f"{config.dtype} with a dynamic loss scale" if config.dtype != "float32" else "",
         f"clip norm {config.clip_norm:g}" if config.clip_norm is not None else "",
         f"label smoothing {config.label_smoothing:g}" if config.label_smoothing else "",
+        "random resized crop" if config.random_resized_crop else "",
+        f"mixup {config.mixup:g}" if config.mixup else "",
         "no bias decay" if config.no_bias_decay else "",
         f"compress {config.compress}" if config.compress is not None and device_count > 1 else "",
     ]

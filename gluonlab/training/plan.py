@@ -14,20 +14,26 @@ import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data.dataset import Dataset
-from gluonlab.data.registry import DATASETS, check_dataset, load_dataset, takes
+from gluonlab.data.registry import all_of_image_files, check_dataset, load_dataset, of_image_files
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
+from gluonlab.kvstores.sharded import SHARDED, check_element_wise
 from gluonlab.models import check_model
+from gluonlab.models.pretrained import check_pretrained
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
+from gluonlab.training.loss_scale import LossScale, make_loss_scale
 from gluonlab.training.optimize import check_effect, check_optimization, compressing, make_rates
+from gluonlab.training.precision import check_devices, check_dtype
 from gluonlab.training.rates import Rates
 
 # Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
 DRIFTING = ("nadam", "sgld")
 # test is MXNet's own; groupadagrad takes the rows of embeddings only.
 NOT_OFFERED = ("test", "groupadagrad")
+# How training images are changed at random; told where it is asked for.
+CHANGES = ("random_resized_crop", "crop_padding", "flip", "mixup")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Plan:
     optimizer_params: Dict[str, float]
     kvstore: Any
     rates: Rates
+    loss_scale: Optional[LossScale] = None
 
     @property
     def lr(self) -> float:
@@ -76,22 +83,39 @@ class Plan:
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **self.rates.settings(),
+            **{name: getattr(self.config, name) for name in CHANGES if getattr(self.config, name)},
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
         }
 
 
-def make_plan(config: TrainConfig) -> Plan:
-    """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong."""
+def check_config(config: TrainConfig) -> List[mx.Context]:
+    """Raise a UsageError for what can be found wrong before the data set is read; the devices."""
     check_kvstore(config.kvstore)
     check_dataset(config.dataset)
     check_optimization(config)
+    check_dtype(config)
     if config.model is not None:
         check_model(config.model)
-    if config.optimizer is not None:
-        check_optimizer(config.optimizer, config, device_count=1)
     ctxs = find_devices(config)
-    dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
+    check_devices(config, ctxs)
+    if config.optimizer is not None:
+        check_optimizer(config.optimizer, config, len(ctxs))
+    if config.pretrained is not None:
+        check_pretrained(config.pretrained)
+    return ctxs
+
+
+def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
+    """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong.
+
+    ``dataset``: the one that the config names, where it has been read already.
+    """
+    ctxs = check_config(config)
+    options = file_options(config)
+    kvstore = compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs))
+    if dataset is None:
+        dataset = load_dataset(config.dataset, config.data_dir, **options)
     defaults = dataset.defaults
     batch_size = config.batch_size or defaults.batch_size
     global_batch_size = config.global_batch_size or batch_size * len(ctxs)
@@ -113,21 +137,23 @@ def make_plan(config: TrainConfig) -> Plan:
         global_batch_size=global_batch_size,
         optimizer=optimizer,
         optimizer_params=optimizer_params,
-        kvstore=compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs)),
+        kvstore=kvstore,
         rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale),
+        loss_scale=make_loss_scale(config, min(global_batch_size, len(dataset.train)) // len(ctxs)),
     )
 
 
 def file_options(config: TrainConfig) -> Dict[str, Any]:
     """What a data set of image files is told besides its place. Raises ConfigError for a setting that another one would ignore."""
     asked = {"image_size": config.image_size, "decoders": config.decoders, "skip_bad": config.skip_bad or None}
+    asked["random_resized_crop"] = config.random_resized_crop or None
     options = {name: value for name, value in asked.items() if value is not None}
-    if takes(config.dataset, "image_size"):
+    if of_image_files(config.dataset):
         return {**options, "memory": config.resident_bytes}
     for name in options:
-        of_files = ", ".join(other for other in DATASETS if takes(other, "image_size"))
+        choices = ", ".join(all_of_image_files())
         raise ConfigError(
-            f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {of_files}"
+            f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {choices}"
         )
     return {}
 
@@ -153,12 +179,17 @@ def _optimizer_class(name: str) -> Any:
 
 
 def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
-    """Raise ConfigError for an unknown optimizer, for a momentum that it does not have, and for one that these devices forbid."""
+    """Raise ConfigError for an unknown optimizer, and for a momentum that it does not have.
+
+    Also for one that these devices forbid, and KVStoreError for one that the kvstore forbids.
+    """
     optimizer = _optimizer_class(name)
     if name.lower() in DRIFTING and device_count > 1:
         raise ConfigError(f"--optimizer {name} lets {device_count} replicas drift apart: choose sgd or adam, or use one device")
     if config.momentum is not None and "momentum" not in inspect.signature(optimizer.__init__).parameters:
         raise ConfigError(f"--momentum {config.momentum:g}: {name} has no momentum, leave it out or use sgd, nag or signum")
+    if config.kvstore == SHARDED and device_count > 1:
+        check_element_wise(optimizer)
 
 
 def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, device_count: int) -> Dict[str, float]:

@@ -5,52 +5,72 @@ Files that are written whole appear whole: they are written beside their place a
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Optional, Sequence
 
-import mxnet as mx
-
+from gluonlab.arrays import save_arrays
+from gluonlab.description import CONFIG
 from gluonlab.errors import OutputError
-from gluonlab.files import atomic_path, on_disk, write_text
+from gluonlab.files import atomic_path, missing_folders, on_disk, remove_empty, write_text
 from gluonlab.metrics import METRICS, read_metrics
 from gluonlab.training.losses import StepLoss
 
-PARAMETERS = "parameters.params"
+RUNS = Path("runs")
+CURVES, PARAMETERS = "curves.png", "parameters.params"
 
 
 class RunDirectory:
     """Makes the folder of a run and writes into it. Raises OutputError when that is impossible."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
+        """``made``: the folders that were made for it, the innermost first."""
+        self.path, self._made = path, made
         self._metrics: IO[str]
 
     @classmethod
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
         """The folder ``out``, which must be new or empty; without it a new one below runs/, with time and ``name``."""
-        path = Path(out) if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+        cls.check(out)
+        path = Path(out) if out is not None else RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
         try:
+            made = missing_folders(path if out is not None else path.parent)
             if out is None:
                 path = _make_unused(path)
-            elif path.exists() and not path.is_dir():
-                raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
+                made = [path, *made]
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
-            run = cls(path)
+            run = cls(path, made)
             run._metrics = open(path / METRICS, "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
+        except OSError as error:
+            raise _unwritable(out, path, error.strerror) from None
+        return run
+
+    @staticmethod
+    def check(out: Optional[str]) -> None:
+        """Raise OutputError for an ``out`` that `create` would refuse, as far as that can be seen without making anything."""
+        path = Path(out) if out is not None else RUNS
+        try:
+            if out is not None and path.exists() and not path.is_dir():
+                raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
+            if out is not None and path.exists() and any(path.iterdir()):
+                raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
+            above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+            if not above.is_dir():
+                raise _unwritable(out, path, os.strerror(errno.ENOTDIR))
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise _unwritable(out, path, os.strerror(errno.EACCES))
         except OutputError:
             raise
         except OSError as error:
-            asked = f"--out {path}" if out is not None else str(path)
-            raise OutputError(f"{asked} cannot be written ({error.strerror}): choose another place with --out") from None
-        return run
+            raise _unwritable(out, path, error.strerror) from None
 
     def config(self, content: Dict[str, Any]) -> None:
         """Write config.json."""
-        write_text(self.path / "config.json", json.dumps(content, indent=2) + "\n")
+        write_text(self.path / CONFIG, json.dumps(content, indent=2) + "\n")
 
     def steps(self, epoch: int, rates: Callable[[int], float], seconds: float, steps: Sequence[StepLoss]) -> None:
         """Add a line for each step, with the learning rate ``rates(step)``; ``seconds`` since the run began."""
@@ -71,11 +91,15 @@ class RunDirectory:
     def line(self, kind: str, **values: Any) -> None:
         """Add one line of another kind: "epoch" or "event"."""
         self._append([{"kind": kind, **values}])
-        self._metrics.flush()
+        self._flush()
 
     def _append(self, lines: List[Dict[str, Any]]) -> None:
         with on_disk(self.path / METRICS):
             self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _flush(self) -> None:
+        with on_disk(self.path / METRICS):
+            self._metrics.flush()
 
     def parameters(self, net: Any) -> None:
         """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
@@ -83,25 +107,36 @@ class RunDirectory:
         They are those of one replica: ``net.save_parameters`` would write the average of all, which for three equal numbers is
         not always that number.
         """
-        with on_disk(self.path / PARAMETERS), atomic_path(self.path / PARAMETERS) as temporary:
-            try:
-                arrays = {name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()}
-                mx.nd.save(str(temporary), {name: array.as_in_context(mx.cpu()) for name, array in arrays.items()})
-            except mx.base.MXNetError as error:
-                reason = str(error).strip().splitlines()[-1]
-                raise OutputError(f"cannot write {self.path / PARAMETERS} ({reason}): choose another place with --out") from None
+        arrays = {name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()}
+        save_arrays(self.path / PARAMETERS, arrays)
 
     def curves(self) -> None:
         """Draw curves.png from metrics.jsonl."""
         from gluonlab.training.curves import draw
 
-        self._metrics.flush()
-        with on_disk(self.path / "curves.png"), atomic_path(self.path / "curves.png") as temporary:
+        self._flush()
+        with on_disk(self.path / CURVES), atomic_path(self.path / CURVES) as temporary:
             draw(read_metrics(self.path), temporary)
 
     def close(self) -> None:
         """Nothing more will be written."""
-        self._metrics.close()
+        with on_disk(self.path / METRICS):
+            self._metrics.close()
+
+    def discard(self) -> None:
+        """Take away again what was written and made, unless there is something else in it, such as another run."""
+        own = (CONFIG, METRICS, CURVES, PARAMETERS)
+        with suppress(OSError):
+            entries = list(self.path.iterdir())
+            if all(entry.name in own for entry in entries):
+                for entry in entries:
+                    entry.unlink()
+                remove_empty(self._made)
+
+
+def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
+    asked = f"--out {path}" if out is not None else str(path)
+    return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")
 
 
 def _make_unused(path: Path) -> Path:

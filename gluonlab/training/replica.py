@@ -8,7 +8,7 @@ is traced, checked or allocated again; on small batches that is the difference b
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -16,18 +16,22 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.invoke import CopyInto
 from gluonlab.models.one_pixel import dense_where_one_pixel
-from gluonlab.training.objective import SmoothedCrossEntropy
+from gluonlab.training.objective import MixedLoss, SmoothedCrossEntropy, make_loss
+from gluonlab.training.precision import Conversion, as_it_is
 
 IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
-def loss_graph(net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any]) -> mx.sym.Symbol:
+def loss_graph(
+    net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any], convert: Conversion = as_it_is
+) -> mx.sym.Symbol:
     """Images and labels -> the sum of their losses (1,), and the network's scores (n, classes).
 
-    If ``loss`` is another one without its smoothing, then the sum of those (1,), too.
+    If ``loss`` is another one without its smoothing, then the sum of those (1,), too. ``convert`` may change how the network
+    computes; its scores are float32, and so is all that is made of them.
     """
     images, labels = mx.sym.var(IMAGES), mx.sym.var(LABELS)
-    scores = net(preprocess(mx.sym, images))  # (n, classes)
+    scores = convert(net(preprocess(mx.sym, images)))  # (n, classes)
     outputs = [loss(scores, labels).sum(), mx.sym.BlockGrad(scores)]
     if isinstance(loss, SmoothedCrossEntropy):
         outputs.append(mx.sym.BlockGrad(loss.unsmoothed(scores, labels).sum()))
@@ -42,17 +46,24 @@ def fitted(graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], label
 
 
 class Heads:
-    """d(loss) / d(outputs): what backward begins with, made once instead of in every step.
+    """d(loss) / d(outputs): what backward begins with, made once instead of in every step; 1, or the scale of the loss.
 
     ``losses``: the places of the losses among the ``outputs``; nothing else that leaves the graph has gradients.
     """
 
     def __init__(self, outputs: Sequence[nd.NDArray], losses: Sequence[int]) -> None:
         self.arrays = [nd.zeros(output.shape, output.context, output.dtype) for output in outputs]  # keeps the handles alive
-        for loss in losses:
-            self.arrays[loss][:] = 1
+        self._losses, self._scale = [self.arrays[loss] for loss in losses], 0.0
+        self.fill(1.0)
         self.count = len(self.arrays)
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
+
+    def fill(self, scale: float) -> None:
+        """Let backward begin with this number from now on; what is queued already goes on with the former one."""
+        if scale != self._scale:
+            for array in self._losses:
+                array[:] = scale
+            self._scale = scale
 
 
 class _Bound(NamedTuple):
@@ -68,10 +79,15 @@ class _Bound(NamedTuple):
 
 
 class Replica:
-    """Runs a `loss_graph` on one device, where ``params`` are already initialised."""
+    """Runs a `loss_graph` on one device, where ``params`` are already initialised.
 
-    def __init__(self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctx: mx.Context) -> None:
-        self.graph, self.ctx = graph, ctx
+    ``scoring``: another one for labels (n,), where those of ``graph`` are of another kind.
+    """
+
+    def __init__(
+        self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctx: mx.Context, scoring: Optional[mx.sym.Symbol] = None
+    ) -> None:
+        self.graph, self.scoring, self.ctx = graph, graph if scoring is None else scoring, ctx
         names = [name for name in graph.list_arguments() if name not in (IMAGES, LABELS)]
         self._args = {name: params[name].data(ctx) for name in names}
         self._aux = {name: params[name].data(ctx) for name in graph.list_auxiliary_states()}
@@ -108,10 +124,11 @@ class Replica:
             for array in (*self._grads.values(), self._last.loss, self._last.scores):
                 array.wait_to_read()
 
-    def backward(self) -> None:
-        """The gradients of the last forward's loss, into the parameters' gradient arrays."""
+    def backward(self, scale: float = 1.0) -> None:
+        """The gradients of the last forward's loss, times ``scale``, into the parameters' gradient arrays."""
         assert self._last is not None, "forward comes first"
         heads = self._last.heads
+        heads.fill(scale)
         check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1))
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
@@ -129,7 +146,7 @@ class Replica:
         # which keeps a copy of the weights and goes on computing with it after they have changed.
         requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
         requests.update({IMAGES: "null", LABELS: "null"})
-        graph = fitted(self.graph, self.ctx, images.shape, labels.shape)
+        graph = fitted(self.scoring if len(labels.shape) == 1 else self.graph, self.ctx, images.shape, labels.shape)
         executor = graph.bind(
             self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux),
             shared_exec=self._memory,
@@ -141,9 +158,14 @@ class Replica:
 
 
 def replicas(
-    net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any], ctxs: List[mx.Context]
+    net: gluon.HybridBlock,
+    loss: gluon.HybridBlock,
+    preprocess: Callable[[Any, Any], Any],
+    ctxs: List[mx.Context],
+    convert: Conversion = as_it_is,
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
-    graph = loss_graph(net, loss, preprocess)
+    graph = loss_graph(net, loss, preprocess, convert)
+    scoring = loss_graph(net, make_loss(), preprocess, convert) if isinstance(loss, MixedLoss) else graph
     params = dict(net.collect_params().items())
-    return [Replica(graph, params, ctx) for ctx in ctxs]
+    return [Replica(graph, params, ctx, scoring) for ctx in ctxs]

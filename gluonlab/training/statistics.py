@@ -2,12 +2,16 @@
 
 While a network trains, every device normalises with the statistics of its own shard, and keeps running ones of its own. Left alone,
 each device would evaluate with others, and none with those that are saved. So they are averaged over the devices before anything is
-evaluated or saved. The average of the running means is that of the whole batches (when the shards are of one size). The average of
-the running variances is that of the shards, which on average is smaller than the whole batch's: it lacks how much the shards' means
-differ. It is what normalisation in shards of this size sees, as on one device with a batch of a shard's size.
+evaluated or saved, each weighted by the images that its device has seen since: one that was idle has nothing to say.
+
+The average of the running means is that of the whole batches (when the shards are of one size). The average of the running
+variances is that of the shards, which on average is smaller than the whole batch's: it lacks how much the shards' means differ. It
+is what normalisation in shards of this size sees, as on one device with a batch of a shard's size.
 """
 
 from __future__ import annotations
+
+from typing import List, Sequence
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -21,12 +25,21 @@ class RunningStatistics:
         stateless = all(param.grad_req != "null" for param in params.values())  # spares writing the graph down
         names = [] if stateless else net(mx.sym.var("data")).list_auxiliary_states()
         self._params = [params[name] for name in names]
+        self._images: List[int] = []  # that each device has trained on since the last `average`
+
+    def saw(self, shards: Sequence[nd.NDArray]) -> None:
+        """Note a batch: ``shards[i]`` are the images that device i was trained on."""
+        self._images += [0] * (len(shards) - len(self._images))
+        for device, shard in enumerate(shards):
+            self._images[device] += len(shard)
 
     def average(self) -> None:
-        """Give every device the average over all devices; nothing waits."""
-        for param in self._params:
+        """Give every device the average over all devices, weighted by the images that they saw; nothing waits."""
+        shares = [images / sum(self._images) for images in self._images]
+        for param in self._params if shares else ():
             arrays = param.list_data()
             if len(arrays) > 1:
-                average = nd.add_n(*[array.as_in_context(arrays[0].context) for array in arrays]) / len(arrays)
+                average = nd.add_n(*[array.as_in_context(arrays[0].context) * share for array, share in zip(arrays, shares)])
                 for array in arrays:
                     average.copyto(array)
+        self._images = []

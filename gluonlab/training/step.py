@@ -15,6 +15,7 @@ from gluonlab.training.accumulate import WHOLE, LossSums, Microbatches, Part
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.evaluate import Scored
 from gluonlab.training.joint import JointReplicas
+from gluonlab.training.precision import Conversion, as_it_is
 from gluonlab.training.replica import Replica, replicas
 
 
@@ -30,14 +31,17 @@ class DataParallelStep:
         preprocess: Callable[[Any, Any], Any],
         microbatches: Microbatches = WHOLE,
         sync_bn: bool = False,
+        convert: Conversion = as_it_is,
     ) -> None:
         """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)`` makes them its input.
 
         ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of each device's own.
+        ``convert``: how the network computes (`gluonlab.training.precision`). The trainer's ``loss_scale`` is what the loss is
+        multiplied by.
         """
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
         self.trainer = trainer
-        self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs))
+        self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs), convert)
         self.microbatches = microbatches
         self.joint = JointReplicas(self.replicas[0].graph, dict(net.collect_params().items()), ctxs) if sync_bn else None
         self._sums = LossSums(ctxs)
@@ -70,11 +74,12 @@ class DataParallelStep:
         return [self.replicas[part.device].forward(part.images, part.labels, add=add)[0] for part in parts]
 
     def _backward(self, parts: Sequence[Part]) -> None:
+        scale = self.trainer.loss_scale.value if self.trainer.loss_scale is not None else 1.0
         if self.joint is not None:
-            self.joint.backward()
+            self.joint.backward(scale)
         else:
             for part in parts:
-                self.replicas[part.device].backward()
+                self.replicas[part.device].backward(scale)
 
     def _silence_idle(self, busy: int) -> None:
         """A batch with fewer images than devices leaves some without a shard: their last gradients must not count again."""

@@ -8,7 +8,6 @@ Backward follows from that by differentiation. Parameters keep their names and p
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
@@ -16,7 +15,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 
 from gluonlab.errors import ModelError
-from gluonlab.models.graphs import Entry, Node, new_node, shapes_in, to_symbol
+from gluonlab.models.graphs import Entry, Node, new_node, parsed, shapes_in, to_symbol
 
 
 def name_on(device: int, name: str) -> str:
@@ -39,7 +38,7 @@ class Statistics(NamedTuple):
 
 def batch_norms(graph: mx.sym.Symbol) -> List[Statistics]:
     """The BatchNorm layers of a graph that look at the batch; one with ``use_global_stats`` does not."""
-    nodes = json.loads(graph.tojson())["nodes"]
+    nodes = parsed(graph)["nodes"]
     return [_statistics(nodes, node) for node in nodes if _is_batch_norm(node)]
 
 
@@ -65,7 +64,7 @@ def joint_graph(graph: mx.sym.Symbol, shares: Sequence[float], inputs: Dict[str,
     after the other, and then for each of `batch_norms`, on every device, mean and variance of the whole batch, (1, C, 1, 1),
     without gradients. Every node belongs to its device's `group_of`.
     """
-    old, shapes = json.loads(graph.tojson()), shapes_in(graph, inputs)
+    old, shapes = parsed(graph), shapes_in(graph, inputs)
     joint = _Joint(len(shares))
     places: List[List[Entry]] = []  # node of the old graph -> its node on each device
     statistics: List[List[Entry]] = []
