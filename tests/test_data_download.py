@@ -1,5 +1,6 @@
 """Downloads from a real server that goes wrong: what arrives is right, and nothing else gets a final name."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import threading
 
 import pytest
 from conftest import clean_environment
-from file_server import chunked, content, cut, etag, held, redirect, silence, status
+from file_server import chunked, content, cut, etag, held, redirect, silence, status, trickle
 from made_up_sources import (
     files_below,
     files_of_at_most,
@@ -243,6 +244,21 @@ def test_a_silent_server_is_given_up_and_another_asked(serve, root, after):
     told = []
     download(one_file(slow.url, right.url), root, timeout_s=0.15, say=told.append)
     assert any("timed out" in line for line in told)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, root):
+    """It is never silent for as long as the time-out, and would take half an hour."""
+    slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
+    slow.fail("file.gz", trickle(CUT, every_s=0.02))
+    told = []
+    download(one_file(slow.url, right.url), root, timeout_s=0.5, say=told.append)
+    [line] = [line for line in told if "trying the next" in line]
+    said = rf"{slow.url}file.gz is too slow \((\d+) bytes in 0\.\d+ s, 1,024 a second are the least\); trying the next address"
+    came = int(re.fullmatch(said, line)[1])
+    [headers] = right.asked()
+    begin = int(re.fullmatch(r"bytes=(\d+)-", headers["Range"])[1])
+    assert CUT + came <= begin <= CUT + 200  # what came in the first half of a second, too
     assert files_below(root) == {"set/file.gz": FILE}
 
 
