@@ -13,7 +13,7 @@ import pytest
 class FileServer:
     """``files``: path -> content. ``faults``: path -> what the next requests for it get instead, one after the other.
 
-    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `chunked`, `content`, or any other.
+    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`, `chunked`, `content`, or any other.
     """
 
     def __init__(self, files, port=0, ranges=True, validators=True):
@@ -173,6 +173,23 @@ def silence(seconds, after=None):
             handler.drop()
         else:
             handler.send_file(handler.content(), send)
+
+    return answer
+
+
+def trickle(after, every_s, times=200):
+    """So many bytes at once, and then one at a time."""
+
+    def answer(handler):
+        def send(body):
+            handler.wfile.write(body[:after])
+            for place in range(after, min(after + times, len(body))):
+                handler.wfile.flush()
+                time.sleep(every_s)
+                handler.wfile.write(body[place : place + 1])
+            handler.drop()
+
+        handler.send_file(handler.content(), send)
 
     return answer
 

@@ -20,6 +20,7 @@ import numpy as np
 from idx_files import NAMES, idx_bytes
 
 from gluonlab.data.__main__ import main
+from gluonlab.data.fetch import CHUNK_BYTES
 from gluonlab.data.sources import CIFAR10_BATCHES, Contents, KnownFile, Source
 
 IDX_NAMES = [f"{name}.gz" for name in NAMES]
@@ -52,6 +53,15 @@ def mnist_files(seed=0):
 
 def source_of(name, files, *mirrors, contents=None):
     return Source(name, tuple(known(file, content) for file, content in files.items()), mirrors, contents)
+
+
+FILE = noise(10 * CHUNK_BYTES)
+CUT = 4 * CHUNK_BYTES  # where connections break off
+
+
+def one_file(*mirrors):
+    """A data set of one file, FILE."""
+    return source_of("set", {"file.gz": FILE}, *mirrors)
 
 
 def tar_of(members, compress=True):

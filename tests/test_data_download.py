@@ -7,31 +7,17 @@ import threading
 
 import pytest
 from conftest import clean_environment
-from file_server import chunked, content, cut, etag, held, redirect, silence, status
-from made_up_sources import (
-    files_below,
-    files_of_at_most,
-    noise,
-    sha256,
-    source_of,
-    write_table,
-)
+from file_server import chunked, content, cut, etag, held, silence, status
+from made_up_sources import CUT, FILE, files_below, files_of_at_most, noise, one_file, sha256, source_of, write_table
 
 from gluonlab.data.download import download
 from gluonlab.data.fetch import CHUNK_BYTES
-from gluonlab.errors import ConfigError, DownloadError, OutputError
-
-FILE = noise(10 * CHUNK_BYTES)
-CUT = 4 * CHUNK_BYTES
+from gluonlab.errors import DownloadError, OutputError
 
 
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "data"
-
-
-def one_file(*mirrors, file=FILE):
-    return source_of("set", {"file.gz": file}, *mirrors)
 
 
 def part_below(folder):
@@ -198,114 +184,6 @@ def test_a_length_that_is_not_told_is_counted(serve, root):
         download(one_file(long.url, short.url), root)
     assert files_below(root) == {}
     download(one_file(right.url), root)
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-@pytest.mark.parametrize("number", [404, 403, 410, 501])
-def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, root, number):
-    missing, right = serve({}), serve({"file.gz": FILE})
-    missing.fail("file.gz", status(number))
-    told = []
-    download(one_file(missing.url, right.url), root, say=told.append)
-    assert len(missing.asked()) == 1
-    assert any(f"{missing.url}file.gz answers with status {number}" in line for line in told)
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-@pytest.mark.parametrize("number", [500, 503, 429])
-def test_a_status_that_may_pass_is_tried_again(serve, root, number):
-    server = serve({"file.gz": FILE})
-    server.fail("file.gz", status(number), status(number))
-    download(one_file(server.url), root)
-    assert len(server.asked()) == 3
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-def test_a_server_that_wants_to_be_asked_in_an_hour_is_not_waited_for(serve, root):
-    busy, right = serve({}), serve({"file.gz": FILE})
-    busy.fail("file.gz", *[status(503, retry_after="3600")] * 9)
-    download(one_file(busy.url, right.url), root)
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-def test_a_status_that_does_not_pass_is_named(serve, root):
-    server = serve({"file.gz": FILE})
-    server.fail("file.gz", *[status(500)] * 9)
-    with pytest.raises(DownloadError, match="answers with status 500"):
-        download(one_file(server.url), root)
-    assert files_below(root) == {}
-
-
-@pytest.mark.parametrize("after", [None, CUT])
-def test_a_silent_server_is_given_up_and_another_asked(serve, root, after):
-    slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
-    slow.fail("file.gz", silence(3, after), *[silence(3, after and 0)] * 9)
-    told = []
-    download(one_file(slow.url, right.url), root, timeout_s=0.15, say=told.append)
-    assert any("timed out" in line for line in told)
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-def test_a_redirect_is_followed_and_gone_on_with(serve, root):
-    server = serve({"elsewhere": FILE})
-    server.fail("file.gz", *[redirect("/elsewhere")] * 2)
-    server.fail("elsewhere", cut(CUT))
-    download(one_file(server.url), root)
-    assert server.asked("elsewhere")[1]["Range"] == f"bytes={CUT}-"
-    assert files_below(root) == {"set/file.gz": FILE}
-
-
-@pytest.mark.parametrize("where", ["/file.gz", "file:///etc/passwd", "http://["])
-def test_a_redirect_that_leads_nowhere_is_named(serve, root, where):
-    server = serve({})
-    server.fail("file.gz", *[redirect(where)] * 50)
-    with pytest.raises(DownloadError, match=f"{server.url}file.gz cannot be reached"):
-        download(one_file(server.url), root)
-    assert files_below(root) == {}
-
-
-def test_without_a_network_the_files_and_their_place_are_named(root):
-    files = {"a": FILE, "b": b"b"}
-    with pytest.raises(DownloadError) as error:
-        download(source_of("set", files, "http://127.0.0.1:9/one/", "http://127.0.0.1:9/two/"), root)
-    for words in (
-        "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
-        f"a ({len(FILE):,} bytes, sha256 {sha256(FILE)}), b (1 bytes, sha256 {sha256(b'b')}) into {root / 'set'}",
-        "Addresses: http://127.0.0.1:9/one/, http://127.0.0.1:9/two/",
-    ):
-        assert words in str(error.value)
-    assert files_below(root) == {}
-
-
-def test_ones_own_mirror_is_asked_first_in_two_places(serve, root):
-    flat, by_name, public = serve({"file.gz": FILE}), serve({"set/file.gz": FILE}), serve({"file.gz": FILE})
-    source = one_file(public.url)
-    for number, mirror in enumerate((flat, by_name)):
-        download(source, root / str(number), mirror.url.rstrip("/"))
-    assert public.asked() == []
-    assert [path for path, _ in by_name.requests] == ["/file.gz", "/set/file.gz"]
-
-
-@pytest.mark.parametrize("mirror", ["", "ftp://host/", "/srv/data", "host:80", "http://"])
-def test_a_mirror_that_is_no_address_is_refused(root, mirror):
-    with pytest.raises(ConfigError, match=f"--mirror {mirror}.*http:// or https://"):
-        download(one_file(), root, mirror)
-    assert not root.exists()
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:9", "[", "host:port"])
-def test_a_password_in_an_address_is_not_told(root, host):
-    with pytest.raises(DownloadError) as error:
-        download(one_file(), root, f"http://user:secret@{host}/")
-    assert f"http://{host}/file.gz cannot be reached" in str(error.value)
-    assert "secret" not in str(error.value)
-
-
-def test_a_proxy_of_the_environment_is_used(serve, root, monkeypatch):
-    proxy = serve({"mnist/file.gz": FILE})
-    monkeypatch.setenv("http_proxy", proxy.url)
-    download(one_file("http://files.invalid/mnist/"), root)
-    assert [headers["Host"] for headers in proxy.asked()] == ["files.invalid"]
     assert files_below(root) == {"set/file.gz": FILE}
 
 

@@ -13,7 +13,7 @@ import click
 from gluonlab.cli import command, dispatch
 from gluonlab.config import TrainConfig, real, text
 from gluonlab.data.download import download as _download
-from gluonlab.data.fetch import TIMEOUT_S
+from gluonlab.data.fetch import SLOWEST_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.location import data_root, download_command
 from gluonlab.data.registry import DATASETS, all_of_image_files, load_dataset, of_image_files, takes
 from gluonlab.data.sources import SOURCES, Source, find_source
@@ -73,7 +73,11 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
 @_in_folder
 @click.option("--mirror", metavar="URL", help="an address of your own that is tried first: URL/FILE, then URL/NAME/FILE")
 @click.option(
-    "--timeout", metavar="SECONDS", default=str(TIMEOUT_S), show_default=True, help="give an address up that is silent for so long"
+    "--timeout",
+    metavar="SECONDS",
+    default=str(TIMEOUT_S),
+    show_default=True,
+    help=f"give an address up that is silent for so long, or brings less than {SLOWEST_BYTES_PER_S:,} bytes a second",
 )
 @click.pass_obj
 def download(sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str) -> None:

@@ -20,6 +20,8 @@ from gluonlab.files import on_disk
 
 CHUNK_BYTES = 2**14  # what a connection that breaks off loses at most
 TIMEOUT_S = 30.0  # to connect, and between two bytes
+SLOWEST_BYTES_PER_S = 1024  # over as long a time: a server that trickles is as good as silent
+SMALL_BYTES = 1024  # what is waited for at once where a read cannot take what is there
 ATTEMPTS = 3  # that bring nothing, one after the other
 ENDED = "the connection ended"
 NO_ROOM = (
@@ -104,7 +106,7 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
         if total is not None and total not in sizes:
             raise DownloadError(f"{shown(url)} has {total:,} bytes, expected {_expected(sizes)}")
         _note_origin(response, url, part)
-        why = _receive(response, part, begin, sizes, total)
+        why = _receive(response, part, begin, sizes, total, _Pace(url, timeout_s))
     if why or (total is not None and size_of(part) < total):
         whole = "" if total is None else f" of {total:,}"
         raise _BrokenOff(f"after {size_of(part):,} bytes{whole}: {why or ENDED}")
@@ -114,7 +116,26 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
         raise DownloadError(f"{shown(url)} has {got:,} bytes, expected {_expected(sizes)}")
 
 
-def _receive(response: requests.Response, part: Path, begin: int, sizes: range, total: Optional[int]) -> str:
+class _Pace:
+    """Raises DownloadError when ``window_s`` bring less than SLOWEST_BYTES_PER_S."""
+
+    def __init__(self, url: str, window_s: float) -> None:
+        self.url, self.window_s = url, window_s
+        self._begin, self._bytes = time.monotonic(), 0
+
+    def received(self, count: int) -> None:
+        """So many bytes have just come."""
+        self._bytes += count
+        seconds = time.monotonic() - self._begin
+        if seconds < self.window_s:
+            return
+        if self._bytes < SLOWEST_BYTES_PER_S * seconds:
+            came = f"{self._bytes:,} bytes in {seconds:.3g} s, {SLOWEST_BYTES_PER_S:,} a second are the least"
+            raise DownloadError(f"{shown(self.url)} is too slow ({came})")
+        self._begin, self._bytes = time.monotonic(), 0
+
+
+def _receive(response: requests.Response, part: Path, begin: int, sizes: range, total: Optional[int], pace: _Pace) -> str:
     """Write what comes, from the byte ``begin`` on, until it ends or is too much; if it breaks off, say why."""
     bar = tqdm(
         desc=part.stem, initial=begin, total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=None
@@ -122,14 +143,23 @@ def _receive(response: requests.Response, part: Path, begin: int, sizes: range, 
     with on_disk(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
         try:
             while file.tell() < sizes.stop:
-                chunk = response.raw.read(min(CHUNK_BYTES, sizes.stop - file.tell()), decode_content=False)
+                chunk = _read(response, sizes.stop - file.tell())
                 if not chunk:
                     break
                 file.write(chunk)
                 bar.update(len(chunk))
+                pace.received(len(chunk))
         except HTTPError as error:
             return _reason(error)
     return ""
+
+
+def _read(response: requests.Response, most: int) -> bytes:
+    """What has come, at most so much; waits until something has. Empty at the end."""
+    read1 = getattr(response.raw, "read1", None)
+    if read1 is None:  # urllib3 1.26: its read waits until all of it has come, a trickle however long that takes
+        return bytes(response.raw.read(min(SMALL_BYTES, most), decode_content=False))
+    return bytes(read1(min(CHUNK_BYTES, most), decode_content=False))
 
 
 def _resume_headers(url: str, part: Path) -> Dict[str, str]:
