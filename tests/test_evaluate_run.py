@@ -2,27 +2,22 @@
 
 import json
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from idx_files import write_mnist
-from image_folders import write_folder
 from mxnet import nd
 from test_models_zoo import completed
 from test_report_damaged import mutated
 from test_run import names, the_error
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.classes import MOST_NAMES, noted, what_differs
 from gluonlab.errors import RunError, UsageError
-from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
-from gluonlab.training.plan import make_plan
 from gluonlab.training.record import read_metrics
 from gluonlab.training.reporter import Reporter
 
@@ -124,73 +119,6 @@ def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
     )
 
 
-def evaluated_in_parts(config, given):
-    """The parts of at most so many images in which the run of this config is evaluated; None for whole shards."""
-    used = make_plan(config).settings()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps({"gluonlab": "1", "settings": used, "config": config.to_dict()}))
-        Path(folder, "parameters.params").touch()
-        plan = plan_evaluation(Path(folder), given)
-    return Microbatches.of(plan.config).largest(360)
-
-
-@pytest.mark.parametrize(
-    ("settings", "given", "largest"),
-    [
-        ({"microbatches": 4, "batch_size": 64}, {}, 16),
-        ({"microbatch_size": 10}, {}, 10),
-        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": "cpu"}, 8),  # a device's parts are no larger
-        ({"microbatches": 64, "batch_size": 64}, {"devices": "cpu*32"}, 1),  # and any number of devices can make them
-        ({"microbatches": 4, "batch_size": 64}, {"microbatch_size": 9}, 9),
-        ({"microbatch_size": 10}, {"microbatches": 5}, 72),
-        ({"microbatches": 4, "batch_size": 64}, {"batch_size": 100}, 360),
-        ({"microbatch_size": 10}, {"global_batch_size": 100}, 360),
-    ],
-)
-def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, largest):
-    assert evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
-
-
-@pytest.fixture
-def animals(run, tmp_path):
-    """A run in the folder run, on images in this folder."""
-    root = write_folder(tmp_path / "animals", train=4, val=2)
-    options = ["--model", "mlp", "--epochs", "1", "--devices", "cpu", "--threads", "1", "--out", "run", "--quiet"]
-    assert run("--dataset", f"folder:{root}", *options)[0] == 0
-    return root
-
-
-def rename(root, before, after):
-    for part in ("train", "val"):
-        (root / part / before).rename(root / part / after)
-
-
-def test_other_classes_are_refused_and_named(run, animals, empty_cwd):
-    before = json.loads(run("--evaluate", "run", "--json")[1])
-    rename(animals, "bee", "dog")
-    status, out, err = run("--evaluate", "run")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert "animals is not what run was trained on (class 1 is 'cow', and was 'bee')" in err
-    rename(animals, "dog", "bee")
-    assert json.loads(run("--evaluate", "run", "--json")[1])["loss"] == before["loss"]
-
-
-def test_another_number_of_classes_is_refused(run, animals, empty_cwd):
-    for part in ("train", "val"):
-        shutil.copytree(animals / part / "ant", animals / part / "dog")
-    assert "(4 classes, not 3)" in run("--evaluate", "run")[2]
-
-
-def test_images_are_made_as_large_as_those_of_the_run(run, animals, empty_cwd):
-    """Larger ones would be resized to another size by default."""
-    larger = write_folder(animals.parent / "larger", train=4, val=2, size=40)
-    shutil.rmtree(animals)
-    larger.rename(animals)
-    status, out, err = run("--evaluate", "run", "--json")
-    assert status == 0, err
-    assert json.loads(out)["images"] == 6
-
-
 def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
     config(lambda content: content["settings"].update(image_shape=[3, 32, 32]))(copy)
     line = the_error(run("--evaluate", str(copy)), empty_cwd)
@@ -200,13 +128,6 @@ def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
 def test_a_run_that_noted_no_classes_and_no_shape_is_evaluated(run, copy):
     config(lambda content: (content.pop("classes"), content["settings"].pop("image_shape")))(copy)
     assert run("--evaluate", str(copy), "--threads", "1")[0] == 0
-
-
-def test_of_many_classes_the_digest_is_noted():
-    many = [str(number) for number in range(MOST_NAMES + 1)]
-    assert "names" not in noted(many) and noted(many[1:])["names"] == many[1:]
-    assert what_differs(noted(many), many) == ""
-    assert what_differs(noted(many), many[::-1]) == "classes of other names"
 
 
 def config(change):
@@ -254,6 +175,10 @@ SPOILED = {
     "no settings": (config(lambda content: content.pop("settings")), ["config.json is not what a run writes"]),
     "a number": (config(lambda content: content.update(config=3)), ["config.json is not what a run writes"]),
     "a comparison": (config(lambda content: content.update(compare=[1, 2])), ["is a comparison", "one of the runs"]),
+    "no batch": (
+        config(lambda content: (content["settings"].update(global_batch_size=10**400), content["config"].update(microbatches=3))),
+        ["config.json is damaged", "--microbatch-size 1666"],
+    ),
     "no shape": (config(lambda content: content["settings"].update(image_shape="x")), ["config.json is damaged", "image_shape x"]),
     "newer": (config(lambda content: content["config"].update(turbo=1)), ["settings that this gluonlab does not know: turbo"]),
     "nonsense": (config(lambda content: content["config"].update(batch_size="x")), ["config.json is damaged", "--batch-size x"]),

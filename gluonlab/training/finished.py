@@ -36,6 +36,7 @@ KEPT = (
     "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "microbatches",
     "microbatch_size", "seed", "prefetch", "resident_bytes",
 )  # fmt: skip
+SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
 # What makes the run's own choice of these void.
 BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
 
@@ -139,13 +140,18 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
     # Any number of devices can keep to the size of the parts, and needs no more memory for one than the run did.
     count, share = settings.pop("microbatches", None), _largest_share(found)
     if isinstance(count, int) and share and count > 0:
-        settings["microbatch_size"] = math.ceil(share / count)
+        settings["microbatch_size"] = -(-share // count)
     if set(given) & {*BATCH_SIZES, *PARTS}:
         settings.update(dict.fromkeys(PARTS))
     if set(given) & set(BATCH_SIZES):
         settings.update(dict.fromkeys(BATCH_SIZES))
     shape = _image_shape(found)
-    if shape is not None and settings.get("image_size") is None and takes(str(settings.get("dataset")), "image_size"):
+    if (
+        shape is not None
+        and shape[-1] >= SMALLEST_SIZE
+        and settings.get("image_size") is None
+        and takes(str(settings.get("dataset")), "image_size")
+    ):
         settings["image_size"] = shape[-1]  # the default follows the images that are there now
     try:
         TrainConfig(**settings)
@@ -157,7 +163,7 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
 def _largest_share(found: Description) -> Optional[int]:
     """How many images of a batch one of the run's devices had; None when that is not known."""
     devices, size = found.used.get("devices"), found.used.get("global_batch_size")
-    return math.ceil(size / len(devices)) if isinstance(devices, list) and devices and isinstance(size, int) else None
+    return -(-size // len(devices)) if isinstance(devices, list) and devices and isinstance(size, int) else None
 
 
 def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
