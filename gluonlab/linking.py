@@ -16,9 +16,14 @@ _LIBRARY = r"lib[\w+-]+\.so[.\d]*"
 _MISSING = re.compile(rf"(?P<name>{_LIBRARY})(: cannot open shared object file| => not found)")
 _SYMBOL = re.compile(r"(?P<path>[^\s:]+): undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?")
 _VERSION = re.compile(r"(?P<path>[^\s:]+): version [`'](?P<what>[^']+)' not found")
+_UNVERSIONED = re.compile(r"(?P<path>[^\s:]+): no version information available")
 _DAMAGED = re.compile(r"(?P<path>/[^:]+): (?P<what>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot read[^\]]*)")
 
 
+# Whose symbols have versions of another name than the library's own.
+_MAKERS = {
+    "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1", "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
+}  # fmt: skip
 SYSTEM_CUDA = Path("/usr/local")  # where NVIDIA's own packages put cuda-11.2 and the like
 
 
@@ -45,6 +50,11 @@ def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optiona
     if version:
         path = Path(version["path"])
         return Complaint(path.name, f"{path} is too old: it lacks {version['what']}", _replace(path, environ))
+    unversioned = _UNVERSIONED.search(text)
+    if unversioned:
+        path = Path(unversioned["path"])
+        cause = f"{path} is not the library that its name says: its symbols have no versions"
+        return Complaint(path.name, cause, _replace(path, environ))
     symbol = _SYMBOL.search(text)
     if symbol:
         return _lacks_symbol(Path(symbol["path"]), symbol["what"], symbol["provider"], environ)
@@ -104,11 +114,12 @@ def _pinned(wheel: str) -> str:
 
 def _lacks_symbol(user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]) -> Complaint:
     """``user`` wants a symbol that the library ``provider`` should have: that is another version of it."""
+    provider = _MAKERS.get((provider or "").partition("_")[0], provider)
     if provider is None or not re.fullmatch(_LIBRARY, provider):
         return Complaint(user.name, f"{user} does not fit the other libraries: none has {symbol}", _replace(user, environ))
     candidates = [folder / provider for folder in [*search_path(environ), user.parent]]
     found = next((path for path in candidates if path.is_file()), None)
-    cause = f"{found or provider} is of another version than {user}: it lacks {symbol}"
+    cause = f"{found or provider} is of another version than {user} needs: it lacks {symbol}"
     return Complaint(provider, cause, _replace(found, environ) if found else cure_of_missing(provider))
 
 

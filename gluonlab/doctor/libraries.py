@@ -1,7 +1,7 @@
 """The libraries that libmxnet.so needs, its own and those that these need: where each is found, and what is wrong with it.
 
-The dynamic linker is asked itself (ld.so --list, as ldd does): it follows every NEEDED entry along its search path, and runs
-nothing of them.
+The dynamic linker is asked itself, as ldd -r does: it follows every NEEDED entry along its search path, compares versions and
+symbols, and runs nothing.
 The wheels' folders come after the user's, as `gluonlab.cuda` loads them.
 """
 
@@ -18,7 +18,9 @@ from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
 from gluonlab.linking import cure_of_missing, origin, understand
 
 LINKER = "/lib64/ld-linux-x86-64.so.2"  # the place that the ABI of x86-64 Linux gives it
+ONLY_LIST = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes"}  # ld.so(8)
 TIMEOUT_S = 60
+UNVERSIONED = "no version information"
 TITLES = {
     "mxnet": "beside libmxnet.so",
     "LD_LIBRARY_PATH": "from LD_LIBRARY_PATH",
@@ -38,22 +40,27 @@ class Trace(NamedTuple):
 def trace(library: Path, environ: Mapping[str, str] = os.environ, wheels: Optional[Sequence[Path]] = None) -> Trace:
     """Ask the linker what ``library`` needs. ``wheels``: the folders that stand behind LD_LIBRARY_PATH."""
     folders = [*search_path(environ), *(wheel_folders() if wheels is None else wheels)]
-    searched = {**environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))}
     answer = subprocess.run(
-        [LINKER, "--list", str(library)],
-        env=searched,
+        [LINKER, str(library)],
+        env={**environ, **ONLY_LIST, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         timeout=TIMEOUT_S,
         check=False,
     )
-    lines = answer.stdout.decode("utf-8", "replace").split("\n")
-    pairs = [re.match(r"\s*(\S+) => (not found|.+?)(?: \(0x[0-9a-f]+\))?$", line) for line in lines]
-    found = {pair[1]: None if pair[2] == "not found" else Path(os.path.normpath(pair[2])) for pair in pairs if pair}
-    others = [line for line, pair in zip(lines, pairs) if not pair] + answer.stderr.decode("utf-8", "replace").split("\n")
-    return Trace(
-        found, [one_line(line) for line in others if re.search(r"error while loading|version [`']|undefined symbol", line)]
-    )
+    found: Dict[str, Optional[Path]] = {}
+    complaints = []
+    for line in answer.stdout.decode("utf-8", "replace").split("\n"):
+        pair = re.match(r"\s*(\S+) => (not found|/.+?)(?: \(0x[0-9a-f]+\))?$", line)
+        undefined = re.match(r"\s*(undefined symbol: .+?)\s*\((.+)\)$", line)
+        if pair:
+            found[pair[1]] = None if pair[2] == "not found" else Path(os.path.normpath(pair[2]))
+        elif undefined:
+            complaints.append(f"{undefined[2]}: {undefined[1]}")  # as dlopen says it
+        elif "error while loading" in line or "version" in line:
+            complaints.append(one_line(line))
+    return Trace(found, complaints)
 
 
 def libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> List[Finding]:
@@ -74,13 +81,21 @@ def _wrong(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
         complaint = understand(f"{name} => not found", environ)
         cause, cure = (complaint.cause, complaint.cure) if complaint else ("", cure_of_missing(name))
         found.append(fault("libraries", f"{name} is missing", cause or "the linker finds it nowhere", cure))
-    for text in traced.complaints:
+    return [*found, *(_unfit(traced.complaints, environ) if not found else [])]  # what is missing takes its symbols along
+
+
+def _unfit(complaints: List[str], environ: Mapping[str, str]) -> List[Finding]:
+    """The first complaint about each library: an old one lacks hundreds of symbols."""
+    said: Dict[str, Finding] = {}
+    for text in sorted(complaints, key=lambda text: UNVERSIONED in text):  # which alone need not hurt
         complaint = understand(text, environ)
+        severe = warning if UNVERSIONED in text else fault
         if complaint is None:
-            found.append(fault("libraries", text, "the linker says so", "install MXNet again"))
+            said.setdefault(text, severe("libraries", text, "the linker says so", "install MXNet again"))
         else:
-            found.append(fault("libraries", f"{complaint.library} does not fit", complaint.cause or text, complaint.cure))
-    return list(dict.fromkeys(found))
+            what = f"{complaint.library} does not fit"
+            said.setdefault(complaint.library, severe("libraries", what, complaint.cause or text, complaint.cure))
+    return list(said.values())
 
 
 def _mixed(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
@@ -97,7 +112,9 @@ def _where(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
     places: Dict[str, Dict[Path, List[str]]] = {}
     for name, path in traced.found.items():
         if path is not None:
-            places.setdefault(origin(path, environ), {}).setdefault(path.parent, []).append(name)
+            place = origin(path, environ)
+            folder = path.parents[2] if place == "wheel" else path.parent
+            places.setdefault(place, {}).setdefault(folder, []).append(name)
     lines = []
     for place in [place for place in TITLES if place in places]:
         listed = "; ".join(f"{folder}: {', '.join(names)}" for folder, names in places[place].items())

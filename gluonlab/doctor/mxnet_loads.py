@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import Any, Dict, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
 from gluonlab.doctor.process import Outcome, ask
@@ -32,18 +32,23 @@ def _loads(outcome: Outcome, is_installed: bool) -> List[Finding]:
         return []  # said already
     refused = outcome.answer("error")
     if refused is not None:
-        what, _, rest = one_line(refused["error"]).partition(": ")
-        return [fault("import", what, rest or what, _cure(rest or what))]
+        return [_refused(refused)]
     cause = f"the process {outcome.ended or 'ended without a word'} while it did: {_trying(outcome)}. {outcome.said}".rstrip(". ")
     cure = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
     return [fault("import", "mxnet does not load", cause, cure)]
 
 
-def _cure(reason: str) -> str:
-    """The engine's errors name it themselves; others are about the installation."""
-    if any(word in reason for word in ("pip ", "install", "LD_LIBRARY_PATH")):
-        return "as the cause says"
-    return "see the lines above; if all are ok, make a new environment: make run, or python3 tools/make_venv.py DIR cpu"
+def _refused(answer: Dict[str, Any]) -> Finding:
+    """The engine's error: its own words end with the cure, unless a library was to blame, which was told in parts."""
+    said = one_line(answer["error"])
+    if "library" in answer:
+        return fault(
+            "import", f"mxnet cannot load {answer['library']}", answer["cause"] or "the linker finds it nowhere", answer["cure"]
+        )
+    cause, _, cure = said.partition(": ")
+    if not cure.startswith(("pip ", "install ")):
+        cause, cure = said, "see the lines above; if all are ok, make a new environment: python3 tools/make_venv.py DIR cpu"
+    return fault("import", "mxnet does not load", cause, cure)
 
 
 def _kvstores(outcome: Outcome) -> List[Finding]:

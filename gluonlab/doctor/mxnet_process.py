@@ -8,6 +8,7 @@ from typing import List
 
 from gluonlab.doctor.process import tell
 from gluonlab.errors import GluonlabError
+from gluonlab.linking import understand
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
 
@@ -32,7 +33,9 @@ def load() -> bool:
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
         tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
     except Exception as error:
-        tell(error=str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}")
+        complaint = understand(str(error.__cause__)) if isinstance(error.__cause__, OSError) else None
+        said = str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
+        tell(error=said, **(complaint._asdict() if complaint else {}))
         return False
     return True
 
