@@ -55,6 +55,9 @@ def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
 
     try:
         answer = requests.head(url, timeout=timeout_s, allow_redirects=True)
+        if answer.status_code in (405, 501):  # a server that knows no HEAD: the beginning of the file will do
+            answer = requests.get(url, timeout=timeout_s, stream=True)
+            answer.close()
     except requests.Timeout:
         return Reply(url, f"no answer within {timeout_s:g} s")
     except requests.RequestException as error:
