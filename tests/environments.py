@@ -13,7 +13,7 @@ from elf_files import write_library
 from gluonlab import cuda
 
 INSTALLED = Path(sysconfig.get_path("purelib"))
-NEVER = ("gluonlab", "__editable__", "nvidia", "pynvml", "horovod", "_distutils_hack", "distutils-precedence")
+NEVER = ("gluonlab", "__editable__", "nvidia", "pynvml", "horovod")
 # What mxnet-cu112's libmxnet.so names beside what the CPU build does.
 CUDA_NEEDED = [
     "libcudnn.so.8", "libcuda.so.1", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10", "libcublas.so.11",
@@ -34,7 +34,10 @@ class Environment:
         venv.EnvBuilder(symlinks=True, with_pip=False).create(self.folder)
         [self.site] = self.folder.glob("lib/python*/site-packages")
         for entry in INSTALLED.iterdir():
-            if entry.suffix != ".pth" and not entry.name.lower().startswith((*NEVER, *without)):
+            # the one .pth that is wanted: setuptools' distutils, which Python 3.12 dropped and MXNet imports
+            if (entry.suffix != ".pth" or entry.stem == "distutils-precedence") and not entry.name.lower().startswith(
+                (*NEVER, *without)
+            ):
                 (self.site / entry.name).symlink_to(entry)
 
     def add_distribution(self, name, version="1.9.1"):

@@ -7,7 +7,7 @@ import pytest
 from conftest import clean_environment
 from elf_files import write_library
 from environments import Environment
-from fake_nvml import H100, K80, V100, write_pynvml
+from fake_nvml import H100, V100, write_pynvml
 
 FORGETS = """
 import numpy
@@ -107,7 +107,7 @@ def test_numpy_1_26_on_python_3_11(tmp_path, examined):
         capture_output=True,
         encoding="utf-8",
     )
-    assert "has no attribute 'bool'" in alone.stderr
+    assert "AttributeError" in alone.stderr  # np.bool, or PZERO of numpy 2
 
 
 def test_missing_cudnn(tmp_path, examined):
@@ -155,10 +155,9 @@ def test_an_old_driver(tmp_path, examined):
     assert "install a newer driver" in fault["cure"]
 
 
-@pytest.mark.parametrize(("kind", "sm"), [(H100, "sm_90"), (K80, "sm_37")])
-def test_gpus_that_the_wheel_has_no_code_for(tmp_path, examined, kind, sm):
-    fault = only(examined(with_gpus(tmp_path, kinds=[kind])).of("capability", "fault"))
-    assert fault["what"] == f"{kind[0]} (GPU 0) needs {sm}"
+def test_a_gpu_that_the_wheel_has_no_code_for(tmp_path, examined):
+    fault = only(examined(with_gpus(tmp_path, kinds=[H100])).of("capability", "fault"))
+    assert fault["what"] == f"{H100[0]} (GPU 0) needs sm_90"
     assert "mxnet-cu112 1.9.1 has no code for it" in fault["cause"]
     assert "ml.g5" in fault["cure"]
 

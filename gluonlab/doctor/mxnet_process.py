@@ -33,7 +33,8 @@ def load() -> bool:
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
         tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
     except Exception as error:
-        complaint = understand(str(error.__cause__)) if isinstance(error.__cause__, OSError) else None
+        reason = error.__cause__ or error
+        complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
         said = str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
         tell(error=said, **(complaint._asdict() if complaint else {}))
         return False
