@@ -159,6 +159,7 @@ def test_gpus_without_code_are_named_one_by_one():
     assert "mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, sm_80, sm_86" in found[2].cause
     assert "newer" in found[2].cause
     assert statuses(gpus.capabilities(machine(H100), "mxnet")) == [WARNING]  # the CPU build does not use it
+    assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", {"CUDA_VISIBLE_DEVICES": "0"})) == [OK, WARNING]
 
 
 # --- memory

@@ -52,9 +52,10 @@ def _no_driver(error: str, flavour: str, there_is_one: bool) -> Finding:
     )
 
 
-def capabilities(found: Driver, flavour: str) -> List[Finding]:
-    """GPUs that the wheel has no code for are named."""
+def capabilities(found: Driver, flavour: str, environ: Mapping[str, str] = os.environ) -> List[Finding]:
+    """GPUs that the wheel has no code for are named; they are no fault where CUDA_VISIBLE_DEVICES hides them."""
     lines = []
+    shown, _ = visible_gpus(found.gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     for capability in sorted({gpu.capability for gpu in found.gpus}):
         gpus = [gpu for gpu in found.gpus if gpu.capability == capability]
         names, sm = ", ".join(f"{gpu.name} (GPU {gpu.index})" for gpu in gpus), sm_of(capability)
@@ -64,7 +65,7 @@ def capabilities(found: Driver, flavour: str) -> List[Finding]:
         held = ", ".join(sm_of(code) for code in CODE_FOR)
         age = "newer than" if capability > CODE_FOR[-1] else "older than"
         cause = f"mxnet-cu112 1.9.1 has no code for it: its machine code is for {held}, without PTX, and {sm} is {age} these"
-        severe = fault if flavour == CU112 else warning
+        severe = fault if flavour == CU112 and any(gpu in shown for gpu in gpus) else warning
         lines.append(severe("capability", f"{names} needs {sm}", cause, f"use {LIVING}"))
     return lines
 
