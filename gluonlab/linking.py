@@ -102,8 +102,8 @@ def _missing(name: str, environ: Mapping[str, str]) -> Complaint:
     if not others:
         return Complaint(name, "", cure_of_missing(name))
     cause = f"{others[0]} is another version; {name} is the one that MXNet 1.9.1 was linked with"
-    wheel = WHEEL_OF.get(name, "")
-    if others[0].parent.parent.parent.name == "nvidia":  # the wheels for CUDA 12, and cuDNN 9's, use the same folders
+    wheel = wheel_of(others[0])
+    if wheel:  # the wheels for CUDA 12, and cuDNN 9's, use the same folders
         return Complaint(name, cause, f"pip install --force-reinstall --no-deps {_pinned(wheel)}")
     return Complaint(name, cause, cure_of_missing(name))
 
