@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
-.PHONY: run test test-all test-pythons lint bench clean
+.PHONY: run test test-all test-cu112 test-pythons lint bench clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
@@ -12,8 +12,24 @@ run: $(VENV)/.ready-cpu
 test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-test-all: $(VENV)/.ready-test
-	$(VENV)/bin/python -m pytest -m 'not gpu' $(ARGS)
+test-all: $(VENV)/.ready-test test-cu112
+	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' $(ARGS)
+
+# The CUDA build (4 GB) without a GPU: a driver that has no device lets it load, and compute on CPU devices. The tests are those of
+# what differs there: how it is loaded, devices, and the numbers of training.
+CU112 ?= .venv-cu112
+CU112_TESTS = tests/test_invoke.py tests/test_linking.py tests/test_kvstores.py tests/test_collectives_executor.py \
+  tests/test_training_step.py tests/test_training_buckets.py tests/test_training_evaluate.py
+
+test-cu112: export LD_LIBRARY_PATH = $(abspath $(CU112))/driver
+test-cu112: $(CU112)/.ready
+	$(CU112)/bin/python -m pytest -m cu112 tests/test_cu112.py
+	$(CU112)/bin/python -m pytest $(CU112_TESTS)
+
+$(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
+	@$(PYTHON) tests/stub_driver.py $(CU112)/driver
+	@$(PYTHON) tools/make_venv.py $(CU112) cu112 test
+	@touch $@
 
 test-pythons:
 	$(PYTHON) tools/test_pythons.py
@@ -31,7 +47,7 @@ bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench images
 
 clean:
-	rm -rf $(VENV) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CU112) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # A stamp for each set of extras: the second time there is nothing to install.
 $(VENV)/.ready-%: setup.py tools/make_venv.py

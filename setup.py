@@ -26,6 +26,10 @@ REQUIRES = [
     "tqdm>=4.60",
 ]
 
+# For the doctor: NVIDIA's own bindings of the driver's NVML. Names and structures change from series to series; with these the
+# names that gluonlab.doctor.nvml asks for were compared.
+NVML = "nvidia-ml-py==13.615.71"
+
 EXTRAS = {
     "cpu": ["mxnet==1.9.1"],
     # The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.
@@ -41,9 +45,10 @@ EXTRAS = {
         "nvidia-cusolver-cu11==11.4.1.48",
         "nvidia-cudnn-cu11==8.9.6.50",
         "nvidia-nccl-cu11==2.21.5",
+        NVML,
     ],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
-    "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5"],
+    "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5", NVML],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
     "lint": [
         "ruff==0.17.5",

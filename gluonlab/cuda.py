@@ -1,17 +1,25 @@
-"""The CUDA libraries that mxnet-cu112 needs, loaded from the nvidia-*-cu11 wheels.
+"""The CUDA libraries that mxnet-cu112 needs: the user's, those of the nvidia-*-cu11 wheels, or the system's.
 
 libmxnet.so names its libraries by soname only. Loading them first, by path and with global symbols,
 makes it start on a machine that has a driver but no CUDA, and without LD_LIBRARY_PATH.
+Each library is taken from where it is found first:
+
+1. a folder of LD_LIBRARY_PATH: what the user has put there wins, as with every program;
+2. the wheels;
+3. where the linker looks by itself: the system's CUDA 11.x.
+
+All CUDA 11.x have the same sonames, so the three can be mixed.
 Order and list: what libmxnet.so 1.9.1 (cu112) and these wheels name as NEEDED, dependencies first.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import site
 import sys
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import Iterator, List, Mapping, NamedTuple
 
 
 class Library(NamedTuple):
@@ -53,12 +61,45 @@ def wheel_path(library: Library) -> "Path | None":
     return None
 
 
+def search_path(environ: Mapping[str, str] = os.environ) -> List[Path]:
+    """The folders of LD_LIBRARY_PATH."""
+    return [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if folder]
+
+
+def users_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
+    """Where LD_LIBRARY_PATH has the library, or None."""
+    return next((path for path in (folder / library.soname for folder in search_path(environ)) if path.is_file()), None)
+
+
+def wheel_of(path: Path) -> str:
+    """The wheel that such a file belongs to, or an empty string."""
+    folder = path.parent.parent
+    return next((library.wheel for library in LIBRARIES if folder.name == library.folder and folder.parent.name == "nvidia"), "")
+
+
+def wheel_folders() -> List[Path]:
+    """The folders of the wheels that hold at least one of LIBRARIES."""
+    paths = [wheel_path(library) for library in LIBRARIES]
+    return list(dict.fromkeys(path.parent for path in paths if path is not None))
+
+
+def other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
+    """Files of the same library with another number, such as libcudnn.so.9 for libcudnn.so.8, in LD_LIBRARY_PATH and the wheels."""
+    stem = soname.partition(".so")[0] + ".so."
+    folders = search_path(environ)
+    for library in LIBRARIES:
+        if library.soname == soname:
+            folders += [folder / "nvidia" / library.folder / "lib" for folder in _site_folders()]
+    found = [path for folder in dict.fromkeys(folders) if folder.is_dir() for path in sorted(folder.glob(stem + "*"))]
+    return [path for path in found if path.name != soname and not path.name.startswith(soname + ".")]
+
+
 def load_cuda_libraries() -> None:
-    """Load every CUDA library that a wheel provides; those of the system are left to the linker.
+    """Load every CUDA library of LD_LIBRARY_PATH or of a wheel; those of the system are left to the linker.
 
     Raises OSError, in the linker's own words, for a library that is there but cannot be loaded.
     """
     for library in LIBRARIES:
-        path = wheel_path(library)
+        path = users_path(library) or wheel_path(library)
         if path is not None:
             ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)

@@ -3,7 +3,7 @@
 MXNet 1.9.1 is the last of its line and needs three things of a machine of today:
 
 - the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
-- the CUDA libraries, found in the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
+- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
 - scratch memory enough that several CPU devices compute at the same time.
 
 An import hook does all of it at the moment somebody imports mxnet, and turns what can go wrong then
@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.metadata
 import os
-import re
 import sys
 import types
 import warnings
@@ -24,7 +23,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, Iterator, NoReturn, Set, Tuple
 
-from gluonlab.cuda import WHEEL_OF, load_cuda_libraries
+from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
@@ -185,24 +184,15 @@ def _cgroup_limit(otherwise: int) -> int:
 def explain(error: BaseException) -> EngineError:
     """The EngineError that says what to do about a failed import of MXNet."""
     text = " ".join(str(error).split())
-    library = re.search(r"(lib[\w+-]+\.so[.\d]*)", text)
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError("mxnet needs distutils, which Python 3.12 dropped: pip install 'setuptools<81' brings it back")
-    if not library:
+    from gluonlab.linking import understand
+
+    complaint = understand(text)
+    if complaint is None:
         return EngineError(f"mxnet cannot be imported: {text}")
-    name = library[1]
-    if name.startswith("libcuda.so"):
-        cure = (
-            "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
-            "or use the CPU build, pip uninstall -y mxnet-cu112; pip install 'gluonlab[cpu]'"
-        )
-    elif name in WHEEL_OF:
-        cure = f"it comes with the wheel {WHEEL_OF[name]}: pip install 'gluonlab[cu112]'"
-    elif name.startswith("libgomp"):
-        cure = "install the system's OpenMP library: apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
-    else:
-        cure = "find the package of your system that holds it, and install that"
-    return EngineError(f"mxnet cannot load {name}: {cure} [{text}]")
+    cause = f"{complaint.cause}; " if complaint.cause else ""
+    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure} [{text}]")
 
 
 def _only_asked_for() -> bool:

@@ -68,14 +68,17 @@ def _handler_of(server):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self):
+        def do_HEAD(self):
+            self.do_GET(send=lambda body: None)
+
+        def do_GET(self, send=None):
             path = re.sub(r"^http://[^/]*", "", self.path)  # what a proxy is asked has the host in it
             server.requests.append((path, dict(self.headers)))
             waiting = server.faults.get(path)
             if waiting:
                 waiting.pop(0)(self)
             elif path in server.files:
-                self.send_file(server.files[path])
+                self.send_file(server.files[path], send)
             else:
                 status(404)(self)
 

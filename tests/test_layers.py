@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 LAYERS = [
     {"errors"},
     {"cuda", "files", "metrics", "description"},
+    {"linking"},
     {"engine"},
     {"threads"},
     {"devices", "config", "invoke", "images", "arrays"},
@@ -24,8 +25,9 @@ LAYERS = [
     {"training", "scratch"},
     {"parallel", "launch"},
     {"study", "bench", "report", "exercises"},
+    {"doctor"},
     {"cli"},
-    {"run", "doctor", "__main__"},
+    {"run", "__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")

@@ -1,0 +1,94 @@
+"""Where data sets lie, which are there, and whether the places they come from can be reached."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import List, Mapping, NamedTuple, Tuple
+
+from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
+from gluonlab.doctor.host import place
+
+TIMEOUT_S = 8.0
+OWN_FOLDER = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
+
+
+def folder() -> List[Finding]:
+    """The folder of all data sets, and those that are complete in it."""
+    try:
+        from gluonlab.data.location import data_root
+        from gluonlab.data.sources import SOURCES
+        from gluonlab.data.verify import folder_of
+    except ImportError as error:
+        return [warning("data", "not looked at", f"it needs {error.name}, which cannot be imported", f"pip install {error.name}")]
+    root = data_root()
+    here = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
+    held = f"here are {', '.join(here)}, and digits" if here else "only digits, which is built in, is here"
+    return [place("data", f"data sets ({held})", root, OWN_FOLDER)]
+
+
+class Reply(NamedTuple):
+    """What an address said to a HEAD request: ``problem`` is empty when the file is there."""
+
+    url: str
+    problem: str
+
+
+def mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S) -> List[Finding]:
+    """``sources``: data set -> the addresses of its first file. All are asked at the same time."""
+    urls = [url for urls in sources.values() for url in urls]
+    with ThreadPoolExecutor(max_workers=max(1, len(urls))) as pool:
+        replies = dict(zip(urls, pool.map(lambda url: head(url, timeout_s), urls)))
+    return [_reached(name, [replies[url] for url in urls]) for name, urls in sources.items()]
+
+
+def addresses() -> Mapping[str, Tuple[str, ...]]:
+    """Data set -> where its first file may be fetched."""
+    from gluonlab.data.sources import SOURCES
+
+    return {name: tuple(mirror + source.files[0].name for mirror in source.mirrors) for name, source in SOURCES.items()}
+
+
+def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
+    """Ask for a file's headers alone; proxies are those of the environment."""
+    import requests
+
+    try:
+        answer = requests.head(url, timeout=timeout_s, allow_redirects=True)
+        if answer.status_code in (405, 501):  # a server that knows no HEAD: the beginning of the file will do
+            answer = requests.get(url, timeout=timeout_s, stream=True)
+            answer.close()
+    except requests.Timeout:
+        return Reply(url, f"no answer within {timeout_s:g} s")
+    except requests.RequestException as error:
+        return Reply(url, _reason(error))
+    return Reply(url, "" if answer.ok else f"status {answer.status_code}")
+
+
+def _reason(error: Exception) -> str:
+    """The innermost words of an exception of requests, which wraps three others."""
+    text = one_line(str(error))
+    for known in ("Name or service not known", "Temporary failure in name resolution", "Connection refused", "unreachable"):
+        if known in text:
+            return known
+    return f"{type(error).__name__}: {text[:120]}"
+
+
+def _reached(name: str, replies: List[Reply]) -> Finding:
+    bad = [reply for reply in replies if reply.problem]
+    told = "; ".join(f"{reply.url}: {reply.problem}" for reply in bad)
+    if not bad:
+        return ok("network", f"{name}: {_count(replies)} reached")
+    by_hand = f"check the network and HTTPS_PROXY, or name a copy of your own: gluonlab.data download {name} --mirror URL"
+    if len(bad) < len(replies):
+        return warning("network", f"{name}: {len(bad)} of {_count(replies)} fail", told, "nothing: the others are tried in turn")
+    return fault("network", f"{name} cannot be downloaded", told, by_hand)
+
+
+def _count(replies: List[Reply]) -> str:
+    return f"{len(replies)} mirror{'' if len(replies) == 1 else 's'}"
+
+
+def current_folder() -> Finding:
+    """Where runs are written to unless --out says otherwise."""
+    return place("runs", "runs are written below", Path.cwd(), "name another folder with --out DIR")

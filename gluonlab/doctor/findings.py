@@ -1,0 +1,72 @@
+"""A finding: one line of the doctor's, with what is wrong, why, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, Iterable, List, Sequence
+
+OK, WARNING, FAULT = "ok", "warning", "fault"
+_ORDER = (OK, WARNING, FAULT)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``check``: what was looked at, a stable name. ``status``: OK, WARNING (it runs, but not as one may think) or FAULT."""
+
+    check: str
+    status: str
+    what: str
+    cause: str = ""
+    cure: str = ""
+
+
+def ok(check: str, what: str) -> Finding:
+    """Nothing to do."""
+    return Finding(check, OK, what)
+
+
+def warning(check: str, what: str, cause: str = "", cure: str = "") -> Finding:
+    """It runs, but slower or otherwise than one may think."""
+    return Finding(check, WARNING, what, cause, cure)
+
+
+def fault(check: str, what: str, cause: str, cure: str) -> Finding:
+    """Something does not run."""
+    return Finding(check, FAULT, what, cause, cure)
+
+
+def worst(findings: Iterable[Finding]) -> str:
+    """The status of all together."""
+    return max((finding.status for finding in findings), key=_ORDER.index, default=OK)
+
+
+def guarded(check: str, look: Callable[[], Sequence[Finding]]) -> List[Finding]:
+    """The findings of a check; if it breaks, that is its finding."""
+    try:
+        return list(look())
+    except Exception as error:
+        what = one_line(f"this check itself broke: {type(error).__name__}: {error}")
+        return [warning(check, what, cure="the other lines hold all the same; please report this one")]
+
+
+def one_line(text: str) -> str:
+    """Whatever somebody else says, without line breaks."""
+    return " ".join(text.split())
+
+
+def as_lines(findings: Sequence[Finding], seconds: float) -> str:
+    """For a person: a line each, its cause and cure below it, and how many there are."""
+    width = max((len(finding.check) for finding in findings), default=0)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.status:<9}{finding.check:<{width}}  {finding.what}")
+        for name, text in (("cause", finding.cause), ("cure", finding.cure)):
+            lines += [f"{'':<9}{'':<{width}}  {name + ':':<7}{text}"] * bool(text)
+    counts = {status: sum(finding.status == status for finding in findings) for status in (FAULT, WARNING)}
+    told = ", ".join(f"{count or 'no'} {status}{'' if count == 1 else 's'}" for status, count in counts.items())
+    return "\n".join([*lines, "", f"{told}, {seconds:.1f} s"])
+
+
+def as_object(findings: Sequence[Finding], seconds: float) -> Dict[str, Any]:
+    """For a program: ``status``, ``seconds`` and ``findings``, each with all five fields."""
+    return {"status": worst(findings), "seconds": round(seconds, 3), "findings": [asdict(finding) for finding in findings]}

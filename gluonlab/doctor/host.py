@@ -1,0 +1,133 @@
+"""The machine beside its GPUs: where files go, and how much memory there is."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Callable, List, NamedTuple, Optional, Tuple
+
+from gluonlab.doctor.findings import Finding, fault, ok, warning
+
+FULL, SCARCE = 64 * 2**20, 2**30  # bytes: nothing can be finished; a large data set cannot be unpacked
+LITTLE_MEMORY = 2 * 2**30
+LITTLE_SHM = 512 * 2**20  # containers begin with 64 MiB
+MEMINFO = Path("/proc/meminfo")
+# (limit, usage) of this container, under version 2 and 1 of cgroups
+CGROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+class Usage(NamedTuple):
+    """Bytes of a file system, as shutil.disk_usage gives them."""
+
+    total: int
+    used: int
+    free: int
+
+
+def disk_usage(folder: Path) -> Usage:
+    """The file system that a folder lies in."""
+    return Usage(*shutil.disk_usage(folder))
+
+
+def place(check: str, what_for: str, folder: Path, cure: str, usage: Callable[[Path], Usage] = disk_usage) -> Finding:
+    """Whether ``folder``, or the nearest one above it that exists, can be written, and has room."""
+    there = nearest(folder)
+    what = f"{what_for}: {folder}"
+    refused = why_not_writable(there)
+    if refused and "space" not in refused:
+        return fault(check, f"{what} cannot be written", f"{there}: {refused}", cure)
+    free = usage(there).free
+    room = f"{what}, {free / 2**30:.1f} GiB free"
+    if refused or free < FULL:
+        return fault(
+            check, f"{what}: the disk is full", f"{free / 2**20:.0f} MiB are free in {there}", f"make room there, or {cure}"
+        )
+    if free < SCARCE:
+        return warning(check, room, "a large data set needs more than it has bytes, while it is unpacked", f"make room, or {cure}")
+    return ok(check, room)
+
+
+def nearest(folder: Path) -> Path:
+    """The folder itself, or the first one above it that exists."""
+    absolute = folder.resolve()
+    return next((parent for parent in (absolute, *absolute.parents) if parent.exists()), Path("/"))
+
+
+def why_not_writable(folder: Path) -> str:
+    """The reason why no file can be made there; it is tried, since permissions do not tell all."""
+    try:
+        with tempfile.TemporaryFile(dir=str(folder)) as file:
+            file.write(b"\0")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def temporary() -> Finding:
+    """The folder for temporary files."""
+    cure = "set TMPDIR to a folder with room that you may write"
+    try:
+        return place("temporary", "temporary files", Path(tempfile.gettempdir()), cure)
+    except FileNotFoundError as error:  # it tries some, and none can be written
+        return fault("temporary", "no folder for temporary files", str(error), cure)
+
+
+def home(environ_home: str) -> Finding:
+    """The user's own folder, where caches and settings go."""
+    if not environ_home:
+        return warning("home", "HOME is not set", "libraries have no place for their settings", "export HOME=DIR")
+    refused = why_not_writable(nearest(Path(environ_home)))
+    if refused:
+        cure = "export HOME=DIR with a folder that you may write; MPLCONFIGDIR and GLUONLAB_DATA for their files alone"
+        return warning("home", f"{environ_home} cannot be written", refused, cure)
+    return ok("home", environ_home)
+
+
+def memory(meminfo: Path = MEMINFO, cgroups: Tuple[Tuple[Path, Path], ...] = CGROUPS) -> Finding:
+    """What this process may still have: of the machine, or of its container if that is less."""
+    free = _available(meminfo.read_text())
+    total = _number(meminfo.read_text(), "MemTotal")
+    where = "the machine"
+    for limit_file, usage_file in cgroups:
+        limit, used = _read_number(limit_file), _read_number(usage_file)
+        if limit is not None and used is not None and limit < total:
+            total, where = limit, "this container"
+            free = min(free, limit - used)
+    what = f"{free / 2**30:.1f} GiB of {total / 2**30:.1f} GiB free in {where}"
+    if free < LITTLE_MEMORY:
+        return warning("memory", what, "MXNet alone takes half a GiB, and data sets are kept in memory", "end other processes")
+    return ok("memory", what)
+
+
+def shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path], Usage] = disk_usage) -> Finding:
+    """/dev/shm, through which DataLoader's workers and NCCL hand data to each other."""
+    if not folder.is_dir():
+        return warning("shm", f"no {folder}", "workers of a DataLoader and NCCL need it", "mount a tmpfs there")
+    found = usage(folder)
+    what = f"{folder}: {found.free / 2**20:,.0f} MiB of {found.total / 2**20:,.0f} MiB free"
+    if found.free < LITTLE_SHM:
+        cause = "workers of a DataLoader and NCCL put batches and buffers there; a full one ends them with a bus error"
+        return warning("shm", what, cause, "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm")
+    return ok("shm", what)
+
+
+def _available(meminfo: str) -> int:
+    return _number(meminfo, "MemAvailable")
+
+
+def _number(meminfo: str, name: str) -> int:
+    """Bytes of a line such as ``MemTotal:  16384 kB``."""
+    lines: List[str] = [line for line in meminfo.split("\n") if line.startswith(f"{name}:")]
+    return int(lines[0].split()[1]) * 1024
+
+
+def _read_number(file: Path) -> Optional[int]:
+    """None where there is no such file, and for "max"."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,122 @@
+"""The libraries that libmxnet.so needs, its own and those that these need: where each is found, and what is wrong with it.
+
+The dynamic linker is asked itself, as ldd -r does: it follows every NEEDED entry along its search path, compares versions and
+symbols, and runs nothing.
+The wheels' folders come after the user's, as `gluonlab.cuda` loads them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+from gluonlab.cuda import search_path, wheel_folders
+from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
+from gluonlab.linking import cure_of_missing, origin, understand
+
+LINKER = "/lib64/ld-linux-x86-64.so.2"  # the place that the ABI of x86-64 Linux gives it
+ONLY_LIST = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes"}  # ld.so(8)
+TIMEOUT_S = 60
+UNVERSIONED = "no version information"
+TITLES = {
+    "mxnet": "beside libmxnet.so",
+    "LD_LIBRARY_PATH": "from LD_LIBRARY_PATH",
+    "wheel": "from wheels",
+    "system": "from the system",
+}
+TOGETHER = ("libcublas.so.11", "libcublasLt.so.11")  # call each other's inner functions
+
+
+class Trace(NamedTuple):
+    """Where the linker found each library (None: nowhere), and what else it complained about."""
+
+    found: Dict[str, Optional[Path]]
+    complaints: List[str]
+
+
+def trace(library: Path, environ: Mapping[str, str] = os.environ, wheels: Optional[Sequence[Path]] = None) -> Trace:
+    """Ask the linker what ``library`` needs. ``wheels``: the folders that stand behind LD_LIBRARY_PATH."""
+    folders = [*search_path(environ), *(wheel_folders() if wheels is None else wheels)]
+    answer = subprocess.run(
+        [LINKER, str(library)],
+        env={**environ, **ONLY_LIST, "LD_LIBRARY_PATH": os.pathsep.join(map(str, folders))},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    found: Dict[str, Optional[Path]] = {}
+    complaints = []
+    for line in answer.stdout.decode("utf-8", "replace").split("\n"):
+        pair = re.match(r"\s*(\S+) => (not found|/.+?)(?: \(0x[0-9a-f]+\))?$", line)
+        undefined = re.match(r"\s*(undefined symbol: .+?)\s*\((.+)\)$", line)
+        if pair:
+            found[pair[1]] = None if pair[2] == "not found" else Path(os.path.normpath(pair[2]))
+        elif undefined:
+            complaints.append(f"{undefined[2]}: {undefined[1]}")  # as dlopen says it
+        elif "error while loading" in line or "version" in line:
+            complaints.append(one_line(line))
+    return Trace(found, complaints)
+
+
+def libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> List[Finding]:
+    """Where each library comes from, and a fault for each that is missing or does not fit."""
+    if mxnet_folder is None:
+        return []
+    library = mxnet_folder / "libmxnet.so"
+    if not library.is_file():
+        cure = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
+        return [fault("libraries", f"{library} is missing", "the installation is not complete", cure)]
+    traced = trace(library, environ)
+    return [*_wrong(traced, environ), *_mixed(traced, environ), *_where(traced, environ)]
+
+
+def _wrong(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
+    found = []
+    for name in [name for name, path in traced.found.items() if path is None]:
+        complaint = understand(f"{name} => not found", environ)
+        cause, cure = (complaint.cause, complaint.cure) if complaint else ("", cure_of_missing(name))
+        found.append(fault("libraries", f"{name} is missing", cause or "the linker finds it nowhere", cure))
+    return [*found, *(_unfit(traced.complaints, environ) if not found else [])]  # what is missing takes its symbols along
+
+
+def _unfit(complaints: List[str], environ: Mapping[str, str]) -> List[Finding]:
+    """The first complaint about each library: an old one lacks hundreds of symbols."""
+    said: Dict[str, Finding] = {}
+    for text in sorted(complaints, key=lambda text: UNVERSIONED in text):  # which alone need not hurt
+        complaint = understand(text, environ)
+        severe = warning if UNVERSIONED in text else fault
+        if complaint is None:
+            said.setdefault(text, severe("libraries", text, "the linker says so", "install MXNet again"))
+        else:
+            what = f"{complaint.library} does not fit"
+            said.setdefault(complaint.library, severe("libraries", what, complaint.cause or text, complaint.cure))
+    return list(said.values())
+
+
+def _mixed(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
+    folders = {path.parent for path in map(traced.found.get, TOGETHER) if path is not None}
+    if len(folders) < 2:
+        return []
+    what = f"{' and '.join(TOGETHER)} come from different places"
+    cure = "put both into one folder of LD_LIBRARY_PATH, or neither: pip install 'gluonlab[cu112]' brings both"
+    return [warning("libraries", what, " and ".join(sorted(map(str, folders))), cure)]
+
+
+def _where(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
+    """A line for each kind of place."""
+    places: Dict[str, Dict[Path, List[str]]] = {}
+    for name, path in traced.found.items():
+        if path is not None:
+            place = origin(path, environ)
+            folder = path.parents[2] if place == "wheel" else path.parent
+            places.setdefault(place, {}).setdefault(folder, []).append(name)
+    lines = []
+    for place in [place for place in TITLES if place in places]:
+        listed = "; ".join(f"{folder}: {', '.join(names)}" for folder, names in places[place].items())
+        lines.append(ok("libraries", f"{TITLES[place]}: {listed}"))
+    return lines

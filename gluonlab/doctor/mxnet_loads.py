@@ -1,0 +1,82 @@
+"""Whether MXNet loads, and what works with it, as the process that tried has told."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
+from gluonlab.doctor.process import Outcome, ask
+
+TIMEOUT_S = 60.0  # it takes two seconds on a slow machine; a cold network disk needs longer
+HOROVOD = "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation --force-reinstall --no-deps horovod==0.28.1"
+
+
+def try_mxnet() -> Outcome:
+    """Load MXNet in a process of its own and try what works with it."""
+    return ask("gluonlab.doctor.mxnet_process", timeout_s=TIMEOUT_S)
+
+
+def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> List[Finding]:
+    """``is_installed``: there is an MXNet at all. ``horovod``: the version that is installed, or None."""
+    loads = _loads(outcome, is_installed)
+    return [*loads, *(_kvstores(outcome) if outcome.answer("version") else []), *_horovod(outcome, horovod)]
+
+
+def _loads(outcome: Outcome, is_installed: bool) -> List[Finding]:
+    told = outcome.answer("version")
+    if told is not None:
+        gpus = told["gpus"]
+        seen = "no GPU" if not gpus else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+        return [ok("import", f"mxnet {told['version']} loads; built with {', '.join(told['built_with'])}; it sees {seen}")]
+    if not is_installed:
+        return []  # said already
+    refused = outcome.answer("error")
+    if refused is not None:
+        return [_refused(refused)]
+    cause = f"the process {outcome.ended or 'ended without a word'} while it did: {_trying(outcome)}. {outcome.said}".rstrip(". ")
+    cure = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
+    return [fault("import", "mxnet does not load", cause, cure)]
+
+
+def _refused(answer: Dict[str, Any]) -> Finding:
+    """The engine's error: its own words end with the cure, unless a library was to blame, which was told in parts."""
+    said = one_line(answer["error"])
+    if "library" in answer:
+        return fault(
+            "import", f"mxnet cannot load {answer['library']}", answer["cause"] or "the linker finds it nowhere", answer["cure"]
+        )
+    cause, _, cure = said.partition(": ")
+    if not cure.startswith(("pip ", "install ")):
+        cause, cure = said, "see the lines above; if all are ok, make a new environment: python3 tools/make_venv.py DIR cpu"
+    return fault("import", "mxnet does not load", cause, cure)
+
+
+def _kvstores(outcome: Outcome) -> List[Finding]:
+    tried = [answer for answer in outcome.answers if "kvstore" in answer]
+    works = [answer["kvstore"] for answer in tried if answer["works"]]
+    cannot = [f"{answer['kvstore']} {answer['problem']}" for answer in tried if answer["works"] is None]
+    found = [ok("kvstores", ", ".join(works) + " work" + "".join(f"; {text}" for text in cannot))] if works else []
+    for answer in tried:
+        if answer["works"] is False:
+            found.append(
+                fault("kvstores", f"{answer['kvstore']} fails", one_line(answer["problem"]), "choose another with --kvstore")
+            )
+    trying = _trying(outcome)
+    if outcome.ended and trying.startswith("kvstore"):
+        found.append(fault("kvstores", f"{trying} fails", f"the process {outcome.ended}", "choose another with --kvstore"))
+    return found
+
+
+def _horovod(outcome: Outcome, installed: Optional[str]) -> List[Finding]:
+    if installed is None:
+        return [ok("horovod", "not installed: only for training on several machines with Horovod")]
+    told = outcome.answer("horovod")
+    if told is None:
+        return [warning("horovod", f"{installed} was not tried", "MXNet, which it needs, came to no end", "cure that first")]
+    if told["horovod"] is None:
+        return [fault("horovod", f"{installed} does not load", one_line(told["problem"]), HOROVOD)]
+    return [ok("horovod", f"{told['horovod']} loads; built with {', '.join(told['built_with'])}")]
+
+
+def _trying(outcome: Outcome) -> str:
+    return next((str(answer["trying"]) for answer in reversed(outcome.answers) if "trying" in answer), "start")

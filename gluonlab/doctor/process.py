@@ -1,0 +1,81 @@
+"""A look that may crash or hang is taken in a process of its own, which tells what it saw as lines of JSON, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional
+
+from gluonlab.doctor.findings import one_line
+
+# The child looks for modules where this process does, wherever that came from.
+_RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``answers``: what was told before the end. ``ended``: how, in words; empty if well. ``said``: the last words on stderr."""
+
+    answers: List[Dict[str, Any]]
+    ended: str
+    said: str
+
+    def answer(self, key: str) -> Optional[Dict[str, Any]]:
+        """The first answer that has this key."""
+        return next((answer for answer in self.answers if key in answer), None)
+
+
+def ask(module: str, *arguments: str, timeout_s: float, environ: Optional[Mapping[str, str]] = None) -> Outcome:
+    """Run ``python -m module`` to its end, or for ``timeout_s`` at most."""
+    command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ if environ is None else environ),
+        start_new_session=True,  # so that it can be ended with all that it has started
+    ) as child:
+        late = False
+        try:
+            out, err = child.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            late = True
+            os.killpg(child.pid, signal.SIGKILL)
+            out, err = child.communicate()
+    ended = f"was still busy after {timeout_s:g} s" if late else _in_words(child.returncode)
+    last = err.decode("utf-8", "replace").strip().split("\n")[-1]
+    return Outcome(_answers(out.decode("utf-8", "replace")), ended, one_line(last))
+
+
+def tell(**answer: Any) -> None:
+    """The child's end: one line of JSON, at once."""
+    print(json.dumps(answer), flush=True)
+
+
+def _answers(out: str) -> List[Dict[str, Any]]:
+    """The lines that are JSON objects; a library may have printed others."""
+    found = []
+    for line in out.split("\n"):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict):
+            found.append(answer)
+    return found
+
+
+def _in_words(status: int) -> str:
+    if status == 0:
+        return ""
+    if status > 0:
+        return f"ended with status {status}"
+    try:
+        return f"crashed ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"crashed (signal {-status})"

@@ -1,0 +1,443 @@
+"""The doctor's other checks, each on what it is given: packages, libraries, host, data, SageMaker, training, processes."""
+
+import errno
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elf_files import write_library
+from file_server import silence, status
+
+from gluonlab.doctor import data_sets, findings, host, libraries, mxnet_loads, mxnet_process, packages, process, sagemaker, training
+from gluonlab.doctor.findings import FAULT, OK, WARNING
+from gluonlab.doctor.process import Outcome
+
+GIB = 2**30
+
+
+def only(found):
+    assert len(found) == 1, found
+    return found[0]
+
+
+# --- findings
+
+
+def test_the_worst_finding_counts():
+    found = [findings.ok("a", "x"), findings.fault("b", "x", "y", "z"), findings.warning("c", "x")]
+    assert findings.worst(found) == FAULT
+    assert findings.worst(found[::2]) == WARNING
+    assert findings.worst([]) == OK
+
+
+def test_a_check_that_breaks_says_so_in_its_own_line():
+    found = only(findings.guarded("disk", lambda: 1 / 0))
+    assert (found.check, found.status) == ("disk", WARNING)
+    assert found.what == "this check itself broke: ZeroDivisionError: division by zero"
+
+
+def test_lines_have_cause_and_cure_below_them():
+    lines = findings.as_lines([findings.ok("a", "fine"), findings.fault("longer", "bad", "why", "how")], 1.25).split("\n")
+    assert lines == [
+        "ok       a       fine",
+        "fault    longer  bad",
+        "                 cause: why",
+        "                 cure:  how",
+        "",
+        "1 fault, no warnings, 1.2 s",
+    ]
+
+
+# --- Python, numpy, MXNet
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "status"),
+    [
+        ((3, 8, 0), "x86_64", OK),
+        ((3, 13, 1), "x86_64", OK),
+        ((3, 7, 16), "x86_64", FAULT),
+        ((3, 14, 0), "x86_64", WARNING),
+        ((3, 11, 0), "aarch64", FAULT),
+    ],
+)
+def test_pythons_that_have_an_mxnet(version, machine, status):
+    assert packages.python(version, machine, "linux").status == status
+    assert packages.python(version, machine, "darwin").status == FAULT
+
+
+@pytest.mark.parametrize(
+    ("numpy", "python", "status"),
+    [
+        ("1.23.5", (3, 11), OK),
+        ("1.24.0", (3, 11), WARNING),
+        ("1.26.4", (3, 11), WARNING),
+        ("2.2.0rc1", (3, 10), WARNING),
+        ("1.26.4", (3, 12), OK),
+        ("2.5.1", (3, 13), OK),
+        ("2.6.0", (3, 13), WARNING),
+        (None, (3, 11), FAULT),
+    ],
+)
+def test_numpys_that_mxnet_runs_with(numpy, python, status):
+    assert packages.numpy(numpy, python).status == status
+
+
+@pytest.mark.parametrize(
+    ("installed", "there", "status"),
+    [
+        ({"mxnet": "1.9.1"}, True, OK),
+        ({"mxnet-cu112": "1.9.1"}, True, OK),
+        ({"mxnet-cu102": "1.9.1"}, True, WARNING),
+        ({"mxnet": "1.8.0"}, True, WARNING),
+        ({}, True, WARNING),
+        ({}, False, FAULT),
+        ({"mxnet": "1.9.1"}, False, FAULT),
+        ({"mxnet": "1.9.1", "mxnet-cu112": "1.9.1"}, True, FAULT),
+    ],
+)
+def test_mxnets_that_are_installed(installed, there, status):
+    assert packages.mxnet(installed, Path("/site/mxnet") if there else None).status == status
+
+
+def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypatch):
+    for name in ("mxnet_cu112", "MXNet", "mxnet_mkl", "mxnet_model_server", "gluoncv"):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert list(packages.installed_mxnets()) == ["mxnet", "mxnet-cu112", "mxnet-mkl"]
+
+
+def test_a_module_is_found_where_python_would(tmp_path):
+    (tmp_path / "b" / "mxnet").mkdir(parents=True)
+    (tmp_path / "b" / "mxnet" / "__init__.py").touch()
+    assert packages.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")]) == tmp_path / "b" / "mxnet"
+    assert packages.module_folder("mxnet", [str(tmp_path)]) is None
+
+
+# --- libraries
+
+
+@pytest.fixture
+def mxnet_folder(tmp_path):
+    """A libmxnet.so that needs liba, which needs libb, which is in another place."""
+    write_library(tmp_path / "mxnet" / "libmxnet.so", needed=["liba.so.1", "libc.so.6"])
+    write_library(tmp_path / "one" / "liba.so.1", needed=["libb.so.2"])
+    write_library(tmp_path / "two" / "libb.so.2")
+    return tmp_path / "mxnet"
+
+
+def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
+    traced = libraries.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, [])
+    assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
+    assert traced.found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
+    assert traced.found["libc.so.6"].is_file()
+    assert traced.complaints == []
+
+
+def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
+    first = write_library(tmp_path / "users" / "libb.so.2")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    assert libraries.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
+    environ = {"LD_LIBRARY_PATH": str(first.parent)}
+    assert libraries.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
+
+
+def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
+    found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    assert [finding.what for finding in found if finding.status == FAULT] == ["libb.so.2 is missing"]
+
+
+def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
+    write_library(tmp_path / "one" / "liba.so.1", undefined=["first", "second"])
+    found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    fault = only([finding for finding in found if finding.status == FAULT])
+    assert fault.what == "liba.so.1 does not fit"
+    assert "none has first" in fault.cause
+    assert f"take {tmp_path}/one out of LD_LIBRARY_PATH" in fault.cure
+
+
+def test_cublas_from_two_places_is_a_warning(tmp_path):
+    write_library(tmp_path / "mxnet" / "libmxnet.so", needed=["libcublas.so.11", "libcublasLt.so.11"])
+    for folder in ("a", "b"):
+        write_library(tmp_path / folder / f"libcublas{'Lt' * (folder == 'b')}.so.11")
+    environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
+    assert "come from different places" in libraries.libraries(tmp_path / "mxnet", environ)[0].what
+    write_library(tmp_path / "a" / "libcublasLt.so.11")
+    assert {finding.status for finding in libraries.libraries(tmp_path / "mxnet", environ)} == {OK}
+
+
+def test_without_a_libmxnet_there_is_one_fault(tmp_path):
+    assert only(libraries.libraries(tmp_path)).status == FAULT
+    assert libraries.libraries(None) == []
+
+
+# --- processes
+
+
+def script(tmp_path, monkeypatch, code):
+    """The module ``looked_at``, which does ``code`` in a process of its own."""
+    (tmp_path / "looked_at.py").write_text("from gluonlab.doctor.process import tell\n" + code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "looked_at"
+
+
+def test_a_process_is_listened_to_until_it_crashes(tmp_path, monkeypatch):
+    code = "import os, sys\ntell(a=1)\nprint('no JSON')\nprint('[1]')\ntell(b=2)\n"
+    code += "print('last words', file=sys.stderr, flush=True)\nos.abort()"
+    outcome = process.ask(script(tmp_path, monkeypatch, code), timeout_s=60)
+    assert outcome.answers == [{"a": 1}, {"b": 2}]
+    assert (outcome.ended, outcome.said) == ("crashed (SIGABRT)", "last words")
+    assert outcome.answer("b") == {"b": 2}
+    assert outcome.answer("c") is None
+
+
+def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
+    outcome = process.ask(script(tmp_path, monkeypatch, "import time\ntell(a=1)\ntime.sleep(600)"), timeout_s=2)
+    assert outcome.ended == "was still busy after 2 s"
+
+
+def test_a_process_finds_modules_where_this_one_does(tmp_path, monkeypatch):
+    outcome = process.ask(script(tmp_path, monkeypatch, "import sys\ntell(path=sys.path, argv=sys.argv[1:])"), "x", timeout_s=60)
+    assert outcome.answers == [{"path": sys.path, "argv": ["x"]}]
+    assert outcome.ended == ""
+
+
+def test_a_process_that_fails_says_with_what(tmp_path, monkeypatch):
+    assert process.ask(script(tmp_path, monkeypatch, "raise SystemExit(3)"), timeout_s=60).ended == "ended with status 3"
+
+
+# --- MXNet, kvstores, Horovod
+
+LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
+
+
+def test_every_kvstore_that_works_sums():
+    import mxnet as mx
+
+    from gluonlab.devices import devices
+
+    ctxs = devices("cpu*3")
+    assert mxnet_process.sum_over("ring", ctxs) == ""
+    assert mxnet_process.sum_over("local", [mx.cpu(0), mx.cpu(1)]) == ""
+
+
+def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
+    """A store that hands every device its own gradient back, as kvstore=None does."""
+    import mxnet as mx
+
+    monkeypatch.setattr("gluonlab.kvstores.make_kvstore", lambda name, ctxs: None)
+    assert mxnet_process.sum_over("device", [mx.cpu(0), mx.cpu(1)]) == "the sum is 1 instead of 3"
+
+
+def test_a_kvstore_that_hangs_or_fails_is_named():
+    answers = [LOADED, {"kvstore": "local", "works": True, "problem": ""}, {"kvstore": "star", "works": False, "problem": "bad"}]
+    answers += [{"trying": "kvstore ring"}]
+    found = mxnet_loads.findings(Outcome(answers, "was still busy after 60 s", ""), True, None)
+    stores = [finding for finding in found if finding.check == "kvstores"]
+    assert [(finding.status, finding.what) for finding in stores] == [
+        (OK, "local work"),
+        (FAULT, "star fails"),
+        (FAULT, "kvstore ring fails"),
+    ]
+    assert "still busy" in stores[2].cause
+
+
+@pytest.mark.parametrize(
+    ("told", "installed", "status", "words"),
+    [
+        (None, None, OK, "not installed"),
+        ({"horovod": "0.28.1", "built_with": ["gloo"]}, "0.28.1", OK, "built with gloo"),
+        ({"horovod": None, "problem": "ImportError: no mxnet"}, "0.28.1", FAULT, "does not load"),
+        (None, "0.28.1", WARNING, "was not tried"),
+    ],
+)
+def test_horovod(told, installed, status, words):
+    found = mxnet_loads.findings(Outcome([LOADED, *([told] if told else [])], "", ""), True, installed)[-1]
+    assert (found.check, found.status) == ("horovod", status)
+    assert words in found.what
+
+
+def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
+    found = mxnet_loads.findings(Outcome([{"error": "mxnet cannot be imported: something"}], "", ""), True, None)[0]
+    assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
+    assert "tools/make_venv.py" in found.cure
+
+
+# --- disks and memory
+
+
+@pytest.mark.parametrize(("free", "status"), [(0, FAULT), (63 * 2**20, FAULT), (GIB // 2, WARNING), (2 * GIB, OK)])
+def test_a_place_has_room(tmp_path, free, status):
+    found = host.place("data", "data sets", tmp_path / "not" / "yet", "CURE", lambda folder: host.Usage(GIB, GIB - free, free))
+    assert found.status == status
+    assert not (tmp_path / "not").exists()
+    assert status == OK or "CURE" in found.cure
+
+
+def test_a_place_that_refuses_for_want_of_room(tmp_path, monkeypatch):
+    def full(dir):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert "the disk is full" in host.place("data", "x", tmp_path, "CURE").what
+
+
+def test_a_place_that_cannot_be_written():
+    found = host.place("data", "data sets", Path("/sys/gluonlab"), "CURE")
+    assert (found.status, found.cure) == (FAULT, "CURE")
+    assert found.cause.startswith("/sys: ")
+
+
+def test_a_home_that_is_not_set():
+    assert host.home("").status == WARNING
+
+
+def meminfo(tmp_path, total, available):
+    path = tmp_path / "meminfo"
+    path.write_text(f"MemTotal:       {total // 1024} kB\nMemFree: 1 kB\nMemAvailable:   {available // 1024} kB\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "words", "status"),
+    [
+        ("max", "5", "8.0 GiB of 16.0 GiB free in the machine", OK),
+        (str(4 * GIB), str(GIB), "3.0 GiB of 4.0 GiB free in this container", OK),
+        (str(4 * GIB), str(3 * GIB), "1.0 GiB of 4.0 GiB free in this container", WARNING),
+        (str(2**63), "5", "8.0 GiB of 16.0 GiB free in the machine", OK),
+    ],
+)
+def test_memory_is_that_of_the_machine_or_its_container(tmp_path, limit, used, words, status):
+    files = tmp_path / "limit", tmp_path / "used"
+    for file, content in zip(files, (limit, used)):
+        file.write_text(content)
+    found = host.memory(meminfo(tmp_path, 16 * GIB, 8 * GIB), (files, (tmp_path / "no", tmp_path / "no")))
+    assert (found.what, found.status) == (words, status)
+
+
+def test_shared_memory_of_a_container_is_small(tmp_path):
+    small = host.shared_memory(tmp_path, lambda folder: host.Usage(64 * 2**20, 0, 64 * 2**20))
+    assert (small.status, small.cure) == (WARNING, "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm")
+    assert host.shared_memory(tmp_path, lambda folder: host.Usage(GIB, 0, GIB)).status == OK
+    assert host.shared_memory(tmp_path / "missing").status == WARNING
+
+
+# --- data sets
+
+
+def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
+    from gluonlab.data.sources import SOURCES
+
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
+    assert "only digits" in only(data_sets.folder()).what
+    (tmp_path / "mnist").mkdir()
+    for file in SOURCES["mnist"].files:
+        (tmp_path / "mnist" / file.name).touch()
+    assert "here are mnist, and digits" in only(data_sets.folder()).what
+
+
+def test_mirrors_are_asked_for_headers_alone(serve):
+    server = serve({"a.gz": b"x" * 100})
+    gone = f"{server.url}b.gz"
+    closed = "http://127.0.0.1:9/a.gz"
+    found = data_sets.mirrors({"good": (f"{server.url}a.gz",), "half": (closed, f"{server.url}a.gz"), "bad": (gone, closed)}, 20)
+    assert [finding.status for finding in found] == [OK, WARNING, FAULT]
+    assert "1 of 2 mirrors fail" in found[1].what
+    assert f"{closed}: Connection refused" in found[1].cause
+    assert f"{gone}: status 404" in found[2].cause
+    assert "--mirror URL" in found[2].cure
+
+
+def test_a_mirror_that_is_silent_is_given_up(serve):
+    server = serve({"a.gz": b"x"})
+    server.fail("a.gz", silence(5))
+    assert data_sets.head(f"{server.url}a.gz", timeout_s=0.5).problem == "no answer within 0.5 s"
+    server.fail("a.gz", status(503))
+    assert data_sets.head(f"{server.url}a.gz").problem == "status 503"
+    server.fail("a.gz", status(405))  # to HEAD
+    assert data_sets.head(f"{server.url}a.gz").problem == ""
+    server.fail("a.gz", status(405), status(404))  # to HEAD, then to GET
+    assert data_sets.head(f"{server.url}a.gz").problem == "status 404"
+
+
+def test_every_data_set_has_addresses():
+    assert all(url.startswith(("http://", "https://")) for urls in data_sets.addresses().values() for url in urls)
+
+
+# --- SageMaker
+
+
+def test_elsewhere_than_on_sagemaker(tmp_path):
+    assert only(sagemaker.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
+
+
+def test_a_notebook_and_what_it_does_not_keep(tmp_path):
+    path, kept = tmp_path / "metadata.json", tmp_path / "SageMaker"
+    kept.mkdir()
+    path.write_text(json.dumps({"ResourceArn": "arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab", "ResourceName": "lab"}))
+    what, lost = sagemaker.sagemaker({}, path, kept)
+    assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
+    assert lost.status == WARNING
+    assert str(kept) in lost.cure
+    assert len(sagemaker.sagemaker({}, path, Path(sagemaker.__file__).parent.parent)) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
+def test_metadata_that_cannot_be_read(tmp_path, content):
+    path = tmp_path / "metadata.json"
+    path.write_text(content)
+    assert only(sagemaker.sagemaker({}, path)).status == WARNING
+
+
+def test_a_training_job():
+    environ = {
+        "TRAINING_JOB_NAME": "job-1", "SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "8",
+        "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
+    }  # fmt: skip
+    assert only(sagemaker.sagemaker(environ)).what == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
+    assert only(sagemaker.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
+
+
+# --- training
+
+
+@pytest.mark.parametrize(
+    ("answers", "ended", "status", "words"),
+    [
+        ([{"devices": "gpu(0)"}, {"difference": 3e-7, "images": 8}], "", OK, "gpu(0)"),
+        ([{"devices": "gpu(0)"}, {"difference": 0.5, "images": 8}], "", FAULT, "5.0e-01"),
+        ([{"devices": "gpu(0)"}, {"difference": float("nan"), "images": 8}], "", FAULT, "nan"),
+        ([{"devices": "gpu(0)"}, {"error": "no kernel image is available"}], "", FAULT, "gpu(0)"),
+        ([{"error": "CUDA: out of memory"}], "", FAULT, "fails"),
+        ([{"devices": "cpu(0)"}], "crashed (SIGSEGV)", FAULT, "cpu(0)"),
+    ],
+)
+def test_what_a_step_of_training_told(answers, ended, status, words):
+    found = only(training.findings(Outcome(answers, ended, "")))
+    assert found.status == status
+    assert words in found.what
+    assert status == OK or (found.cause and found.cure)
+
+
+def test_a_step_on_all_devices_is_that_of_one():
+    found = only(training.try_training())
+    assert found.status == OK
+    assert "cpu(0) cpu(1)" in found.what or "gpu" in found.what
+
+
+def test_training_that_differs_is_told_by_how_much(monkeypatch):
+    """The replicas of a store that sums nothing drift apart."""
+    from gluonlab.devices import devices
+    from gluonlab.doctor import training_process
+
+    ctxs = devices("cpu*2")
+    assert training_process.difference(ctxs) <= training_process.TOLERANCE
+    real = training_process.trained
+    monkeypatch.setattr(
+        training_process, "trained", lambda ctxs, x, y: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, x, y)]
+    )
+    assert training_process.difference(ctxs) > 0.5
