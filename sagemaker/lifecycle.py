@@ -3,8 +3,8 @@
     python sagemaker/lifecycle.py write                                     # after a change of build-env.sh or idle-stop.py
     python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30         # its base64, for aws ... --on-start Content=...
 
-on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py, and notebook.yaml holds both scripts, so that what is uploaded is what
-lies here. `write` renews these copies, and check.py tells when they are old.
+on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py, and notebook.yaml holds both scripts, so that what is uploaded is
+what lies here. `write` renews these copies, and make check-sagemaker tells when they are old.
 """
 
 import base64
@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LONGEST = 16384  # characters of base64, says the API
-SETTINGS = ("GLUONLAB_REPOSITORY", "GLUONLAB_BUCKET", "GLUONLAB_IDLE_MINUTES")
+SETTINGS = {"GLUONLAB_REPOSITORY": 1024, "GLUONLAB_BUCKET": 63, "GLUONLAB_IDLE_MINUTES": 5}  # and how long each may be
 HELD = {  # what holds a copy: of what, between the line that begins it and the one that ends it
     "on-create.sh": [("build-env.sh", r"<<'END_OF_BUILD_ENV'\n", r"^END_OF_BUILD_ENV\n", "")],
     "on-start.sh": [("idle-stop.py", r"<<'END_OF_IDLE_STOP'\n", r"^END_OF_IDLE_STOP\n", "")],
@@ -43,6 +43,9 @@ def script(name, settings=None):
     unknown = sorted(set(settings or {}) - set(SETTINGS))
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]}: choose {', '.join(SETTINGS)}")
+    for key, value in (settings or {}).items():
+        if len(str(value)) > SETTINGS[key]:
+            raise ValueError(f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}")
     first, rest = (HERE / f"{name}.sh").read_text(encoding="utf-8").split("\n", 1)
     lines = [f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())]
     return "\n".join([first, *lines, rest])

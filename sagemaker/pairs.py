@@ -21,7 +21,7 @@ def platforms():
 
 
 def dead(instance_type, platform):
-    """Why AWS should refuse a notebook of this type on this platform, in one line with a date; "" when nothing is known against it."""
+    """Why AWS should refuse a notebook of this type on this platform, in one dated line; "" when nothing is known against it."""
     about = platforms().get(platform)
     if about is None:
         return ""

@@ -19,8 +19,19 @@ class Server:
             (folder / name).mkdir()
         self.runtime = folder / "runtime"
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-        places = {"HOME": folder / "home", "JUPYTER_RUNTIME_DIR": self.runtime, "JUPYTER_CONFIG_DIR": folder / "home", "SHELL": "/bin/bash"}
-        options = [f"--IdentityProvider.token={TOKEN}", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", "--no-browser", "--allow-root"]
+        places = {
+            "HOME": folder / "home",
+            "JUPYTER_RUNTIME_DIR": self.runtime,
+            "JUPYTER_CONFIG_DIR": folder / "home",
+            "SHELL": "/bin/bash",
+        }
+        options = [
+            f"--IdentityProvider.token={TOKEN}",
+            "--ServerApp.ip=127.0.0.1",
+            "--ServerApp.port=0",
+            "--no-browser",
+            "--allow-root",
+        ]
         with open(folder / "log", "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_server", *options, f"--ServerApp.root_dir={folder / 'work'}"],
@@ -74,7 +85,7 @@ class Server:
     def processes(self):
         """The numbers of the server's process and of all that it has started."""
         parents = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
+        for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
             try:
                 with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
                     parents[int(pid)] = int(stat.read().rpartition(")")[2].split()[1])

@@ -85,7 +85,9 @@ class Notebook:
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
         command = ["env", "-i", f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}", "bash", "-s"]
         text = lifecycle.script(name, settings)
-        done = subprocess.run(command, input=text, cwd="/", capture_output=True, encoding="utf-8", timeout=120, start_new_session=True)
+        done = subprocess.run(
+            command, input=text, cwd="/", capture_output=True, encoding="utf-8", timeout=120, start_new_session=True
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -165,7 +165,7 @@ def test_without_nvidia_smi_no_gpu_is_at_work(idle_stop, tmp_path, monkeypatch):
 def test_many_short_processes_are_a_job(idle_stop):
     """Each ends before it could be seen; their parent has their time."""
     processes = idle_stop.Processes()
-    with subprocess.Popen(["bash", "-c", 'while true; do grep -c x /proc/self/status; done >/dev/null 2>&1']) as shell:
+    with subprocess.Popen(["bash", "-c", "while true; do grep -c x /proc/self/status; done >/dev/null 2>&1"]) as shell:
         try:
             first = {pid: used for (pid, _), (used, _) in processes.seconds().items()}.get(str(shell.pid), 0)
             until(lambda: {pid: used for (pid, _), (used, _) in processes.seconds().items()}[str(shell.pid)] > first + 0.2)
