@@ -67,7 +67,12 @@ class Server:
         client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(timeout=120)
-        self.wait_for_kernel(name, "idle")
+
+        def idle():
+            client.kernel_info()  # the server may have begun to listen after the kernel's first words
+            return self.ask("GET", f"kernels/{name}")["execution_state"] == "idle"
+
+        until(idle, 120)
         return name, client
 
     def wait_for_kernel(self, name, state):
