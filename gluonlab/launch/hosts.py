@@ -90,7 +90,7 @@ BACKENDS: "Dict[str, Type[Union[ParameterServer, Horovod]]]" = {"parameter-serve
 def train_on_hosts(config: TrainConfig, group: "ParameterServer | Horovod") -> "Dict[str, Any] | None":
     """Train as ``config`` says, ``group`` being this process's part in it; rank 0 returns the last epoch's figures.
 
-    ``config.batch_size`` is per device, as ever; the learning rate is that of the global batch. Raises UsageErrors before it begins.
+    ``config.batch_size`` is per device, as ever; the learning rate is that of the global batch. Raises the errors of make_plan.
     """
     plan = make_plan(group.place(config))
     global_batch_size = plan.config.global_batch_size or plan.global_batch_size * group.size

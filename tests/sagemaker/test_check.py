@@ -316,3 +316,42 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
     assert base64.b64decode(lifecycle.content(text)).decode("utf-8") == text
     with pytest.raises(ValueError, match="CRLF"):
         lifecycle.content(text.replace("\n", "\r\n"))
+
+
+def test_the_readme_says_what_the_table_says():
+    import pairs
+
+    rows = [line for line in (SAGEMAKER / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| [`ml.")]
+    assert len(rows) == len(pairs.instances())
+    for row, (name, about) in zip(rows, pairs.instances().items()):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        network, uses = str(about["network_gbit_s"]), [str(about["use_gpus"]), str(about["batch_size"])]
+        machine = [
+            f"{about['gpus']} x {about['gpu']}",
+            f"{about['gpu_memory_gb']} GB",
+            str(about["vcpus"]),
+            f"{about['memory_gib']:,}",
+        ]
+        last = "alive" if about["status"] == "alive" else f"dead, take `{about['instead']}`"
+        assert cells == [f"[`{name}`]({about['request']})", *machine, network, *uses, f"`{about['platform']}`", last]
+
+
+def test_what_the_readme_refers_to_is_there():
+    import re
+
+    text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
+        r"`(training/[a-z-]+\.json|[a-z-]+\.json|[a-z-]+\.(?:sh|py))`", text
+    ):
+        assert any((folder / target).is_file() for folder in (SAGEMAKER, SAGEMAKER / "training", SAGEMAKER.parent)), target
+
+
+def test_lifecycle_prints_what_the_api_wants(capsys):
+    import lifecycle
+
+    lifecycle.main(["on-start", "GLUONLAB_IDLE_MINUTES=30"])
+    text = base64.b64decode(capsys.readouterr().out).decode("utf-8")
+    assert text.startswith("#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=30\n")
+    for wrong in ([], ["on-stop"], ["on-start", "GLUONLAB_IDLE_MINUTES"], ["on-start", "NO=1"]):
+        with pytest.raises(SystemExit, match=r"^error: "):
+            lifecycle.main(wrong)
