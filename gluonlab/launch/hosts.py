@@ -1,13 +1,14 @@
 """Data parallelism over processes that somebody else has started, on several hosts or on one, each with the same settings.
 
 All begin with the parameters of rank 0, take their part of every global batch, and make the same update, that of one process
-with the whole batch. Rank 0 evaluates and writes.
+with the whole batch. Rank 0 evaluates and writes, with the running statistics of BatchNorm that its own images gave.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Sequence, Type, Union
+from collections import deque
+from typing import Any, Deque, Dict, List, Sequence, Type, Union
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -84,6 +85,8 @@ class Horovod:
         trainer.step(images / self.size)
 
 
+STEPS_AHEAD = 8  # of the devices: what is queued takes memory
+
 BACKENDS: "Dict[str, Type[Union[ParameterServer, Horovod]]]" = {"parameter-server": ParameterServer, "horovod": Horovod}
 
 
@@ -130,6 +133,7 @@ class Replicas:
     def __init__(self, net: gluon.HybridBlock, ctxs: Sequence[mx.Context], prepare: Any) -> None:
         self.net, self.ctxs, self.prepare = net, ctxs, prepare
         self.loss, self.statistics = gluon.loss.SoftmaxCrossEntropyLoss(), RunningStatistics(net)
+        self.queued: "Deque[List[nd.NDArray]]" = deque()
         self.learned = [param for param in net.collect_params().values() if param.grad_req != "null"]
 
     def gradients(self, xs: "List[nd.NDArray]", ys: "List[nd.NDArray]") -> None:
@@ -138,6 +142,9 @@ class Replicas:
             losses = [self.loss(self.net(self.prepare(nd, x)), y) for x, y in zip(xs, ys)]
         if losses:  # a small last batch has no part for the last ones
             autograd.backward(losses)
+        self.queued.append(losses)
+        for loss in self.queued.popleft() if len(self.queued) > STEPS_AHEAD else ():
+            loss.wait_to_read()
         self.statistics.saw(xs)
         for ctx in self.ctxs[len(xs) :]:
             for param in self.learned:
