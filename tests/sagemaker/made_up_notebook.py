@@ -85,11 +85,19 @@ class Notebook:
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
         command = ["env", "-i", f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}", "bash", "-s"]
         text = lifecycle.script(name, settings)
-        done = subprocess.run(
-            command, input=text, cwd="/", capture_output=True, encoding="utf-8", timeout=120, start_new_session=True
+        script = subprocess.Popen(
+            command,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        said, complaints = script.communicate(text, timeout=120)
+        assert script.returncode == 0, complaints
+        self.group = script.pid
+        return said
 
     def create(self, **settings):
         """The first start of a new notebook."""

@@ -1,7 +1,9 @@
 """The lifecycle scripts in a sandbox: what a notebook shows after a first start, a second, a failure and a stop in between."""
 
+import contextlib
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,8 @@ def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(no
     assert after.children_user + after.children_system - before.children_user - before.children_system < 5  # of 300 s
     assert "10 to 20 minutes the first time" in notebook.marker("BUILDING")
     until(lambda: notebook.calls("conda"))
+    with contextlib.suppress(ProcessLookupError):  # which is as it should be: nothing is left there
+        os.killpg(notebook.group, signal.SIGKILL)
     (notebook.root / "wait").unlink()
     notebook.marker("READY")
 
