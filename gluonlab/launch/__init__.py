@@ -1,0 +1,1 @@
+"""Training by more than one process."""

@@ -1,0 +1,202 @@
+#!/bin/bash
+# Runs as root at every start of the notebook, which fails when this takes 5 minutes: begins the idle stop, and in the background
+# the build of the environment. Twice is as good as once.
+# GLUONLAB_IDLE_MINUTES: stop the notebook after so long without use; 0 for never.
+# DESTDIR is for trials: a folder that stands for /.
+set -euo pipefail
+root=${DESTDIR-}
+home=$root/home/ec2-user
+minutes=${GLUONLAB_IDLE_MINUTES:-60}
+if [[ ! $minutes =~ ^[0-9]+$ ]]; then
+  echo "GLUONLAB_IDLE_MINUTES $minutes is no whole number: 60 instead"
+  minutes=60
+fi
+
+mkdir -p "$root/opt/gluonlab" "$root/etc/systemd/system"
+cat >"$root/opt/gluonlab/idle-stop.py" <<'END_OF_IDLE_STOP'
+"""Stops the SageMaker notebook that it runs on when nobody has used it for some time.
+
+Used means, since the last look: a kernel is busy or has run something; a terminal was written to or wrote something; a process of
+this user, be it started in a terminal, by a kernel or by nohup, computed; a GPU worked; or the heartbeat file was touched, which is
+what a job does that only waits:  touch ~/SageMaker/.gluonlab/heartbeat
+
+Time is that since the start of the machine, and of all other times only that they changed counts: setting the clock does nothing.
+on-start.sh runs this as ec2-user with the system's Python, so it keeps to the standard library of Python 3.7.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+
+METADATA = "/opt/ml/metadata/resource-metadata.json"
+HEARTBEAT = "~/SageMaker/.gluonlab/heartbeat"
+BUSY_CPU = 0.05  # of one core: an idle kernel or JupyterLab in a browser takes 0.01, a job that computes takes 1
+BUSY_GPU = 5  # per cent
+
+
+class Jupyter:
+    """What the server of this machine says of kernels and terminals."""
+
+    def __init__(self, url, token=""):
+        if urllib.parse.urlsplit(url).hostname not in ("localhost", "127.0.0.1"):
+            raise SystemExit("error: --url %s: give an address of this machine, such as https://localhost:8443" % url)
+        self.url, self.token = url.rstrip("/"), token
+        # The certificate is the server's own, and the way leads through this machine alone.
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting)
+        self.opener = urllib.request.build_opener(*handlers)
+
+    def get(self, name):
+        headers = {"Authorization": "token " + self.token} if self.token else {}
+        request = urllib.request.Request(self.url + "/api/" + name, headers=headers)
+        with self.opener.open(request, timeout=20) as answer:
+            return json.loads(answer.read().decode("utf-8"))
+
+    def look(self):
+        """(why it is busy or None, what changes when it is used)."""
+        try:
+            kernels, terminals = self.get("kernels"), self.get("terminals")
+        except (OSError, ValueError) as error:  # it starts, or has ended; processes and GPUs are seen without it
+            print("Jupyter does not answer: %s" % error, flush=True)
+            return None, []
+        busy = [kernel["name"] for kernel in kernels if kernel.get("execution_state") == "busy"]
+        used = [(one.get("id") or one.get("name"), one.get("last_activity")) for one in kernels + terminals]
+        return ("kernel %s is busy" % busy[0] if busy else None), sorted(used, key=str)
+
+
+class Processes:
+    """The processor time of this user's processes."""
+
+    def __init__(self, proc="/proc"):
+        self.proc, self.before, self.since = proc, {}, None
+
+    def seconds(self):
+        """{(pid, start): (processor seconds, name)}"""
+        found, tick = {}, os.sysconf("SC_CLK_TCK")
+        for pid in filter(str.isdigit, os.listdir(self.proc)):
+            try:
+                if os.stat(os.path.join(self.proc, pid)).st_uid != os.getuid() or int(pid) == os.getpid():
+                    continue
+                with open(os.path.join(self.proc, pid, "stat")) as stat:
+                    name, _, rest = stat.read().partition("(")[2].rpartition(")")
+            except (OSError, ValueError):
+                continue  # it has just ended
+            fields = rest.split()
+            # With those of its children that have ended: a job may be a thousand short processes.
+            found[pid, fields[19]] = sum(map(int, fields[11:15])) / tick, name
+        return found
+
+    def look(self, now):
+        seconds, lasted = self.seconds(), now - self.since if self.since is not None else 0.0
+        used = {one: total - self.before.get(one, (0.0, ""))[0] for one, (total, _) in seconds.items()}
+        self.before, self.since = seconds, now
+        if not used or lasted <= 0:
+            return None
+        most = max(used, key=used.get)
+        if used[most] < BUSY_CPU * lasted:
+            return None
+        return "process %s (%s) computed for %.1f of %.0f s" % (most[0], seconds[most][1], used[most], lasted)
+
+
+def gpu_at_work():
+    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    for number, line in enumerate(answer.decode("ascii", "replace").split("\n")):
+        if line.strip().isdigit() and int(line) >= BUSY_GPU:
+            return "GPU %d works at %s %%" % (number, line.strip())
+    return None
+
+
+def touched(path):
+    try:
+        return os.stat(os.path.expanduser(path)).st_mtime_ns
+    except OSError:
+        return None
+
+
+class Watch:
+    """Counts the time without use; each `look` returns the seconds that have gone by so far, and why the count began anew."""
+
+    def __init__(self, jupyter, processes, heartbeat=HEARTBEAT, gpu=gpu_at_work):
+        self.jupyter, self.processes, self.heartbeat, self.gpu = jupyter, processes, heartbeat, gpu
+        self.seen, self.idle_since = None, None
+
+    def look(self, now):
+        busy, used = self.jupyter.look()
+        seen = {"a kernel or terminal was used": used, "the heartbeat was touched": touched(self.heartbeat)}
+        changed = [what for what in seen if self.seen is not None and seen[what] != self.seen[what]]
+        why = busy or self.processes.look(now) or self.gpu() or (changed[0] if changed else None)
+        if why or self.idle_since is None:
+            self.idle_since = now
+        self.seen = seen
+        return now - self.idle_since, why
+
+
+def stop():
+    with open(METADATA) as file:
+        metadata = json.load(file)
+    name, region = metadata["ResourceName"], metadata["ResourceArn"].split(":")[3]
+    aws = shutil.which("aws") or "aws"
+    command = [aws, "sagemaker", "stop-notebook-instance", "--region", region, "--notebook-instance-name", name]
+    subprocess.run(command, check=True, timeout=120)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minutes", type=float, required=True, help="stop after so long without use")
+    parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="between two looks (default: %(default)s)")
+    parser.add_argument("--url", default="https://localhost:8443", help="where Jupyter answers (default: %(default)s)")
+    given = parser.parse_args()
+    watch = Watch(Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", "")), Processes())
+    while True:
+        idle, why = watch.look(time.monotonic())
+        print("idle for %d of %g minutes%s" % (idle // 60, given.minutes, ": " + why if why else ""), flush=True)
+        if idle >= given.minutes * 60:
+            try:
+                stop()
+            except (OSError, KeyError, ValueError, subprocess.SubprocessError) as error:
+                print("the notebook cannot be stopped, and is tried again: %s" % error, flush=True)
+        time.sleep(given.every)
+
+
+if __name__ == "__main__":
+    main()
+END_OF_IDLE_STOP
+
+cat >"$root/etc/systemd/system/gluonlab-idle-stop.service" <<END_OF_UNIT
+[Unit]
+Description=Stop this notebook when nobody uses it
+
+[Service]
+User=ec2-user
+Environment=PATH=/usr/local/bin:/usr/bin:/bin:/home/ec2-user/anaconda3/bin
+ExecStart=/usr/bin/env python3 /opt/gluonlab/idle-stop.py --minutes $minutes
+Restart=always
+RestartSec=60
+END_OF_UNIT
+systemctl daemon-reload
+if [ "$minutes" = 0 ]; then
+  systemctl stop gluonlab-idle-stop.service || true
+else
+  systemctl restart gluonlab-idle-stop.service
+fi
+
+# The checkout's own script knows best what its version needs; before there is one, on-create.sh's does.
+build=$home/SageMaker/gluonlab/sagemaker/build-env.sh
+[ -f "$build" ] || build=$home/SageMaker/.gluonlab/build-env.sh
+if [ ! -f "$build" ]; then
+  sudo -u ec2-user tee "$home/SageMaker/gluonlab-FAILED.txt" <<<"$build is gone: clone gluonlab into ~/SageMaker, and start again"
+  exit 0 # a notebook without gluonlab can still be mended; one that does not start cannot
+fi
+nohup setsid sudo -u ec2-user -i env \
+  GLUONLAB_REPOSITORY="${GLUONLAB_REPOSITORY-}" GLUONLAB_BUCKET="${GLUONLAB_BUCKET-}" bash "$build" >/dev/null 2>&1 </dev/null &

@@ -1,0 +1,34 @@
+"""Which instance types and platforms AWS still puts together: instances.json, read by the launcher and by the check."""
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def _table(name):
+    return json.loads((HERE / "instances.json").read_text(encoding="utf-8"))[name]
+
+
+def instances():
+    """{instance type: GPUs, batch size, platform, status and its date}; the keys are explained in README.md."""
+    return _table("instances")
+
+
+def platforms():
+    """{platform: dead_since, a date or None; why; excludes, beginnings of instance types}."""
+    return _table("platforms")
+
+
+def dead(instance_type, platform):
+    """Why AWS should refuse a notebook of this type on this platform, in one dated line; "" when nothing is known against it."""
+    about = platforms().get(platform)
+    if about is None:
+        return ""
+    if about["dead_since"]:
+        return f"{platform} is dead since {about['dead_since']}: {about['why']}"
+    if instance_type.startswith(tuple(about["excludes"])):
+        instead = instances().get(instance_type, {}).get("instead")
+        other = f"; {instead} is the nearest that lives" if instead else ""
+        return f"{platform} does not start {instance_type} (as of {about['as_of']}): {about['why']}{other}"
+    return ""

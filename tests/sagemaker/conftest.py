@@ -1,0 +1,29 @@
+"""What the tests of sagemaker/ share: its folder, whose files are scripts and no package, and a notebook without AWS."""
+
+import importlib.util
+import sys
+
+import pytest
+from made_up_notebook import SAGEMAKER, Notebook, until
+
+sys.path.insert(0, str(SAGEMAKER))
+
+
+@pytest.fixture
+def idle_stop():
+    """idle-stop.py as a module, which its name does not make it."""
+    spec = importlib.util.spec_from_file_location("idle_stop", str(SAGEMAKER / "idle-stop.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook that has never been started; no build of it outlives the test."""
+    made = Notebook(tmp_path)
+    yield made
+    if (made.root / "wait").exists():
+        (made.root / "wait").unlink()
+    if (made.shown / ".gluonlab").exists():
+        until(lambda: not made.locked())

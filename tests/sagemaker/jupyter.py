@@ -1,0 +1,113 @@
+"""A real Jupyter server on the loopback, with kernels and terminals that do what a test wants."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+
+import websocket
+from jupyter_client import BlockingKernelClient
+from made_up_notebook import until
+
+TOKEN = "of-the-tests"
+
+
+class Server:
+    def __init__(self, folder):
+        for name in ("home", "runtime", "work"):
+            (folder / name).mkdir()
+        self.runtime = folder / "runtime"
+        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        places = {
+            "HOME": folder / "home",
+            "JUPYTER_RUNTIME_DIR": self.runtime,
+            "JUPYTER_CONFIG_DIR": folder / "home",
+            "SHELL": "/bin/bash",
+        }
+        options = [
+            f"--IdentityProvider.token={TOKEN}",
+            "--ServerApp.ip=127.0.0.1",
+            "--ServerApp.port=0",
+            "--no-browser",
+            "--allow-root",
+        ]
+        with open(folder / "log", "w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_server", *options, f"--ServerApp.root_dir={folder / 'work'}"],
+                env={**kept, **{name: str(place) for name, place in places.items()}, "JUPYTER_PLATFORM_DIRS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(lambda: self.process.poll() is not None or list(self.runtime.glob("jpserver-*.json")), 120)
+        [about] = self.runtime.glob("jpserver-*.json")
+        until(lambda: about.read_text(encoding="utf-8"))
+        self.url = f"http://127.0.0.1:{json.loads(about.read_text(encoding='utf-8'))['port']}"
+        until(self.answers, 120)
+
+    def answers(self):
+        try:
+            return self.ask("GET", "status")
+        except OSError:
+            return False
+
+    def ask(self, method, name, data=None):
+        headers = {"Authorization": f"token {TOKEN}", "Content-Type": "application/json"}
+        body = None if data is None else json.dumps(data).encode()
+        request = urllib.request.Request(f"{self.url}/api/{name}", data=body, headers=headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def kernel(self):
+        """(id, client) of a new kernel, once it is idle."""
+        name = self.ask("POST", "kernels", {"name": "python3"})["id"]
+        client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{name}.json"))
+        client.load_connection_file()
+        client.start_channels()
+        client.wait_for_ready(timeout=120)
+
+        def idle():
+            client.kernel_info()  # the server may have begun to listen after the kernel's first words
+            return self.ask("GET", f"kernels/{name}")["execution_state"] == "idle"
+
+        until(idle, 120)
+        return name, client
+
+    def wait_for_kernel(self, name, state):
+        until(lambda: self.ask("GET", f"kernels/{name}")["execution_state"] == state, 120)
+
+    def terminal(self):
+        """(name, socket) of a new terminal, once its shell has greeted."""
+        name = self.ask("POST", "terminals", {})["name"]
+        address = self.url.replace("http", "ws") + f"/terminals/websocket/{name}"
+        socket = websocket.create_connection(address, header=[f"Authorization: token {TOKEN}"], timeout=60)
+        while json.loads(socket.recv())[0] != "stdout":
+            pass
+        return name, socket
+
+    def processes(self):
+        """The numbers of the server's process and of all that it has started."""
+        parents = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+            try:
+                with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+                    parents[int(pid)] = int(stat.read().rpartition(")")[2].split()[1])
+            except OSError:
+                pass
+        found = {self.process.pid}
+        while True:
+            more = {pid for pid, parent in parents.items() if parent in found} - found
+            if not more:
+                return found
+            found |= more
+
+    def end(self):
+        """Asks it to end, with all its kernels and terminals."""
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(60)

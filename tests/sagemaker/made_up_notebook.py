@@ -1,0 +1,122 @@
+"""A notebook without AWS: the real scripts, in a folder that stands for its /."""
+
+import os
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+SAGEMAKER = Path(__file__).resolve().parent.parent.parent / "sagemaker"
+
+
+def until(what, seconds=60):
+    """Waits until what() is true: an answer comes soon, but this machine may be busy."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.05)
+
+
+SUDO = """\
+[ "$1 $2" = "-u ec2-user" ] || exit 9
+shift 2
+[ "$1" != -i ] || shift
+exec env -i HOME="{root}/home/ec2-user" PATH="$PATH" "$@"
+"""
+
+CONDA = """\
+while [ -e "{root}/wait" ]; do sleep 0.1; done
+[ ! -e "{root}/conda-fails" ] || {{ echo "CondaHTTPError: no connection" >&2; exit 3; }}
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/bin"
+cp "{root}/python" "$2/bin/python"
+"""
+
+PYTHON = """\
+case "$*" in
+  *make_venv.py*) [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }} ;;
+  *"ipykernel install"*) mkdir -p "$HOME/.local/share/jupyter/kernels/gluonlab" ;;
+esac
+"""
+
+
+class Notebook:
+    """A folder that stands for a notebook's /: the real scripts run in it, with nothing of the test's own environment.
+
+    sudo, systemctl, conda, aws, nvidia-smi, and the Python that conda makes are shims that note how they were called.
+    """
+
+    def __init__(self, folder):
+        self.root, self.shims, self.calls_file = folder / "root", folder / "shims", folder / "calls"
+        self.shown = self.root / "home" / "ec2-user" / "SageMaker"
+        self.shown.mkdir(parents=True)
+        self.shims.mkdir()
+        self.calls_file.touch()
+        self.shim("sudo", SUDO)
+        self.shim("conda", CONDA)
+        self.shim("systemctl", "")
+        self.shim("aws", 'tar -cz -C "{root}/bucket" .')
+        self.shim("nvidia-smi", "exit 9")
+        self.shim("python", PYTHON, self.root / "python")
+        self.checkout = self.make_checkout(folder / "origin")
+        subprocess.run(["git", "init", "--quiet", str(self.checkout)], check=True, timeout=60)
+        author = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.com"]
+        for arguments in (["add", "."], [*author, "commit", "--quiet", "-m", "made for a test"]):
+            subprocess.run(["git", "-C", str(self.checkout), *arguments], check=True, timeout=60)
+
+    def shim(self, name, body, path=None):
+        path = path or self.shims / name
+        note = f'printf "%s\\n" "{name} $*" >>"{self.calls_file}"\n'
+        path.write_text("#!/bin/bash\n" + note + body.format(root=self.root), encoding="utf-8")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    @staticmethod
+    def make_checkout(folder):
+        """The files of gluonlab that the build looks at."""
+        for name in ("setup.py", "tools/make_venv.py", "labs/en/01.ipynb"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("# " + name, encoding="utf-8")
+        return folder
+
+    def start(self, name="on-start", **settings):
+        """Runs the script to its end, as SageMaker does; what it began in the background may go on. Returns what it printed."""
+        import lifecycle
+
+        settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
+        command = ["env", "-i", f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}", "bash", "-s"]
+        text = lifecycle.script(name, settings)
+        script = subprocess.Popen(
+            command,
+            cwd="/",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        said, complaints = script.communicate(text, timeout=120)
+        assert script.returncode == 0, complaints
+        self.group = script.pid
+        return said
+
+    def create(self, **settings):
+        """The first start of a new notebook."""
+        self.start("on-create", **settings)
+        return self.start(**settings)
+
+    @property
+    def markers(self):
+        return sorted(path.name for path in self.shown.glob("gluonlab-[A-Z]*.txt"))
+
+    def marker(self, state):
+        """Waits until the notebook shows this state and no other; returns what its file says."""
+        until(lambda: self.markers == [f"gluonlab-{state}.txt"] and (self.locked() is (state == "BUILDING")))
+        return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
+
+    def locked(self):
+        """Whether a build is going on."""
+        lock = self.shown / ".gluonlab" / "lock"
+        return subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=60).returncode != 0
+
+    def calls(self, beginning=""):
+        return [line for line in self.calls_file.read_text(encoding="utf-8").splitlines() if line.startswith(beginning)]

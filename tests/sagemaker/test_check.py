@@ -1,0 +1,357 @@
+"""tools/check_sagemaker.py: the repository is sound, and each planted fault is found by the check that is there for it."""
+
+import base64
+import json
+import shutil
+import sys
+
+import pytest
+from made_up_notebook import SAGEMAKER
+
+sys.path.insert(0, str(SAGEMAKER.parent / "tools"))
+
+import check_sagemaker as check
+import cloudformation
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """sagemaker/, to be spoilt."""
+    shutil.copytree(str(SAGEMAKER), str(tmp_path / "sagemaker"), ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "sagemaker"
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, (path, old)
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def change(path, **changes):
+    """A JSON file with other values; None removes a key."""
+    request = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    path.write_text(json.dumps({key: value for key, value in request.items() if value is not None}), encoding="utf-8")
+
+
+def request(**changes):
+    return lambda folder: change(folder / "instances" / "g5.12xlarge.json", **changes)
+
+
+def job(old, new):
+    return lambda folder: edit(folder / "training" / "one-host.json", old, new)
+
+
+def template(old, new):
+    return lambda folder: edit(folder / "notebook.yaml", old, new)
+
+
+def script(name, old, new):
+    return lambda folder: edit(folder / name, old, new)
+
+
+def crlf(folder):
+    path = folder / "on-start.sh"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+
+
+def twice(folder):
+    edit(folder / "instances" / "g5.12xlarge.json", '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60')
+
+
+def wrapped(folder):
+    lines = base64.encodebytes(b"#!/bin/bash\n" + b"true\n" * 60).decode("ascii")
+    (folder / "lifecycle.json").write_text(json.dumps({"OnStart": [{"Content": lines}]}), encoding="utf-8")
+
+
+def oversized(folder):
+    path = folder / "on-create.sh"
+    path.write_text(path.read_text(encoding="utf-8") + "# much\n" * 1500, encoding="utf-8")
+
+
+FAULTS = {
+    "misspelt key": (check.check_requests, request(InstanceTyp="ml.g5.12xlarge"), "InstanceTyp: unknown key"),
+    "missing required": (check.check_requests, request(RoleArn=None), "RoleArn: required, and missing"),
+    "wrong type": (check.check_requests, request(VolumeSizeInGB="50"), "VolumeSizeInGB: '50' is no integer"),
+    "a bool for a number": (check.check_requests, request(VolumeSizeInGB=True), "VolumeSizeInGB: True is no integer"),
+    "wrong enum": (check.check_requests, request(DirectInternetAccess="On"), "'On' is none of Enabled, Disabled"),
+    "unknown instance": (check.check_requests, request(InstanceType="ml.g5.13xlarge"), "'ml.g5.13xlarge' is none of ml.t2.medium"),
+    "name too long": (check.check_requests, request(NotebookInstanceName="n" * 64), "NotebookInstanceName: length 64 is above 63"),
+    "bad pattern": (check.check_requests, request(NotebookInstanceName="my_notebook"), "'my_notebook' does not match"),
+    "role of nobody": (check.check_requests, request(RoleArn="arn:aws:iam::1:role/gluonlab"), "RoleArn: "),
+    "metadata version 3": (
+        check.check_requests,
+        request(InstanceMetadataServiceConfiguration={"MinimumInstanceMetadataServiceVersion": "3"}),
+        "'3' does not match (1|2)",
+    ),
+    "metadata version 1": (
+        check.check_requests,
+        request(InstanceMetadataServiceConfiguration={"MinimumInstanceMetadataServiceVersion": "1"}),
+        "must ask for version 2",
+    ),
+    "volume of 4 GB": (check.check_requests, request(VolumeSizeInGB=4), "VolumeSizeInGB: value 4 is below 5"),
+    "six security groups": (
+        check.check_requests,
+        request(SubnetId="subnet-0", SecurityGroupIds=["sg-0"] * 6),
+        "length 6 is above 5",
+    ),
+    "subnet without security groups": (check.check_requests, request(SubnetId="subnet-0"), "a subnet needs SecurityGroupIds"),
+    "no internet": (check.check_requests, request(DirectInternetAccess="Disabled"), "without it a SubnetId is needed"),
+    "root": (check.check_requests, request(RootAccess="Enabled"), "RootAccess: must be Disabled"),
+    "dead platform": (check.check_requests, request(PlatformIdentifier="notebook-al2-v2"), "a dead pair"),
+    "dead pair": (
+        check.check_table,
+        lambda folder: change(folder / "instances" / "p3.8xlarge.json", PlatformIdentifier="notebook-al2023-v1"),
+        "asks for another pair",
+    ),
+    "a dead one marked alive": (
+        check.check_table,
+        lambda folder: (folder / "instances.json").write_text(
+            (folder / "instances.json").read_text(encoding="utf-8").replace('"dead"', '"alive"'), encoding="utf-8"
+        ),
+        "its status alive is not what its platform says",
+    ),
+    "a request that nothing is known of": (
+        check.check_table,
+        lambda folder: shutil.copy(str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.xlarge.json")),
+        "nothing about g5.xlarge.json",
+    ),
+    "key twice": (check.check_requests, twice, "a key twice: VolumeSizeInGB"),
+    "text without its second quotes": (check.check_requests, job(r'"\"gluonlab.run\""', '"gluonlab.run"'), "is not JSON"),
+    "hyperparameter that is a number": (
+        check.check_requests,
+        job('"gpus": "4"', '"gpus": 4'),
+        "HyperParameters.gpus: 4 is no string",
+    ),
+    "many hosts, alone": (
+        check.check_requests,
+        job('"InstanceCount": 1', '"InstanceCount": 2'),
+        "need the parameter server or MPI",
+    ),
+    "no program": (check.check_requests, job("sagemaker_program", "program"), "sagemaker_program: required, and missing"),
+    "CRLF": (check.check_scripts, crlf, "on-start.sh: lines end in CRLF"),
+    "oversized script": (check.check_scripts, oversized, "characters and the API takes 16384"),
+    "not ASCII": (check.check_scripts, script("on-start.sh", "Twice is", "Zweimal \u2026 is"), "not ASCII"),
+    "old copy": (check.check_scripts, script("build-env.sh", "python=3.11", "python=3.12"), "on-create.sh: its copies are old"),
+    "copy that has lost its end": (check.check_scripts, script("on-create.sh", "END_OF_BUILD_ENV'", "END'"), "are gone"),
+    "wrapped base64": (check.check_wrapped, wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64"),
+    "metadata version in the template": (
+        check.check_template,
+        template('MinimumInstanceMetadataServiceVersion: "2"', 'MinimumInstanceMetadataServiceVersion: "3"'),
+        "'3' does not match (1|2)",
+    ),
+    "name of nothing": (
+        check.check_template,
+        template("VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"),
+        "unknown key",
+    ),
+    "GetAtt of nothing": (
+        check.check_with_cfn_lint,
+        template("!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"),
+        "E6101",
+    ),
+    "shell fault": (check.check_with_shellcheck, script("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"), "SC2086"),
+}
+assert len(FAULTS) >= 12
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(copy, name):
+    find, plant, said = FAULTS[name]
+    assert list(find(copy)) == []
+    plant(copy)
+    found = list(find(copy))
+    assert any(said in line for line in found), found
+
+
+def test_the_command_line_of_aws_refuses_what_the_model_does(copy, monkeypatch):
+    """One request is enough: it takes seconds for each."""
+    monkeypatch.setattr(check, "OPERATIONS", {"instances": "CreateNotebookInstance"})
+    for path in (copy / "instances").glob("*.json"):
+        if path.name != "g5.12xlarge.json":
+            path.unlink()
+    assert list(check.check_with_aws(copy)) == []
+    request(InstanceTyp="ml.g5.12xlarge")(copy)
+    assert any("InstanceTyp" in line for line in check.check_with_aws(copy))
+
+
+def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["check_sagemaker.py", str(copy)])
+    monkeypatch.setattr(check.faults, "__defaults__", (copy, [check.check_requests, check.check_scripts]))
+    with pytest.raises(SystemExit) as ended:
+        check.main()
+    assert not ended.value.code
+    request(VolumeSizeInGB=4)(copy)
+    crlf(copy)
+    with pytest.raises(SystemExit) as ended:
+        check.main()
+    assert ended.value.code
+    said = capsys.readouterr().out
+    assert "VolumeSizeInGB: value 4 is below 5" in said
+    assert "on-start.sh: lines end in CRLF" in said
+
+
+GOOD = {"Bucket": "my-bucket"}
+P3 = {**GOOD, "InstanceType": "ml.p3.16xlarge"}
+IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        (P3, "notebook-al2023-v1 does not start P3"),
+        ({**P3, "Platform": "notebook-al2-v3"}, "neither created nor started since 2026-07-01"),
+        ({**GOOD, "Platform": "notebook-al2-v1"}, "neither created nor started since 2026-07-01"),
+        (IN_SUBNET, "A subnet needs SecurityGroupIds"),
+        ({**GOOD, "SecurityGroupIds": "sg-01234567"}, "Security groups need a SubnetId"),
+        ({}, "Give a Repository to clone gluonlab from, or a Bucket"),
+        ({"Repository": "https://example.com/g.git", "TrainingJobs": "yes"}, "Training jobs need a Bucket"),
+        ({**GOOD, "VolumeSizeInGB": 4}, "VolumeSizeInGB: 4 is not between 20 and 16384"),
+        ({**GOOD, "NotebookName": "a" * 64}, "NotebookName"),
+        ({**GOOD, "NotebookName": "-a"}, "NotebookName"),
+        ({"Repository": "https://example.com/'; reboot; '"}, "Repository"),
+        ({**GOOD, "IdleMinutes": -1}, "IdleMinutes"),
+    ],
+)
+def test_the_template_refuses_impossible_parameters(given, refusal):
+    refusals = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals()
+    assert refusals
+    assert all(refusal in one for one in refusals)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        GOOD,
+        {**P3, "ForceDeadPair": "yes"},
+        {**P3, "Platform": "notebook-al2-v2", "ForceDeadPair": "yes"},
+        {**IN_SUBNET, "SecurityGroupIds": "sg-01234567"},
+    ],
+)
+def test_the_template_takes_the_possible_ones(given):
+    assert cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals() == []
+
+
+def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings():
+    import lifecycle
+
+    given = {"Bucket": "my-bucket", "Repository": "https://example.com/g.git", "IdleMinutes": 30}
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
+    [properties] = [about for kind, about in stack.resources().values() if kind.endswith("LifecycleConfig")]
+    settings = {"GLUONLAB_BUCKET": "my-bucket", "GLUONLAB_REPOSITORY": "https://example.com/g.git", "GLUONLAB_IDLE_MINUTES": "30"}
+    for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
+        text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
+        without = [line.replace("'", "") for line in text.splitlines() if line != "#!/bin/bash"]
+        wanted = [line.replace("'", "") for line in lifecycle.script(name, given).splitlines() if line != "#!/bin/bash"]
+        assert without == wanted
+
+
+def statements(given):
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
+    for kind, properties in stack.resources().values():
+        documents = [one["PolicyDocument"] for one in properties.get("Policies", [])]
+        documents += [properties["PolicyDocument"]] if kind == "AWS::IAM::RolePolicy" else []
+        for document in documents:
+            for statement in document["Statement"]:
+                yield {
+                    **statement,
+                    "Action": [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"],
+                }
+
+
+def test_the_role_may_do_no_more_than_it_must():
+    """Without options: look at and stop itself, and write logs. No action has a wildcard, and few resources are everything."""
+    actions = {action for one in statements({"Repository": "https://example.com/g.git"}) for action in one["Action"]}
+    assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs"}
+    for one in statements({**IN_SUBNET, "SecurityGroupIds": "sg-01234567", "TrainingJobs": "yes"}):
+        assert one["Effect"] == "Allow"
+        assert "*" not in "".join(one["Action"])
+        if one["Resource"] == "*":
+            assert {action.split(":")[0] for action in one["Action"]} <= {"ec2", "ecr", "cloudwatch"}
+        if "iam:PassRole" in one["Action"]:
+            assert one["Condition"] == {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+        if one["Action"][0].startswith("s3:"):
+            assert "gluonlab" in one["Resource"] + str(one.get("Condition"))
+
+
+def test_who_may_take_the_role_is_the_service_for_this_account():
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), GOOD)
+    [trust] = [
+        about["AssumeRolePolicyDocument"]["Statement"] for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"
+    ]
+    [statement] = trust
+    assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": "111122223333"}}
+
+
+def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
+    import pairs
+
+    for name, about in pairs.instances().items():
+        everywhere = all(pairs.dead(name, platform) for platform in pairs.platforms())
+        assert everywhere is name.startswith("ml.p3")
+        assert (about["instead"] is not None) is everywhere
+    assert pairs.dead("ml.p3.8xlarge", "notebook-al2023-v1") == (
+        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-21): it is made without P2 and P3; "
+        "ml.g5.12xlarge is the nearest that lives"
+    )
+    assert "dead since 2026-07-01" in pairs.dead("ml.g5.12xlarge", "notebook-al2-v1")
+    assert pairs.dead("ml.g5.12xlarge", "a platform of the future") == ""
+
+
+def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
+    import subprocess
+
+    import lifecycle
+
+    text = lifecycle.script("on-start", {"GLUONLAB_REPOSITORY": "https://x/a b'; touch y"})
+    lines = [line for line in text.splitlines() if line.startswith("export")]
+    shown = subprocess.run(
+        ["bash", "-c", f'{lines[0]}; printf %s "$GLUONLAB_REPOSITORY"'], capture_output=True, cwd=tmp_path, timeout=60
+    )
+    assert shown.stdout == b"https://x/a b'; touch y"
+    with pytest.raises(ValueError, match="unknown setting GLUONLAB_BUKET"):
+        lifecycle.script("on-start", {"GLUONLAB_BUKET": "x"})
+    with pytest.raises(ValueError, match="GLUONLAB_BUCKET has 64 characters: give at most 63"):
+        lifecycle.script("on-start", {"GLUONLAB_BUCKET": "x" * 64})
+    assert base64.b64decode(lifecycle.content(text)).decode("utf-8") == text
+    with pytest.raises(ValueError, match="CRLF"):
+        lifecycle.content(text.replace("\n", "\r\n"))
+
+
+def test_the_readme_says_what_the_table_says():
+    import pairs
+
+    rows = [line for line in (SAGEMAKER / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| [`ml.")]
+    assert len(rows) == len(pairs.instances())
+    for row, (name, about) in zip(rows, pairs.instances().items()):
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        network, uses = str(about["network_gbit_s"]), [str(about["use_gpus"]), str(about["batch_size"])]
+        machine = [
+            f"{about['gpus']} x {about['gpu']}",
+            f"{about['gpu_memory_gb']} GB",
+            str(about["vcpus"]),
+            f"{about['memory_gib']:,}",
+        ]
+        last = "alive" if about["status"] == "alive" else f"dead, take `{about['instead']}`"
+        assert cells == [f"[`{name}`]({about['request']})", *machine, network, *uses, f"`{about['platform']}`", last]
+
+
+def test_what_the_readme_refers_to_is_there():
+    import re
+
+    text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
+        r"`(training/[a-z-]+\.json|[a-z-]+\.json|[a-z-]+\.(?:sh|py))`", text
+    ):
+        assert any((folder / target).is_file() for folder in (SAGEMAKER, SAGEMAKER / "training", SAGEMAKER.parent)), target
+
+
+def test_lifecycle_prints_what_the_api_wants(capsys):
+    import lifecycle
+
+    lifecycle.main(["on-start", "GLUONLAB_IDLE_MINUTES=30"])
+    text = base64.b64decode(capsys.readouterr().out).decode("utf-8")
+    assert text.startswith("#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=30\n")
+    for wrong in ([], ["on-stop"], ["on-start", "GLUONLAB_IDLE_MINUTES"], ["on-start", "NO=1"]):
+        with pytest.raises(SystemExit, match=r"^error: "):
+            lifecycle.main(wrong)

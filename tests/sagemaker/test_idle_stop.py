@@ -1,0 +1,243 @@
+"""idle-stop.py against a real Jupyter server: what keeps a notebook running, and what does not."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from jupyter import TOKEN, Server
+from made_up_notebook import SAGEMAKER, until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = Server(tmp_path_factory.mktemp("jupyter"))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def watch(idle_stop, server, tmp_path):
+    """A Watch of that server, of its processes alone, and of a heartbeat file that is not there yet; without GPUs."""
+
+    class OfTheServer(idle_stop.Processes):
+        def seconds(self):
+            mine = server.processes()
+            return {(pid, start): used for (pid, start), used in super().seconds().items() if int(pid) in mine}
+
+    jupyter = idle_stop.Jupyter(server.url, TOKEN)
+    return idle_stop.Watch(jupyter, OfTheServer(), heartbeat=str(tmp_path / "heartbeat"), gpu=lambda: None)
+
+
+@contextlib.contextmanager
+def a_kernel(server):
+    name, client = server.kernel()
+    try:
+        yield name, client
+    finally:
+        client.stop_channels()
+        server.ask("DELETE", f"kernels/{name}")
+
+
+@contextlib.contextmanager
+def a_terminal(server):
+    name, socket = server.terminal()
+    try:
+        yield socket
+    finally:
+        socket.close()
+        server.ask("DELETE", f"terminals/{name}")
+
+
+def settle(watch, now=0.0):
+    """Looks until what has just begun is no news any more; returns the time of the last look, on a clock that takes hours."""
+    while True:
+        now += 3600
+        if watch.look(now)[1] is None and watch.look(now + 3600)[1] is None:
+            return now + 3600
+        time.sleep(0.2)
+
+
+def test_an_idle_kernel_and_an_idle_terminal_are_idle_for_as_long_as_the_clock_says(server, watch):
+    with a_kernel(server), a_terminal(server):
+        now = settle(watch)
+        idle = watch.look(now)[0]
+        assert watch.look(now + 1000) == (idle + 1000, None)
+        assert watch.look(now + 2500) == (idle + 2500, None)
+
+
+def test_a_busy_kernel_is_busy_though_it_computes_and_prints_nothing(server, watch):
+    with a_kernel(server) as (name, client):
+        settle(watch)
+        client.execute("import time; time.sleep(3000)")
+        server.wait_for_kernel(name, "busy")
+        assert watch.look(10**6) == (0, "kernel python3 is busy")
+        assert watch.look(2 * 10**6) == (0, "kernel python3 is busy")
+        server.ask("POST", f"kernels/{name}/interrupt", {})
+        server.wait_for_kernel(name, "idle")
+        now = settle(watch, 3 * 10**6)
+        assert watch.look(now + 600)[0] >= 600
+
+
+def test_a_kernel_that_ran_something_between_two_looks_was_used(server, watch):
+    with a_kernel(server) as (name, client):
+        now = settle(watch)
+        client.execute("1 + 1")
+        client.get_shell_msg(timeout=60)
+        server.wait_for_kernel(name, "idle")
+        until(lambda: watch.look(now + 600) == (0, "a kernel or terminal was used"))
+
+
+def test_a_terminal_whose_job_prints_nothing_is_busy(server, watch):
+    """A training run with --quiet, which AWS's own sample would stop."""
+    with a_terminal(server) as socket:
+        settle(watch)
+        socket.send(json.dumps(["stdin", f"exec {sys.executable} -c 'while True: pass'\r"]))
+        reasons = []
+        for _ in range(100):
+            time.sleep(0.5)
+            reasons.append(watch.look(time.monotonic())[1])
+            if len(reasons) > 2 and all(reason and "computed for" in reason for reason in reasons[-2:]):
+                break
+        assert "computed for" in (reasons[-1] or ""), reasons
+        assert watch.look(time.monotonic() + 0.01)[0] < 60
+
+
+def test_a_terminal_that_is_written_to_is_used(server, watch):
+    with a_terminal(server) as socket:
+        now = settle(watch)
+        socket.send(json.dumps(["stdin", "true\r"]))
+        until(lambda: watch.look(now + 600) == (0, "a kernel or terminal was used"))
+
+
+def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, watch):
+    with a_terminal(server) as socket:
+        socket.send(json.dumps(["stdin", "sleep 3000\r"]))
+        now = settle(watch)
+        idle = watch.look(now)[0]
+        assert watch.look(now + 600) == (idle + 600, None)
+        with open(watch.heartbeat, "w", encoding="utf-8"):
+            pass
+        assert watch.look(now + 1200) == (0, "the heartbeat was touched")
+        assert watch.look(now + 1800) == (600, None)
+
+
+def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(idle_stop, tmp_path, monkeypatch):
+    """Times of the server and of the heartbeat far in the future, and a time of day that jumps: only changes count."""
+    heartbeat = tmp_path / "heartbeat"
+    heartbeat.touch()
+    os.utime(str(heartbeat), (4e9, 4e9))
+
+    class Ahead:
+        def look(self):
+            return None, [("kernel", "2099-01-01T00:00:00Z")]
+
+    class Quiet:
+        def look(self, now):
+            return None
+
+    watch = idle_stop.Watch(Ahead(), Quiet(), heartbeat=str(heartbeat), gpu=lambda: None)
+    times = iter([5e9, 0.0, 2e9])
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    assert [watch.look(now) for now in (50, 60, 3650)] == [(0, None), (10, None), (3600, None)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [("printf '0\\n37\\n'", "GPU 1 works at 37 %"), ("printf '0\\n4\\n'", None), ("echo '[N/A]'", None), ("exit 9", None)],
+)
+def test_a_gpu_at_work_is_seen(idle_stop, tmp_path, monkeypatch, answer, why):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n{answer}\n", encoding="utf-8")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert idle_stop.gpu_at_work() == why
+
+
+def test_without_nvidia_smi_no_gpu_is_at_work(idle_stop, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert idle_stop.gpu_at_work() is None
+
+
+def test_many_short_processes_are_a_job(idle_stop):
+    """Each ends before it could be seen; their parent has their time."""
+    processes = idle_stop.Processes()
+    with subprocess.Popen(["bash", "-c", "while true; do grep -c x /proc/self/status; done >/dev/null 2>&1"]) as shell:
+        try:
+            first = {pid: used for (pid, _), (used, _) in processes.seconds().items()}.get(str(shell.pid), 0)
+            until(lambda: {pid: used for (pid, _), (used, _) in processes.seconds().items()}[str(shell.pid)] > first + 0.2)
+        finally:
+            shell.kill()
+
+
+def test_addresses_of_other_machines_are_refused(idle_stop):
+    with pytest.raises(SystemExit, match="give an address of this machine"):
+        idle_stop.Jupyter("https://example.com:8443")
+
+
+PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("idle_stop", sys.argv.pop(1))
+idle_stop = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(idle_stop)
+idle_stop.METADATA, idle_stop.BUSY_CPU, idle_stop.HEARTBEAT = sys.argv.pop(1), 1e9, "/nonexistent"  # other tests compute, too
+idle_stop.main()
+"""
+
+
+@pytest.fixture
+def program(server, tmp_path):
+    """``program(url)`` starts the whole program, which looks every 0.2 s and stops after 2 s, with a shim for aws."""
+    (tmp_path / "aws").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/stopped\n', encoding="utf-8")
+    (tmp_path / "aws").chmod(0o755)
+    about = {"ResourceName": "mine", "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine"}
+    (tmp_path / "metadata.json").write_text(json.dumps(about), encoding="utf-8")
+    started = []
+
+    def start(url=server.url):
+        command = [sys.executable, "-c", PROGRAM, str(SAGEMAKER / "idle-stop.py"), str(tmp_path / "metadata.json")]
+        environment = {"PATH": f"{tmp_path}:{os.defpath}", "JUPYTER_TOKEN": TOKEN}
+        options = ["--minutes", str(2 / 60), "--every", "0.2", "--url", url]
+        started.append(subprocess.Popen(command + options, env=environment, stdout=subprocess.PIPE, encoding="utf-8"))
+        return started[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(60)
+        process.stdout.close()
+
+
+def test_the_program_stops_its_own_notebook(program, server, tmp_path):
+    with a_kernel(server):
+        process = program()
+        until((tmp_path / "stopped").exists)
+        until((tmp_path / "stopped").read_text)
+        assert process.poll() is None  # it goes on: a stop that AWS refused is tried again
+    wanted = "sagemaker stop-notebook-instance --region eu-west-1 --notebook-instance-name mine"
+    assert (tmp_path / "stopped").read_text(encoding="utf-8").splitlines()[0] == wanted
+
+
+def test_the_program_stops_a_notebook_whose_server_has_ended(program, tmp_path):
+    process = program("http://127.0.0.1:9")
+    until((tmp_path / "stopped").exists)
+    assert "Jupyter does not answer" in process.stdout.readline()
+
+
+def test_the_program_does_not_stop_a_notebook_with_a_busy_kernel(program, server, tmp_path):
+    with a_kernel(server) as (name, client):
+        client.execute("import time; time.sleep(3000)")
+        server.wait_for_kernel(name, "busy")
+        process = program()
+        lines = [process.stdout.readline() for _ in range(20)]  # at least 4 s
+        assert all("kernel python3 is busy" in line for line in lines)
+        assert not (tmp_path / "stopped").exists()
+
+
+def test_the_program_is_written_for_the_system_python_of_a_notebook():
+    import ast
+
+    ast.parse((SAGEMAKER / "idle-stop.py").read_text(encoding="utf-8"), feature_version=(3, 7))

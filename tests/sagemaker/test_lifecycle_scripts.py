@@ -1,0 +1,192 @@
+"""The lifecycle scripts in a sandbox: what a notebook shows after a first start, a second, a failure and a stop in between."""
+
+import contextlib
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from made_up_notebook import SAGEMAKER, until
+
+
+def test_the_first_start_builds_the_environment_and_shows_that_it_is_ready(notebook):
+    notebook.create()
+    said = notebook.marker("READY")
+    env = notebook.shown / ".gluonlab" / "env"
+    assert f"{env}/bin/python -m gluonlab.run" in said
+    assert f"python {notebook.shown}/gluonlab/tools/make_venv.py {env} cpu labs" in notebook.calls()
+    assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
+    assert (notebook.shown / "gluonlab-labs" / "en" / "01.ipynb").is_file()
+    log = (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
+    assert log.index("BUILDING") < log.index("READY")
+
+
+def test_with_gpus_the_cuda_build_is_installed(notebook):
+    notebook.shim("nvidia-smi", "")
+    notebook.create()
+    notebook.marker("READY")
+    assert [call for call in notebook.calls("python") if "make_venv.py" in call and call.endswith(" cu112 labs")]
+
+
+def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(notebook):
+    """The scripts end while conda is held up; all that is left then is the build, in a session of its own."""
+    (notebook.root / "wait").touch()
+    before = os.times()
+    notebook.create()
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 5  # of 300 s
+    assert "10 to 20 minutes the first time" in notebook.marker("BUILDING")
+    until(lambda: notebook.calls("conda"))
+    with contextlib.suppress(ProcessLookupError):  # which is as it should be: nothing is left there
+        os.killpg(notebook.group, signal.SIGKILL)
+    (notebook.root / "wait").unlink()
+    notebook.marker("READY")
+
+
+def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    before = len(notebook.calls("conda")), len([call for call in notebook.calls("python") if "make_venv" in call])
+    units = {path: path.read_bytes() for path in (notebook.root / "etc").rglob("*.service")}
+    shutil.rmtree(notebook.root / "home/ec2-user/.local")  # a stop empties all but ~/SageMaker
+    for _ in range(2):
+        (notebook.shown / "gluonlab-READY.txt").unlink()
+        notebook.start()
+        notebook.marker("READY")
+    assert (len(notebook.calls("conda")), len([call for call in notebook.calls("python") if "make_venv" in call])) == before
+    assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
+    assert {path: path.read_bytes() for path in units} == units
+    assert Path(os.readlink(str(notebook.shown / "gluonlab-labs"))) == notebook.shown / "gluonlab" / "labs"
+
+
+def test_two_starts_at_once_build_once(notebook):
+    (notebook.root / "wait").touch()
+    notebook.create()
+    until(lambda: notebook.calls("conda"))
+    notebook.start()
+    (notebook.root / "wait").unlink()
+    notebook.marker("READY")
+    assert len(notebook.calls("conda")) == 1
+
+
+def test_the_checkout_may_come_from_the_bucket(notebook):
+    notebook.make_checkout(notebook.root / "bucket")
+    notebook.create(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
+    notebook.marker("READY")
+    assert notebook.calls("aws") == ["aws s3 cp --only-show-errors s3://my-bucket/gluonlab/source.tar.gz -"]
+
+
+def break_conda(notebook):
+    (notebook.root / "conda-fails").touch()
+
+
+def break_the_installation(notebook):
+    (notebook.root / "install-fails").touch()
+
+
+def fill_the_disk(notebook):
+    notebook.shim("df", 'echo "Avail"; echo 1000')
+
+
+def make_another_repository(notebook):
+    (notebook.checkout / "setup.py").unlink()
+    os.system(f"git -C {notebook.checkout} -c user.name=n -c user.email=n@example.com commit -qam gone")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (break_conda, "making a Python environment with conda failed with status 3"),
+        (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab failed with status 1"),
+        (fill_the_disk, "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it a larger volume"),
+        (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
+    ],
+)
+def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook, fault, reason):
+    fault(notebook)
+    notebook.create()
+    said = notebook.marker("FAILED")
+    assert reason.format(shown=notebook.shown) in said
+    assert f"Try again in a terminal: bash {notebook.shown}/.gluonlab/build-env.sh" in said
+    for name in ("conda-fails", "install-fails"):
+        if (notebook.root / name).exists():
+            (notebook.root / name).unlink()
+    if (notebook.shims / "df").exists():
+        (notebook.shims / "df").unlink()
+    notebook.make_checkout(notebook.shown / "gluonlab")
+    notebook.start()
+    notebook.marker("READY")
+
+
+def test_a_repository_that_cannot_be_reached_is_named_and_what_git_says_is_in_the_log(notebook):
+    notebook.create(GLUONLAB_REPOSITORY=str(notebook.root / "nowhere"))
+    assert "fetching the checkout of gluonlab failed with status 128" in notebook.marker("FAILED")
+    assert "does not exist" in (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
+
+
+def test_with_nothing_to_fetch_from_the_cure_is_named(notebook):
+    notebook.create(GLUONLAB_REPOSITORY="")
+    assert "neither a repository nor a bucket to fetch it from: clone or upload it there" in notebook.marker("FAILED")
+
+
+def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    shutil.rmtree(notebook.shown / ".gluonlab")
+    (notebook.shown / "gluonlab" / "sagemaker").mkdir()
+    shutil.copy(str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab" / "sagemaker"))
+    (notebook.shown / "gluonlab-READY.txt").unlink()
+    notebook.start()
+    notebook.marker("READY")
+    assert len(notebook.calls("conda")) == 2
+
+
+def test_without_any_build_script_the_notebook_starts_and_says_so(notebook):
+    notebook.start()
+    until(lambda: notebook.markers == ["gluonlab-FAILED.txt"])
+    assert "build-env.sh is gone" in (notebook.shown / "gluonlab-FAILED.txt").read_text(encoding="utf-8")
+
+
+def test_an_environment_that_does_not_run_is_made_anew(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    (notebook.shown / ".gluonlab" / "env" / "bin" / "python").write_text("cut off", encoding="utf-8")
+    notebook.start()
+    until(lambda: len(notebook.calls("conda")) == 2)
+    notebook.marker("READY")
+
+
+def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    (notebook.shown / "gluonlab" / "setup.py").write_text("# another one", encoding="utf-8")
+    notebook.start()
+    until(lambda: len([call for call in notebook.calls("python") if "make_venv" in call]) == 2)
+    notebook.marker("READY")
+    assert len(notebook.calls("conda")) == 1
+
+
+def test_what_the_user_has_changed_in_the_checkout_stays(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    mine = notebook.shown / "gluonlab" / "labs" / "en" / "01.ipynb"
+    mine.write_text("my answer", encoding="utf-8")
+    notebook.start(GLUONLAB_REPOSITORY=str(notebook.root / "elsewhere"))
+    notebook.marker("READY")
+    assert mine.read_text(encoding="utf-8") == "my answer"
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes", "does"),
+    [("90", "90", "restart"), ("0", "0", "stop"), ("1h;x", "60", "restart"), ("", "60", "restart")],
+)
+def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given, minutes, does):
+    notebook.create(GLUONLAB_IDLE_MINUTES=given)
+    unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(encoding="utf-8")
+    assert f"idle-stop.py --minutes {minutes}\n" in unit
+    assert "User=ec2-user\n" in unit
+    assert notebook.calls("systemctl") == ["systemctl daemon-reload", f"systemctl {does} gluonlab-idle-stop.service"]
+    installed = notebook.root / "opt/gluonlab/idle-stop.py"
+    assert installed.read_bytes() == (SAGEMAKER / "idle-stop.py").read_bytes()
+    notebook.marker("READY")

@@ -1,0 +1,115 @@
+"""The programs of training/*.json, called as SageMaker's images call them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from made_up_notebook import SAGEMAKER
+
+REPOSITORY = SAGEMAKER.parent
+SMALL = {"dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9}
+
+
+def command(name, **instead):
+    """What the image makes of a job: python -m PROGRAM, and each hyperparameter as an option. None leaves one out."""
+    request = json.loads((SAGEMAKER / "training" / f"{name}.json").read_text(encoding="utf-8"))
+    values = {key: json.loads(text) for key, text in request["HyperParameters"].items()}
+    options = {key: value for key, value in values.items() if not key.startswith("sagemaker_")}
+    options.update(instead)
+    words = [word for key, value in options.items() if value is not None for word in (f"--{key}", str(value))]
+    return [sys.executable, "-m", values["sagemaker_program"], *words]
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DMLC_", "OMP_", "MXNET_"))}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def run(words, **more):
+    return subprocess.run(words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300)
+
+
+def parameters(folder):
+    from mxnet import nd
+
+    return {name: array.asnumpy() for name, array in nd.load(str(folder / "parameters.params")).items()}
+
+
+def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path):
+    """1,437 images in batches of 2 x 2 x 37: the last one is ragged. The reference is python -m gluonlab.run on one device."""
+    import numpy as np
+
+    size = 148
+    shared = {
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_NUM_SERVER": "2",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+    }
+    words = command("parameter-server", gpus=2, **{"data-dir": None, "global-batch-size": size, "out": tmp_path / "many"}, **SMALL)
+    helpers = [[sys.executable, "-c", "import gluonlab, mxnet"]] * 3
+    roles = [*zip(["scheduler", "server", "server"], helpers), ("worker", words), ("worker", words)]
+    started = [
+        subprocess.Popen(
+            each, env=environment(DMLC_ROLE=role, **shared), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
+        )
+        for role, each in roles
+    ]
+    try:
+        said = [process.communicate(timeout=300)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * 5, said
+    assert sum("validation accuracy" in one for one in said) == 1  # rank 0 alone evaluates
+    alone = [
+        sys.executable,
+        "-m",
+        "gluonlab.run",
+        "--devices",
+        "cpu",
+        "--global-batch-size",
+        str(size),
+        "--out",
+        str(tmp_path / "one"),
+    ]
+    done = run([*alone, *(word for key, value in SMALL.items() for word in (f"--{key}", str(value)))])
+    assert done.returncode == 0, done.stderr
+    many, one = parameters(tmp_path / "many"), parameters(tmp_path / "one")
+    assert set(many) == set(one)
+    for name in one:
+        assert np.linalg.norm(many[name] - one[name]) <= 1e-4 * np.linalg.norm(one[name]), name
+    config = json.loads((tmp_path / "many" / "config.json").read_text(encoding="utf-8"))
+    assert (config["settings"]["processes"], config["settings"]["global_batch_size"]) == (2, size)
+
+
+def test_the_job_on_one_host_trains(tmp_path):
+    done = run(command("one-host", gpus=2, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "parameters.params").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("horovod", "Horovod for MXNet cannot be imported"), ("parameter-server", "scheduler")]
+)
+def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name, cause):
+    done = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))
+    assert done.returncode == 1
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert cause in line
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_backend_is_answered_with_the_known_ones(tmp_path):
+    done = run(command("horovod", backend="horovood"))
+    assert done.returncode == 2
+    assert "choose horovod, parameter-server (did you mean 'horovod'?)" in done.stderr

@@ -1,0 +1,128 @@
+"""As much of CloudFormation as sagemaker/notebook.yaml needs: its rules asked, its resources filled in, without AWS."""
+
+import base64
+import re
+
+import yaml
+
+PSEUDO = {"AWS::AccountId": "111122223333", "AWS::Region": "eu-west-1", "AWS::Partition": "aws"}
+ABSENT = object()  # AWS::NoValue
+
+
+class Loader(yaml.SafeLoader):
+    """YAML with the short forms of the intrinsic functions: ``!Sub x`` is ``{"Fn::Sub": "x"}``."""
+
+
+def _short_form(loader, name, node):
+    kinds = {yaml.ScalarNode: loader.construct_scalar, yaml.SequenceNode: loader.construct_sequence}
+    value = kinds[type(node)](node, **({"deep": True} if isinstance(node, yaml.SequenceNode) else {}))
+    if name == "GetAtt":
+        value = value.split(".", 1)
+    return {name if name in ("Ref", "Condition") else f"Fn::{name}": value}
+
+
+Loader.add_multi_constructor("!", _short_form)
+
+
+def load(path):
+    return yaml.load(path.read_text(encoding="utf-8"), Loader)
+
+
+class Stack:
+    """A template with the parameters that a person gave."""
+
+    def __init__(self, template, given):
+        self.template = template
+        self.values = {name: about.get("Default") for name, about in template["Parameters"].items()}
+        self.values.update(given)
+
+    def refusals(self):
+        """Why CloudFormation would not begin: parameters out of their range, and rules that are broken."""
+        found = []
+        for name, about in self.template["Parameters"].items():
+            found += [f"{name}: {text}" for text in _parameter(about, self.values[name])]
+        for rule in self.template.get("Rules", {}).values():
+            if self.fill(rule.get("RuleCondition", True)):
+                found += [one["AssertDescription"] for one in rule["Assertions"] if not self.fill(one["Assert"])]
+        return found
+
+    def resources(self):
+        """{name: (type, properties)} of those whose condition holds."""
+        wanted = self.template["Resources"].items()
+        return {
+            name: (about["Type"], self.fill(about["Properties"]))
+            for name, about in wanted
+            if "Condition" not in about or self.condition(about["Condition"])
+        }
+
+    def condition(self, name):
+        return self.fill(self.template["Conditions"][name])
+
+    def fill(self, value):
+        if isinstance(value, list):
+            return [one for one in map(self.fill, value) if one is not ABSENT]
+        if not isinstance(value, dict):
+            return value
+        if len(value) == 1:
+            [(name, argument)] = value.items()
+            if name in FUNCTIONS:
+                return FUNCTIONS[name](self, argument)
+            if name.startswith("Fn::"):
+                raise ValueError(f"{name} is a function that this check does not know")
+        filled = {key: self.fill(one) for key, one in value.items()}
+        return {key: one for key, one in filled.items() if one is not ABSENT}
+
+    def ref(self, name):
+        if name == "AWS::NoValue":
+            return ABSENT
+        if name in PSEUDO or name in self.values:
+            return PSEUDO.get(name, self.values.get(name))
+        return name + "-made" if name in self.template["Resources"] else _unknown(name)
+
+    def attribute(self, name, attribute):
+        properties = self.template["Resources"][name]["Properties"]
+        if attribute in properties:
+            return self.fill(properties[attribute])
+        return f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{name}" if attribute == "Arn" else _unknown(f"{name}.{attribute}")
+
+    def substitute(self, text):
+        def one(match):
+            name, _, attribute = match[1].partition(".")
+            return str(self.attribute(name, attribute) if attribute else self.ref(name))
+
+        return re.sub(r"\$\{([^}!]+)\}", one, text)
+
+
+def _unknown(name):
+    raise ValueError(f"{name} names no parameter, resource or attribute")
+
+
+def _parameter(about, value):
+    if value is None:
+        yield "required, and missing"
+        return
+    if "AllowedValues" in about and value not in about["AllowedValues"]:
+        yield f"{value!r} is none of {', '.join(map(str, about['AllowedValues']))}"
+    if "AllowedPattern" in about and not re.search(about["AllowedPattern"], str(value)):
+        yield f"{value!r} does not match {about['AllowedPattern']}"
+    if len(str(value)) > about.get("MaxLength", 4096):
+        yield f"longer than {about.get('MaxLength', 4096)} characters"
+    if about["Type"] == "Number" and not about.get("MinValue", value) <= value <= about.get("MaxValue", value):
+        yield f"{value} is not between {about.get('MinValue')} and {about.get('MaxValue')}"
+
+
+FUNCTIONS = {
+    "Ref": lambda stack, name: stack.ref(name),
+    "Condition": lambda stack, name: stack.condition(name),
+    "Fn::Sub": lambda stack, text: stack.substitute(text),
+    "Fn::GetAtt": lambda stack, parts: stack.attribute(*parts),
+    "Fn::If": lambda stack, parts: stack.fill(parts[1] if stack.condition(parts[0]) else parts[2]),
+    "Fn::Equals": lambda stack, parts: len(set(map(str, stack.fill(parts)))) == 1,
+    "Fn::Not": lambda stack, parts: not stack.fill(parts[0]),
+    "Fn::And": lambda stack, parts: all(stack.fill(parts)),
+    "Fn::Or": lambda stack, parts: any(stack.fill(parts)),
+    "Fn::Contains": lambda stack, parts: stack.fill(parts[1]) in stack.fill(parts[0]),
+    "Fn::Split": lambda stack, parts: stack.fill(parts[1]).split(parts[0]),
+    "Fn::Join": lambda stack, parts: parts[0].join(map(str, stack.fill(parts[1]))),
+    "Fn::Base64": lambda stack, text: base64.b64encode(stack.fill(text).encode("utf-8")).decode("ascii"),
+}
