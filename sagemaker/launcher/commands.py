@@ -18,6 +18,7 @@ from launcher.errors import AWSError, RefusedError
 from launcher.job_commands import COMMANDS as JOBS
 from launcher.jobs import running
 from launcher.listing import everything, line, row
+from launcher.notebook import STARTED, STOPPED
 from launcher.options import PROGRAM, Place, World, anywhere, named, note, owner
 
 Given = Optional[str]
@@ -68,8 +69,7 @@ def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, 
         note(f"warning: {warning}")
     note(Prices().notebook(wishes.instance, wishes.volume_gb or request["VolumeSizeInGB"], here.caller.region))
     create_notebook(here.caller, notebook, wishes, here.say, here.sleep)
-    if not no_wait:
-        notebook.wait()
+    if not no_wait and notebook.wait(STARTED) == "InService":
         here.say(f"{name} is in service, and installs gluonlab for 10 to 20 minutes: gluonlab-READY.txt appears when it is done")
         here.say(f"its address: {notebook.command('url')}; when you are done: {notebook.command('stop')}")
 
@@ -117,7 +117,7 @@ def stop(here: Place, name: str, no_wait: bool) -> None:
     """Stop the notebook's machine. Its volume stays, and is paid for, until delete."""
     notebook = here.notebook(name)
     if notebook.stop() and not no_wait:
-        here.say(f"{name} is {notebook.wait()}")
+        here.say(f"{name} is {notebook.wait(STOPPED) or 'gone'}")
 
 
 @command(f"{PROGRAM} start")
@@ -129,7 +129,7 @@ def start(here: Place, name: str, force: bool, no_wait: bool) -> None:
     """Start a stopped notebook again."""
     notebook = here.notebook(name)
     if notebook.start(force) and not no_wait:
-        here.say(f"{name} is {notebook.wait()}")
+        here.say(f"{name} is {notebook.wait(STARTED) or 'gone'}")
 
 
 @command(f"{PROGRAM} delete")

@@ -6,7 +6,7 @@ States: Pending -> InService -> Stopping -> Stopped -> Pending ..., Stopped -> D
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from launcher.calls import Answer, Caller
 from launcher.checks import is_ours
@@ -17,6 +17,7 @@ from launcher.startup import delete_config
 from launcher.waiting import Waiter
 
 SETTLED = ("InService", "Stopped", "Failed", None)
+STARTED, STOPPED = ("InService", "Failed", None), ("Stopped", "Failed", None)  # AWS may show the old status for a moment
 NEW_ROLE_S = 60  # SageMaker learns of a new role within seconds
 URL_S = 12 * 3600
 STACK = "aws:cloudformation:stack-name"
@@ -101,13 +102,12 @@ class Notebook:
             status = self.wait()
         if status == "InService":
             self._call("sagemaker", "StopNotebookInstance", NotebookInstanceName=self.name)
-            self._say(
-                f"{self.name} is stopping: the machine costs nothing from then on, its volume does until {self.command('delete')}"
-            )
+            self._say(f"{self.name} is stopping: its volume alone costs something from then on, until {self.command('delete')}")
+        return True
 
-    def wait(self) -> Optional[str]:
-        """Wait until it is in service, stopped or gone: that status. FailedError, with the reason, if it failed."""
-        status = self._waiter.until(self.name, SETTLED, self.status)
+    def wait(self, ends: Sequence[Optional[str]] = SETTLED) -> Optional[str]:
+        """Wait until its status is one of ``ends``: that one. FailedError, with the reason, if it failed."""
+        status = self._waiter.until(self.name, ends, self.status)
         if status == "Failed":
             reason = self.existing().get("FailureReason")
             error = failure("notebook", self.name, reason)
