@@ -27,7 +27,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
 @anywhere()
 @click.option("--template", metavar="NAME", default="one-host", show_default=True, help="one-host, parameter-server or horovod")
 @click.option("--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]")
-@click.option("--bucket", metavar="NAME", help="the S3 bucket for source and results, both below gluonlab/")
+@click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results, all below gluonlab/")
 @click.option("--role", metavar="ROLE", help="ARN or name of a role with rights to the bucket and to AWS's images")
 @click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge  [default: the template's]")
 @click.option("--hosts", metavar="N", type=click.IntRange(1, 100), help="how many of them  [default: the template's]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -18,9 +19,9 @@ TEMPLATES = Path(__file__).resolve().parent.parent / "training"
 PREFIX = "gluonlab-"  # the role of notebook.yaml lets a notebook start jobs of such names only
 ENDED = ("Completed", "Failed", "Stopped")
 OWN = "sagemaker_"  # hyperparameters that are for the image, not for the program
-PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
+COUNTS = ("gpus", "sagemaker_mpi_num_of_processes_per_host")
 SEVERAL_HOSTS = ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
-PLACEHOLDER = "s3://BUCKET/"
+BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,20 @@ class Job:
         request: Dict[str, Any] = _in_bucket(template(self.template), self.bucket)
         request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
         request["AlgorithmSpecification"]["TrainingImage"] = self.image or image(region)
-        resources = request["ResourceConfig"]
-        resources["InstanceType"] = self.instance or resources["InstanceType"]
-        resources["InstanceCount"] = self.hosts or resources["InstanceCount"]
         if self.hours is not None:
-            request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = int(self.hours * 3600)
-        request["HyperParameters"] = self._hyperparameters(request.get("HyperParameters", {}), resources)
+            request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = round(self.hours * 3600)
+        resources, given = request["ResourceConfig"], request.get("HyperParameters", {})
+        hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
+        if hosts > 1 and not any(json.loads(given.get(name, "false")) for name in SEVERAL_HOSTS):
+            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: choose --template parameter-server or horovod")
+        instance = self.instance or resources["InstanceType"]
+        request["HyperParameters"] = {
+            **_of_gpus(given, _gpus(resources["InstanceType"]), _gpus(instance)),
+            "sagemaker_region": json.dumps(region),
+            **dict(map(_setting, self.settings)),
+        }
+        resources.update(InstanceType=instance, InstanceCount=hosts)
         return request
-
-    def _hyperparameters(self, given: Dict[str, str], resources: Dict[str, Any]) -> Dict[str, str]:
-        several = any(json.loads(given.get(name, "false")) for name in SEVERAL_HOSTS)
-        if resources["InstanceCount"] > 1 and not several:
-            raise RefusedError(
-                f"--hosts {resources['InstanceCount']}: {self.template} is for 1: choose --template parameter-server or horovod"
-            )
-        made = {**given, **dict(map(_setting, self.settings))}
-        if PER_HOST in made and resources["InstanceType"] in pairs.instances():
-            made[PER_HOST] = json.dumps(pairs.instances()[resources["InstanceType"]]["gpus"])
-        return made
 
 
 def template(name: str) -> Dict[str, Any]:
@@ -145,7 +142,19 @@ def _setting(text: str) -> Tuple[str, str]:
 def _in_bucket(part: Any, bucket: str) -> Any:
     """The template with the bucket's name in all its addresses."""
     if isinstance(part, str):
-        return part.replace(PLACEHOLDER, f"s3://{bucket}/")
+        return BUCKET.sub(f"s3://{bucket}/gluonlab/", part)
     if isinstance(part, list):
         return [_in_bucket(one, bucket) for one in part]
     return {key: _in_bucket(value, bucket) for key, value in part.items()} if isinstance(part, dict) else part
+
+
+def _of_gpus(given: Dict[str, str], before: Optional[int], now: Optional[int]) -> Dict[str, str]:
+    """The hyperparameters that say how many GPUs the template's machine has, for another machine."""
+    if before is None or now is None:
+        return given
+    return {name: str(now) if name in COUNTS and value == str(before) else value for name, value in given.items()}
+
+
+def _gpus(instance: str) -> Optional[int]:
+    facts = pairs.instances().get(instance)
+    return None if facts is None else int(facts["gpus"])

@@ -135,8 +135,8 @@ class Notebook:
 
     def refuse_foreign(self, force: bool) -> None:
         """Refuse to delete a notebook that was not made here: its tags say so."""
-        found = self.describe()
-        if found is not None and not force:
+        found = None if force else self.describe()
+        if found is not None:
             tags = self._call("sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"]).get("Tags", [])
             stack = next((tag["Value"] for tag in tags if tag["Key"] == STACK), None)
             if stack is not None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from botocore.exceptions import ClientError
-from conftest import SAGEMAKER
+from launch_world import SAGEMAKER
 
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 P3 = ("--instance", "p3.8xlarge", "--force", *FROM)  # moto's newest notebooks are P3
