@@ -5,6 +5,7 @@ What runs a notebook is written once, as calls of a `Caller`; --dry-run gives it
 
 from __future__ import annotations
 
+import base64
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import boto3
@@ -142,7 +143,7 @@ class Rehearsal(Caller):
     def _describe_notebook_instance_lifecycle_config(self, parameters: Answer) -> Answer:
         if not self._there:
             raise self._missing()
-        return {}
+        return {"OnStart": [{"Content": base64.b64encode(b"GLUONLAB_").decode("ascii")}]}
 
     def _get_role(self, parameters: Answer) -> Answer:
         if not self._there:

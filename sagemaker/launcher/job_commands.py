@@ -25,7 +25,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
 
 @command(f"{PROGRAM} jobs submit", interrupted="interrupted: nothing was submitted")
 @anywhere()
-@click.option("--template", metavar="NAME", default="one-host", show_default=True, help="one-host, parameter-server or horovod")
+@click.option("--template", metavar="NAME", default="one-host", show_default=True, help="a file of sagemaker/training")
 @click.option("--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]")
 @click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results, all below gluonlab/")
 @click.option("--role", metavar="ROLE", help="ARN or name of a role with rights to the bucket and to AWS's images")

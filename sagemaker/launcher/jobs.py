@@ -46,8 +46,10 @@ class Job:
             request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = round(self.hours * 3600)
         resources, given = request["ResourceConfig"], request.get("HyperParameters", {})
         hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
-        if hosts > 1 and not any(json.loads(given.get(name, "false")) for name in SEVERAL_HOSTS):
-            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: choose --template parameter-server or horovod")
+        if hosts > 1 and not _for_several_hosts(given):
+            others = [name for name in templates() if _for_several_hosts(template(name).get("HyperParameters", {}))]
+            choice = f"choose --template {' or '.join(others)}" if others else "leave --hosts out"
+            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {choice}")
         instance = self.instance or resources["InstanceType"]
         request["HyperParameters"] = {
             **_of_gpus(given, _gpus(resources["InstanceType"]), _gpus(instance)),
@@ -58,11 +60,15 @@ class Job:
         return request
 
 
+def templates() -> List[str]:
+    """The names of all templates."""
+    return [path.stem for path in sorted(TEMPLATES.glob("*.json"))]
+
+
 def template(name: str) -> Dict[str, Any]:
     """A template by its name."""
-    names = [path.stem for path in sorted(TEMPLATES.glob("*.json"))]
-    if name not in names:
-        raise RefusedError(unknown("template", name, names))
+    if name not in templates():
+        raise RefusedError(unknown("template", name, templates()))
     found: Dict[str, Any] = json.loads((TEMPLATES / f"{name}.json").read_text(encoding="utf-8"))
     return found
 
@@ -146,6 +152,10 @@ def _in_bucket(part: Any, bucket: str) -> Any:
     if isinstance(part, list):
         return [_in_bucket(one, bucket) for one in part]
     return {key: _in_bucket(value, bucket) for key, value in part.items()} if isinstance(part, dict) else part
+
+
+def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
+    return any(json.loads(hyperparameters.get(name, "false")) for name in SEVERAL_HOSTS)
 
 
 def _of_gpus(given: Dict[str, str], before: Optional[int], now: Optional[int]) -> Dict[str, str]:
