@@ -44,6 +44,10 @@ EXTRAS = {
     ],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
     "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5"],
+    # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are older
+    "sagemaker": ["boto3>=1.37"],
+    # moto stands for AWS in tests/sagemaker/launch, and learns and mends from release to release; 5.0.28 is its last for 3.8
+    "sagemaker-test": ["moto==5.2.5; python_version>='3.10'", "moto==5.0.28; python_version<'3.10'", "pytest>=7", "hypothesis>=6"],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
     "lint": [
         "ruff==0.17.5",

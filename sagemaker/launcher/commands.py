@@ -14,7 +14,7 @@ from launcher import instances
 from launcher.cost import Prices
 from launcher.create import Wishes
 from launcher.create import create as create_notebook
-from launcher.errors import AWSError, RefusedError
+from launcher.errors import AWSError, FailedError, RefusedError
 from launcher.job_commands import COMMANDS as JOBS
 from launcher.jobs import running
 from launcher.listing import everything, line, row
@@ -69,9 +69,12 @@ def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, 
         note(f"warning: {warning}")
     note(Prices().notebook(wishes.instance, wishes.volume_gb or request["VolumeSizeInGB"], here.caller.region))
     create_notebook(here.caller, notebook, wishes, here.say, here.sleep)
-    if not no_wait and notebook.wait(STARTED) == "InService":
-        here.say(f"{name} is in service, and installs gluonlab for 10 to 20 minutes: gluonlab-READY.txt appears when it is done")
-        here.say(f"its address: {notebook.command('url')}; when you are done: {notebook.command('stop')}")
+    if no_wait:
+        return
+    if notebook.wait(STARTED) is None:
+        raise FailedError(f"{name} is gone: somebody deleted it while it was being made")
+    here.say(f"{name} is in service, and installs gluonlab for 10 to 20 minutes: gluonlab-READY.txt appears when it is done")
+    here.say(f"its address: {notebook.command('url')}; when you are done: {notebook.command('stop')}")
 
 
 @command(f"{PROGRAM} status")

@@ -69,6 +69,7 @@ def submit(
     resources = request["ResourceConfig"]
     hosts = resources["InstanceCount"]
     note(Prices().job(resources["InstanceType"], hosts, jobs.longest_s(request), here.caller.region))
+    note(f"it reads {', '.join(jobs.inputs(request)) or 'no data'} and writes below {request['OutputDataConfig']['S3OutputPath']}")
     if not no_upload:
         here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")
     jobs.submit(here.caller, request)

@@ -78,6 +78,12 @@ def longest_s(request: Dict[str, Any]) -> int:
     return int(request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400))
 
 
+def inputs(request: Dict[str, Any]) -> List[str]:
+    """Where its data must lie."""
+    sources = [channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])]
+    return [source["S3Uri"] for source in sources if source]
+
+
 def describe(caller: Caller, name: str) -> Answer:
     """What AWS says of a job; RefusedError if there is none of that name."""
     try:

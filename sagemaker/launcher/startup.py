@@ -58,4 +58,7 @@ def delete_config(caller: Caller, name: str) -> bool:
 def _is_ours(found: Dict[str, Any]) -> bool:
     """Known by what the scripts set; DescribeNotebookInstanceLifecycleConfig gives no tags."""
     contents = [script.get("Content", "") for key in ("OnCreate", "OnStart") for script in found.get(key) or []]
-    return any(b"GLUONLAB_" in base64.b64decode(content) for content in contents)
+    try:
+        return any(b"GLUONLAB_" in base64.b64decode(content) for content in contents)
+    except ValueError:  # no base64, so not from here
+        return False

@@ -170,6 +170,17 @@ def test_create_sees_the_failure_of_what_it_made(told, aws):
     assert "no such machine free" in one_line(err)
 
 
+def test_create_notices_that_its_notebook_is_gone(told, aws):
+    aws.statuses(None)
+    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.say("create_notebook_instance_lifecycle_config")
+    aws.say("create_notebook_instance")
+    aws.statuses("Pending", None)
+    status, _, err = told("create", *G5)
+    assert status == 1
+    assert one_line(err) == "error: gluonlab is gone: somebody deleted it while it was being made"
+
+
 def test_create_waits_for_a_role_that_is_too_new(told, aws, log):
     aws.statuses(None)
     aws.say("get_caller_identity", {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}, "sts")

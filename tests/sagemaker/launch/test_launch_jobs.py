@@ -121,6 +121,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
     status, out, err = launch("jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3")
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
+    assert "reads s3://their-bucket/gluonlab/data/cifar10/ and writes below s3://their-bucket/gluonlab/jobs/" in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
     assert here("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")["Body"].read() == b"source"
     made = here("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
