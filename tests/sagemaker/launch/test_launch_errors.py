@@ -277,6 +277,34 @@ def test_waiting_ends(capsys, aws, monkeypatch):
         Waiter(sleep=lambda seconds: None, clock=lambda: next(clock)).until("gluonlab", ["InService"], lambda: "Pending")
 
 
+def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
+    from launcher.waiting import Waiter
+
+    statuses, clock = iter(["Pending", "Pending", "Stopping", "Stopped"]), iter(range(0, 1000, 65))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
+    assert waiter.until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
+    lines = [line.rstrip(" ") for line in capsys.readouterr().err.split("\r")]
+    assert lines == ["", "gluonlab: Pending, 1:05", "gluonlab: Pending, 2:10", f"{'gluonlab: Stopping, 3:15':<70}\n"]
+
+
+def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, somebody):
+    class Told(Caller):
+        def client(self, service):
+            return aws.client(service)
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    aws.statuses("Pending")
+    status, _, err = ended(capsys, World(log.recording(Told), interrupt), ["wait", "--name", "lab"])
+    assert (status, log.changes()) == (130, [])
+    assert err.splitlines()[-1] == (
+        "interrupted, and nothing is undone: `python sagemaker/launch.py wait --name lab` goes on, "
+        "`python sagemaker/launch.py delete --name lab` takes away what was made"
+    )
+
+
 def test_the_address_is_printed_alone_and_only_by_url(told, aws, log):
     aws.statuses("InService", Url="gluonlab.notebook.us-east-1.sagemaker.aws")
     aws.say("create_presigned_notebook_instance_url", {"AuthorizedUrl": "https://x.example/?authToken=t"})
