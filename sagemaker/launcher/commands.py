@@ -28,7 +28,7 @@ SMALLEST_GB = 20  # the environment takes about 12
 @command(f"{PROGRAM} create")
 @anywhere()
 @named
-@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge; --instance list shows all")
+@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge; --instance list shows those with GPUs")
 @click.option("--repository", metavar="URL", help="the git repository that the notebook clones gluonlab from")
 @click.option("--bucket", metavar="NAME", help="an S3 bucket for its results; without --repository also for gluonlab itself")
 @click.option("--role", metavar="ROLE", help="ARN or name of a role to use  [default: one is made, with few rights]")
@@ -59,7 +59,7 @@ def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, 
         click.echo("\n".join(map(instances.summary, pairs.instances())))
         return
     if instance is None:
-        raise RefusedError(f"create lacks the machine: write --instance TYPE, one of {', '.join(pairs.instances())}")
+        raise RefusedError(f"create lacks the machine: write --instance TYPE, such as {', '.join(pairs.instances())}")
     wishes = Wishes(instance=instances.instance_type(instance), **given)
     request = instances.request(wishes.instance)
     platform = instances.platform(wishes.platform or request["PlatformIdentifier"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Collection, Dict, Optional
+
+import botocore.session
 
 import pairs
 from gluonlab.errors import unknown
@@ -13,12 +15,20 @@ from launcher.errors import RefusedError
 FOLDER = Path(__file__).resolve().parent.parent
 
 
-def instance_type(given: str) -> str:
-    """The API's name of an instance type that `instances.json` has: ``p3.8xlarge`` and ``ml.p3.8xlarge`` are the same."""
+def instance_type(given: str, kind: str = "InstanceType") -> str:
+    """The API's name of an instance type: ``p3.8xlarge`` and ``ml.p3.8xlarge`` are the same.
+
+    One that `instances.json` lacks must be one that the API takes for ``kind``: "InstanceType" (notebooks), "TrainingInstanceType".
+    """
     name = given if given.startswith("ml.") else f"ml.{given}"
-    if name not in pairs.instances():
+    if name not in pairs.instances() and name not in _known_to_aws(kind):
         raise RefusedError(unknown("instance", name, pairs.instances()))
     return name
+
+
+def _known_to_aws(kind: str) -> Collection[str]:
+    names: Collection[str] = botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
+    return names
 
 
 def platform(given: str) -> str:
@@ -30,8 +40,10 @@ def platform(given: str) -> str:
 
 def request(instance: str) -> Dict[str, Any]:
     """The request to make a notebook on this instance type, with names still to be filled in."""
-    found: Dict[str, Any] = json.loads((FOLDER / pairs.instances()[instance]["request"]).read_text(encoding="utf-8"))
-    return found
+    table = pairs.instances()
+    like = instance if instance in table else next(name for name, facts in table.items() if facts["status"] == "alive")
+    found: Dict[str, Any] = json.loads((FOLDER / table[like]["request"]).read_text(encoding="utf-8"))
+    return {**found, "InstanceType": instance}
 
 
 def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional[str]:

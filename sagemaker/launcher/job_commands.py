@@ -62,7 +62,7 @@ def submit(
         raise RefusedError(
             f"--name {name}: begin it with {jobs.PREFIX}, by which roles and `jobs list` know it, such as {jobs.PREFIX}{name}"
         )
-    machine = None if instance is None else instances.instance_type(instance)
+    machine = None if instance is None else instances.instance_type(instance, "TrainingInstanceType")
     job = jobs.Job(template, name, check_bucket(bucket), machine, **given)
     tagged = tags(check_owner(owner))
     request = job.request(here.caller.region, given_role(here.caller, role), tagged)

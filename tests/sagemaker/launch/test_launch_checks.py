@@ -71,8 +71,9 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("create",), "create lacks the machine: write --instance TYPE, one of "),
+        (("create",), "create lacks the machine: write --instance TYPE, such as "),
         (("create", "--instance", "p9.8xlarge", *FROM), "unknown instance 'ml.p9.8xlarge'"),
+        (("create", "--instance", "p2.xlarge", *FROM), "notebook-al2023-v1 does not start ml.p2.xlarge"),
         (("create", "--instance", "g5.12xlarge"), "say where it gets it, by --repository https://... or --bucket NAME"),
         (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
         (("create", "--instance", "p3.16xlarge", *FROM), "choose --instance ml.g5.48xlarge"),

@@ -104,6 +104,7 @@ def test_the_image_is_that_of_the_region():
         (("submit", *TO, "--name", "mine"), "--name mine: begin it with gluonlab-"),
         (("submit", *TO, "--set", "epochs"), "--set epochs: write NAME=VALUE"),
         (("submit", *TO, "--set", "sagemaker_program=x"), "are the template's"),
+        (("submit", *TO, "--instance", "g5.13xlarge"), "unknown instance 'ml.g5.13xlarge'"),
         (("stop",), "the job's name is missing: add --name NAME"),
         (("wait", "--name", "a_b"), "--name 'a_b' is no name for AWS"),
     ],

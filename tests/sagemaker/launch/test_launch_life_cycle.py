@@ -49,6 +49,16 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, here):
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", tags["created"])
 
 
+def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, here):
+    """To try everything for less; and nothing about it is dead."""
+    status, _, err = launch("create", "--instance", "t3.xlarge", *FROM)
+    assert (status, log.operations) == (0, CREATE)
+    assert "warning" not in err
+    assert "no price of ml.t3.xlarge" in err
+    assert here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")["InstanceType"] == "ml.t3.xlarge"
+    assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
+
+
 def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, here):
     launch("create", *P3, "--idle-minutes", "30", "--no-wait")
     config = here("sagemaker").describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName="gluonlab")
