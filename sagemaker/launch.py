@@ -1,0 +1,24 @@
+#!/usr/bin/env python3
+"""python sagemaker/launch.py COMMAND: a SageMaker notebook with gluonlab, from its making to its end, and training jobs.
+
+It needs boto3 and click and nothing else: no MXNet, no GPU, no installed gluonlab.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # this checkout's launcher and gluonlab.cli, whatever else is installed
+
+try:
+    import boto3  # noqa: F401
+    import click  # noqa: F401
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed: {sys.executable} -m pip install boto3 click")
+
+from launcher.commands import main  # noqa: E402
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

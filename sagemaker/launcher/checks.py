@@ -1,0 +1,76 @@
+"""What can be known to be wrong before AWS is asked."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import Any, Dict, Iterable, List, Sequence
+
+from gluonlab.errors import unknown
+from launcher.errors import RefusedError
+
+LONGEST_NAME = 63
+NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+REPOSITORY = re.compile(r"https://[^\s'\"\\]+")
+OWNER = re.compile(r"[\w .:/=+@-]{1,256}")
+MINE = {"Key": "project", "Value": "gluonlab"}
+
+
+def check_name(kind: str, name: str) -> str:
+    """Names of notebooks, lifecycle configurations and jobs: at most 63 letters, digits and hyphens between them."""
+    rule = f"write at most {LONGEST_NAME} letters (a-z, A-Z), digits and hyphens, with no hyphen first or last"
+    if len(name) > LONGEST_NAME:
+        raise RefusedError(f"{kind} {name}: {len(name)} characters: {rule}")
+    if not re.fullmatch(NAME, name):
+        raise RefusedError(f"{kind} {name!r} is no name for AWS: {rule}")
+    return name
+
+
+def check_bucket(name: str) -> str:
+    """A bucket is given by its name alone."""
+    if not re.fullmatch(BUCKET, name):
+        raise RefusedError(f"--bucket {name}: write the bucket's name alone, such as my-bucket, without s3:// and folders")
+    return name
+
+
+def check_repository(address: str) -> str:
+    """The address of a git repository, as a notebook without keys can clone it."""
+    if not re.fullmatch(REPOSITORY, address) or "@" in address:
+        raise RefusedError(f"--repository {address.split('@')[-1]}: write an https:// address that needs no password")
+    return address
+
+
+def check_region(region: str, known: Iterable[str]) -> str:
+    """A region that boto3 has heard of; anything else would only be a host name that does not resolve."""
+    regions = sorted(known)
+    if region not in regions:
+        remedy = f"{unknown('region', region, regions)}; for a newer region, a newer boto3: pip install -U boto3"
+        raise RefusedError(remedy)
+    return region
+
+
+def check_owner(owner: str) -> str:
+    """Tags hold letters, digits, spaces and a few signs."""
+    if not re.fullmatch(OWNER, owner):
+        raise RefusedError(f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _")
+    return owner
+
+
+def check_network(subnet: object, security_groups: Sequence[str]) -> None:
+    """A subnet needs security groups, and they need it."""
+    if subnet and not security_groups:
+        raise RefusedError(f"--subnet {subnet} lacks its security groups: add --security-group sg-..., once or more")
+    if security_groups and not subnet:
+        raise RefusedError(f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-...")
+
+
+def tags(owner: str, **more: str) -> List[Dict[str, str]]:
+    """What everything that is made here is tagged with: project, owner, created (UTC)."""
+    created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [MINE, *({"Key": key, "Value": value} for key, value in {"owner": owner, "created": created, **more}.items())]
+
+
+def is_ours(found: Iterable[Dict[str, Any]]) -> bool:
+    """Whether something bears the tag that `tags` gives."""
+    return MINE in [{"Key": tag["Key"], "Value": tag["Value"]} for tag in found]

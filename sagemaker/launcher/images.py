@@ -1,0 +1,36 @@
+"""Where AWS keeps its image with MXNet 1.9.0, Python 3.8, Horovod and Open MPI, region by region.
+
+Accounts: those that the SageMaker Python SDK lists for MXNet (image_uri_config/mxnet.json, 1.8.0).
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from launcher.errors import RefusedError
+
+TAG = "mxnet-training:1.9.0-gpu-py38-cu112-ubuntu20.04-sagemaker"
+_MOST = """
+ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-west-1 eu-west-2
+eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2"""
+ACCOUNTS = {
+    **dict.fromkeys(_MOST.split(), "763104351884"),
+    "af-south-1": "626614931356",
+    "ap-east-1": "871362719292",
+    "ap-northeast-3": "364406365360",
+    "cn-north-1": "727897471807",
+    "cn-northwest-1": "727897471807",
+    "eu-south-1": "692866216735",
+    "me-south-1": "217643126080",
+    "us-gov-west-1": "442386744353",
+}
+
+
+def image(region: Optional[str]) -> str:
+    """The image's address in a region."""
+    if region not in ACCOUNTS:
+        raise RefusedError(
+            f"AWS's MXNet image is not known to be in {region}: choose {', '.join(ACCOUNTS)}, or give one with --image"
+        )
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return f"{ACCOUNTS[region]}.dkr.ecr.{region}.{domain}/{TAG}"

@@ -1,0 +1,66 @@
+"""Which machines there are, and which of them AWS still starts: `sagemaker/instances.json`, read through `pairs.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Collection, Dict, Optional
+
+import botocore.session
+
+import pairs
+from gluonlab.errors import unknown
+from launcher.errors import RefusedError
+
+FOLDER = Path(__file__).resolve().parent.parent
+
+
+def instance_type(given: str, kind: str = "InstanceType") -> str:
+    """The API's name of an instance type: ``p3.8xlarge`` and ``ml.p3.8xlarge`` are the same.
+
+    One that `instances.json` lacks must be one that the API takes for ``kind``: "InstanceType" (notebooks), "TrainingInstanceType".
+    """
+    name = given if given.startswith("ml.") else f"ml.{given}"
+    if name not in pairs.instances() and name not in _known_to_aws(kind):
+        raise RefusedError(unknown("instance", name, pairs.instances()))
+    return name
+
+
+def _known_to_aws(kind: str) -> Collection[str]:
+    names: Collection[str] = botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
+    return names
+
+
+def platform(given: str) -> str:
+    """A platform that is known."""
+    if given not in pairs.platforms():
+        raise RefusedError(unknown("platform", given, pairs.platforms()))
+    return given
+
+
+def request(instance: str) -> Dict[str, Any]:
+    """The request to make a notebook on this instance type, with names still to be filled in."""
+    table = pairs.instances()
+    like = instance if instance in table else next(name for name, facts in table.items() if facts["status"] == "alive")
+    found: Dict[str, Any] = json.loads((FOLDER / table[like]["request"]).read_text(encoding="utf-8"))
+    return {**found, "InstanceType": instance}
+
+
+def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional[str]:
+    """Refuse an instance type on a platform if AWS is known to; with ``force`` that is a warning, which is returned."""
+    reason = pairs.dead(instance, platform)
+    if not reason:
+        return None
+    if force:
+        return f"{reason} (--force: AWS is asked all the same)"
+    facts = pairs.instances().get(instance) or {}
+    instead = f"choose --instance {facts['instead']}" if facts.get("instead") else "choose another --instance or --platform"
+    raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
+
+
+def summary(instance: str) -> str:
+    """An instance type in a line."""
+    facts = pairs.instances()[instance]
+    gpus = f"{facts['gpus']} x {facts['gpu']} {facts['gpu_memory_gb']} GB"
+    state = "" if facts["status"] == "alive" else f"  {facts['status']} as of {facts['as_of']}"
+    return f"{instance:<18}{gpus:<17}{facts['vcpus']:>3} vCPUs {facts['memory_gib']:>5} GiB{state}"

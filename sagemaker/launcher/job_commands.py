@@ -1,0 +1,142 @@
+"""python sagemaker/launch.py jobs NAME: options in, what was done out."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Callable, Optional, Tuple
+
+import click
+
+from gluonlab.cli import command
+from launcher import instances, jobs
+from launcher.checks import check_bucket, check_name, check_owner, tags
+from launcher.cost import Prices
+from launcher.errors import RefusedError
+from launcher.options import PROGRAM, Place, anywhere, going_on, note, owner
+from launcher.role import given_role
+from launcher.source import archive, upload
+
+
+def job_named(function: Callable[..., None]) -> Callable[..., None]:
+    """--name, for every command about one job."""
+    return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(function)
+
+
+@command(f"{PROGRAM} jobs submit", interrupted="interrupted: nothing was submitted")
+@anywhere()
+@click.option("--template", metavar="NAME", default="one-host", show_default=True, help="a file of sagemaker/training")
+@click.option("--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]")
+@click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results, all below gluonlab/")
+@click.option("--role", metavar="ROLE", help="ARN or name of a role with rights to the bucket and to AWS's images")
+@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge  [default: the template's]")
+@click.option("--hosts", metavar="N", type=click.IntRange(1, 100), help="how many of them  [default: the template's]")
+@click.option(
+    "--hours", metavar="N", type=click.FloatRange(0.02, 672), help="AWS stops it after so long  [default: the template's]"
+)
+@click.option("--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]")
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="a hyperparameter, such as epochs=3; as often as needed"
+)
+@click.option("--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]")
+@click.option("--no-upload", is_flag=True, help="the source is in the bucket already")
+@click.option("--wait", "wait_too", is_flag=True, help="wait until it has ended")
+def submit(
+    here: Place,
+    template: str,
+    name: Optional[str],
+    bucket: Optional[str],
+    role: Optional[str],
+    instance: Optional[str],
+    owner: str,
+    no_upload: bool,
+    wait_too: bool,
+    **given: Any,
+) -> None:
+    """Upload the last commit of this checkout to S3, and run it as a training job."""
+    if bucket is None or role is None:
+        lacks = "a bucket: add --bucket NAME" if bucket is None else "a role: add --role ROLE; notebook.yaml makes one"
+        raise RefusedError(f"submit lacks {lacks}")
+    name = check_name("--name", name or f"{jobs.PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+    if not name.startswith(jobs.PREFIX):
+        raise RefusedError(
+            f"--name {name}: begin it with {jobs.PREFIX}, by which roles and `jobs list` know it, such as {jobs.PREFIX}{name}"
+        )
+    machine = None if instance is None else instances.instance_type(instance, "TrainingInstanceType")
+    job = jobs.Job(template, name, check_bucket(bucket), machine, **given)
+    tagged = tags(check_owner(owner))
+    request = job.request(here.caller.region, given_role(here.caller, role), tagged)
+    resources = request["ResourceConfig"]
+    hosts = resources["InstanceCount"]
+    note(Prices().job(resources["InstanceType"], hosts, jobs.longest_s(request), here.caller.region))
+    note(f"it reads {', '.join(jobs.inputs(request)) or 'no data'} and writes below {request['OutputDataConfig']['S3OutputPath']}")
+    if not no_upload:
+        here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")
+    jobs.submit(here.caller, request)
+    here.say(f"submitted {name}: {PROGRAM} jobs wait --name {name}{here.options}")
+    if wait_too:
+        _wait(here, name)
+
+
+@command(f"{PROGRAM} jobs list")
+@anywhere()
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+def list_jobs(here: Place, as_json: bool) -> None:
+    """List the jobs whose names begin with gluonlab-, the newest first."""
+    rows = [
+        {"name": job["TrainingJobName"], "status": job["TrainingJobStatus"], "created": job["CreationTime"].isoformat()}
+        for job in jobs.listed(here.caller)
+        if job["TrainingJobName"].startswith(jobs.PREFIX)
+    ]
+    if as_json:
+        here.say(json.dumps(rows))
+    else:
+        here.say("\n".join("{name:<50}{status:<12}{created}".format(**row) for row in rows) or f"no jobs in {here.caller.region}")
+
+
+@command(f"{PROGRAM} jobs wait")
+@anywhere(status="Completed")
+@job_named
+def wait(here: Place, name: Optional[str]) -> None:
+    """Wait until a job has ended; exit status 1 if it failed."""
+    _wait(here, _required(name))
+
+
+@command(f"{PROGRAM} jobs status")
+@anywhere(status="Completed")
+@job_named
+def status(here: Place, name: Optional[str]) -> None:
+    """Say what a job does."""
+    found = jobs.describe(here.caller, _required(name))
+    parts = [str(found[key]) for key in ("TrainingJobStatus", "SecondaryStatus", "FailureReason") if found.get(key)]
+    billed = f", {found['BillableTimeInSeconds']} s are billed for each host" if found.get("BillableTimeInSeconds") else ""
+    here.say(f"{name}: {', '.join(dict.fromkeys(parts))}{billed}")
+
+
+@command(f"{PROGRAM} jobs stop")
+@anywhere(status="InProgress")
+@job_named
+def stop(here: Place, name: Optional[str]) -> None:
+    """Stop a job; what it has saved is kept."""
+    here.say(jobs.stop(here.caller, _required(name)))
+
+
+def _wait(here: Place, name: str) -> None:
+    job = f"--name {name}{here.options}"
+    going_on(f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it")
+    here.say(f"{name} is {jobs.wait(here.caller, name, here.waiter(30))}")
+
+
+def _required(name: Optional[str]) -> str:
+    if name is None:
+        raise RefusedError("the job's name is missing: add --name NAME; `jobs list` shows them")
+    return check_name("--name", name)
+
+
+COMMANDS: Tuple[Tuple[str, click.Command], ...] = (
+    ("submit", submit),
+    ("list", list_jobs),
+    ("status", status),
+    ("wait", wait),
+    ("stop", stop),
+)

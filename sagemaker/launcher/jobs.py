@@ -1,0 +1,176 @@
+"""Training jobs: a request made of a template in `sagemaker/training`, and what becomes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import pairs
+from gluonlab.errors import unknown
+from launcher.calls import Answer, Caller
+from launcher.errors import AWSError, RefusedError, failure
+from launcher.images import image
+from launcher.waiting import Waiter
+
+TEMPLATES = Path(__file__).resolve().parent.parent / "training"
+PREFIX = "gluonlab-"  # the role of notebook.yaml lets a notebook start jobs of such names only
+ENDED = ("Completed", "Failed", "Stopped")
+OWN = "sagemaker_"  # hyperparameters that are for the image, not for the program
+COUNTS = ("gpus", "sagemaker_mpi_num_of_processes_per_host")
+SEVERAL_HOSTS = ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
+BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
+
+
+@dataclass(frozen=True)
+class Job:
+    """What somebody wants a job to be; None stands for what the template says."""
+
+    template: str
+    name: str
+    bucket: str
+    instance: Optional[str] = None
+    hosts: Optional[int] = None
+    hours: Optional[float] = None
+    image: Optional[str] = None
+    settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
+
+    def request(self, region: Optional[str], role: str, tags: List[Dict[str, str]]) -> Dict[str, Any]:
+        """The parameters of CreateTrainingJob."""
+        request: Dict[str, Any] = _in_bucket(template(self.template), self.bucket)
+        request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
+        request["AlgorithmSpecification"]["TrainingImage"] = self.image or image(region)
+        if self.hours is not None:
+            request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = round(self.hours * 3600)
+        resources, given = request["ResourceConfig"], request.get("HyperParameters", {})
+        hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
+        if hosts > 1 and not _for_several_hosts(given):
+            others = [name for name in templates() if _for_several_hosts(template(name).get("HyperParameters", {}))]
+            choice = f"choose --template {' or '.join(others)}" if others else "leave --hosts out"
+            raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {choice}")
+        instance = self.instance or resources["InstanceType"]
+        request["HyperParameters"] = {
+            **_of_gpus(given, _gpus(resources["InstanceType"]), _gpus(instance)),
+            "sagemaker_region": json.dumps(region),
+            **dict(map(_setting, self.settings)),
+        }
+        resources.update(InstanceType=instance, InstanceCount=hosts)
+        return request
+
+
+def templates() -> List[str]:
+    """The names of all templates."""
+    return [path.stem for path in sorted(TEMPLATES.glob("*.json"))]
+
+
+def template(name: str) -> Dict[str, Any]:
+    """A template by its name."""
+    if name not in templates():
+        raise RefusedError(unknown("template", name, templates()))
+    found: Dict[str, Any] = json.loads((TEMPLATES / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def longest_s(request: Dict[str, Any]) -> int:
+    """After how many seconds AWS stops the job; a day if nothing is said."""
+    return int(request.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", 86400))
+
+
+def inputs(request: Dict[str, Any]) -> List[str]:
+    """Where its data must lie."""
+    sources = [channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])]
+    return [source["S3Uri"] for source in sources if source]
+
+
+def describe(caller: Caller, name: str) -> Answer:
+    """What AWS says of a job; RefusedError if there is none of that name."""
+    try:
+        return caller("sagemaker", "DescribeTrainingJob", TrainingJobName=name)
+    except AWSError as error:
+        if error.missing:
+            raise RefusedError(
+                f"there is no training job {name} in {caller.region}: `jobs list` shows those that there are"
+            ) from error
+        raise
+
+
+def submit(caller: Caller, request: Dict[str, Any]) -> None:
+    """Ask AWS to run it."""
+    caller("sagemaker", "CreateTrainingJob", **request)
+
+
+def stop(caller: Caller, name: str) -> str:
+    """Stop a job, unless it has ended; what was done."""
+    status = describe(caller, name)["TrainingJobStatus"]
+    if status in (*ENDED, "Stopping"):
+        return f"{name} is {status} already"
+    caller("sagemaker", "StopTrainingJob", TrainingJobName=name)
+    return f"{name} is stopping: it has 2 minutes to save its work, which is paid for"
+
+
+def wait(caller: Caller, name: str, waiter: Waiter) -> str:
+    """Wait until a job has ended, as Completed or Stopped; FailedError, with the reason, if it failed."""
+
+    def status() -> str:
+        found = describe(caller, name)
+        kind = str(found["TrainingJobStatus"])
+        return str(found.get("SecondaryStatus") or kind) if kind == "InProgress" else kind
+
+    end = waiter.until(name, ENDED, status)
+    if end == "Failed":
+        error = failure("training job", name, describe(caller, name).get("FailureReason"))
+        raise type(error)(f"{error}; its log is in CloudWatch: /aws/sagemaker/TrainingJobs")
+    return str(end)
+
+
+def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
+    """The jobs that were submitted here, the newest first."""
+    given = {} if status is None else {"StatusEquals": status}
+    newest = {"SortBy": "CreationTime", "SortOrder": "Descending"}
+    return caller.all("sagemaker", "ListTrainingJobs", "TrainingJobSummaries", NameContains=PREFIX, **newest, **given)
+
+
+def running(caller: Caller) -> List[str]:
+    """The names of jobs that cost something now."""
+    return [job["TrainingJobName"] for job in listed(caller, "InProgress")]
+
+
+def _setting(text: str) -> Tuple[str, str]:
+    """``lr=0.1`` -> ("lr", "0.1"), ``network=lenet`` -> ("network", '"lenet"'): values are JSON, as the image reads them."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise RefusedError(f"--set {text}: write NAME=VALUE, such as --set epochs=3")
+    if name.startswith(OWN):
+        raise RefusedError(f"--set {text}: {OWN}... are the template's: choose another --template, or edit {TEMPLATES.name}/*.json")
+    try:
+        json.loads(value)
+    except ValueError:
+        value = json.dumps(value)
+    return name, value
+
+
+def _in_bucket(part: Any, bucket: str) -> Any:
+    """The template with the bucket's name in all its addresses."""
+    if isinstance(part, str):
+        return BUCKET.sub(f"s3://{bucket}/gluonlab/", part)
+    if isinstance(part, list):
+        return [_in_bucket(one, bucket) for one in part]
+    return {key: _in_bucket(value, bucket) for key, value in part.items()} if isinstance(part, dict) else part
+
+
+def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
+    return any(json.loads(hyperparameters.get(name, "false")) for name in SEVERAL_HOSTS)
+
+
+def _of_gpus(given: Dict[str, str], before: Optional[int], now: Optional[int]) -> Dict[str, str]:
+    """The hyperparameters that say how many GPUs the template's machine has, for another machine."""
+    if before is None or now is None:
+        return given
+    return {name: str(now) if name in COUNTS and value == str(before) else value for name, value in given.items()}
+
+
+def _gpus(instance: str) -> Optional[int]:
+    facts = pairs.instances().get(instance)
+    return None if facts is None else int(facts["gpus"])

@@ -1,0 +1,176 @@
+"""One notebook from its making to its end. Each step looks first what is there, so one that was interrupted can be taken again.
+
+States: Pending -> InService -> Stopping -> Stopped -> Pending ..., Stopped -> Deleting -> gone; from each of them Failed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from launcher.calls import Answer, Caller
+from launcher.checks import is_ours
+from launcher.errors import AWSError, RefusedError, failure
+from launcher.instances import refuse_dead
+from launcher.role import delete_role
+from launcher.startup import delete_config
+from launcher.waiting import Waiter
+
+SETTLED = ("InService", "Stopped", "Failed", None)
+STARTED, STOPPED = ("InService", "Failed", None), ("Stopped", "Failed", None)  # AWS may show the old status for a moment
+NEW_ROLE_S = 60  # SageMaker learns of a new role within seconds
+URL_S = 12 * 3600
+STACK = "aws:cloudformation:stack-name"
+ENDING = {"InService": "StopNotebookInstance", "Stopped": "DeleteNotebookInstance", "Failed": "DeleteNotebookInstance"}
+
+
+class Notebook:
+    """The notebook called ``name``. ``say`` gets what was done; ``here`` is what a command needs to find this notebook again."""
+
+    def __init__(self, caller: Caller, name: str, waiter: Waiter, say: Callable[[str], None], here: str) -> None:
+        self._call, self.name, self._waiter, self._say, self._here = caller, name, waiter, say, here
+
+    def command(self, verb: str) -> str:
+        """The command line that does ``verb`` with this notebook."""
+        return f"python sagemaker/launch.py {verb} {self._here}"
+
+    def describe(self) -> Optional[Answer]:
+        """What AWS says of it; None if there is no such notebook."""
+        try:
+            return self._call("sagemaker", "DescribeNotebookInstance", NotebookInstanceName=self.name)
+        except AWSError as error:
+            if error.missing:
+                return None
+            raise
+
+    def existing(self) -> Answer:
+        """What AWS says of it; RefusedError if there is no such notebook."""
+        found = self.describe()
+        if found is None:
+            region = self._call.region
+            raise RefusedError(f"there is no notebook {self.name} in {region}: {self.command('create')} --instance ... makes one")
+        return found
+
+    def refuse_existing(self) -> None:
+        """Refuse to make what is there."""
+        found = self.describe()
+        if found is not None:
+            status, what = found["NotebookInstanceStatus"], f"the notebook {self.name} exists already"
+            if status == "Failed":
+                raise RefusedError(
+                    f"{what}, and has failed ({found.get('FailureReason')}): {self.command('delete')}, then create again"
+                )
+            raise RefusedError(f"{what} ({status}): see {self.command('status')}, or choose another --name")
+
+    def make(self, request: Dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
+        """Ask AWS for it; patient with a role that was made a moment ago."""
+        for waited_s in range(0, NEW_ROLE_S + 1, 5):
+            try:
+                self._call("sagemaker", "CreateNotebookInstance", **request)
+                return
+            except AWSError as error:
+                if not error.role_is_too_new or waited_s == NEW_ROLE_S:
+                    raise
+            sleep(5)
+
+    def start(self, force: bool) -> bool:
+        """Start it; False if it runs already."""
+        found = self.existing()
+        status = found["NotebookInstanceStatus"]
+        if status in ("InService", "Pending"):
+            self._say(f"{self.name} is {status} already")
+            return bool(status == "Pending")
+        if status == "Deleting":
+            raise RefusedError(f"{self.name} is being deleted: {self.command('wait')}, then create it anew")
+        if found.get("InstanceType"):
+            warning = refuse_dead(found["InstanceType"], found.get("PlatformIdentifier"), force)
+            if warning:
+                self._say(f"warning: {warning}")
+        if status != "Stopped":
+            self._waiter.until(self.name, ("Stopped", "Failed"), self.status)
+        self._call("sagemaker", "StartNotebookInstance", NotebookInstanceName=self.name)
+        self._say(f"{self.name} is starting")
+        return True
+
+    def stop(self) -> bool:
+        """Stop it; False if it does not run."""
+        status = self.existing()["NotebookInstanceStatus"]
+        if status in ("Stopped", "Stopping", "Deleting", "Failed"):
+            self._say(f"{self.name} is {status} already")
+            return bool(status == "Stopping")
+        if status != "InService":
+            status = self.wait()
+        if status == "InService":
+            self._call("sagemaker", "StopNotebookInstance", NotebookInstanceName=self.name)
+            self._say(f"{self.name} is stopping: its volume alone costs something from then on, until {self.command('delete')}")
+        return True
+
+    def wait(self, ends: Sequence[Optional[str]] = SETTLED) -> Optional[str]:
+        """Wait until its status is one of ``ends``: that one. FailedError, with the reason, if it failed."""
+        status = self._waiter.until(self.name, ends, self.status)
+        if status == "Failed":
+            reason = self.existing().get("FailureReason")
+            error = failure("notebook", self.name, reason)
+            raise type(error)(f"{error}; {self.command('delete')} takes away what is left of it")
+        return status
+
+    def url(self, seconds: int = URL_S) -> str:
+        """An address that lets whoever has it in, for a session of so many seconds; it must be opened within 5 minutes."""
+        status = self.existing()["NotebookInstanceStatus"]
+        if status != "InService":
+            verb = "wait" if status in ("Pending", "Updating") else "start"
+            raise RefusedError(f"{self.name} is {status}: it has an address when it is InService: {self.command(verb)}")
+        answer = self._call(
+            "sagemaker",
+            "CreatePresignedNotebookInstanceUrl",
+            NotebookInstanceName=self.name,
+            SessionExpirationDurationInSeconds=seconds,
+        )
+        return str(answer.get("AuthorizedUrl", ""))
+
+    def status(self) -> Optional[str]:
+        """Its status; None if there is no such notebook."""
+        found = self.describe()
+        return None if found is None else str(found["NotebookInstanceStatus"])
+
+    def refuse_foreign(self, force: bool) -> None:
+        """Refuse to delete a notebook that was not made here: its tags say so."""
+        found = None if force else self.describe()
+        if found is not None:
+            tags = self._call("sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"]).get("Tags", [])
+            stack = next((tag["Value"] for tag in tags if tag["Key"] == STACK), None)
+            if stack is not None:
+                raise RefusedError(
+                    f"{self.name} belongs to the CloudFormation stack {stack}: aws cloudformation delete-stack --stack-name {stack}"
+                )
+            if not is_ours(tags):
+                raise RefusedError(
+                    f"{self.name} lacks the tag project=gluonlab, so it was not made here: to delete it, add --force"
+                )
+
+    def delete(self) -> None:
+        """Stop it, wait, delete it, wait, and delete what was made for it. What is gone already is passed over."""
+        asked: List[str] = []
+        last: Optional[str] = ""
+        for status in self._waiter.watch(self.name, self.status):
+            if status is None:
+                break
+            if status in ENDING and status != last:
+                if status == "Failed" and ENDING[status] in asked:
+                    raise failure("notebook", self.name, self.existing().get("FailureReason"))
+                self._end(ENDING[status])
+                asked.append(ENDING[status])
+            last = status
+        self._say(f"notebook {self.name}: {'deleted, and its volume with it' if last else 'there is none'}")
+        for what, end in (("lifecycle configuration", delete_config), ("role", delete_role)):
+            try:
+                self._say(f"{what}: {'deleted' if end(self._call, self.name) else 'there is none that was made here'}")
+            except AWSError as error:  # neither costs anything
+                self._say(f"warning: {what}: {error}")
+
+    def _end(self, action: str) -> None:
+        try:
+            self._call("sagemaker", action, NotebookInstanceName=self.name)
+        except AWSError as error:
+            if not (error.missing or error.wrong_status):  # someone else, such as the idle stop, was faster
+                raise

@@ -1,0 +1,204 @@
+"""What is refused before AWS is asked, held against botocore's own description of the API; and what things cost."""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+
+import botocore.session
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launch_world import SAGEMAKER, ended
+
+from launcher import instances
+from launcher.checks import check_bucket, check_name, check_repository
+from launcher.cost import Prices
+from launcher.errors import RefusedError
+from launcher.options import World
+from launcher.role import LONGEST_ROLE, role_name
+from launcher.source import archive
+
+FROM = ("--repository", "https://git.example.org/gluonlab.git")
+AL2, AL2023 = ("--platform", "notebook-al2-v2"), ("--platform", "notebook-al2023-v1")
+NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,70}")
+SHAPES = botocore.session.get_session().get_service_model("sagemaker")
+
+
+def is_name(text):
+    shape = SHAPES.shape_for("NotebookInstanceName")
+    return len(text) <= shape.metadata["max"] and re.fullmatch(shape.metadata["pattern"], text) is not None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.one_of(st.text("abcAZ09-_. é\n", max_size=70), st.from_regex(NAME, fullmatch=True)))
+def test_a_name_is_refused_exactly_when_aws_would(text):
+    if is_name(text):
+        assert check_name("--name", text) == text
+    else:
+        with pytest.raises(RefusedError, match="write at most 63 letters"):
+            check_name("--name", text)
+
+
+@given(st.from_regex(NAME, fullmatch=True).filter(is_name), st.sampled_from(["us-east-1", "ap-southeast-2"]))
+@settings(max_examples=50, deadline=None)
+def test_every_notebook_has_a_role_name_that_iam_takes(name, region):
+    role = role_name(name, region)
+    assert re.fullmatch(r"[\w+=,.@-]+", role)
+    assert len(role) <= LONGEST_ROLE
+    assert role != role_name(name, "eu-west-1")
+
+
+def test_long_names_that_begin_alike_have_different_roles():
+    assert len({role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
+
+
+@pytest.mark.parametrize("text", ["s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab"])
+def test_what_is_no_bucket(text):
+    with pytest.raises(RefusedError, match=f"--bucket {text}: write the bucket's name alone"):
+        check_bucket(text)
+
+
+@pytest.mark.parametrize("text", ["git@host:x/y.git", "http://host/x", "https://user:secret@host/x", "https://host/'x'", "/here"])
+def test_what_is_no_repository_and_its_password_is_not_repeated(text):
+    with pytest.raises(RefusedError, match="write an https:// address") as raised:
+        check_repository(text)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("create",), "create lacks the machine: write --instance TYPE, such as "),
+        (("create", "--instance", "p9.8xlarge", *FROM), "unknown instance 'ml.p9.8xlarge'"),
+        (("create", "--instance", "p2.xlarge", *FROM), "notebook-al2023-v1 does not start ml.p2.xlarge"),
+        (("create", "--instance", "g5.12xlarge"), "say where it gets it, by --repository https://... or --bucket NAME"),
+        (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
+        (("create", "--instance", "p3.16xlarge", *FROM), "choose --instance ml.g5.48xlarge"),
+        (("create", "--instance", "p3.2xlarge", *AL2023, *FROM), "does not start ml.p3.2xlarge (as of 2026-11-21)"),
+        (("create", "--instance", "g5.12xlarge", *AL2, *FROM), "notebook-al2-v2 is dead since 2026-07-01"),
+        (("create", "--instance", "g5.12xlarge", "--platform", "al2023", *FROM), "unknown platform 'al2023'"),
+        (("create", "--instance", "g5.12xlarge", "--name", "x_y", *FROM), "--name 'x_y' is no name for AWS"),
+        (("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *FROM), "--subnet subnet-1 lacks its security groups"),
+        (("create", "--instance", "g5.12xlarge", "--security-group", "sg-1", *FROM), "--security-group sg-1 lacks its subnet"),
+        (("create", "--instance", "g5.12xlarge", "--owner", "a;b", *FROM), "--owner 'a;b'"),
+        (("create", "--instance", "g5.12xlarge", "--volume", "4", *FROM), "--volume"),
+        (("url", "--hours", "13"), "--hours"),
+        (("status", "--nmae", "x"), "did you mean '--name'?"),
+        (("stauts",), "did you mean 'status'?"),
+        (("jobs", "sumbit"), "did you mean 'submit'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, log, somebody):
+    """Had something been called, it would have met a network that is not there."""
+    status, out, err = ended(capsys, World(log.recording()), arguments)
+    assert (status, out, log.calls) == (2, "", [])
+    [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert says in line
+
+
+def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebody):
+    status, out, _ = ended(capsys, World(), ("create", "--instance", "list"))
+    assert status == 0
+    for line in out.splitlines():
+        name = line.split()[0]
+        assert instances.request(name)["InstanceType"] == name
+        assert ("dead as of 2026-11-21" in line) == name.startswith("ml.p3")
+
+
+@pytest.fixture
+def prices(tmp_path):
+    """``prices(instance_hour, volume_gb_month)``: a table for us-east-1."""
+
+    def write(hour, month=None):
+        path = tmp_path / "prices.json"
+        here = {"instance_hour": {"ml.x": hour}, "volume_gb_month": month}
+        path.write_text(json.dumps({"date": "2020-02-02", "currency": "EUR", "regions": {"us-east-1": here}}))
+        return Prices(path)
+
+    return write
+
+
+def test_costs_are_products_and_say_where_they_come_from(prices):
+    table = prices(2.5, 0.2)
+    assert table.notebook("ml.x", 50, "us-east-1") == (
+        "cost: about 2.50 EUR an hour while it runs; 50 GB of volume are paid until delete, about 10.00 EUR a month "
+        "(an estimate, by the prices of 2020-02-02 in prices.json, which is yours to edit)"
+    )
+    assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.job("ml.x", 3, 7200, "us-east-1")
+
+
+def test_what_is_not_known_is_said_not_guessed(prices):
+    missing = (None, "ml.x", "us-east-1"), (1, "ml.y", "us-east-1"), (1, "ml.x", "eu-west-1")
+    for price, instance, region in missing:
+        table = prices(price)
+        text = table.notebook(instance, 50, region)
+        assert f"no price of {instance} in {region} in prices.json" in text
+        assert "estimate" not in text
+        assert "no price" in table.job(instance, 1, 60, region)
+
+
+@pytest.mark.parametrize("wrong", ["3.5", True, -1, float("inf"), [1]])
+def test_a_price_that_is_none_is_refused(wrong, prices):
+    with pytest.raises(RefusedError, match="is no price: write a number, or null"):
+        prices(wrong).notebook("ml.x", 50, "us-east-1")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"regions": 1, "date": "", "currency": ""}', None])
+def test_a_table_that_is_none_is_refused(text, tmp_path):
+    if text is not None:
+        (tmp_path / "prices.json").write_text(text)
+    with pytest.raises(RefusedError, match="mend the file"):
+        Prices(tmp_path / "prices.json")
+
+
+def test_the_table_that_is_shipped_says_that_it_holds_examples():
+    shipped = json.loads((SAGEMAKER / "prices.json").read_text())
+    assert "EXAMPLES" in shipped["source"]
+    assert set(shipped["regions"]["us-east-1"]["instance_hour"]) == set(instances.pairs.instances())
+
+
+def git(folder, *arguments):
+    who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "setup.py").write_text("committed")
+    (tmp_path / "sub" / "a").write_text("a")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "x")
+    (tmp_path / "setup.py").write_text("changed")
+    (tmp_path / "secrets").write_text("never added")
+    said = []
+    with tarfile.open(fileobj=BytesIO(archive(tmp_path, said.append))) as tar:
+        files = {one.name: tar.extractfile(one).read().decode() for one in tar.getmembers() if one.isfile()}
+    assert files == {"setup.py": "committed", "sub/a": "a"}
+    assert said == ["warning: what is not committed is not uploaded: setup.py"]
+
+
+def test_without_a_git_checkout_there_is_no_archive(tmp_path):
+    with pytest.raises(RefusedError, match=r"is no git checkout that can be uploaded .* or give --repository"):
+        archive(tmp_path)
+
+
+def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
+    """The file itself, from another folder, with only boto3 and click to be found."""
+    forbid = (
+        "import sys, runpy\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('mxnet', 'numpy', 'matplotlib', 'tqdm', 'sklearn', 'yaml', 'sagemaker'):\n"
+        "            raise AssertionError(name)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        f"sys.argv = ['launch.py', 'status', '--dry-run']\n"
+        f"runpy.run_path({str(SAGEMAKER / 'launch.py')!r}, run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)[0]["operation"] == "DescribeNotebookInstance"
+    assert list(tmp_path.iterdir()) == []

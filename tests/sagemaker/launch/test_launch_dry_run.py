@@ -1,0 +1,103 @@
+"""--dry-run: the calls that would be made, none of which is."""
+
+import json
+import re
+
+import pytest
+from launch_world import ended
+
+from launcher.calls import Caller
+from launcher.options import World
+
+FROM = ("--repository", "https://git.example.org/gluonlab.git")
+P3 = ("--instance", "p3.8xlarge", "--force", *FROM)
+NOT_KNOWN_BEFORE = re.compile(r"<account>|\d{12}|20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+class Forbidden(Caller):
+    def __init__(self, *arguments):
+        raise AssertionError("a rehearsal must not reach AWS")
+
+
+@pytest.fixture
+def rehearse(capsys):
+    """``rehearse(*arguments)`` -> the calls that it prints, and what it says beside; without credentials."""
+
+    def run(*arguments):
+        status, out, err = ended(capsys, World(Forbidden), [*arguments, "--dry-run"])
+        assert status == 0, err
+        return json.loads(out), err
+
+    return run
+
+
+def comparable(calls):
+    return json.loads(re.sub(NOT_KNOWN_BEFORE, "?", json.dumps(calls)))
+
+
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        ([], ("create", *P3, "--bucket", "my-bucket", "--idle-minutes", "5")),
+        ([], ("create", *P3, "--name", "no-wait", "--no-wait")),
+        ([("create", *P3)], ("stop",)),
+        ([("create", *P3), ("stop",)], ("start", "--force")),
+        ([("create", *P3)], ("wait",)),
+        ([("create", *P3)], ("status",)),
+        ([("create", *P3)], ("delete", "--yes")),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch, log, rehearse):
+    printed, _ = rehearse(*command)
+    for earlier in before:
+        assert launch(*earlier)[0] == 0
+    log.calls.clear()
+    assert launch(*command)[0] == 0
+    called = [{"service": service, "operation": name, "parameters": parameters} for service, name, parameters in log.calls]
+    assert comparable(printed) == comparable(called)
+
+
+def test_url_and_all_are_rehearsed_too(rehearse):
+    calls, _ = rehearse("url")
+    assert [call["operation"] for call in calls] == ["DescribeNotebookInstance", "CreatePresignedNotebookInstanceUrl"]
+    calls, _ = rehearse("status", "--all")
+    assert [call["operation"] for call in calls] == ["ListNotebookInstances", "ListTrainingJobs"]
+
+
+def test_without_a_region_there_is_a_gap_instead_of_an_error(rehearse, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    calls, err = rehearse("create", *P3)
+    assert "<region>" in json.dumps(calls)
+    assert "no price of ml.p3.8xlarge in <region>" in err
+
+
+def test_a_role_that_is_given_by_name_is_looked_up_but_not_made(rehearse):
+    calls, _ = rehearse("create", *P3, "--role", "mine")
+    assert [call["operation"] for call in calls if call["service"] == "iam"] == ["GetRole"]
+    assert calls[-2]["parameters"]["RoleArn"] == "arn:aws:iam::<account>:role/mine"
+
+
+def test_a_network_of_ones_own(rehearse):
+    calls, _ = rehearse("create", *P3, "--subnet", "subnet-1", "--security-group", "sg-1", "--security-group", "sg-2")
+    [request] = [call["parameters"] for call in calls if call["operation"] == "CreateNotebookInstance"]
+    assert (request["SubnetId"], request["SecurityGroupIds"]) == ("subnet-1", ["sg-1", "sg-2"])
+    assert request["DirectInternetAccess"] == "Disabled"
+    [policy] = [call["parameters"]["PolicyDocument"] for call in calls if call["operation"] == "PutRolePolicy"]
+    assert "ec2:CreateNetworkInterface" in policy
+
+
+def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch):
+    monkeypatch.setattr("launcher.create.archive", lambda say: b"12345")
+    calls, _ = rehearse("create", "--instance", "g5.48xlarge", "--bucket", "my-bucket")
+    [put] = [call["parameters"] for call in calls if call["service"] == "s3"]
+    assert put == {"Bucket": "my-bucket", "Key": "gluonlab/source.tar.gz", "Body": "<5 bytes>"}
+    assert "s3" not in [call["service"] for call in rehearse("create", *P3, "--bucket", "my-bucket")[0]]
+
+
+def test_parameters_are_checked_against_the_api(capsys):
+    from launcher.calls import Rehearsal
+    from launcher.errors import AWSError
+
+    with pytest.raises(AWSError, match=r"AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"):
+        Rehearsal(None, "us-east-1", None)("sagemaker", "StopNotebookInstance", NotebookInstanceNam="x")

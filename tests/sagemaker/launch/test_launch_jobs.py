@@ -1,0 +1,216 @@
+"""Training jobs: the request that a template becomes, held against the API, and what becomes of the job."""
+
+import json
+
+import botocore.session
+import pytest
+from botocore.validate import ParamValidator
+from launch_world import ended
+
+from launcher import jobs
+from launcher.calls import Caller
+from launcher.checks import tags
+from launcher.errors import RefusedError
+from launcher.images import ACCOUNTS, TAG, image
+from launcher.options import World
+
+TEMPLATES = jobs.templates()
+assert "one-host" in TEMPLATES
+ARN = "arn:aws:iam::111122223333:role/mine"
+TO = ("--bucket", "their-bucket", "--role", ARN, "--no-upload")
+SHAPE = botocore.session.get_session().get_service_model("sagemaker").operation_model("CreateTrainingJob").input_shape
+
+
+def request(template="one-host", region="us-east-1", **wanted):
+    job = jobs.Job(template, "gluonlab-x", "their-bucket", **wanted)
+    return job.request(region, ARN, tags("ada"))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_becomes_a_request_that_the_api_takes(template):
+    made = request(template)
+    assert not ParamValidator().validate(made, SHAPE).has_errors()
+    assert made["ResourceConfig"]["InstanceType"] in SHAPE.members["ResourceConfig"].members["InstanceType"].enum
+    assert (made["TrainingJobName"], made["RoleArn"]) == ("gluonlab-x", ARN)
+    assert {tag["Key"]: tag["Value"] for tag in made["Tags"]}["owner"] == "ada"
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_everything_lies_in_the_bucket_that_is_given(template):
+    text = json.dumps(request(template))
+    assert text.count("s3://") == text.count("s3://their-bucket/gluonlab/") >= 2
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_hyperparameters_are_json(template):
+    made = request(template, settings=("epochs=3", "lr=0.5", "model=lenet", "flip=true", 'quoted="x"', "empty=", "eq=a=b"))
+    values = {name: json.loads(value) for name, value in made["HyperParameters"].items()}
+    asked = {"epochs": 3, "lr": 0.5, "model": "lenet", "flip": True, "quoted": "x", "empty": "", "eq": "a=b"}
+    assert {name: values[name] for name in asked} == asked
+    assert values["sagemaker_region"] == "us-east-1"
+    assert values["sagemaker_submit_directory"] == "s3://their-bucket/gluonlab/source.tar.gz"
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    """Two templates for two hosts, with the hyperparameters that AWS's image asks for."""
+    for name, more in (
+        ("servers", {"sagemaker_parameter_server_enabled": "true"}),
+        ("mpi", {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "4", "gpus": "1"}),
+    ):
+        template = jobs.template("one-host")
+        template["HyperParameters"].update(more)
+        template["ResourceConfig"]["InstanceCount"] = 2
+        (tmp_path / f"{name}.json").write_text(json.dumps(template))
+    (tmp_path / "one-host.json").write_text(json.dumps(jobs.template("one-host")))
+    monkeypatch.setattr(jobs, "TEMPLATES", tmp_path)
+
+
+@pytest.mark.parametrize(("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)])
+def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
+    assert request(instance=instance)["HyperParameters"]["gpus"] == str(gpus)
+    assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
+    made = request("mpi", instance=instance)["HyperParameters"]
+    assert (made["sagemaker_mpi_num_of_processes_per_host"], made["gpus"]) == (str(gpus), "1")  # a GPU for each process
+
+
+def test_hosts_and_hours(made_up):
+    assert request("servers")["ResourceConfig"]["InstanceCount"] == 2
+    made = request("servers", hosts=4, hours=0.5)
+    assert made["ResourceConfig"]["InstanceCount"] == 4
+    assert jobs.longest_s(made) == 1800
+    with pytest.raises(RefusedError, match="--hosts 2: one-host is for one: choose --template mpi or servers"):
+        request(hosts=2)
+
+
+def test_the_image_is_that_of_the_region():
+    for region in ACCOUNTS:
+        made = request(region=region)["AlgorithmSpecification"]["TrainingImage"]
+        assert made == image(region)
+        assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
+        assert made.endswith(TAG)
+    assert ".amazonaws.com.cn/" in image("cn-north-1")
+    with pytest.raises(RefusedError, match=r"not known to be in il-central-1: .* or give one with --image"):
+        request(region="il-central-1")
+    assert request(region="il-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"] == "mine:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("submit",), "submit lacks a bucket: add --bucket NAME"),
+        (("submit", "--bucket", "my-bucket"), "submit lacks a role: add --role ROLE"),
+        (("submit", *TO, "--template", "one"), "unknown template 'one'"),
+        (("submit", *TO, "--name", "mine"), "--name mine: begin it with gluonlab-"),
+        (("submit", *TO, "--set", "epochs"), "--set epochs: write NAME=VALUE"),
+        (("submit", *TO, "--set", "sagemaker_program=x"), "are the template's"),
+        (("submit", *TO, "--instance", "g5.13xlarge"), "unknown instance 'ml.g5.13xlarge'"),
+        (("stop",), "the job's name is missing: add --name NAME"),
+        (("wait", "--name", "a_b"), "--name 'a_b' is no name for AWS"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, log, somebody):
+    status, out, err = ended(capsys, World(log.recording()), ("jobs", *arguments))
+    assert (status, out, log.calls) == (2, "", [])
+    assert says in err
+    assert len(err.splitlines()) == 1
+
+
+def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch):
+    monkeypatch.setattr("launcher.job_commands.archive", lambda say: b"source")
+    here("s3").create_bucket(Bucket="their-bucket")
+    status, out, err = launch("jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3")
+    assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
+    assert "jobs wait --name gluonlab-x" in out
+    assert "reads s3://their-bucket/gluonlab/data/cifar10/ and writes below s3://their-bucket/gluonlab/jobs/" in err
+    assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
+    assert here("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")["Body"].read() == b"source"
+    made = here("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
+    assert made["HyperParameters"]["epochs"] == "3"
+    assert made["StoppingCondition"]["MaxRuntimeInSeconds"] == 7200
+
+    here("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
+    assert [job["name"] for job in json.loads(launch("jobs", "list", "--json")[1])] == ["gluonlab-x"]
+    assert launch("jobs", "list")[1].startswith("gluonlab-x ")
+    assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
+    assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
+
+
+def test_a_rehearsed_job_is_the_one_that_is_submitted(launch, log, capsys):
+    arguments = ("jobs", "submit", *TO, "--name", "gluonlab-x", "--wait")
+    rehearsed = json.loads(ended(capsys, World(Caller), [*arguments, "--dry-run"])[1])
+    assert launch(*arguments)[0] == 0
+    for call, (service, operation, parameters) in zip(rehearsed, log.calls):
+        parameters.get("Tags", []).clear(), call["parameters"].get("Tags", []).clear()
+        assert call == {"service": service, "operation": operation, "parameters": parameters}
+    assert [call["operation"] for call in rehearsed] == log.operations == ["CreateTrainingJob", "DescribeTrainingJob"]
+
+
+def job(status, **more):
+    return {
+        "TrainingJobName": "gluonlab-x",
+        "TrainingJobArn": "arn:aws:sagemaker:us-east-1:111122223333:training-job/gluonlab-x",
+        "ModelArtifacts": {"S3ModelArtifacts": "s3://x"},
+        "TrainingJobStatus": status,
+        "SecondaryStatus": more.pop("secondary", status),
+        "AlgorithmSpecification": {"TrainingInputMode": "File"},
+        "ResourceConfig": {"VolumeSizeInGB": 1},
+        "StoppingCondition": {},
+        "CreationTime": 0,
+        **more,
+    }
+
+
+def test_stop_stops_what_runs(told, aws, log):
+    aws.say("describe_training_job", job("InProgress", secondary="Training"))
+    aws.say("stop_training_job")
+    assert "gluonlab-x is stopping" in told("jobs", "stop", "--name", "gluonlab-x")[1]
+    assert log.changes() == ["StopTrainingJob"]
+
+
+@pytest.mark.parametrize("status", ["Stopping", "Stopped", "Completed", "Failed"])
+def test_stop_leaves_alone_what_has_ended(status, told, aws, log):
+    aws.say("describe_training_job", job(status))
+    assert told("jobs", "stop", "--name", "gluonlab-x")[:2] == (0, f"gluonlab-x is {status} already\n")
+    assert log.changes() == []
+
+
+def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
+    for secondary in ("Starting", "Downloading", "Training", "Training"):
+        aws.say("describe_training_job", job("InProgress", secondary=secondary))
+    for _ in range(2):
+        aws.say("describe_training_job", job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"))
+    status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
+    *progress, error = err.splitlines()
+    assert (status, out) == (1, "")
+    assert progress == ["gluonlab-x: Starting", "gluonlab-x: Downloading", "gluonlab-x: Training"]
+    assert error == (
+        "error: training job gluonlab-x failed: AlgorithmError: ExecuteUserScriptError exit code 1; "
+        "its log is in CloudWatch: /aws/sagemaker/TrainingJobs"
+    )
+
+
+def test_the_quota_of_jobs_is_another_one(told, aws):
+    said = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
+    aws.refuse("create_training_job", "ResourceLimitExceeded", said)
+    status, _, err = told("jobs", "submit", *TO)
+    assert status == 1
+    assert 'ask for "ml.g5.12xlarge for training job usage"' in err
+
+
+def test_a_job_that_is_not_there(launch):
+    status, _, err = launch("jobs", "wait", "--name", "gluonlab-x")
+    assert status == 2
+    assert "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are" in err
+
+
+def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
+    launch("jobs", "submit", *TO, "--name", "gluonlab-x")
+
+    def interrupt(number):
+        raise KeyboardInterrupt
+
+    log.before = interrupt
+    status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
+    assert status == 130
+    assert "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on" in err
