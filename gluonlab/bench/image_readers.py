@@ -12,6 +12,7 @@ from mxnet import gluon, recordio
 
 from gluonlab.bench.images import BATCH_SIZE, whole_epochs
 from gluonlab.bench.worker import Job
+from gluonlab.data import Dataset
 from gluonlab.data import folder as folders
 from gluonlab.data.loader import Loader
 from gluonlab.data.pack import pack
@@ -27,17 +28,17 @@ def make(reader: str, folder: str, size: int) -> Job:
 
 
 def _decoders(folder: str, size: int) -> Loader:
-    return _loader(folder, size)
+    return _loader(folders.load(folder, size, WORKERS))
 
 
 def _packed(folder: str, size: int) -> Loader:
     packed = Path(tempfile.mkdtemp()) / "packed"  # the folder for temporary files is the measurement's
     pack(folders.load(folder, size, WORKERS), packed)
-    return _loader(str(packed), size)
+    return _loader(folders.load(packed))
 
 
-def _loader(folder: str, size: int) -> Loader:
-    return Loader(folders.load(folder, size, WORKERS).train, devices("cpu*2"), BATCH_SIZE, raw=True)
+def _loader(dataset: Dataset) -> Loader:
+    return Loader(dataset.train, devices("cpu*2"), BATCH_SIZE, raw=True)
 
 
 class _Records:
