@@ -1,0 +1,103 @@
+"""notebook.yaml, filled in without AWS: what it refuses, what its role may do, and which scripts it holds."""
+
+import base64
+import sys
+
+import pytest
+from made_up_notebook import SAGEMAKER
+
+sys.path.insert(0, str(SAGEMAKER.parent / "tools"))
+
+import cloudformation
+
+GOOD = {"Bucket": "my-bucket"}
+P3 = {**GOOD, "InstanceType": "ml.p3.16xlarge"}
+IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        (P3, "notebook-al2023-v1 does not start P3"),
+        ({**P3, "Platform": "notebook-al2-v3"}, "neither created nor started since 2026-07-01"),
+        ({**GOOD, "Platform": "notebook-al2-v1"}, "neither created nor started since 2026-07-01"),
+        (IN_SUBNET, "A subnet needs SecurityGroupIds"),
+        ({**GOOD, "SecurityGroupIds": "sg-01234567"}, "Security groups need a SubnetId"),
+        ({}, "Give a Repository to clone gluonlab from, or a Bucket"),
+        ({"Repository": "https://example.com/g.git", "TrainingJobs": "yes"}, "Training jobs need a Bucket"),
+        ({**GOOD, "VolumeSizeInGB": 4}, "VolumeSizeInGB: 4 is not between 20 and 16384"),
+        ({**GOOD, "NotebookName": "a" * 64}, "NotebookName"),
+        ({**GOOD, "NotebookName": "-a"}, "NotebookName"),
+        ({"Repository": "https://example.com/'; reboot; '"}, "Repository"),
+        ({**GOOD, "IdleMinutes": -1}, "IdleMinutes"),
+    ],
+)
+def test_the_template_refuses_impossible_parameters(given, refusal):
+    refusals = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals()
+    assert refusals
+    assert all(refusal in one for one in refusals)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        GOOD,
+        {**P3, "ForceDeadPair": "yes"},
+        {**P3, "Platform": "notebook-al2-v2", "ForceDeadPair": "yes"},
+        {**IN_SUBNET, "SecurityGroupIds": "sg-01234567"},
+    ],
+)
+def test_the_template_takes_the_possible_ones(given):
+    assert cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals() == []
+
+
+def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings():
+    import lifecycle
+
+    given = {"Bucket": "my-bucket", "Repository": "https://example.com/g.git", "IdleMinutes": 30}
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
+    [properties] = [about for kind, about in stack.resources().values() if kind.endswith("LifecycleConfig")]
+    settings = {"GLUONLAB_BUCKET": "my-bucket", "GLUONLAB_REPOSITORY": "https://example.com/g.git", "GLUONLAB_IDLE_MINUTES": "30"}
+    for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
+        text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
+        without = [line.replace("'", "") for line in text.splitlines() if line != "#!/bin/bash"]
+        wanted = [line.replace("'", "") for line in lifecycle.script(name, given).splitlines() if line != "#!/bin/bash"]
+        assert without == wanted
+
+
+def statements(given):
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
+    for kind, properties in stack.resources().values():
+        documents = [one["PolicyDocument"] for one in properties.get("Policies", [])]
+        documents += [properties["PolicyDocument"]] if kind == "AWS::IAM::RolePolicy" else []
+        for document in documents:
+            for statement in document["Statement"]:
+                yield {
+                    **statement,
+                    "Action": [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"],
+                }
+
+
+def test_the_role_may_do_no_more_than_it_must():
+    """Without options: look at and stop itself, and write logs. No action has a wildcard, and few resources are everything."""
+    actions = {action for one in statements({"Repository": "https://example.com/g.git"}) for action in one["Action"]}
+    assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs"}
+    for one in statements({**IN_SUBNET, "SecurityGroupIds": "sg-01234567", "TrainingJobs": "yes"}):
+        assert one["Effect"] == "Allow"
+        assert "*" not in "".join(one["Action"])
+        if one["Resource"] == "*":
+            assert {action.split(":")[0] for action in one["Action"]} <= {"ec2", "ecr", "cloudwatch"}
+        if "iam:PassRole" in one["Action"]:
+            assert one["Condition"] == {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+        if one["Action"][0].startswith("s3:"):
+            assert "gluonlab" in one["Resource"] + str(one.get("Condition"))
+
+
+def test_who_may_take_the_role_is_the_service_for_this_account():
+    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), GOOD)
+    [trust] = [
+        about["AssumeRolePolicyDocument"]["Statement"] for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"
+    ]
+    [statement] = trust
+    assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": "111122223333"}}
