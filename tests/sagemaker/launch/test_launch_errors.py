@@ -323,3 +323,15 @@ def test_a_notebook_that_does_not_run_has_no_address(status, verb, told, aws):
 def test_an_error_without_a_caller_is_not_swallowed(somebody):
     with pytest.raises(AttributeError):
         Caller(None, "us-east-1")("sagemaker", "MisspeltOperation")
+
+
+def test_a_status_that_lags_behind_ends_no_wait(told, aws):
+    """AWS may show what was before for a moment."""
+    aws.statuses("InService")
+    aws.say("stop_notebook_instance")
+    aws.statuses("InService", "Stopping", "Stopped")
+    assert told("stop")[1].endswith("gluonlab is Stopped\n")
+    aws.statuses("Stopped")
+    aws.say("start_notebook_instance")
+    aws.statuses("Stopped", "Pending", "InService")
+    assert told("start")[1].endswith("gluonlab is InService\n")

@@ -214,3 +214,14 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
     assert "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on" in err
+
+
+def test_the_list_goes_over_all_pages(told, aws, log):
+    def summary(name):
+        return {"TrainingJobName": name, "TrainingJobArn": "arn", "CreationTime": 0, "TrainingJobStatus": "Completed"}
+
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-b")], "NextToken": "more"})
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]})
+    names = [job["name"] for job in json.loads(told("jobs", "list", "--json")[1])]
+    assert names == ["gluonlab-b", "gluonlab-a"]
+    assert log.calls[1][2]["NextToken"] == "more"
