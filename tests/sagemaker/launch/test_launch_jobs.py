@@ -1,6 +1,7 @@
 """Training jobs: the request that a template becomes, held against the API, and what becomes of the job."""
 
 import json
+from datetime import datetime, timezone
 
 import botocore.session
 import pytest
@@ -14,6 +15,7 @@ from launcher.errors import RefusedError
 from launcher.images import ACCOUNTS, TAG, image
 from launcher.options import World
 
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 TEMPLATES = jobs.templates()
 assert "one-host" in TEMPLATES
 ARN = "arn:aws:iam::111122223333:role/mine"
@@ -218,7 +220,7 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
 
 def test_the_list_goes_over_all_pages(told, aws, log):
     def summary(name):
-        return {"TrainingJobName": name, "TrainingJobArn": "arn", "CreationTime": 0, "TrainingJobStatus": "Completed"}
+        return {"TrainingJobName": name, "TrainingJobArn": "arn", "CreationTime": NOON, "TrainingJobStatus": "Completed"}
 
     aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-b")], "NextToken": "more"})
     aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]})
