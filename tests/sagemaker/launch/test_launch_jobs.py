@@ -1,6 +1,7 @@
 """Training jobs: the request that a template becomes, held against the API, and what becomes of the job."""
 
 import json
+from datetime import datetime, timezone
 
 import botocore.session
 import pytest
@@ -14,6 +15,7 @@ from launcher.errors import RefusedError
 from launcher.images import ACCOUNTS, TAG, image
 from launcher.options import World
 
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 TEMPLATES = jobs.templates()
 assert "one-host" in TEMPLATES
 ARN = "arn:aws:iam::111122223333:role/mine"
@@ -214,3 +216,14 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
     assert "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on" in err
+
+
+def test_the_list_goes_over_all_pages(told, aws, log):
+    def summary(name):
+        return {"TrainingJobName": name, "TrainingJobArn": "arn", "CreationTime": NOON, "TrainingJobStatus": "Completed"}
+
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-b")], "NextToken": "more"})
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]})
+    names = [job["name"] for job in json.loads(told("jobs", "list", "--json")[1])]
+    assert names == ["gluonlab-b", "gluonlab-a"]
+    assert log.calls[1][2]["NextToken"] == "more"

@@ -1,0 +1,117 @@
+"""Waiting, for a notebook to change its status and to be gone: what is asked, when, and what is said meanwhile."""
+
+import pytest
+from launch_world import ended
+
+from launcher.calls import Caller
+from launcher.errors import FailedError
+from launcher.options import World
+from launcher.waiting import Waiter
+
+
+def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
+    tags = {"Tags": [{"Key": "project", "Value": "gluonlab"}]}
+    aws.statuses("Pending")
+    aws.say("list_tags", tags)
+    aws.statuses("Pending", "Pending", "InService")
+    aws.say("stop_notebook_instance")
+    aws.statuses("InService", "Stopping", "Stopped")
+    aws.say("delete_notebook_instance")
+    aws.statuses("Stopped", "Deleting", None)
+    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+    aws.say("list_training_jobs", {"TrainingJobSummaries": []})
+    status, _, err = told("delete", "--yes")
+    assert (status, log.changes()) == (0, ["StopNotebookInstance", "DeleteNotebookInstance"])
+    assert err.splitlines() == [f"gluonlab: {one}" for one in ("Pending", "InService", "Stopping", "Stopped", "Deleting")]
+    assert len(log.slept) == 8
+
+
+def test_delete_is_not_upset_when_the_idle_stop_is_faster(told, aws, log):
+    aws.statuses("InService")
+    aws.refuse("stop_notebook_instance", "ValidationException", "Status (Stopping) not in ([InService]). Unable to transition")
+    aws.statuses("Stopping", "Stopped")
+    aws.say("delete_notebook_instance")
+    aws.statuses(None)
+    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+    aws.say("list_training_jobs", {"TrainingJobSummaries": []})
+    assert told("delete", "--yes", "--force")[0] == 0
+
+
+def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(told, aws):
+    """What is left then costs nothing, and is named."""
+    aws.statuses(None, None)
+    aws.say("describe_notebook_instance_lifecycle_config", {})
+    denied = "User: x is not authorized to perform: iam:GetRole on resource: role y"
+    aws.refuse("get_role", "AccessDenied", denied, "iam")
+    aws.refuse("list_training_jobs", "AccessDeniedException", "is not authorized to perform: sagemaker:ListTrainingJobs")
+    status, _, err = told("delete", "--yes")
+    assert status == 0
+    assert "warning: role: these credentials may not iam:GetRole on role" in err
+    assert "warning: training jobs that may still run were not looked for" in err
+
+
+def test_delete_warns_of_jobs_that_still_run(told, aws):
+    aws.statuses(None, None)
+    aws.say("describe_notebook_instance_lifecycle_config", {})
+    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+    job = {"TrainingJobName": "gluonlab-x", "TrainingJobArn": "arn", "CreationTime": 0, "TrainingJobStatus": "InProgress"}
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [job]})
+    _, _, err = told("delete", "--yes", "--region", "us-east-1")
+    assert "warning: training jobs still run, and cost: gluonlab-x: python sagemaker/launch.py jobs stop --name NAME" in err
+
+
+def test_a_delete_that_fails_says_so_instead_of_trying_for_ever(told, aws):
+    aws.statuses("Stopped")
+    aws.say("delete_notebook_instance")
+    aws.statuses("Deleting")
+    aws.statuses("Failed", "Failed", FailureReason="the network interface is in use")
+    status, _, err = told("delete", "--yes", "--force")
+    assert status == 1
+    assert "notebook gluonlab failed: the network interface is in use" in err
+
+
+def test_waiting_ends(capsys, aws, monkeypatch):
+    """After an hour, with what can be done then."""
+    clock = iter(range(0, 100_000, 600))
+    with pytest.raises(FailedError, match="gluonlab is Pending still after 60 minutes: `wait` goes on waiting"):
+        Waiter(sleep=lambda seconds: None, clock=lambda: next(clock)).until("gluonlab", ["InService"], lambda: "Pending")
+
+
+def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
+    statuses, clock = iter(["Pending", "Pending", "Stopping", "Stopped"]), iter(range(0, 1000, 65))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
+    assert waiter.until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
+    lines = [line.rstrip(" ") for line in capsys.readouterr().err.split("\r")]
+    assert lines == ["", "gluonlab: Pending, 1:05", "gluonlab: Pending, 2:10", f"{'gluonlab: Stopping, 3:15':<70}\n"]
+
+
+def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, somebody):
+    class Told(Caller):
+        def client(self, service):
+            return aws.client(service)
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    aws.statuses("Pending")
+    status, _, err = ended(capsys, World(log.recording(Told), interrupt), ["wait", "--name", "lab"])
+    assert (status, log.changes()) == (130, [])
+    assert err.splitlines()[-1] == (
+        "interrupted, and nothing is undone: `python sagemaker/launch.py wait --name lab` goes on, "
+        "`python sagemaker/launch.py delete --name lab` takes away what was made"
+    )
+
+
+def test_a_status_that_lags_behind_ends_no_wait(told, aws):
+    """AWS may show what was before for a moment."""
+    aws.statuses("InService")
+    aws.say("stop_notebook_instance")
+    aws.statuses("InService", "Stopping", "Stopped")
+    assert told("stop")[1].endswith("gluonlab is Stopped\n")
+    aws.statuses("Stopped")
+    aws.say("start_notebook_instance")
+    aws.statuses("Stopped", "Pending", "InService")
+    assert told("start")[1].endswith("gluonlab is InService\n")
