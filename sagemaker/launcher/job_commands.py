@@ -23,7 +23,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(function)
 
 
-@command(f"{PROGRAM} jobs submit", interrupted="interrupted: nothing was submitted")
+@command(f"{PROGRAM} jobs submit", interrupted="nothing was submitted")
 @anywhere()
 @click.option("--template", metavar="NAME", default="one-host", show_default=True, help="a file of sagemaker/training")
 @click.option("--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]")

@@ -96,7 +96,7 @@ def named(function: Callable[..., None]) -> Callable[..., None]:
 
 def going_on(text: str) -> None:
     """What Ctrl-C leaves to be said from now on."""
-    setattr(click.get_current_context().command, "interrupted", f"interrupted, and nothing is undone: {text}")  # noqa: B010
+    setattr(click.get_current_context().command, "interrupted", f"nothing is undone: {text}")  # noqa: B010
 
 
 def owner() -> str:

@@ -167,7 +167,7 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(n
     log.before = interrupt
     status, _, err = launch("create", *P3)
     assert status == 130
-    assert "interrupted, and nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on" in err
+    assert "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on" in err
     assert "`python sagemaker/launch.py delete --name gluonlab` takes away what was made" in err
     assert log.operations == CREATE[:number]
     log.before = lambda now: None
