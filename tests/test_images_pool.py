@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from worker_processes import gone
 
 from gluonlab.errors import DataError, RunError
 from gluonlab.images.decode import decode
-from gluonlab.images.pool import SLOTS, Decoders
+from gluonlab.images.pool import SLOTS, Decoders, _Request
 
 
 @pytest.fixture(scope="module")
@@ -125,12 +126,48 @@ def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
     assert all(map(gone, processes))
 
 
-def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads():
+def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
     """As the collector of garbage does, in whichever thread it happens to run."""
     made = Decoders(8, 2)
     processes = pids(made)
-    made._threads.submit(made.close).result(timeout=30)
+    closed = []
+
+    class Dropping(Future):
+        def set_result(self, result):
+            closed.append(made.close())
+            super().set_result(result)
+
+    made._requests.put(_Request(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
+    deadline = time.monotonic() + 30
+    while not closed:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert all(map(gone, processes))
+    with pytest.raises(ValueError, match="closed"):
+        made.decode(paths[:1])
+
+
+def test_decoding_starts_no_thread(paths):
+    """A Ctrl-C while a thread is being started would leave one that nobody ends."""
+    made = Decoders(16, 3)
+    before = set(threading.enumerate())
+    made.decode(paths)
+    assert set(threading.enumerate()) == before
+    made.close()
+
+
+def test_python_ends_while_decoders_are_alive_and_at_work(tmp_path):
+    """As after a Ctrl-C whose traceback keeps them; the file is a pipe that nobody writes to."""
+    os.mkfifo(tmp_path / "endless.jpg")
+    program = (
+        "import signal, threading\nfrom gluonlab.images.pool import Decoders\nmade = Decoders(16, 2)\n"
+        "main = threading.main_thread().ident\nthreading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()\n"
+        "made.decode(['endless.jpg'])"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, encoding="utf-8", timeout=30)
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
 
 
 def test_a_process_that_is_killed_is_an_error_and_no_hang(paths):

@@ -276,8 +276,8 @@ def _ahead(items: "Iterator[Shards]", depth: int) -> "Generator[Shards, None, No
             put((None, error))
 
     thread = threading.Thread(target=work, name="gluonlab-prefetch", daemon=True)
-    thread.start()
     try:
+        thread.start()
         while True:
             item, error = ready.get()
             if error is not None:
@@ -287,4 +287,5 @@ def _ahead(items: "Iterator[Shards]", depth: int) -> "Generator[Shards, None, No
             yield item
     finally:
         stop.set()
-        thread.join()
+        if thread.is_alive():  # not when Ctrl-C came while it was being started: then it ends by itself
+            thread.join()

@@ -14,11 +14,12 @@ import os
 import queue
 import subprocess
 import sys
+import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from gluonlab.images.decode import CHANNELS
 if TYPE_CHECKING:
     from gluonlab.images.decode import Pixels
 
+Wrong = List[Tuple[int, str]]  # positions of files that cannot be decoded, and why
+
 SLOTS = 16  # images per request: long beside a request's own cost, short beside a batch that several processes share
 
 
@@ -38,11 +41,10 @@ class Decoders:
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
         self._children = [_Child(size) for _ in range(count)]
-        self._free: "queue.SimpleQueue[_Child]" = queue.SimpleQueue()
+        self._requests: "queue.SimpleQueue[Optional[_Request]]" = queue.SimpleQueue()
         for child in self._children:
-            self._free.put(child)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="gluonlab-decode")
-        self.close = weakref.finalize(self, _end, self._children, self._threads)  # call it to end them earlier
+            threading.Thread(target=_serve, args=(child, self._requests), name="gluonlab-decode", daemon=True).start()
+        self.close = weakref.finalize(self, _end, self._children, self._requests)  # call it to end them earlier
 
     def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
         """The images (n, 3, size, size) in these n files, cut at random where there are n ``seeds``.
@@ -58,11 +60,13 @@ class Decoders:
         """The images (n, 3, size, size), and for the positions of those that are wrong, which are left as they come, the reason."""
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
-        parts: "List[Future[List[Tuple[int, str]]]]" = []
+        parts: "List[Future[Wrong]]" = [Future() for _ in begins]
+        if not self.close.alive:
+            raise ValueError("these decoders have been closed")
         try:
-            for begin in begins:
+            for future, begin in zip(parts, begins):
                 part = slice(begin, begin + SLOTS)
-                parts.append(self._threads.submit(_decode, self._free, paths[part], seeds and seeds[part], images[part]))
+                self._requests.put(_Request(future, paths[part], seeds and seeds[part], images[part]))
             found = [future.result() for future in parts]
         finally:
             for future in parts:
@@ -73,6 +77,15 @@ class Decoders:
         """``decode_good`` of ``images`` files at a time, for sets that do not fit memory."""
         for begin in range(0, len(paths), images):
             yield self.decode_good(paths[begin : begin + images])
+
+
+class _Request(NamedTuple):
+    """At most `SLOTS` files, and where their pixels go."""
+
+    future: "Future[Wrong]"
+    paths: Sequence[str]
+    seeds: Optional[Sequence[int]]
+    images: "Pixels"
 
 
 class _Child:
@@ -97,7 +110,7 @@ class _Child:
         finally:
             os.close(fd)
 
-    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> List[Tuple[int, str]]:
+    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> "Wrong":
         """Fill ``images`` from ``paths``; (position, reason) of those that are wrong."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
@@ -113,20 +126,28 @@ class _Child:
         return [(slot, reason) for slot, reason in json.loads(answer)["wrong"]]
 
 
-def _decode(
-    free: "queue.SimpleQueue[_Child]", paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels"
-) -> List[Tuple[int, str]]:
-    """One request by the next process that is free. Not a method: what is still queued must not keep `Decoders` alive."""
-    child = free.get()
-    try:
-        return child.decode(paths, seeds, images)
-    finally:
-        free.put(child)
+def _serve(child: _Child, requests: "queue.SimpleQueue[Optional[_Request]]") -> None:
+    """One request after the other, until there is None: the work of one thread, to which Ctrl-C does not come.
+
+    Not a thread of concurrent.futures, which starts with the first request: a Ctrl-C just then leaves it unknown to its pool, and
+    Python waits for it for ever at its end. Not a method: a thread must not keep `Decoders` alive.
+    """
+    while True:
+        request = requests.get()
+        if request is None:
+            requests.put(None)  # for the other threads
+            return
+        if request.future.set_running_or_notify_cancel():
+            try:
+                request.future.set_result(child.decode(request.paths, request.seeds, request.images))
+            except BaseException as error:
+                request.future.set_exception(error)
+        del request  # the pixels belong to who has asked
 
 
-def _end(children: List[_Child], threads: ThreadPoolExecutor) -> None:
-    """At once, whatever is being decoded: nobody is left to look at it. Any thread may come here, one of ``threads``, too."""
-    threads.shutdown(wait=False)
+def _end(children: List[_Child], requests: "queue.SimpleQueue[Optional[_Request]]") -> None:
+    """At once, whatever is being decoded: nobody is left to look at it. Any thread may come here, one that serves, too."""
+    requests.put(None)
     for child in children:
         child.process.kill()
     for child in children:
