@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.doctor import data_sets, gpus, host, libraries, links, mxnet_loads, nvml, packages, sagemaker, training
+from gluonlab.doctor import data_sets, gpus, host, libraries, links, mxnet_loads, numbering, nvml, packages, sagemaker, training
 from gluonlab.doctor.findings import Finding, guarded
 
 Check = Tuple[str, Callable[[], Sequence[Finding]]]
@@ -48,7 +48,7 @@ def _gpus() -> List[Check]:
             *guarded("gpus", lambda: gpus.driver(found, flavour)),
             *guarded("capability", lambda: gpus.capabilities(found, flavour)),
             *guarded("gpu-memory", lambda: gpus.memory(found)),
-            *guarded("numbering", lambda: gpus.numbering(found)),
+            *guarded("numbering", lambda: numbering.numbering(found)),
             *guarded("links", lambda: links.links(found, instance)),
         ]
 
