@@ -149,6 +149,7 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
         ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short"),
         ("/opt/old/libnccl.so.2: wrong ELF class: ELFCLASS32", "libnccl.so.2", "ELFCLASS32"),
         ("a: /opt/old/libgomp.so.1: no version information available (required by a)", "libgomp.so.1", "no versions"),
+        ("libpython3.11.so.1.0: cannot open shared object file: No such file or directory", "libpython3.11.so.1.0", ""),
     ],
 )  # fmt: skip
 def test_other_words_of_the_linker(said, library, cause):
@@ -157,6 +158,30 @@ def test_other_words_of_the_linker(said, library, cause):
     assert cause in complaint.cause
     if "/opt/old" in said:
         assert complaint.cure.startswith("take /opt/old out of LD_LIBRARY_PATH")
+
+
+@pytest.mark.parametrize(
+    ("said", "library", "cause", "cure"),
+    [
+        ("/a/libx.so.8: cannot open shared object file: Permission denied", "libx.so.8", "Permission denied", "make it readable"),
+        ("libx.so.8: cannot open shared object file: Too many open files", "libx.so.8", "Too many open files", "cure that"),
+        ("/a/libx.so: failed to map segment from shared object: Operation not permitted", "libx.so", "not permitted", "noexec"),
+        ("/a/libx.so: failed to map segment from shared object", "libx.so", "no reason", "noexec"),
+        ("/a/libx.so: cannot enable executable stack as shared object requires: Invalid argument", "libx.so", "stack", "patchelf"),
+        (
+            "/a/libgomp.so.1: cannot allocate memory in static TLS block",
+            "libgomp.so.1",
+            "too late",
+            "import gluonlab and mxnet first",
+        ),
+        ("/a/libgomp.so.1: something else", "libgomp.so.1", "something else", "install again"),
+    ],
+)
+def test_a_library_that_is_there_is_not_called_missing(said, library, cause, cure):
+    complaint = understand(said, {})
+    assert (complaint.library, cause in complaint.cause) == (library, True)
+    assert cure in complaint.cure
+    assert "apt-get" not in complaint.cure
 
 
 def test_a_file_that_is_no_library_is_cured_where_it_lies(tmp_path):
