@@ -134,7 +134,7 @@ class FakeNvml:
         return self.NVML_NVLINK_DEVICE_TYPE_GPU if at_a_gpu else self.NVML_NVLINK_DEVICE_TYPE_SWITCH
 
     def nvmlDeviceGetMigMode(self, gpu):  # noqa: N802
-        if self.kinds[gpu][1] < (8, 0):
+        if tuple(self.kinds[gpu][1]) < (8, 0):
             raise NVMLError("Not Supported")
         return [int(gpu in self.parts)] * 2
 
