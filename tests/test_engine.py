@@ -8,6 +8,7 @@ import types
 
 import numpy
 import pytest
+from environments import Environment
 
 from gluonlab import cuda, engine
 from gluonlab.errors import EngineError
@@ -141,10 +142,11 @@ def test_other_failures_keep_their_words_on_one_line():
     assert explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
 
 
-def test_a_library_that_is_not_there_is_an_engine_error(python, tmp_path):
-    """A real import of a package that asks the real linker for what this machine does not have."""
-    site = package(tmp_path / "site", "mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
-    error = import_error(python("-c", CATCH, path=[site]))
+def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
+    """A real import of a package that asks the real linker for what this environment does not have."""
+    environment = Environment(tmp_path, without=["mxnet"])
+    environment.add_package("mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
+    error = import_error(environment.python("-c", CATCH))
     assert error["kinds"][0] == "EngineError"
     assert "OSError" not in error["kinds"]
     assert error["cause"] == "OSError"

@@ -1,10 +1,13 @@
 """CUDA's libraries from LD_LIBRARY_PATH, wheels and system, and what is said of one that does not fit. The linker is real."""
 
-import ctypes
 import json
+import subprocess
+import sys
 
 import pytest
+from conftest import clean_environment
 from elf_files import write_library
+from environments import Environment
 
 from gluonlab import cuda, linking
 from gluonlab.cuda import LIBRARIES
@@ -20,7 +23,6 @@ print(json.dumps(sorted({{line.split()[-1] for line in open("/proc/self/maps") i
 """
 IMPORT = """
 import gluonlab, gluonlab.engine as engine
-engine.flavours = lambda: ("mxnet-cu112",)
 try:
     import mxnet
 except engine.EngineError as error:
@@ -40,9 +42,12 @@ def loaded(python, root, site, **environment):
 
 
 def the_dlopen_message(path):
-    with pytest.raises(OSError, match=r".") as error:
-        ctypes.CDLL(str(path))
-    return str(error.value)
+    """In a process that has loaded nothing else: this one may have all of CUDA's libraries."""
+    code = f"import ctypes\ntry:\n    ctypes.CDLL({str(path)!r})\nexcept OSError as error:\n    print(error)"
+    environment = clean_environment(LD_LIBRARY_PATH="")
+    ended = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, encoding="utf-8", timeout=60)
+    assert ended.stdout.strip(), ended.stderr
+    return ended.stdout.strip()
 
 
 # --- which of several is loaded
@@ -202,23 +207,32 @@ def test_what_is_not_about_libraries_is_left_alone(said):
 # --- and the engine says it
 
 
-def test_the_engines_error_names_the_wrong_version_in_ld_library_path(python, tmp_path):
-    site, system = tmp_path / "site", tmp_path / "cuda"
-    (site / "mxnet").mkdir(parents=True)
-    (site / "mxnet" / "__init__.py").write_text("raise SystemExit('mxnet was begun')")
+@pytest.fixture
+def cu112(tmp_path):
+    """``cu112(code)``: an environment whose mxnet-cu112 does ``code`` when it is imported, and that has no wheels yet."""
+
+    def make(code):
+        environment = Environment(tmp_path, without=["mxnet"])
+        environment.add_package("mxnet", code)
+        environment.add_distribution("mxnet-cu112")
+        return environment
+
+    return make
+
+
+def test_the_engines_error_names_the_wrong_version_in_ld_library_path(cu112, tmp_path):
+    environment, system = cu112("raise SystemExit('mxnet was begun')"), tmp_path / "cuda"
     users = write_library(system / "libcublas.so.11", undefined=["cublasLtShutdownCtx"])
-    write_library(wheel_place(site, "libcublas.so.11"))
-    said = python("-c", IMPORT, path=[str(site)], LD_LIBRARY_PATH=str(system)).stdout.strip()
+    write_library(wheel_place(environment.site, "libcublas.so.11"))
+    said = environment.python("-c", IMPORT, LD_LIBRARY_PATH=str(system)).stdout.strip()
     assert said.startswith(f"mxnet cannot load libcublas.so.11: {users} does not fit")
     assert f"take {system} out of LD_LIBRARY_PATH" in said
     assert "\n" not in said
 
 
-def test_the_engines_error_names_cudnn_9(python, tmp_path):
-    site = tmp_path / "site"
-    (site / "mxnet").mkdir(parents=True)
-    (site / "mxnet" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudnn.so.8')")
-    nine = write_library(wheel_place(site, "libcudnn.so.8").with_name("libcudnn.so.9"))
-    said = python("-c", IMPORT, path=[str(site)]).stdout
+def test_the_engines_error_names_cudnn_9(cu112):
+    environment = cu112("import ctypes\nctypes.CDLL('libcudnn.so.8')")
+    nine = write_library(wheel_place(environment.site, "libcudnn.so.8").with_name("libcudnn.so.9"))
+    said = environment.python("-c", IMPORT).stdout
     assert f"mxnet cannot load libcudnn.so.8: {nine} is another version" in said
     assert "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'" in said
