@@ -64,7 +64,8 @@ def works(python):
 
 
 def pip(python, *arguments):
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+    # what pip warns of is what this script is for: packages that come one after the other, or instead of others
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts", *arguments)
 
 
 # Runs in the new environment: prints what a distribution with these extras needs there, one requirement a line.
