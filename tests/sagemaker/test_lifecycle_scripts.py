@@ -157,6 +157,65 @@ def test_an_environment_that_does_not_run_is_made_anew(notebook):
     notebook.marker("READY")
 
 
+def test_another_kind_of_machine_gets_another_environment(notebook):
+    """mxnet and mxnet-cu112 share a folder: pip would leave a mixture, which loads no more once the GPUs are gone."""
+    env = notebook.shown / ".gluonlab" / "env"
+    notebook.create()
+    assert "-m gluonlab.run --gpus 2\n" in notebook.marker("READY")
+    machines = [("for i in 0 1 2 3; do echo GPU $i: T4; done", "cu112", "4"), ("exit 9", "cpu", "2")]
+    for number, (nvidia_smi, kind, gpus) in enumerate(machines, start=2):
+        (env / "of the old build").touch()
+        notebook.shim("nvidia-smi", nvidia_smi)
+        notebook.start()
+        until(lambda number=number: len(notebook.calls("conda")) == number)
+        assert f"-m gluonlab.run --gpus {gpus}\n" in notebook.marker("READY")
+        assert not (env / "of the old build").exists()
+        assert [call for call in notebook.calls("python") if "make_venv.py" in call][-1].endswith(f" {kind} labs")
+
+
+def test_gpus_on_a_volume_too_small_for_their_build_are_a_failure_with_its_reason(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    notebook.shim("nvidia-smi", "echo GPU 0: T4")
+    notebook.shim("df", 'echo "Avail"; echo 9000')
+    notebook.start()
+    until(lambda: notebook.markers == ["gluonlab-FAILED.txt"])
+    assert "8 GiB are free" in notebook.marker("FAILED")
+
+
+def test_while_the_checkout_is_fetched_a_build_goes_on(notebook):
+    """A network that does not answer makes git wait for minutes."""
+    (notebook.root / "wait").touch()
+    notebook.shim("git", 'while [ -e "{root}/wait" ]; do sleep 0.1; done; PATH=' + os.defpath + ' exec git "$@"')
+    notebook.create()
+    notebook.marker("BUILDING")
+    (notebook.root / "wait").unlink()
+    notebook.marker("READY")
+
+
+def test_data_sets_outlive_a_stop_where_gluonlab_looks_for_them(notebook):
+    usual = notebook.root / "home/ec2-user/.cache/gluonlab"
+    notebook.create()
+    notebook.marker("READY")
+    (usual / "cifar10").mkdir()
+    for _ in range(2):
+        shutil.rmtree(notebook.root / "home/ec2-user/.cache")  # a stop empties all but ~/SageMaker
+        (notebook.shown / "gluonlab-READY.txt").unlink()
+        notebook.start()
+        notebook.marker("READY")
+        assert (usual / "cifar10").is_dir()
+    assert [path.name for path in (notebook.shown / "gluonlab-data").iterdir()] == ["cifar10"]
+
+
+def test_what_a_build_that_was_cut_off_left_does_not_pile_up(notebook):
+    left = notebook.shown / ".gluonlab" / "tmp" / "gluonlab-wheels-x"
+    left.mkdir(parents=True)
+    break_the_installation(notebook)
+    notebook.create()
+    notebook.marker("FAILED")
+    assert not left.exists()
+
+
 def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
     notebook.create()
     notebook.marker("READY")
@@ -186,6 +245,7 @@ def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given
     unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(encoding="utf-8")
     assert f"idle-stop.py --minutes {minutes}\n" in unit
     assert "User=ec2-user\n" in unit
+    assert "StandardOutput=append:/var/log/gluonlab-idle-stop.log\n" in unit  # for all to read, who may not read the journal
     assert notebook.calls("systemctl") == ["systemctl daemon-reload", f"systemctl {does} gluonlab-idle-stop.service"]
     installed = notebook.root / "opt/gluonlab/idle-stop.py"
     assert installed.read_bytes() == (SAGEMAKER / "idle-stop.py").read_bytes()
