@@ -210,6 +210,21 @@ def test_without_a_git_checkout_there_is_no_archive(tmp_path):
         archive(tmp_path)
 
 
+def test_the_modules_import_downwards_only():
+    """As launcher's docstring lists them: all of them, and none twice."""
+    import launcher
+
+    rows = [re.split(r"  +", line)[0] for line in launcher.__doc__.splitlines()[2:]]
+    order = [name for row in rows for name in row.split()]
+    files = {path.stem: path for path in (SAGEMAKER / "launcher").glob("*.py") if path.stem != "__init__"}
+    assert sorted(order) == sorted(files)
+    for place, name in enumerate(order):
+        text = files[name].read_text(encoding="utf-8")
+        from_one = set(re.findall(r"^ *from launcher\.(\w+) import", text, re.M))
+        together = {one.strip() for names in re.findall(r"^ *from launcher import (.*)$", text, re.M) for one in names.split(",")}
+        assert from_one | together <= set(order[place + 1 :]), name
+
+
 def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
     """The file itself, from another folder, with only boto3 and click to be found."""
     forbid = (

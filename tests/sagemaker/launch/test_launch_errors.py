@@ -204,6 +204,15 @@ def test_a_notebook_that_fails_says_why(reason, means, told, aws):
     assert "python sagemaker/launch.py delete --name gluonlab takes away what is left of it" in line
 
 
+def test_a_notebook_that_never_stops_is_warned_of(told, aws):
+    aws.statuses(None)
+    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.say("create_notebook_instance_lifecycle_config")
+    aws.say("create_notebook_instance")
+    _, _, err = told("create", *G5, "--idle-minutes", "0", "--no-wait")
+    assert "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop" in err
+
+
 def test_create_sees_the_failure_of_what_it_made(told, aws):
     aws.statuses(None)
     aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")

@@ -150,24 +150,6 @@ def test_a_stopped_notebook_on_a_dead_platform_is_not_started(told, aws, log):
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("then", ["InService", None])
-def test_a_start_during_amazons_maintenance_does_not_start_what_runs_then(then, told, aws, log):
-    aws.statuses("Updating", "Updating", then)
-    status, out, _ = told("start")
-    assert (status, log.changes()) == (0, [])
-    assert out == f"gluonlab is {then or 'gone'}\n"
-
-
-def test_a_notebook_that_never_stops_is_warned_of(told, aws):
-    aws.statuses(None)
-    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
-    aws.say("create_notebook_instance_lifecycle_config")
-    aws.say("create_notebook_instance")
-    g5 = ("--instance", "g5.12xlarge", *FROM, "--role", "arn:aws:iam::111122223333:role/r")
-    _, _, err = told("create", *g5, "--idle-minutes", "0", "--no-wait")
-    assert "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop" in err
-
-
 def test_the_name_is_taken(launch, log, here):
     launch("create", *P3)
     log.calls.clear()
