@@ -10,7 +10,7 @@ set -Eeuo pipefail
 shown=${HOME:?}/SageMaker
 state=$shown/.gluonlab
 env=$state/env
-checkout=$shown/gluonlab
+checkout=$shown/gluonlab-source # a folder named gluonlab would hide the package from whoever works beside it
 log=$shown/gluonlab-setup.log
 mkdir -p "$state"
 

@@ -202,10 +202,10 @@ else
 fi
 
 # The checkout's own script knows best what its version needs; before there is one, on-create.sh's does.
-build=$home/SageMaker/gluonlab/sagemaker/build-env.sh
+build=$home/SageMaker/gluonlab-source/sagemaker/build-env.sh
 [ -f "$build" ] || build=$home/SageMaker/.gluonlab/build-env.sh
 if [ ! -f "$build" ]; then
-  sudo -u ec2-user tee "$home/SageMaker/gluonlab-FAILED.txt" <<<"$build is gone: clone gluonlab into ~/SageMaker, and start again"
+  sudo -u ec2-user tee "$home/SageMaker/gluonlab-FAILED.txt" <<<"$build is gone: clone gluonlab as ~/SageMaker/gluonlab-source, and start again"
   exit 0 # a notebook without gluonlab can still be mended; one that does not start cannot
 fi
 nohup setsid sudo -u ec2-user -i env \
