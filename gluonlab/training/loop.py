@@ -29,7 +29,7 @@ from gluonlab.training.ending import recorded
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.losses import LossLog, StepLoss
-from gluonlab.training.memory import Memory, Needs
+from gluonlab.training.memory import Memory, Needs, check_batch
 from gluonlab.training.objective import make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
@@ -69,7 +69,9 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     )
     sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
     preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
-    return DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
+    step = DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
+    check_batch(plan, net, step.replicas[0].graph)
+    return step
 
 
 def train(
@@ -192,7 +194,7 @@ class _Run:
             ("devices", describe(plan.ctxs) + threads),
             ("network", f"{plan.model}, {size:,} parameters"),
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
-            ("batch", f"{plan.batch_in_words()}; {len(self.loader)} steps per epoch"),
+            ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}"),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
