@@ -54,6 +54,14 @@ def test_a_place_that_is_taken_is_left_alone(source, tmp_path):
     assert list((tmp_path / "taken").iterdir()) == []
 
 
+def test_the_command_refuses_a_place_that_is_taken_before_it_tries_any_image(ended, empty_cwd):
+    root = write_folder(empty_cwd / "animals")
+    (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
+    (empty_cwd / "taken").mkdir()
+    status, out, err = ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "taken")
+    assert (status, out, err) == (2, "", "error: --out taken exists: give a new folder, so that nothing is lost\n")
+
+
 def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
     root = write_folder(tmp_path / "animals")
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")

@@ -214,6 +214,19 @@ def test_the_curves_show_what_the_run_noted():
     assert [bar.get_height() for bar in speed.patches] == [100, 50]
 
 
+@pytest.mark.parametrize("accuracies", [(1.0,), (0.2, 1.0), (0.999, 1.0), (0.5, 0.6)])
+def test_no_accuracy_is_drawn_above_100_percent(accuracies):
+    steps = [{"kind": "step", "step": n, "loss": 1.0, "lr": 0.1} for n in range(1, len(accuracies) + 1)]
+    epochs = [
+        {"kind": "epoch", "epoch": n, "step": n, "images": 9, "seconds": 1, "loss": 1.0, "accuracy": share}
+        for n, share in enumerate(accuracies, start=1)
+    ]
+    axes = make_figure([*steps, *epochs]).axes[1]
+    low, high = axes.get_ylim()
+    assert low < 100 * min(accuracies) and 100 * max(accuracies) <= high <= 100
+    assert not axes.lines[0].get_clip_on()  # the dot at 100 % is whole
+
+
 def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
     draw([{"kind": "step", "step": 1, "loss": 2.0, "lr": 0.1}], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

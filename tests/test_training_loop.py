@@ -76,6 +76,7 @@ def test_evaluation_counts_every_image_once(batch):
         dataset=Dataset("random", split, split, tuple("0123456789"), Defaults()),
         rates=None,
         loss_scale=None,
+        largest_share=-(-batch // 3),
     )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)

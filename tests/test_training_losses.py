@@ -41,6 +41,18 @@ def test_a_loss_that_is_no_number_stops_within_8_steps_and_names_its_step(bad, b
     assert log.step <= begins + 8
 
 
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from([1.0, math.inf, math.nan]), max_size=30))
+def test_where_losses_may_overflow_their_steps_are_left_out(losses):
+    log, known = LossLog(cpus(2), may_overflow=True), []
+    for loss in losses:
+        known += log.append([nd.ones((1,), ctx=cpus(2)[0]), nd.full((1,), loss, ctx=cpus(2)[1])], 2)
+    known += log.flush()
+    assert log.step == len(losses)
+    assert [step.step for step in known] == [number for number, loss in enumerate(losses, start=1) if loss == 1.0]
+    assert {step.loss for step in known} <= {1.0}
+
+
 def test_arrays_that_are_overwritten_afterwards_are_noted_as_they_were():
     log, loss, known = LossLog(cpus(1)), nd.zeros((1,)), []
     for number in range(10):

@@ -13,7 +13,7 @@ from gluonlab.data.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.run import main
 from gluonlab.study.largest_batch import find_batch_size
-from gluonlab.training.loop import make_net, train
+from gluonlab.training.loop import make_net, prepare, train
 from gluonlab.training.memory import MIB, Needs, _arrays
 from gluonlab.training.plan import NOT_OFFERED, make_plan
 from gluonlab.training.reporter import ConsoleReporter
@@ -93,6 +93,17 @@ def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
     found = find_batch_size(TrainConfig(dataset=enormous, model="lenet", devices="cpu"), 2**50)
     assert found.images <= (2**31 - 2) // (20 * 60 * 60)
+
+
+@pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": "cpu*2"}], ids=str)
+def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_written(enormous, empty_cwd, more):
+    config = TrainConfig(dataset=enormous, model="lenet", **{"devices": "cpu", "global_batch_size": 100_000, **more})
+    if config.devices == "cpu*2":
+        config = config.replace(global_batch_size=180_000)
+    with pytest.raises(ConfigError, match=r"elements, and MXNet's have fewer than 2,147,483,647: choose a smaller --batch-size"):
+        train(config)
+    assert list(empty_cwd.iterdir()) == []
+    prepare(make_plan(config.replace(global_batch_size=100_000, microbatch_size=1000)))  # small parts fit
 
 
 def test_data_is_what_stays_on_a_device_or_is_made_ahead():

@@ -237,13 +237,30 @@ class Lines(Reporter):
         self.lines.append(line)
 
 
-def whole_run(out, monkeypatch, loss_scale):
+def whole_run(out, monkeypatch, loss_scale, strategy=loop.data_parallel):
     """A run as on GPUs, with the operators in float16 that a CPU has."""
     monkeypatch.setattr(plan, "make_loss_scale", lambda config, images: loss_scale)
     monkeypatch.setattr(loop, "conversion", lambda config, devices: HALVES)
     reporter = Lines()
     config = TrainConfig(devices="cpu*2", epochs=1, batch_size=128, out=str(out))
-    return loop.train(config, reporter=reporter), reporter.lines
+    return loop.train(config, strategy, reporter), reporter.lines
+
+
+class BrightBatches:
+    """A step in which the images of some batches are so bright that float16 has no numbers for them.
+
+    LeNet's ReLU makes 0 of what is no number; the losses are those of a network that ends where float16 does.
+    """
+
+    def __init__(self, bright, *parts):
+        self.step, self.bright, self.count = loop.data_parallel(*parts), bright, 0
+        self.score = self.step.score
+
+    def __call__(self, xs, ys):
+        self.count += 1
+        if self.count not in self.bright:
+            return self.step(xs, ys)
+        return [loss * math.inf for loss in self.step([x.astype("float32") * 1e9 for x in xs], ys)]
 
 
 def test_a_run_tells_how_often_gradients_overflowed(tmp_path, monkeypatch):
@@ -255,6 +272,21 @@ def test_a_run_tells_how_often_gradients_overflowed(tmp_path, monkeypatch):
     assert [(line["event"], line["epoch"], line["step"]) for line in noted] == [("loss_scale", 1, 6)]
     assert (noted[0]["skipped"], noted[0]["loss_scale"]) == (scale.skipped, scale.value)
     assert f"loss scale {scale.value:g}; {scale.skipped} of 6 steps left out" in said
+
+
+def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, monkeypatch):
+    result, said = whole_run(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, (2, 5)))
+    metrics = read_metrics(result.run_dir)
+    steps = [line for line in metrics if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == [1, 3, 4, 6]
+    assert "loss scale 16; 2 of 6 steps left out" in said
+    mean = sum(line["images"] * line["loss"] for line in steps) / sum(line["images"] for line in steps)
+    assert [line["loss"] for line in metrics if line["kind"] == "epoch"] == [pytest.approx(mean)]
+
+
+def test_an_epoch_in_which_every_loss_overflows_ends_the_run(tmp_path, monkeypatch):
+    with pytest.raises(DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"):
+        whole_run(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7)))
 
 
 def test_a_run_whose_gradients_always_overflow_ends_and_says_why(tmp_path, monkeypatch):

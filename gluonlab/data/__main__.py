@@ -144,11 +144,13 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         raise ConfigError(f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR")
     if not of_image_files(name):
         raise ConfigError(f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}")
+    from gluonlab.data.pack import check_new_folder
     from gluonlab.data.pack import pack as write
     from gluonlab.training.plan import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     config = TrainConfig(dataset=name, resident_bytes=0, **settings)
+    check_new_folder(out)  # with --skip-bad the images are tried while the data set is loaded
     dataset = load_dataset(config.dataset, config.data_dir, **file_options(config))
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} validation images"

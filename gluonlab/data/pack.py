@@ -48,15 +48,21 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 
     Raises OutputError for an ``out`` that exists or cannot be written, and DataError for an image that cannot be decoded.
     """
-    target = Path(out)
-    if target.exists():
-        raise OutputError(f"--out {target} exists: give a new folder, so that nothing is lost")
+    target = check_new_folder(out)
     with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write(temporary, kind, split)
         index = {"format": FORMAT, "name": dataset.name, "classes": dataset.classes, "image_shape": dataset.image_shape}
         (temporary / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         return sum(path.stat().st_size for path in temporary.iterdir())
+
+
+def check_new_folder(out: "str | os.PathLike[str]") -> Path:
+    """Raise OutputError for an ``out`` that `pack` would refuse, before anything is read."""
+    target = Path(out)
+    if target.is_symlink() or target.exists():
+        raise OutputError(f"--out {target} exists: give a new folder, so that nothing is lost")
+    return target
 
 
 def _write(folder: Path, kind: str, split: Split) -> None:

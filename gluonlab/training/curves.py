@@ -36,11 +36,11 @@ def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
     loss.plot(numbers, [line["loss"] for line in epochs], color=BLUE, marker="o", ms=4)
     _label(loss, "training loss", "each step; dots: mean of the epoch")
 
-    accuracy.plot(numbers, [100 * line["accuracy"] for line in epochs], color=ORANGE, marker="o", ms=4)
+    accuracy.plot(numbers, [100 * line["accuracy"] for line in epochs], color=ORANGE, marker="o", ms=4, clip_on=False)
     best = max((100 * line["accuracy"] for line in epochs), default=0.0)
     accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
     low, high = accuracy.get_ylim()
-    accuracy.set_ylim(min(low, 99), min(high, 100.5))  # nobody is better than 100 %
+    accuracy.set_ylim(min(low, 99), min(high, 100))  # nobody is better than 100 %
     _label(accuracy, "validation accuracy, %", f"best {best:.2f} %")
 
     # a step's rate holds while the step goes on, from its predecessor's end to its own

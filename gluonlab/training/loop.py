@@ -29,7 +29,7 @@ from gluonlab.training.ending import recorded
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.losses import LossLog, StepLoss
-from gluonlab.training.memory import Memory, Needs
+from gluonlab.training.memory import Memory, Needs, check_batch
 from gluonlab.training.objective import make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
@@ -69,7 +69,9 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     )
     sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
     preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
-    return DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
+    step = DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
+    check_batch(plan, net, step.replicas[0].graph)
+    return step
 
 
 def train(
@@ -149,7 +151,7 @@ class _Run:
         self.plan, self.ready, self.reporter, self.run, self.result, self.began = plan, ready, reporter, run, result, began
         self.net, self.step = ready.net, ready.step
         self.statistics = RunningStatistics(ready.net)
-        self.log = LossLog(plan.ctxs)
+        self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
@@ -192,7 +194,7 @@ class _Run:
             ("devices", describe(plan.ctxs) + threads),
             ("network", f"{plan.model}, {size:,} parameters"),
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
-            ("batch", f"{plan.batch_in_words()}; {len(self.loader)} steps per epoch"),
+            ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}"),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
@@ -203,18 +205,19 @@ class _Run:
 
     def _epoch(self, epoch: int) -> Epoch:
         """Train on every image once, then evaluate."""
-        began, losses, known = time.perf_counter(), 0.0, []  # type: float, float, List[StepLoss]
+        began = time.perf_counter()
+        known: List[StepLoss] = []  # of this epoch
         with closing(iter(self.loader)) as batches:  # its thread ends with the loop, however that ends
             waiting = Waiting(batches)
             for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
-                known = self.log.append(self.step(xs, ys), images)
+                new = self.log.append(self.step(xs, ys), images)
                 self.statistics.saw(xs)
-                losses += self._note(epoch, known)
-                self.reporter.step_done(images, known)
+                known += self._note(epoch, new)
+                self.reporter.step_done(images, new)
                 if self.log.step == 1:
                     self._first_step()
-        losses += self._note(epoch, self.log.flush())
+        known += self._note(epoch, self.log.flush())
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
         self.statistics.average()
@@ -225,14 +228,14 @@ class _Run:
                 f"the validation loss became {score.loss} after step {self.log.step}: use a smaller learning rate (--lr)"
             )
         self.result.confusion = score.confusion
-        images = len(self.plan.dataset.train)
+        loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)
         share = waiting.seconds / seconds
-        return Epoch(epoch, self.log.step, images, seconds, losses / images, score.accuracy, score.loss, share, score.top5_accuracy)
+        return Epoch(epoch, self.log.step, images, seconds, loss, score.accuracy, score.loss, share, score.top5_accuracy)
 
-    def _note(self, epoch: int, known: List[StepLoss]) -> float:
-        """Record finished steps; the sum of their images' losses."""
+    def _note(self, epoch: int, known: List[StepLoss]) -> List[StepLoss]:
+        """Record finished steps; the same ones."""
         self.run.steps(epoch, self.plan.rates, time.perf_counter() - self.began, known)
-        return sum(step.loss * step.images for step in known)
+        return known
 
     def _note_loss_scale(self, epoch: int) -> None:
         """Record how often gradients overflowed."""
@@ -247,6 +250,13 @@ class _Run:
         nd.waitall()
         self.result.first_step_seconds = time.perf_counter() - self.began
         self.reporter.say(f"{'first step':<11}after {self.result.first_step_seconds:.2f} s")
+
+
+def _mean_loss(epoch: int, steps: Sequence[StepLoss]) -> float:
+    """Over the images of these steps: all of an epoch, but for those in which float16 overflowed."""
+    if not steps:
+        raise DivergedError(f"the loss overflows in every step of epoch {epoch}: use a smaller learning rate (--lr), or float32")
+    return sum(step.loss * step.images for step in steps) / sum(step.images for step in steps)
 
 
 def _epoch_line(epoch: Epoch, epochs: int) -> str:

@@ -27,25 +27,34 @@ class StepLoss(NamedTuple):
 
 
 class LossLog:
-    """``append`` the shards' losses of each step; it returns the steps whose losses have become known."""
+    """``append`` the shards' losses of each step; it returns the steps whose losses have become known.
 
-    def __init__(self, ctxs: Sequence[mx.Context]) -> None:
+    A loss that is not finite raises DivergedError, naming the step where that began. Where it ``may_overflow``, as in float16, such
+    a step is left out of those that are returned instead.
+    """
+
+    def __init__(self, ctxs: Sequence[mx.Context], may_overflow: bool = False) -> None:
         self.step = 0  # steps appended so far, in the whole run
+        self._checked = _without_overflows if may_overflow else _finite
         self._blocks = [_Block(ctxs), _Block(ctxs)]  # one is filled while the other grows old
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Note a step. Raises DivergedError, naming the step where it began, when a loss is not finite."""
+        """Note a step."""
         self.step += 1
         known: List[StepLoss] = []
         if self._blocks[0].full:
             known = self._blocks[1].read()
             self._blocks.reverse()
         self._blocks[0].note(self.step, losses, images)
-        return _finite(known)
+        return self._checked(known)
 
     def flush(self) -> List[StepLoss]:
         """Wait for all steps, and return those not returned yet."""
-        return _finite(self._blocks[1].read() + self._blocks[0].read())
+        return self._checked(self._blocks[1].read() + self._blocks[0].read())
+
+
+def _without_overflows(known: List[StepLoss]) -> List[StepLoss]:
+    return [step for step in known if math.isfinite(step.loss)]
 
 
 def _finite(known: List[StepLoss]) -> List[StepLoss]:

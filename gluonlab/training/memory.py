@@ -80,8 +80,7 @@ class Needs:
 
         Raises ConfigError for a batch that takes larger arrays than MXNet has.
         """
-        batch = images * len(self.plan.ctxs)
-        _check_elements(batch, batch * math.prod(self.plan.dataset.image_shape))  # made on the host in one piece
+        _check_on_host(self.plan, images)
         part = self.cut.largest(images)
         if part not in self._activations:
             self._activations[part] = self._activation_bytes(part)
@@ -132,7 +131,7 @@ class Needs:
         shapes.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
         graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
         inputs = {name: shapes[name][0] for name in graph.list_arguments()}
-        _check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
+        _check_inside(graph, inputs, images)
         if self._towers > 1:
             graph = joint_graph(graph, [1 / self._towers] * self._towers, inputs)
         arrays: Dict[str, nd.NDArray] = {}
@@ -151,6 +150,30 @@ class Needs:
         )  # fmt: skip
         [mebibytes] = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
         return int(mebibytes)
+
+
+def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol) -> None:
+    """Raise ConfigError when the plan's batches take larger arrays than MXNet has, which it would say in its own words.
+
+    ``graph``: the `loss_graph` of a device.
+    """
+    _check_on_host(plan, plan.largest_share)
+    images = Microbatches.of(plan.config).largest(plan.largest_share)
+    labels = (images, LABELS_MIXED) if plan.config.mixup > 0 else (images,)
+    shapes = {name: param.shape for name, param in net.collect_params().items()}
+    shapes.update({IMAGES: (images, *plan.dataset.image_shape), LABELS: labels})
+    _check_inside(graph, {name: shapes[name] for name in graph.list_arguments()}, images)
+
+
+def _check_on_host(plan: Plan, images: int) -> None:
+    """A batch, of which each device has so many ``images``, is made there in one piece."""
+    batch = images * len(plan.ctxs)
+    _check_elements(batch, batch * math.prod(plan.dataset.image_shape))
+
+
+def _check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], images: int) -> None:
+    """All that a network computes for so many images; ``inputs``: the shapes of its arguments."""
+    _check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 
 def _check_elements(images: int, elements: int) -> None:
