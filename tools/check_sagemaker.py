@@ -137,8 +137,11 @@ def check_template(folder):
     pairs = module(folder, "pairs")
     for stack, given in STACKS.items():
         filled = cloudformation.Stack(template, given)
-        found = filled.refusals()
-        for name, (kind, properties) in filled.resources().items():
+        try:
+            found, resources = filled.refusals(), filled.resources()
+        except ValueError as error:
+            found, resources = [str(error)], {}
+        for name, (kind, properties) in resources.items():
             if kind in RESOURCES:
                 api, operation = RESOURCES[kind]
                 wrong = aws_shapes.faults(operation, properties, api)

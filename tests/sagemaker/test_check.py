@@ -154,6 +154,11 @@ FAULTS = {
         template("VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"),
         "unknown key",
     ),
+    "attribute of nothing": (
+        check.check_template,
+        template("RoleArn: !GetAtt Role.Arn", "RoleArn: !GetAtt Rolle.Arn"),
+        "Rolle.Arn names no parameter, resource or attribute",
+    ),
     "GetAtt of nothing": (
         check.check_with_cfn_lint,
         template("!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"),
