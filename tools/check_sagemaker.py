@@ -68,7 +68,8 @@ def check_requests(folder):
             found = [f"no JSON: {error}"]
         else:
             found = aws_shapes.faults(operation, request)
-            found += notebook(request, dead, table) if operation == "CreateNotebookInstance" else training(request)
+            if not found:  # the rest takes the types for right
+                found = notebook(request, dead, table) if operation == "CreateNotebookInstance" else training(request)
         yield from (f"{path.relative_to(folder)}: {one}" for one in found)
 
 
@@ -136,11 +137,17 @@ def check_template(folder):
     pairs = module(folder, "pairs")
     for stack, given in STACKS.items():
         filled = cloudformation.Stack(template, given)
-        found = filled.refusals()
-        for name, (kind, properties) in filled.resources().items():
+        try:
+            found, resources = filled.refusals(), filled.resources()
+        except ValueError as error:
+            found, resources = [str(error)], {}
+        for name, (kind, properties) in resources.items():
             if kind in RESOURCES:
                 api, operation = RESOURCES[kind]
-                found += [f"{name}.{one}" for one in aws_shapes.faults(operation, properties, api)]
+                wrong = aws_shapes.faults(operation, properties, api)
+                found += [f"{name}.{one}" for one in wrong]
+                if wrong:
+                    continue
             if kind == "AWS::SageMaker::NotebookInstance":
                 forced = {properties["InstanceType"]: {"status": "dead"}} if given.get("ForceDeadPair") else {}
                 found += [f"{name}.{one}" for one in notebook(properties, pairs.dead, forced)]

@@ -80,6 +80,8 @@ class Stack:
         return name + "-made" if name in self.template["Resources"] else _unknown(name)
 
     def attribute(self, name, attribute):
+        if name not in self.template["Resources"]:
+            return _unknown(f"{name}.{attribute}")
         properties = self.template["Resources"][name]["Properties"]
         if attribute in properties:
             return self.fill(properties[attribute])

@@ -126,6 +126,17 @@ FAULTS = {
         job('"InstanceCount": 1', '"InstanceCount": 2'),
         "need the parameter server or MPI",
     ),
+    "a number of hosts in quotes": (
+        check.check_requests,
+        job('"InstanceCount": 1', '"InstanceCount": "1"'),
+        "ResourceConfig.InstanceCount: '1' is no integer",
+    ),
+    "a number for a name": (check.check_requests, request(InstanceType=5), "InstanceType: 5 is no string"),
+    "no scripts in the template": (
+        check.check_template,
+        template("      OnStart:\n        - Content:", "      OnStart:\n        - Contents:"),
+        "OnStart[0].Contents: unknown key",
+    ),
     "no program": (check.check_requests, job("sagemaker_program", "program"), "sagemaker_program: required, and missing"),
     "CRLF": (check.check_scripts, crlf, "on-start.sh: lines end in CRLF"),
     "oversized script": (check.check_scripts, oversized, "characters and the API takes 16384"),
@@ -142,6 +153,11 @@ FAULTS = {
         check.check_template,
         template("VolumeSizeInGB: !Ref VolumeSizeInGB", "VolumeSize: !Ref VolumeSizeInGB"),
         "unknown key",
+    ),
+    "attribute of nothing": (
+        check.check_template,
+        template("RoleArn: !GetAtt Role.Arn", "RoleArn: !GetAtt Rolle.Arn"),
+        "Rolle.Arn names no parameter, resource or attribute",
     ),
     "GetAtt of nothing": (
         check.check_with_cfn_lint,
@@ -246,10 +262,13 @@ def test_what_the_readme_refers_to_is_there():
     import re
 
     text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)", text, re.M)
+    anchors = {"#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
         r"`(training/[a-z-]+\.json|[a-z-]+\.json|[a-z-]+\.(?:sh|py))`", text
     ):
-        assert any((folder / target).is_file() for folder in (SAGEMAKER, SAGEMAKER / "training", SAGEMAKER.parent)), target
+        folders = SAGEMAKER, SAGEMAKER / "training", SAGEMAKER.parent
+        assert target in anchors or any((folder / target).is_file() for folder in folders), target
 
 
 def test_lifecycle_prints_what_the_api_wants(capsys):
