@@ -5,12 +5,13 @@ For the engine, which sees such a message when MXNet cannot be imported, and for
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 from pathlib import Path
 from typing import Mapping, NamedTuple, Optional
 
-from gluonlab.cuda import WHEEL_OF, other_versions, search_path, wheel_of
+from gluonlab.cuda import LIBRARIES, WHEEL_OF, other_versions, search_path, wheel_of, wheel_path
 
 _LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
 _MISSING = re.compile(rf"(?P<name>{_LIBRARY})(: cannot open shared object file(: No such file or directory|$)| => not found)")
@@ -28,6 +29,7 @@ _DAMAGED = re.compile(r"(?P<path>/[^:]+): (?P<what>invalid ELF header|file too s
 _MAKERS = {
     "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1", "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
 }  # fmt: skip
+INSTALL = "pip install 'gluonlab[cu112]'"
 SYSTEM_CUDA = Path("/usr/local")  # where NVIDIA's own packages put cuda-11.2 and the like
 
 
@@ -101,10 +103,20 @@ def cure_of_missing(name: str) -> str:
             "or use the CPU build, pip uninstall -y mxnet-cu112; pip install 'gluonlab[cpu]'"
         )
     if name in WHEEL_OF:
-        return f"it comes with the wheel {WHEEL_OF[name]}: pip install 'gluonlab[cu112]'"
+        return f"it comes with the wheel {WHEEL_OF[name]}: {_again(name) or INSTALL}"
     if name.startswith("libgomp"):
         return "install the system's OpenMP library: apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
     return "find the package of your system that holds it, and install that"
+
+
+def _again(name: str) -> str:
+    """For a wheel that pip believes to be installed, but whose file is gone: pip would do nothing. Empty for others."""
+    [library] = [library for library in LIBRARIES if library.soname == name]
+    try:
+        importlib.metadata.distribution(library.wheel)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return f"pip install --force-reinstall --no-deps {_pinned(library.wheel)}" if wheel_path(library) is None else ""
 
 
 def origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -128,7 +140,7 @@ def _missing(name: str, environ: Mapping[str, str]) -> Complaint:
     hidden = sorted(SYSTEM_CUDA.glob(f"cuda*/lib64/{name}")) if name in WHEEL_OF else []
     if hidden:
         cause = f"{hidden[0]} is there, but the linker does not look into its folder"
-        return Complaint(name, cause, f"pip install 'gluonlab[cu112]', or export LD_LIBRARY_PATH={hidden[0].parent}")
+        return Complaint(name, cause, f"{INSTALL}, or export LD_LIBRARY_PATH={hidden[0].parent}")
     others = other_versions(name, environ)
     if not others:
         return Complaint(name, "", cure_of_missing(name))

@@ -40,7 +40,7 @@ def closed(tmp_path):
     """A folder below one that may not be entered, not even by root, who becomes somebody else."""
     (tmp_path / "closed" / "below").mkdir(parents=True)
     (tmp_path / "closed").chmod(0)
-    for parent in (tmp_path, *tmp_path.parents[:2]):  # pytest's own, closed to others
+    for parent in (tmp_path, tmp_path.parent, tmp_path.parents[1]):  # pytest's own, closed to others
         parent.chmod(parent.stat().st_mode | 0o711)
     user = os.geteuid()
     try:

@@ -112,6 +112,18 @@ def test_a_wheel_of_another_version_in_the_same_folder(tmp_path, monkeypatch, so
     assert complaint.cure == f"pip install --force-reinstall --no-deps {wheel}"
 
 
+def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch):
+    """pip install would say that the requirement is satisfied."""
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    info = tmp_path / "nvidia_cudnn_cu11-8.9.6.50.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cudnn-cu11\nVersion: 8.9.6.50\n")
+    said = "libcudnn.so.8: cannot open shared object file: No such file or directory"
+    assert understand(said, {}).cure.endswith("pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'")
+    write_library(wheel_place(tmp_path, "libcudnn.so.8"))
+    assert understand(said, {}).cure.endswith("pip install 'gluonlab[cu112]'")
+
+
 def test_the_file_with_the_full_version_is_no_other_version(tmp_path):
     for name in ("libcudart.so", "libcudart.so.11.0", "libcudart.so.11.0.221"):
         write_library(tmp_path / name)

@@ -1,6 +1,7 @@
 """tools/make_venv.py turns away what cannot run gluonlab, in one line, under whatever is called python3."""
 
 import ast
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -145,3 +146,16 @@ def test_an_environment_whose_python_is_gone_is_made_again(python, tmp_path):
         link.unlink()
         link.symlink_to(tmp_path / "gone")
     assert made(python, tmp_path)
+
+
+def test_a_folder_of_that_name_does_not_hide_the_installed_package(tmp_path):
+    """As beside a checkout: Python takes the folder for a package of namespaces, if what is installed is found later."""
+    try:
+        importlib.metadata.version("gluonlab")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("gluonlab is not installed here, only found in the current folder")
+    (tmp_path / "gluonlab").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", "import gluonlab; print(gluonlab.__version__)"]
+    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+    assert (found.returncode, found.stderr) == (0, "")

@@ -5,6 +5,7 @@ import re
 import pytest
 from idx_files import NAMES, write, write_mnist
 
+from gluonlab import engine
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
@@ -25,6 +26,8 @@ def the_error(result, folder):
     return lines[0]
 
 
+WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in engine.flavours() else "gluonlab[cu112]"
+
 # what is written -> what the line must say: the value, what is possible or what to do
 MISTAKES = {
     ("--gpus", "-1"): ["--gpus -1", "a whole number from 1 up"],
@@ -32,12 +35,12 @@ MISTAKES = {
     ("--gpus", "0"): ["--gpus 0", "a whole number from 1 up"],
     ("--gpus", ""): ["--gpus ''", "a whole number from 1 up"],
     ("--gpus",): ["--gpus lacks its value", "--gpus N", "--help"],
-    ("--gpus", "2", "--require-gpu"): ["2 GPUs required, none here", "gluonlab[cu112]", "without --require-gpu"],
-    ("--require-gpu",): ["1 GPU required, none here", "gluonlab[cu112]", "without --require-gpu"],
+    ("--gpus", "2", "--require-gpu"): ["2 GPUs required, none here", WHY_NO_GPU, "without --require-gpu"],
+    ("--require-gpu",): ["1 GPU required, none here", WHY_NO_GPU, "without --require-gpu"],
     ("--require-gpu=yes",): ["--require-gpu takes no value", "--help"],
     ("--require-gpu", "--devices", "cpu*2"): ["--devices cpu*2", "--require-gpu", "name GPUs"],
     ("--require-gpu", "--devices", "2"): ["--devices 2", "--gpus 2"],
-    ("--devices", "gpu:0"): ["gpu:0", "here are no GPUs", "gluonlab[cu112]", "cpu*N"],
+    ("--devices", "gpu:0"): ["gpu:0", "here are no GPUs", WHY_NO_GPU, "cpu*N"],
     ("--devices", "gpu:*"): ["gpu:*", "here are no GPUs", "cpu*N"],
     ("--devices", "cpu:"): ["'cpu:' is no device", "'cpu*4'"],
     ("--devices", "gpu:["): ["'gpu:['", "regular expression", "'gpu:[0-3]'"],

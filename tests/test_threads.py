@@ -99,8 +99,9 @@ def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threa
 
 def test_two_devices_compute_when_mxnet_was_imported_first(python):
     code = (
-        "import json, sys, warnings, numpy, gluonlab.engine\n"
-        "gluonlab.engine.put_back_numpy_names(numpy)\n"  # or MXNet cannot be imported first at all, with a newer numpy
+        "import json, sys, warnings, numpy, gluonlab.cuda, gluonlab.engine\n"
+        # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
+        "gluonlab.engine.put_back_numpy_names(numpy); gluonlab.cuda.load_cuda_libraries()\n"
         "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != 'gluonlab.engine']\n"
         "for name in [name for name in sys.modules if name.startswith('gluonlab')]: del sys.modules[name]\n"
         "import mxnet, workers, gluonlab.devices\n"

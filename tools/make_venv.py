@@ -102,7 +102,8 @@ def project(requirement):
 
 def install(python, extras, wheels):
     pip(python, "--upgrade", "pip")
-    pip(python, "--no-deps", "--editable", HERE)
+    # compat: a plain path in sys.path. Setuptools' own finder comes too late where a folder named gluonlab lies in the current one
+    pip(python, "--no-deps", "--editable", HERE, "--config-settings", "editable_mode=compat")
     own = requirements(python, "gluonlab", extras)
     retired = [need for need in own if project(need) in RETIRED]
     run(python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", wheels, *retired)

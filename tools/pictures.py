@@ -40,7 +40,8 @@ def picture(page, to, width, height):
 def at_step(page, step):
     """A drawn allreduce, stepped forward as a reader would."""
     keys = f"for (let n = 0; n < {step}; n++) document.getElementById('next').click();"
-    page.write_text(page.read_text(encoding="utf-8") + f"<script>addEventListener('load', () => {{ {keys} }})</script>", encoding="utf-8")
+    script = f"<script>addEventListener('load', () => {{ {keys} }})</script>"
+    page.write_text(page.read_text(encoding="utf-8") + script, encoding="utf-8")
     return page
 
 

@@ -23,7 +23,7 @@ def main(context: click.Context, train: bool, network: bool, as_json: bool) -> N
     """Look at Python, numpy, MXNet, its libraries, driver and GPUs, kvstores, disks and memory, data and SageMaker.
 
     Each line is ok, a warning or a fault, with cause and cure. Exit status: 0, or 1 if there is a fault.
-    Takes less than five seconds without options.
+    Takes less than five seconds without options, unless the machine is busy.
     """
     began = time.monotonic()
     where: Addresses = context.obj or addresses
