@@ -105,7 +105,7 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
 
 # Rank 0 begins with ones, rank 1 with twos. The loss is 2.5 w^2 for half of the parameters, whose gradient 5 w wants rank 0's w,
 # and 5 w for the others, whose gradient waits for no w. MXNet's broadcast is init and a pull that nothing waits for. Here all pulls
-# come last, and the server is half a second late.
+# come last, and the server is two seconds late: enough for the gradients to be sent.
 BEHIND = """
 import os, signal, sys, threading
 import gluonlab, mxnet as mx
@@ -126,7 +126,7 @@ def broadcast(key, value, out):
     if len(pulls) == len(net):
         if group.rank == 0:
             os.kill(server, signal.SIGSTOP)
-            threading.Timer(0.5, os.kill, (server, signal.SIGCONT)).start()
+            threading.Timer(2, os.kill, (server, signal.SIGCONT)).start()
         for key, out in pulls:
             group.store.pull(key, out)
 
