@@ -7,7 +7,6 @@ with the whole batch. Rank 0 evaluates and writes, with the running statistics o
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from typing import Any, Deque, Dict, List, Sequence, Type, Union
 
@@ -18,7 +17,7 @@ import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.augment import make_input
 from gluonlab.data.loader import Loader
-from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
+from gluonlab.errors import ConfigError, EngineError
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.loop import make_net
 from gluonlab.training.plan import make_plan
@@ -41,19 +40,23 @@ class ParameterServer:
                 "or on SageMaker with sagemaker_parameter_server_enabled"
             ) from None
         self.rank, self.size = self.store.rank, self.store.num_workers
-        warnings.warn(
-            "--backend parameter-server: one of eleven test runs ended with wrong parameters, and why is not known: prefer horovod",
-            GluonlabWarning,
-            stacklevel=2,
-        )
 
     def place(self, config: TrainConfig) -> TrainConfig:
         """The configuration of this worker: as it is."""
         return config
 
     def trainer(self, net: gluon.HybridBlock, optimizer: str, params: Dict[str, float]) -> gluon.Trainer:
-        """The servers sum, the devices update: what is sent is numbers, and no optimizer as a pickle."""
-        return gluon.Trainer(net.collect_params(), optimizer, params, kvstore=self.store, update_on_kvstore=False)
+        """The servers sum, the devices update: what is sent is numbers, and no optimizer as a pickle.
+
+        Returns when the parameters of rank 0 have arrived. Left to itself, the trainer asks for them in its first step, and sends
+        the gradients without waiting. But a busy server may take the last message first (ThreadsafePQueue of ps-lite): it then
+        answers with the sum of the gradients, which it keeps in the same place.
+        """
+        trainer = gluon.Trainer(net.collect_params(), optimizer, params, kvstore=self.store, update_on_kvstore=False)
+        trainer._init_kvstore()
+        trainer._init_params()
+        nd.waitall()
+        return trainer
 
     def step(self, trainer: gluon.Trainer, images: int) -> None:
         """One update with the gradients of a global batch of so many images."""

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from made_up_notebook import SAGEMAKER
@@ -44,31 +45,41 @@ def parameters(folder):
     return {name: array.asnumpy() for name, array in nd.load(str(folder / "parameters.params")).items()}
 
 
+@contextmanager
+def cluster(servers):
+    """Scheduler and servers for two workers: what starts another process of a role, and the list of all."""
+    shared = {
+        "DMLC_NUM_WORKER": "2",
+        "DMLC_NUM_SERVER": str(servers),
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+    }
+    started = []
+
+    def start(role, words):
+        environ = environment(DMLC_ROLE=role, **shared)
+        started.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"))
+        return started[-1]
+
+    try:
+        for role in ["scheduler"] + ["server"] * servers:
+            start(role, [sys.executable, "-c", "import gluonlab, mxnet"])
+        yield start, started
+    finally:
+        for process in started:
+            process.kill()
+
+
 def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path):
     """1,437 images in batches of 2 x 2 x 37: the last one is ragged. The reference is python -m gluonlab.run on one device."""
     import numpy as np
 
     size = 148
-    shared = {
-        "DMLC_NUM_WORKER": "2",
-        "DMLC_NUM_SERVER": "2",
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(free_port()),
-    }
     words = command("parameter-server", gpus=2, **{"data-dir": None, "global-batch-size": size, "out": tmp_path / "many"}, **SMALL)
-    helpers = [[sys.executable, "-c", "import gluonlab, mxnet"]] * 3
-    roles = [*zip(["scheduler", "server", "server"], helpers), ("worker", words), ("worker", words)]
-    started = [
-        subprocess.Popen(
-            each, env=environment(DMLC_ROLE=role, **shared), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
-        )
-        for role, each in roles
-    ]
-    try:
+    with cluster(servers=2) as (start, started):
+        for _ in range(2):
+            start("worker", words)
         said = [process.communicate(timeout=300)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
     assert [process.returncode for process in started] == [0] * 5, said
     assert sum("validation accuracy" in one for one in said) == 1  # rank 0 alone evaluates
     alone = [
@@ -90,6 +101,55 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
         assert np.linalg.norm(many[name] - one[name]) <= 1e-4 * np.linalg.norm(one[name]), name
     config = json.loads((tmp_path / "many" / "config.json").read_text(encoding="utf-8"))
     assert (config["settings"]["processes"], config["settings"]["global_batch_size"]) == (2, size)
+
+
+# Rank 0 begins with ones, rank 1 with twos. The loss is 2.5 w^2 for half of the parameters, whose gradient 5 w wants rank 0's w,
+# and 5 w for the others, whose gradient waits for no w. MXNet's broadcast is init and a pull that nothing waits for. Here all pulls
+# come last, and the server is two seconds late: enough for the gradients to be sent.
+BEHIND = """
+import os, signal, sys, threading
+import gluonlab, mxnet as mx
+from mxnet import autograd
+from mxnet.gluon import nn
+from gluonlab.launch.hosts import ParameterServer
+
+server, pulls = int(sys.argv[1]), []
+group = ParameterServer()
+net = nn.HybridSequential()
+for _ in range(20):
+    net.add(nn.Dense(1, in_units=1, use_bias=False))
+net.initialize(mx.init.Constant(1 + group.rank))
+
+def broadcast(key, value, out):
+    group.store.init(key, value)
+    pulls.append((key, out))
+    if len(pulls) == len(net):
+        if group.rank == 0:
+            os.kill(server, signal.SIGSTOP)
+            threading.Timer(2, os.kill, (server, signal.SIGCONT)).start()
+        for key, out in pulls:
+            group.store.pull(key, out)
+
+group.store.broadcast = broadcast
+trainer = group.trainer(net, "sgd", {"learning_rate": 0.1})
+with autograd.record():
+    weights = [layer.weight.data() for layer in net]
+    loss = mx.nd.add_n(*[2.5 * weight ** 2 for weight in weights[::2]], *[5 * weight for weight in weights[1::2]])
+loss.backward()
+group.step(trainer, images=2)
+print("weights", *[float(layer.weight.data().asscalar()) for layer in net])
+"""
+
+
+def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_answers():
+    """1 - 0.1 * (5 + 5) / 2. Where a worker does not wait for them, it may get the sum of the gradients in their place."""
+    with cluster(servers=1) as (start, started):
+        workers = [start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)]
+        said = [worker.communicate(timeout=300)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], said
+    for text in said:
+        [weights] = [line.split()[1:] for line in text.splitlines() if line.startswith("weights")]
+        assert [float(weight) for weight in weights] == pytest.approx([0.5] * 20)
 
 
 def test_the_job_on_one_host_trains(tmp_path):
