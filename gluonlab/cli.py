@@ -75,7 +75,7 @@ class Command(click.Command):
         """What is wrong with the words of the command line, and what to write instead."""
         option = next((param for param in self.params if getattr(error, "option_name", None) in param.opts), None)
         if isinstance(option, click.Option):
-            help = f"({option.help}); see --help"
+            help = f"({_one_line(option.help or '')}); see --help"
             if option.is_flag:
                 return f"{option.opts[0]} takes no value: write {option.opts[0]} alone {help}"
             return f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"

@@ -1,10 +1,12 @@
 """python -m gluonlab.run: every mistake is one line with its remedy."""
 
+import dataclasses
 import re
 
 import pytest
 from idx_files import NAMES, write, write_mnist
 
+from gluonlab.config import TrainConfig
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
@@ -216,6 +218,14 @@ def test_debug_shows_the_traceback(run, empty_cwd):
     with pytest.raises(GluonlabError, match="--gpus 0"):
         main(["--gpus", "0", "--debug"])
     assert names(empty_cwd) == []
+
+
+def test_help_tells_every_default(ended):
+    status, out, _ = ended(main, "--help")
+    assert status == 0
+    shown = re.findall(r"\[default: ([^]]*)\]", " ".join(out.split()))
+    defaults = [field.default for field in dataclasses.fields(TrainConfig)]
+    assert shown == [str(default) for default in defaults if default is not None and default is not False]
 
 
 def test_a_bug_is_one_line_and_status_1(run, monkeypatch):
