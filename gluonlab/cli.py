@@ -35,6 +35,7 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
+        kwargs.setdefault("prog_name", self.name)  # click's own guess lacks what `dispatch` has taken
         debug = "--debug" in (kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:]))
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)

@@ -6,7 +6,9 @@ import re
 import pytest
 from idx_files import NAMES, write, write_mnist
 
+from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
+from gluonlab.data.__main__ import main as data
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
@@ -218,6 +220,20 @@ def test_debug_shows_the_traceback(run, empty_cwd):
     with pytest.raises(GluonlabError, match="--gpus 0"):
         main(["--gpus", "0", "--debug"])
     assert names(empty_cwd) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "usage"),
+    [
+        (main, [], "python -m gluonlab.run [OPTIONS]"),
+        (bench, ["images"], "python -m gluonlab.bench images [OPTIONS]"),
+        (data, ["pack"], "python -m gluonlab.data pack [OPTIONS] NAME"),
+    ],
+    ids=["run", "bench images", "data pack"],
+)
+def test_help_names_the_command(ended, command, arguments, usage):
+    status, out, _ = ended(command, *arguments, "--help")
+    assert (status, out.splitlines()[0]) == (0, f"Usage: {usage}")
 
 
 def test_help_tells_every_default(ended):
