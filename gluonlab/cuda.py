@@ -56,7 +56,7 @@ def wheel_path(library: Library) -> "Path | None":
     """Where a wheel put the library, or None when that wheel is not installed."""
     for folder in _site_folders():
         path = folder / "nvidia" / library.folder / "lib" / library.soname
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     return None
 
@@ -68,7 +68,7 @@ def search_path(environ: Mapping[str, str] = os.environ) -> List[Path]:
 
 def users_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
     """Where LD_LIBRARY_PATH has the library, or None."""
-    return next((path for path in (folder / library.soname for folder in search_path(environ)) if path.is_file()), None)
+    return next((path for path in (folder / library.soname for folder in search_path(environ)) if os.path.isfile(path)), None)
 
 
 def wheel_of(path: Path) -> str:
@@ -90,7 +90,7 @@ def other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List
     for library in LIBRARIES:
         if library.soname == soname:
             folders += [folder / "nvidia" / library.folder / "lib" for folder in _site_folders()]
-    found = [path for folder in dict.fromkeys(folders) if folder.is_dir() for path in sorted(folder.glob(stem + "*"))]
+    found = [path for folder in dict.fromkeys(folders) if os.path.isdir(folder) for path in sorted(folder.glob(stem + "*"))]
     return [path for path in found if path.name != soname and not path.name.startswith(soname + ".")]
 
 

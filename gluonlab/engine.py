@@ -173,12 +173,15 @@ def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
     return seen
 
 
-def _cgroup_limit(otherwise: int) -> int:
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return otherwise if quota == "max" else max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return otherwise
+def _cgroup_limit(otherwise: int, root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Of this container, under version 2 and 1 of control groups."""
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        try:
+            quota, period = [word for file in files for word in (root / file).read_text().split()]
+            return otherwise if quota in ("max", "-1") else max(1, int(quota) // int(period))
+        except (OSError, ValueError):
+            continue
+    return otherwise
 
 
 def explain(error: BaseException) -> EngineError:
@@ -192,7 +195,8 @@ def explain(error: BaseException) -> EngineError:
     if complaint is None:
         return EngineError(f"mxnet cannot be imported: {text}")
     cause = f"{complaint.cause}; " if complaint.cause else ""
-    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure} [{text}]")
+    words = f" [{text}]" if complaint.cause != text else ""
+    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure}{words}")
 
 
 def _only_asked_for() -> bool:
@@ -225,7 +229,7 @@ class _MXNetFinder(MetaPathFinder):
                 _prepare()
                 with _one_thread_for_each_worker():
                     load(module)
-            except (OSError, RuntimeError, ModuleNotFoundError) as error:
+            except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names
                 if isinstance(error, EngineError):
                     raise
                 raise explain(error) from error

@@ -12,8 +12,12 @@ from typing import Mapping, NamedTuple, Optional
 
 from gluonlab.cuda import WHEEL_OF, other_versions, search_path, wheel_of
 
-_LIBRARY = r"lib[\w+-]+\.so[.\d]*"
-_MISSING = re.compile(rf"(?P<name>{_LIBRARY})(: cannot open shared object file| => not found)")
+_LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
+_MISSING = re.compile(rf"(?P<name>{_LIBRARY})(: cannot open shared object file(: No such file or directory|$)| => not found)")
+_CLOSED = re.compile(r"(?P<path>[^\s:]+): cannot open shared object file: (?P<why>[\w ]+)")
+_UNMAPPED = re.compile(r"(?P<path>[^\s:]+): failed to map segment from shared object(: (?P<why>[\w ]+))?")
+_EXECUTABLE_STACK = re.compile(r"(?P<path>[^\s:]+): cannot enable executable stack")
+_STATIC_TLS = re.compile(r"(?P<path>[^\s:]+): cannot allocate memory in static TLS block")
 _SYMBOL = re.compile(r"(?P<path>[^\s:]+): undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?")
 _VERSION = re.compile(r"(?P<path>[^\s:]+): version [`'](?P<what>[^']+)' not found")
 _UNVERSIONED = re.compile(r"(?P<path>[^\s:]+): no version information available")
@@ -41,6 +45,9 @@ def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optiona
     missing = _MISSING.search(text)
     if missing:
         return _missing(missing["name"], environ)
+    barred = _barred(text)
+    if barred:
+        return barred
     damaged = _DAMAGED.search(text)
     if damaged:
         path = Path(damaged["path"])
@@ -59,7 +66,31 @@ def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optiona
     if symbol:
         return _lacks_symbol(Path(symbol["path"]), symbol["what"], symbol["provider"], environ)
     named = re.search(f"({_LIBRARY})", text)
-    return Complaint(named[1], "", cure_of_missing(named[1])) if named else None
+    return Complaint(named[1], text, "install again what it belongs to") if named else None
+
+
+def _barred(text: str) -> Optional[Complaint]:
+    """A library that is there and whole, and that this process may not or cannot load."""
+    closed = _CLOSED.search(text)
+    if closed:
+        denied = "denied" in closed["why"]
+        cure = f"make it readable for this user: ls -lL {closed['path']}" if denied else "cure that, and try again"
+        return Complaint(Path(closed["path"]).name, f"{closed['path']} cannot be opened: {closed['why'].strip()}", cure)
+    unmapped = _UNMAPPED.search(text)
+    if unmapped:
+        path = Path(unmapped["path"])
+        cause = f"{path} cannot be mapped into memory: {(unmapped['why'] or 'no reason is given').strip()}"
+        return Complaint(path.name, cause, "if its disk is mounted noexec, install into a folder of another; else free memory")
+    stack = _EXECUTABLE_STACK.search(text)
+    if stack:
+        path = Path(stack["path"])
+        cause = f"{path} asks for an executable stack, which this system refuses since glibc 2.41 or by its SELinux"
+        return Complaint(path.name, cause, f"patchelf --clear-execstack {path}")
+    late = _STATIC_TLS.search(text)
+    if late:
+        path = Path(late["path"])
+        return Complaint(path.name, f"{path} was loaded too late", f"import gluonlab and mxnet first, or export LD_PRELOAD={path}")
+    return None
 
 
 def cure_of_missing(name: str) -> str:

@@ -19,9 +19,9 @@ set -Eeuo pipefail
 shown=${HOME:?}/SageMaker
 state=$shown/.gluonlab
 env=$state/env
-checkout=$shown/gluonlab
+checkout=$shown/gluonlab-source # a folder named gluonlab would hide the package from whoever works beside it
 log=$shown/gluonlab-setup.log
-mkdir -p "$state/tmp"
+mkdir -p "$state"
 
 exec 9>"$state/lock"
 flock --nonblock 9 || { echo "another build is running: see $log"; exit 0; }
@@ -53,8 +53,13 @@ failed() {
 trap 'failed "$doing failed with status $?: the lines above this one in gluonlab-setup.log say why"' ERR EXIT
 trap 'failed "$doing was interrupted"' HUP INT TERM
 
+building() {
+  mark BUILDING "gluonlab is being installed since $(date '+%F %T'): 10 to 20 minutes the first time" "Follow it: tail -f $log"
+}
+
 fetch() {
   [ -f "$checkout/setup.py" ] && return
+  building
   doing="fetching the checkout of gluonlab"
   rm -rf "$checkout.part"
   if [ -n "${GLUONLAB_REPOSITORY-}" ]; then
@@ -72,6 +77,8 @@ fetch() {
   mv "$checkout.part" "$checkout"
 }
 
+# What nvidia-smi finds decides over the environment; without GPUs two CPU devices stand in for them.
+gpus() { nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU ' || true; }
 flavour() { if nvidia-smi >/dev/null 2>&1; then echo cu112; else echo cpu; fi; }
 
 # What the environment depends on: an editable install follows changes of the code by itself.
@@ -81,15 +88,17 @@ install() {
   local kind least_gib free_gib
   kind=$(flavour)
   doing="making a Python environment with conda"
-  if ! "$env/bin/python" -m pip --version >/dev/null 2>&1; then
+  # The notebook may have been given another kind of machine: the two builds of MXNet share a folder, and spoil each other in it.
+  if [ "$(cat "$env/.flavour" 2>/dev/null)" != "$kind" ] || ! "$env/bin/python" -m pip --version >/dev/null 2>&1; then
+    rm -rf "$env"
     least_gib=4
     [ "$kind" = cpu ] || least_gib=12
     free_gib=$(($(df --output=avail --block-size=1M "$state" | tail -1) / 1024))
     [ "$free_gib" -ge "$least_gib" ] ||
       failed "$free_gib GiB are free in $shown and $least_gib are needed: make room, or stop the notebook and give it a larger volume"
     say "$doing"
-    rm -rf "$env"
     PATH=$PATH:$HOME/anaconda3/bin conda create --yes --quiet --prefix "$env" --override-channels --channel conda-forge python=3.11 pip
+    echo "$kind" >"$env/.flavour"
   fi
   doing="installing gluonlab[$kind,labs] from $checkout"
   say "$doing"
@@ -99,23 +108,28 @@ install() {
 
 show() {
   doing="registering the Jupyter kernel"
-  # Below ~, which a stop of the notebook empties: hence at every start.
+  # Below ~, which a stop of the notebook empties: hence at every start. Data sets are kept, too, where gluonlab looks for them.
   "$env/bin/python" -m ipykernel install --user --name gluonlab --display-name "gluonlab (MXNet)" >/dev/null
+  mkdir -p "$shown/gluonlab-data" "$HOME/.cache"
+  [ -e "$HOME/.cache/gluonlab" ] || ln -sfn "$shown/gluonlab-data" "$HOME/.cache/gluonlab"
   if [ -d "$checkout/labs" ]; then ln -sfn "$checkout/labs" "$shown/gluonlab-labs"; fi
 }
 
 main() {
+  rm -rf "$state/tmp" # of a build that was cut off
+  mkdir "$state/tmp"
   fetch
   if [ "$(cat "$state/installed" 2>/dev/null)" != "$(wanted)" ] || ! "$env/bin/python" -c '' 2>/dev/null; then
     rm -f "$state/installed"
-    mark BUILDING "gluonlab is being installed since $(date '+%F %T'): 10 to 20 minutes the first time" "Follow it: tail -f $log"
+    building
     install
     wanted >"$state/installed"
   fi
   show
   rm -rf "$state/tmp"
+  devices=$(gpus)
   trap - ERR EXIT
-  mark READY "choose the kernel 'gluonlab (MXNet)', or in a terminal: $env/bin/python -m gluonlab.run --gpus 2"
+  mark READY "choose the kernel 'gluonlab (MXNet)', or in a terminal: $env/bin/python -m gluonlab.run --gpus ${devices/#0/2}"
 }
 
 main

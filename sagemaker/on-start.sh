@@ -25,6 +25,7 @@ on-start.sh runs this as ec2-user with the system's Python, so it keeps to the s
 """
 
 import argparse
+import http.client
 import json
 import os
 import shutil
@@ -46,7 +47,7 @@ class Jupyter:
     def __init__(self, url, token=""):
         if urllib.parse.urlsplit(url).hostname not in ("localhost", "127.0.0.1"):
             raise SystemExit("error: --url %s: give an address of this machine, such as https://localhost:8443" % url)
-        self.url, self.token = url.rstrip("/"), token
+        self.url, self.token, self.used = url.rstrip("/"), token, {"kernels": [], "terminals": []}
         # The certificate is the server's own, and the way leads through this machine alone.
         trusting = ssl.create_default_context()
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
@@ -61,14 +62,18 @@ class Jupyter:
 
     def look(self):
         """(why it is busy or None, what changes when it is used)."""
-        try:
-            kernels, terminals = self.get("kernels"), self.get("terminals")
-        except (OSError, ValueError) as error:  # it starts, or has ended; processes and GPUs are seen without it
-            print("Jupyter does not answer: %s" % error, flush=True)
-            return None, []
-        busy = [kernel["name"] for kernel in kernels if kernel.get("execution_state") == "busy"]
-        used = [(one.get("id") or one.get("name"), one.get("last_activity")) for one in kernels + terminals]
-        return ("kernel %s is busy" % busy[0] if busy else None), sorted(used, key=str)
+        busy = []
+        for what in sorted(self.used):
+            try:
+                found = [dict(one) for one in self.get(what)]
+            except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
+                # It starts, has ended, or has none of these; processes and GPUs are seen without it. What was seen last stays: a
+                # server that answers now and then is no news.
+                print("Jupyter does not answer about %s: %s" % (what, error), flush=True)
+                continue
+            busy += [one.get("name") for one in found if one.get("execution_state") == "busy"]
+            self.used[what] = sorted([(one.get("id") or one.get("name"), one.get("last_activity")) for one in found], key=str)
+        return ("kernel %s is busy" % busy[0] if busy else None), list(self.used.values())
 
 
 class Processes:
@@ -148,7 +153,10 @@ def stop():
     name, region = metadata["ResourceName"], metadata["ResourceArn"].split(":")[3]
     aws = shutil.which("aws") or "aws"
     command = [aws, "sagemaker", "stop-notebook-instance", "--region", region, "--notebook-instance-name", name]
-    subprocess.run(command, check=True, timeout=120)
+    # The role of the notebook may stop it. Whom its user has set up for the command line comes second: it may be somebody else.
+    role = dict(os.environ, AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
+    if subprocess.run(command, env=role, timeout=120).returncode:
+        subprocess.run(command, check=True, timeout=120)
 
 
 def main():
@@ -181,6 +189,8 @@ Description=Stop this notebook when nobody uses it
 User=ec2-user
 Environment=PATH=/usr/local/bin:/usr/bin:/bin:/home/ec2-user/anaconda3/bin
 ExecStart=/usr/bin/env python3 /opt/gluonlab/idle-stop.py --minutes $minutes
+StandardOutput=append:/var/log/gluonlab-idle-stop.log
+StandardError=inherit
 Restart=always
 RestartSec=60
 END_OF_UNIT
@@ -192,10 +202,10 @@ else
 fi
 
 # The checkout's own script knows best what its version needs; before there is one, on-create.sh's does.
-build=$home/SageMaker/gluonlab/sagemaker/build-env.sh
+build=$home/SageMaker/gluonlab-source/sagemaker/build-env.sh
 [ -f "$build" ] || build=$home/SageMaker/.gluonlab/build-env.sh
 if [ ! -f "$build" ]; then
-  sudo -u ec2-user tee "$home/SageMaker/gluonlab-FAILED.txt" <<<"$build is gone: clone gluonlab into ~/SageMaker, and start again"
+  sudo -u ec2-user tee "$home/SageMaker/gluonlab-FAILED.txt" <<<"$build is gone: clone gluonlab as ~/SageMaker/gluonlab-source, and start again"
   exit 0 # a notebook without gluonlab can still be mended; one that does not start cannot
 fi
 nohup setsid sudo -u ec2-user -i env \

@@ -32,3 +32,8 @@ def dead(instance_type, platform):
         other = f"; {instead} is the nearest that lives" if instead else ""
         return f"{platform} does not start {instance_type} (as of {about['as_of']}): {about['why']}{other}"
     return ""
+
+
+def unfit(instance_type):
+    """Why MXNet cannot use the GPUs of this type, in one line; "" when it can, or there are none."""
+    return next((why for beginning, why in _table("unfit").items() if instance_type.startswith(beginning)), "")

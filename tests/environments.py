@@ -6,7 +6,6 @@ import sysconfig
 import venv
 from pathlib import Path
 
-import numpy
 from conftest import clean_environment
 from elf_files import write_library
 
@@ -66,10 +65,10 @@ class Environment:
     def wheel(self, folder):
         return self.site / "nvidia" / folder / "lib"
 
-    def doctor(self, *options, **variables):
-        """python -m gluonlab.doctor --json: the ended process, and what it found."""
-        ended = subprocess.run(
-            [str(self.folder / "bin" / "python"), "-m", "gluonlab.doctor", "--json", *options],
+    def python(self, *arguments, **variables):
+        """Run this environment's Python to its end."""
+        return subprocess.run(
+            [str(self.folder / "bin" / "python"), *arguments],
             cwd=self.folder.parent,
             env=clean_environment(**variables),
             stdin=subprocess.DEVNULL,
@@ -77,6 +76,10 @@ class Environment:
             encoding="utf-8",
             timeout=600,
         )
+
+    def doctor(self, *options, **variables):
+        """python -m gluonlab.doctor --json: the ended process, and what it found."""
+        ended = self.python("-m", "gluonlab.doctor", "--json", *options, **variables)
         return ended, Told(ended.stdout)
 
 
@@ -92,8 +95,3 @@ class Told:
 
     def faults(self):
         return [found for found in self.findings if found["status"] == "fault"]
-
-
-def old_numpy():
-    """Whether this numpy answers for the names that 1.24 dropped."""
-    return hasattr(numpy, "__deprecated_attrs__")

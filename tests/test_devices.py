@@ -1,5 +1,7 @@
 """Devices: every form of the table, and what is said about the others."""
 
+from types import SimpleNamespace
+
 import mxnet as mx
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ import gluonlab.devices
 from gluonlab.devices import MOST_CPU_DEVICES, describe, devices, gpu_count, gpus
 from gluonlab.errors import DeviceError, GluonlabWarning
 
+BUILDS = [(True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"), (False, "this is MXNet's CPU build; .*cu112.*")]
 CPUS, GPUS = [mx.cpu(i) for i in range(8)], [mx.gpu(i) for i in range(16)]
 
 
@@ -90,9 +93,22 @@ def test_fewer_gpus_than_asked_for_are_an_error_and_never_emulated(gpus_here):
             ask()
 
 
-def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here):
+@pytest.fixture(params=BUILDS, ids=["CUDA build", "CPU build"])
+def why(request, monkeypatch):
+    """Why there is no GPU, in the words for each build of MXNet, whichever runs the tests."""
+    with_cuda, words = request.param
+    features = SimpleNamespace(is_enabled={"CUDA": with_cuda}.__getitem__)
+    monkeypatch.setattr(mx.runtime, "Features", lambda: features)
+    return words
+
+
+def test_the_build_is_asked_as_mxnet_knows_it():
+    assert mx.runtime.Features().is_enabled("CUDA") in (True, False)
+
+
+def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, why):
     gpus_here(0)
-    with pytest.raises(DeviceError, match=r"2 GPUs required, none here: .*cu112.*without --require-gpu"):
+    with pytest.raises(DeviceError, match=rf"2 GPUs required, none here: {why}, or .*without --require-gpu"):
         gpus(2, emulate=False)
 
 
@@ -150,9 +166,9 @@ def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
 
 
 @pytest.mark.parametrize("spec", ["gpu", "gpu:0", "gpu:*", "gpu:[0-3]"])
-def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, spec):
+def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, why, spec):
     gpus_here(0)
-    with pytest.raises(DeviceError, match=r"here are no GPUs \(.*cu112.*\): use --gpus N or cpu\*N"):
+    with pytest.raises(DeviceError, match=rf"here are no GPUs \({why}\): use --gpus N or cpu\*N"):
         devices(spec)
 
 

@@ -1,39 +1,15 @@
 """The doctor on machines with GPUs that are not here: NVML's answers, and what follows from them."""
 
-import json
-
 import pynvml
 import pytest
-from fake_nvml import GIB, H100, K80, NAMES, T4, V100, FakeNvml
+from fake_nvml import CUBE, GIB, H100, K80, NAMES, T4, V100, machine, only, statuses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.collectives.topology import ONE_NVLINK, TWO_NVLINKS, make_topology
 from gluonlab.doctor import gpus, links, nvml
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.doctor.nvml import Driver
 from gluonlab.doctor.process import Outcome
-
-CUBE = {**dict.fromkeys(TWO_NVLINKS, 2), **dict.fromkeys(ONE_NVLINK, 1)}
-RTX = ("NVIDIA GeForce RTX 3090", (8, 6))
-
-
-def machine(*kinds, **description):
-    """What the doctor's process tells of such a machine, through JSON as it does."""
-    fake = FakeNvml(kinds, **description)
-    told = json.loads(json.dumps(nvml.read(fake)))
-    assert fake.open == 0  # NVML is closed again
-    return Driver.of(told)
-
-
-def only(findings):
-    assert len(findings) == 1, findings
-    return findings[0]
-
-
-def statuses(findings):
-    return [finding.status for finding in findings]
-
 
 # --- what NVML is asked
 
@@ -63,6 +39,14 @@ def test_processes_are_listed_as_far_as_the_driver_can(versions):
     assert len(found.gpus[0].processes) == bool(versions)
 
 
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [("/usr/bin/python3 train.py --out runs/x", "python3"), ("python", "python"), ("/opt/a/b", "b")],
+)
+def test_a_process_has_the_name_of_its_program(told, name):
+    assert machine(T4, processes={0: [(5, told, 7)]}).gpus[0].processes[0].name == name
+
+
 def test_a_process_whose_name_is_hidden_keeps_its_number():
     assert machine(T4, processes={0: [(5, "", 7)]}).gpus[0].processes == (nvml.Process(5, "?", 7),)
 
@@ -77,6 +61,57 @@ def test_a_process_whose_name_is_hidden_keeps_its_number():
 )
 def test_a_driver_that_does_not_answer(outcome, error):
     assert nvml.understand(outcome) == Driver(error=error)
+
+
+def test_a_gpu_that_does_not_answer_leaves_the_others():
+    """It fell off the bus; or, on a machine of a batch system, another job has it."""
+    found = machine(T4, V100, V100, silent={1: "GPU is lost"}, nvlinks={(0, 2): 2})
+    assert ([gpu.index for gpu in found.gpus], found.nvlinks) == ([0, 2], {(0, 2): 2})
+    first, lost = gpus.driver(found, "mxnet-cu112")
+    assert first.what == "driver 535.183.01, 1 x Tesla T4, 1 x Tesla V100-SXM2-16GB"
+    assert (lost.status, lost.what, lost.cause) == (FAULT, "GPU 1 does not answer", "GPU is lost")
+    assert "restart the machine" in lost.cure
+    assert links.links(found, None)[0].what == "NVLinks 0-2: 2"
+    others = gpus.driver(machine(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112")
+    assert statuses(others) == [OK, OK]
+    alone = machine(T4, silent={0: "GPU is lost"})
+    assert statuses([*gpus.driver(alone, "mxnet"), *gpus.driver(alone, "mxnet-cu112")]) == [WARNING, FAULT]
+
+
+def test_a_gpu_whose_memory_is_not_told_is_there():
+    """Of a GPU with parts (MIG) only an administrator may know it."""
+    found = machine(T4, T4, untold=[1])
+    assert [gpu.used_bytes for gpu in found.gpus] == [GIB // 2, None]
+    assert gpus.memory(found)[1].what == "GPU 1: the driver does not tell what is in use"
+
+
+def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
+    found = machine(*[V100] * 4, nvlinks={(0, 1): 2, (0, 2): 1, (1, 3): 1}, hidden=[2, 3])
+    assert (len(found.gpus), found.nvlinks, found.switched) == (2, {(0, 1): 2}, ())
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("class NVMLError(Exception): pass", "AttributeError: module 'pynvml' has no attribute 'nvmlInit'"),
+        ("print 'hello'", "SyntaxError"),
+        ("nvmlInit = 1", "TypeError"),
+    ],
+)
+def test_another_module_of_that_name_is_no_fault_of_the_driver(tmp_path, monkeypatch, code, words):
+    """A package pynvml brings one, too, and had other names in it."""
+    (tmp_path / "pynvml.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = nvml.look()
+    assert found.error.startswith(f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words))
+    assert words in found.error
+    told = only(gpus.driver(found, "mxnet-cu112", ()))
+    assert (told.status, told.cure) == (WARNING, "pip install --force-reinstall nvidia-ml-py==13.615.71")
+    assert only(gpus.driver(found, "mxnet", ())).status == OK
+
+
+def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
+    assert f'"{nvml.BINDINGS}=={gpus.BINDINGS_VERSION}"' in (request.config.rootpath / "setup.py").read_text()
 
 
 # --- the driver
@@ -108,6 +143,11 @@ def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, status):
         ("NVML Shared Library Not Found", "mxnet-cu112", False, WARNING, "--gpus all"),
         ("NVML Shared Library Not Found", "mxnet", True, WARNING, "--gpus all"),
         ("Driver/library version mismatch", "mxnet-cu112", True, FAULT, "restart the machine"),
+        ("Driver Not Loaded", "mxnet", False, OK, "no GPU"),
+        ("Driver Not Loaded", "mxnet-cu112", False, WARNING, "modprobe nvidia"),
+        ("Driver Not Loaded", "mxnet-cu112", True, FAULT, "nvidia-smi"),
+        ("Function Not Found", "mxnet-cu112", True, FAULT, "nvidia-smi"),
+        ("Not Found", "mxnet", False, FAULT, "nvidia-smi"),
         ("Unknown Error", "mxnet-cu112", True, FAULT, "nvidia-smi"),
     ],
 )
@@ -159,7 +199,15 @@ def test_gpus_without_code_are_named_one_by_one():
     assert "mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, sm_80, sm_86" in found[2].cause
     assert "newer" in found[2].cause
     assert statuses(gpus.capabilities(machine(H100), "mxnet")) == [WARNING]  # the CPU build does not use it
-    assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", {"CUDA_VISIBLE_DEVICES": "0"})) == [OK, WARNING]
+
+
+def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
+    """CUDA counts the fastest first: of these two, the H100, unless it is told otherwise."""
+    shown = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", shown)) == [OK, FAULT]
+    along_the_bus = {**shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", along_the_bus)) == [OK, WARNING]
+    assert statuses(gpus.capabilities(machine(K80, T4), "mxnet-cu112", shown)) == [WARNING, OK]
 
 
 # --- memory
@@ -175,105 +223,3 @@ def test_memory_in_use_names_the_processes_and_the_other_gpus():
 
 def test_memory_in_use_by_nobody_that_is_seen():
     assert "containers" in only(gpus.memory(machine(T4, used={0: 15 * GIB}))).cause
-
-
-# --- numbering
-
-
-@pytest.mark.parametrize(
-    ("visible", "shown", "unknown"),
-    [
-        (None, [0, 1, 2], None),
-        ("2,0", [2, 0], None),
-        ("", [], None),
-        ("-1", [], None),
-        ("1,-1,2", [1], None),
-        ("0,7,1", [0], "7"),
-        ("1,1", [1], "1"),
-        ("GPU-2fa5", [2], None),
-        ("GPU-", [], "GPU-"),
-        ("first", [], "first"),
-        (" 0 , 1 ", [0, 1], None),
-    ],
-)
-def test_what_cuda_visible_devices_lets_through(visible, shown, unknown):
-    found, word = gpus.visible_gpus(machine(T4, T4, T4).gpus, visible)
-    assert ([gpu.index for gpu in found], word) == (shown, unknown)
-
-
-def test_numbering_says_which_is_which():
-    assert only(gpus.numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith("gpu:0 is GPU 1 of nvidia-smi")
-    wrong = only(gpus.numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
-    assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
-    assert "CUDA stops at '5'" in wrong.cause
-    assert only(gpus.numbering(machine(T4), {"CUDA_VISIBLE_DEVICES": "9"})).status == FAULT
-    hidden = only(gpus.numbering(machine(T4), {"CUDA_VISIBLE_DEVICES": ""}))
-    assert (hidden.status, hidden.cure) == (WARNING, "unset CUDA_VISIBLE_DEVICES")
-    assert gpus.numbering(machine(), {}) == []
-
-
-def test_unlike_gpus_may_be_numbered_otherwise():
-    found = only(gpus.numbering(machine(T4, RTX), {}))
-    assert (found.status, found.cure) == (WARNING, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    assert only(gpus.numbering(machine(T4, RTX), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})).status == OK
-
-
-# --- links
-
-
-@pytest.mark.parametrize(
-    ("told", "product", "instance"),
-    [
-        ("ml.p3.16xlarge", "", "p3.16xlarge"),
-        ("", "p3dn.24xlarge\n", "p3dn.24xlarge"),
-        ("", "HVM domU", ""),
-        ("", None, ""),
-        ("local_gpu", "g5.12xlarge", ""),
-        ("", "g4dn.metal", "g4dn.metal"),
-    ],
-)
-def test_the_instance_is_what_sagemaker_or_the_machine_says(tmp_path, told, product, instance):
-    path = tmp_path / "product_name"
-    if product is not None:
-        path.write_text(product)
-    assert links.instance_type({"SM_CURRENT_INSTANCE_TYPE": told}, path) == instance
-
-
-def test_the_expected_links_are_those_of_the_topology():
-    assert links.nvlinks_of(make_topology("p3.16xlarge")) == CUBE
-    assert links.nvlinks_of(make_topology("g4dn.12xlarge")) == {}
-
-
-@pytest.mark.parametrize("instance", ["p3.16xlarge", ""])
-def test_a_whole_cube_mesh_is_as_it_should_be(instance):
-    nvlink, peers = links.links(machine(*[V100] * 8, nvlinks=CUBE), instance)
-    assert (nvlink.status, peers.status) == (OK, OK)
-    assert nvlink.what.endswith("as p3.16xlarge has")
-    assert "0-3: 2" in nvlink.what
-
-
-def test_a_link_that_is_down_is_named():
-    nvlink = links.links(machine(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge")[0]
-    assert nvlink.status == WARNING
-    assert nvlink.what == "NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
-    assert nvlink.cause == "links are down"
-    assert "stop and start the instance" in nvlink.cure
-
-
-def test_gpus_without_nvlinks_that_should_have_none():
-    nvlink, _ = links.links(machine(*[T4] * 4), "g4dn.12xlarge")
-    assert (nvlink.status, nvlink.what) == (OK, "no NVLinks between the GPUs, all go over PCIe, as g4dn.12xlarge has")
-
-
-def test_machines_that_nobody_knows_are_told_as_they_are():
-    assert links.links(machine(RTX, RTX, nvlinks={(0, 1): 4}), "")[0].what == "NVLinks 0-1: 4"
-    assert links.links(machine(*[H100] * 4, switched=True), "")[0].what == "NVLinks to switches on GPUs 0, 1, 2, 3"
-    assert links.links(machine(T4), "") == []
-
-
-def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
-    far = links.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), "")[1]
-    assert (far.status, far.what) == (OK, "no peer-to-peer access between 0-7: their copies go through the host")
-    near = links.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), "")[1]
-    assert near.status == WARNING
-    assert "0-3" in near.what

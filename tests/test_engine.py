@@ -8,6 +8,7 @@ import types
 
 import numpy
 import pytest
+from environments import Environment
 
 from gluonlab import cuda, engine
 from gluonlab.errors import EngineError
@@ -141,10 +142,11 @@ def test_other_failures_keep_their_words_on_one_line():
     assert explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
 
 
-def test_a_library_that_is_not_there_is_an_engine_error(python, tmp_path):
-    """A real import of a package that asks the real linker for what this machine does not have."""
-    site = package(tmp_path / "site", "mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
-    error = import_error(python("-c", CATCH, path=[site]))
+def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
+    """A real import of a package that asks the real linker for what this environment does not have."""
+    environment = Environment(tmp_path, without=["mxnet"])
+    environment.add_package("mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
+    error = import_error(environment.python("-c", CATCH))
     assert error["kinds"][0] == "EngineError"
     assert "OSError" not in error["kinds"]
     assert error["cause"] == "OSError"
@@ -157,6 +159,14 @@ def test_a_module_that_mxnet_misses_is_an_engine_error(python, tmp_path):
     error = import_error(python("-c", CATCH, path=[site]))
     assert error["kinds"][0] == "EngineError"
     assert "no_such_module_anywhere" in error["message"]
+
+
+@pytest.mark.parametrize("code", ["import numpy; numpy.of_no_numpy", "from numpy import of_no_numpy"])
+def test_a_name_that_mxnet_misses_is_an_engine_error(python, tmp_path, code):
+    """As of a numpy that is newer than all that were tried."""
+    error = import_error(python("-c", CATCH, path=[package(tmp_path / "site", "mxnet", code)]))
+    assert error["kinds"][0] == "EngineError"
+    assert "of_no_numpy" in error["message"]
 
 
 def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
@@ -223,6 +233,25 @@ def test_other_modules_are_found_as_ever(python, tmp_path):
         "-c", "import gluonlab, mxnet_tools, mxnet, sys; print('numpy' in sys.modules)", path=[site, str(tmp_path / "other")]
     )
     assert result.stdout.split() == ["tools", "part", "True"]
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "odd", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_path, files, limit):
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content + "\n")
+    assert engine._cgroup_limit(8, tmp_path) == limit
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """CUDA's libraries from LD_LIBRARY_PATH, wheels and system, and what is said of one that does not fit. The linker is real."""
 
-import ctypes
 import json
+import subprocess
+import sys
 
 import pytest
+from conftest import clean_environment
 from elf_files import write_library
+from environments import Environment
 
 from gluonlab import cuda, linking
 from gluonlab.cuda import LIBRARIES
@@ -20,7 +23,6 @@ print(json.dumps(sorted({{line.split()[-1] for line in open("/proc/self/maps") i
 """
 IMPORT = """
 import gluonlab, gluonlab.engine as engine
-engine.flavours = lambda: ("mxnet-cu112",)
 try:
     import mxnet
 except engine.EngineError as error:
@@ -40,9 +42,12 @@ def loaded(python, root, site, **environment):
 
 
 def the_dlopen_message(path):
-    with pytest.raises(OSError, match=r".") as error:
-        ctypes.CDLL(str(path))
-    return str(error.value)
+    """In a process that has loaded nothing else: this one may have all of CUDA's libraries."""
+    code = f"import ctypes\ntry:\n    ctypes.CDLL({str(path)!r})\nexcept OSError as error:\n    print(error)"
+    environment = clean_environment(LD_LIBRARY_PATH="")
+    ended = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, encoding="utf-8", timeout=60)
+    assert ended.stdout.strip(), ended.stderr
+    return ended.stdout.strip()
 
 
 # --- which of several is loaded
@@ -149,6 +154,7 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
         ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short"),
         ("/opt/old/libnccl.so.2: wrong ELF class: ELFCLASS32", "libnccl.so.2", "ELFCLASS32"),
         ("a: /opt/old/libgomp.so.1: no version information available (required by a)", "libgomp.so.1", "no versions"),
+        ("libpython3.11.so.1.0: cannot open shared object file: No such file or directory", "libpython3.11.so.1.0", ""),
     ],
 )  # fmt: skip
 def test_other_words_of_the_linker(said, library, cause):
@@ -157,6 +163,30 @@ def test_other_words_of_the_linker(said, library, cause):
     assert cause in complaint.cause
     if "/opt/old" in said:
         assert complaint.cure.startswith("take /opt/old out of LD_LIBRARY_PATH")
+
+
+@pytest.mark.parametrize(
+    ("said", "library", "cause", "cure"),
+    [
+        ("/a/libx.so.8: cannot open shared object file: Permission denied", "libx.so.8", "Permission denied", "make it readable"),
+        ("libx.so.8: cannot open shared object file: Too many open files", "libx.so.8", "Too many open files", "cure that"),
+        ("/a/libx.so: failed to map segment from shared object: Operation not permitted", "libx.so", "not permitted", "noexec"),
+        ("/a/libx.so: failed to map segment from shared object", "libx.so", "no reason", "noexec"),
+        ("/a/libx.so: cannot enable executable stack as shared object requires: Invalid argument", "libx.so", "stack", "patchelf"),
+        (
+            "/a/libgomp.so.1: cannot allocate memory in static TLS block",
+            "libgomp.so.1",
+            "too late",
+            "import gluonlab and mxnet first",
+        ),
+        ("/a/libgomp.so.1: something else", "libgomp.so.1", "something else", "install again"),
+    ],
+)
+def test_a_library_that_is_there_is_not_called_missing(said, library, cause, cure):
+    complaint = understand(said, {})
+    assert (complaint.library, cause in complaint.cause) == (library, True)
+    assert cure in complaint.cure
+    assert "apt-get" not in complaint.cure
 
 
 def test_a_file_that_is_no_library_is_cured_where_it_lies(tmp_path):
@@ -177,23 +207,32 @@ def test_what_is_not_about_libraries_is_left_alone(said):
 # --- and the engine says it
 
 
-def test_the_engines_error_names_the_wrong_version_in_ld_library_path(python, tmp_path):
-    site, system = tmp_path / "site", tmp_path / "cuda"
-    (site / "mxnet").mkdir(parents=True)
-    (site / "mxnet" / "__init__.py").write_text("raise SystemExit('mxnet was begun')")
+@pytest.fixture
+def cu112(tmp_path):
+    """``cu112(code)``: an environment whose mxnet-cu112 does ``code`` when it is imported, and that has no wheels yet."""
+
+    def make(code):
+        environment = Environment(tmp_path, without=["mxnet"])
+        environment.add_package("mxnet", code)
+        environment.add_distribution("mxnet-cu112")
+        return environment
+
+    return make
+
+
+def test_the_engines_error_names_the_wrong_version_in_ld_library_path(cu112, tmp_path):
+    environment, system = cu112("raise SystemExit('mxnet was begun')"), tmp_path / "cuda"
     users = write_library(system / "libcublas.so.11", undefined=["cublasLtShutdownCtx"])
-    write_library(wheel_place(site, "libcublas.so.11"))
-    said = python("-c", IMPORT, path=[str(site)], LD_LIBRARY_PATH=str(system)).stdout.strip()
+    write_library(wheel_place(environment.site, "libcublas.so.11"))
+    said = environment.python("-c", IMPORT, LD_LIBRARY_PATH=str(system)).stdout.strip()
     assert said.startswith(f"mxnet cannot load libcublas.so.11: {users} does not fit")
     assert f"take {system} out of LD_LIBRARY_PATH" in said
     assert "\n" not in said
 
 
-def test_the_engines_error_names_cudnn_9(python, tmp_path):
-    site = tmp_path / "site"
-    (site / "mxnet").mkdir(parents=True)
-    (site / "mxnet" / "__init__.py").write_text("import ctypes\nctypes.CDLL('libcudnn.so.8')")
-    nine = write_library(wheel_place(site, "libcudnn.so.8").with_name("libcudnn.so.9"))
-    said = python("-c", IMPORT, path=[str(site)]).stdout
+def test_the_engines_error_names_cudnn_9(cu112):
+    environment = cu112("import ctypes\nctypes.CDLL('libcudnn.so.8')")
+    nine = write_library(wheel_place(environment.site, "libcudnn.so.8").with_name("libcudnn.so.9"))
+    said = environment.python("-c", IMPORT).stdout
     assert f"mxnet cannot load libcudnn.so.8: {nine} is another version" in said
     assert "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'" in said

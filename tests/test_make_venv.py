@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,36 @@ def test_the_project_of_a_requirement_is_recognised(monkeypatch, requirement, na
     import make_venv
 
     assert make_venv.project(requirement) == name
+
+
+def made(python, tmp_path):
+    """What the script does before it installs anything: the environment that it leaves."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); sys.argv[1:] = ['env', 'cpu']\n"
+        "import make_venv; make_venv.install = lambda *arguments: sys.exit(0)\nmake_venv.main()"
+    )
+    result = python("-c", code)
+    assert result.returncode == 0, result.stderr
+    pip = subprocess.run(
+        [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--version"], capture_output=True, encoding="utf-8"
+    )
+    assert pip.returncode == 0, pip.stderr
+    return "making env" in result.stdout
+
+
+@pytest.mark.long
+def test_an_environment_that_was_interrupted_in_the_making_is_made_again(python, tmp_path):
+    venv.create(tmp_path / "env", symlinks=True, with_pip=False)
+    (tmp_path / "env" / "kept").touch()
+    assert made(python, tmp_path)
+    assert not made(python, tmp_path)
+    assert (tmp_path / "env" / "kept").exists()
+
+
+@pytest.mark.long
+def test_an_environment_whose_python_is_gone_is_made_again(python, tmp_path):
+    venv.create(tmp_path / "env", symlinks=True, with_pip=False)
+    for link in (tmp_path / "env" / "bin").glob("python*"):
+        link.unlink()
+        link.symlink_to(tmp_path / "gone")
+    assert made(python, tmp_path)

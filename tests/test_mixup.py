@@ -129,8 +129,9 @@ def test_nothing_is_read_twice_by_one_worker(world_size, most):
     assert split.reads.max() == most
 
 
-@given(SEEDS, st.integers(0, 100), st.integers(0, 10**6), st.floats(0.05, 20))
+@given(SEEDS, st.integers(0, 100), st.integers(0, 10**6), st.floats(0.5, 20))
 def test_a_share_depends_on_seed_epoch_and_step(seed, epoch, step, alpha):
+    """Of small alphas many shares round to 1."""
     share = Mixup(alpha).draw(seed, epoch, step)
     assert share == Mixup(alpha).draw(seed, epoch, step)
     for other in ((seed ^ 1, epoch, step), (seed, epoch + 1, step), (seed, epoch, step + 1)):

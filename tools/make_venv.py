@@ -53,8 +53,19 @@ def run(*command):
         fail("%s ended with status %d: see above" % (" ".join(command[:5]), status))
 
 
+def works(python):
+    """Whether there is an environment, and a whole one: one that was interrupted in the making has no pip, and one whose Python
+    is gone nothing at all."""
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            return subprocess.call([python, "-c", "import pip"], stderr=nowhere) == 0
+    except OSError:
+        return False
+
+
 def pip(python, *arguments):
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
+    # what pip warns of is what this script is for: packages that come one after the other, or instead of others
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts", *arguments)
 
 
 # Runs in the new environment: prints what a distribution with these extras needs there, one requirement a line.
@@ -110,21 +121,19 @@ def main():
         fail("no folder given: write python3 make_venv.py DIR EXTRA..., as in: python3 tools/make_venv.py .venv cpu test")
     folder, extras = sys.argv[1], sys.argv[2:]
     python = os.path.join(folder, "bin", "python")
-    if not os.path.exists(python):
+    if not works(python):
         print("making %s with Python %s" % (folder, platform.python_version()))
-        run(sys.executable, "-m", "venv", folder)
+        gone = os.path.islink(python) and not os.path.exists(python)  # the Python that it was made with
+        run(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
     print("installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder))
     wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
     try:
         install(python, extras, wheels)
     finally:
         shutil.rmtree(wheels)
-    # The one library of the system that MXNet needs and a slim image may lack; gluonlab says what to install.
-    run(
-        python,
-        "-c",
-        "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)",
-    )
+    # A library of the system that MXNet needs and a slim image may lack, or the driver: gluonlab says what to install.
+    code = "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)"
+    sys.exit(subprocess.call([python, "-c", code]))
 
 
 if __name__ == "__main__":

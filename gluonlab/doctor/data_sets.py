@@ -8,6 +8,7 @@ from typing import List, Mapping, NamedTuple, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
 from gluonlab.doctor.host import place
+from gluonlab.errors import GluonlabError
 
 TIMEOUT_S = 8.0
 OWN_FOLDER = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
@@ -21,7 +22,10 @@ def folder() -> List[Finding]:
         from gluonlab.data.verify import folder_of
     except ImportError as error:
         return [warning("data", "not looked at", f"it needs {error.name}, which cannot be imported", f"pip install {error.name}")]
-    root = data_root()
+    try:
+        root = data_root()
+    except GluonlabError as error:
+        return [warning("data", "there is no folder for data sets", str(error), OWN_FOLDER)]
     here = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
     held = f"here are {', '.join(here)}, and digits" if here else "only digits, which is built in, is here"
     return [place("data", f"data sets ({held})", root, OWN_FOLDER)]
@@ -68,10 +72,11 @@ def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
 def _reason(error: Exception) -> str:
     """The innermost words of an exception of requests, which wraps three others."""
     text = one_line(str(error))
+    proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
     for known in ("Name or service not known", "Temporary failure in name resolution", "Connection refused", "unreachable"):
         if known in text:
-            return known
-    return f"{type(error).__name__}: {text[:120]}"
+            return proxy + known
+    return f"{proxy}{type(error).__name__}: {text[:120]}"
 
 
 def _reached(name: str, replies: List[Reply]) -> Finding:
@@ -91,4 +96,8 @@ def _count(replies: List[Reply]) -> str:
 
 def current_folder() -> Finding:
     """Where runs are written to unless --out says otherwise."""
-    return place("runs", "runs are written below", Path.cwd(), "name another folder with --out DIR")
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        return fault("runs", "the current folder is gone", error.strerror or str(error), "cd to one that exists")
+    return place("runs", "runs are written below", here, "name another folder with --out DIR")

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.doctor import data_sets, gpus, host, libraries, links, mxnet_loads, nvml, packages, sagemaker, training
+from gluonlab.doctor import data_sets, gpus, host, libraries, links, mxnet_loads, numbering, nvml, packages, sagemaker, training
 from gluonlab.doctor.findings import Finding, guarded
+from gluonlab.doctor.process import end_all
 
 Check = Tuple[str, Callable[[], Sequence[Finding]]]
 Addresses = Callable[[], Mapping[str, Tuple[str, ...]]]
@@ -21,7 +22,11 @@ def examine(train: bool = False, network: bool = False, addresses: Addresses = d
     checks += [("network", lambda: data_sets.mirrors(addresses()))] * network
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
         found = [pool.submit(guarded, name, look) for name, look in checks]
-        return [finding for each in found for finding in each.result()]
+        try:
+            return [finding for each in found for finding in each.result()]
+        except BaseException:  # Ctrl-C: the pool would wait for them
+            end_all()
+            raise
 
 
 def _software() -> List[Check]:
@@ -48,7 +53,7 @@ def _gpus() -> List[Check]:
             *guarded("gpus", lambda: gpus.driver(found, flavour)),
             *guarded("capability", lambda: gpus.capabilities(found, flavour)),
             *guarded("gpu-memory", lambda: gpus.memory(found)),
-            *guarded("numbering", lambda: gpus.numbering(found)),
+            *guarded("numbering", lambda: numbering.numbering(found)),
             *guarded("links", lambda: links.links(found, instance)),
         ]
 

@@ -1,18 +1,21 @@
-"""The driver and the GPUs against what mxnet-cu112 1.9.1 was built for; who uses their memory; what CUDA calls them."""
+"""The driver and the GPUs against what mxnet-cu112 1.9.1 was built for; who uses their memory."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import List, Mapping, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
-from gluonlab.doctor.nvml import Driver, Gpu
+from gluonlab.doctor.numbering import in_cuda_order, visible_gpus
+from gluonlab.doctor.nvml import BINDINGS, Driver
 from gluonlab.doctor.packages import numbers_of
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
 CODE_FOR = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))  # machine code in mxnet-cu112 1.9.1; no PTX that a driver could compile
 CU112 = "mxnet-cu112"
+BINDINGS_VERSION = "13.615.71"  # setup.py's
 SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))  # of a driver's kernel module
 LIVING = "a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.p4d), or CPU devices: --devices 'cpu*2'"
 
@@ -21,9 +24,12 @@ def driver(found: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> List
     """Whether there is a driver, and new enough for CUDA 11. ``flavour``: the installed MXNet."""
     if found.error:
         return [_no_driver(found.error, flavour, any(sign.exists() for sign in signs))]
+    lines = [_silent(number, reason, flavour) for number, reason in found.silent]
     if not found.gpus:
-        return [warning("gpus", "no GPU", f"driver {found.version} shows none", "check nvidia-smi; CPU devices stand in for GPUs")]
-    lines = [ok("gpus", f"driver {found.version}, {len(found.gpus)} x {', '.join(dict.fromkeys(gpu.name for gpu in found.gpus))}")]
+        none = warning("gpus", "no GPU", f"driver {found.version} shows none", "check nvidia-smi; CPU devices stand in for GPUs")
+        return lines or [none]
+    kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu.name for gpu in found.gpus).items())
+    lines.insert(0, ok("gpus", f"driver {found.version}, {kinds}"))
     if flavour == "mxnet":
         cure = "pip uninstall -y mxnet, then pip install 'gluonlab[cu112]'"
         lines.append(warning("gpus", "the GPUs are not used", "the installed MXNet is the CPU build", cure))
@@ -34,16 +40,31 @@ def driver(found: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> List
     return lines
 
 
+def _silent(number: int, reason: str, flavour: str) -> Finding:
+    """A GPU that is there, but does not answer."""
+    if "permission" in reason.lower():
+        return ok("gpus", f"GPU {number} is not for this user or job ({reason})")
+    cure = "look into dmesg for what the driver says (NVRM, Xid), and restart the machine"
+    return (fault if flavour == CU112 else warning)("gpus", f"GPU {number} does not answer", reason, cure)
+
+
 def _no_driver(error: str, flavour: str, there_is_one: bool) -> Finding:
-    if "not installed" in error:
-        if not there_is_one and flavour != CU112:
+    needs_none = flavour != CU112 and not there_is_one
+    if error.startswith(BINDINGS):
+        if needs_none:
             return ok("gpus", "no GPU: there is no NVIDIA driver, and the CPU build needs none")
-        return warning("gpus", "the GPUs were not looked at", error, "pip install nvidia-ml-py==13.615.71")
-    if "Library Not Found" in error or "Shared Library" in error or "not found" in error.lower():
-        if flavour != CU112 and not there_is_one:
+        again = "" if error.endswith("not installed") else "--force-reinstall "
+        return warning("gpus", "the GPUs were not looked at", error, f"pip install {again}{BINDINGS}=={BINDINGS_VERSION}")
+    if "Library Not Found" in error:
+        if needs_none:
             return ok("gpus", "no GPU: there is no NVIDIA driver, and the CPU build needs none")
         cure = "install the NVIDIA driver, 450.80.02 or newer; in a container, start it with --gpus all"
         return warning("gpus", "no GPU", "there is no NVIDIA driver (libnvidia-ml.so.1 is missing)", cure)
+    if "Not Loaded" in error and not there_is_one:  # as on a machine without a GPU whose disk was made for all kinds
+        if needs_none:
+            return ok("gpus", "no GPU: NVIDIA's driver is installed and not loaded, and the CPU build needs none")
+        cure = "with a GPU in this machine, modprobe nvidia, or install the driver again; without one, CPU devices stand in"
+        return warning("gpus", "no GPU", f"NVIDIA's driver is installed, but its kernel module is not loaded ({error})", cure)
     if "mismatch" in error:
         cure = "restart the machine, or unload and load the kernel module nvidia"
         return fault("gpus", "the driver does not answer", f"{error}: it was updated while its old kernel module was loaded", cure)
@@ -55,7 +76,7 @@ def _no_driver(error: str, flavour: str, there_is_one: bool) -> Finding:
 def capabilities(found: Driver, flavour: str, environ: Mapping[str, str] = os.environ) -> List[Finding]:
     """GPUs that the wheel has no code for are named; they are no fault where CUDA_VISIBLE_DEVICES hides them."""
     lines = []
-    shown, _ = visible_gpus(found.gpus, environ.get("CUDA_VISIBLE_DEVICES"))
+    shown, _ = visible_gpus(in_cuda_order(found.gpus, environ), environ.get("CUDA_VISIBLE_DEVICES"))
     for capability in sorted({gpu.capability for gpu in found.gpus}):
         gpus = [gpu for gpu in found.gpus if gpu.capability == capability]
         names, sm = ", ".join(f"{gpu.name} (GPU {gpu.index})" for gpu in gpus), sm_of(capability)
@@ -84,56 +105,21 @@ def sm_of(capability: Tuple[int, int]) -> str:
 def memory(found: Driver) -> List[Finding]:
     """What is in use of each GPU's memory, and by which processes."""
     lines = []
+    free = [gpu for gpu in found.gpus if gpu.used_bytes is not None and gpu.used_bytes * 2 < gpu.memory_bytes]
     for gpu in found.gpus:
+        if gpu.used_bytes is None:
+            lines.append(ok("gpu-memory", f"GPU {gpu.index}: the driver does not tell what is in use"))
+            continue
         users = ", ".join(f"{process.name} ({process.pid}{_amount(process.used_bytes)})" for process in gpu.processes)
         what = f"GPU {gpu.index}: {_gib(gpu.used_bytes)} of {_gib(gpu.memory_bytes)} GiB in use" + (f" by {users}" if users else "")
-        if gpu.used_bytes * 2 < gpu.memory_bytes:
+        if gpu in free:
             lines.append(ok("gpu-memory", what))
             continue
         cause = "other processes hold it" if users else "processes that the driver does not name here hold it, as in containers"
-        others = ",".join(str(other.index) for other in found.gpus if other.used_bytes * 2 < other.memory_bytes)
+        others = ",".join(str(other.index) for other in free)
         instead = f", or use others: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}" if others else ""
         lines.append(warning("gpu-memory", what, cause, f"end them if they are yours{instead}"))
     return lines
-
-
-def numbering(found: Driver, environ: Mapping[str, str] = os.environ) -> List[Finding]:
-    """Which GPU gpu:0, gpu:1, ... are: CUDA counts those that it is shown, and by default the fastest first."""
-    if not found.gpus:
-        return []
-    order, visible = environ.get("CUDA_DEVICE_ORDER", ""), environ.get("CUDA_VISIBLE_DEVICES")
-    alike = len({gpu.name for gpu in found.gpus}) == 1
-    shown, unknown = visible_gpus(found.gpus, visible)
-    settings = f"CUDA_VISIBLE_DEVICES={visible}" if visible is not None else "CUDA_VISIBLE_DEVICES is not set"
-    if unknown is not None:
-        cause = f"CUDA stops at {unknown!r}, which is none of the {len(found.gpus)} GPUs here, and hides what follows"
-        what = f"{settings}: {len(shown) or 'no'} GPU{'' if len(shown) == 1 else 's'} left"
-        cure = f"give numbers from 0 to {len(found.gpus) - 1}, or UUIDs as nvidia-smi -L shows them"
-        return [(warning if shown else fault)("numbering", what, cause, cure)]
-    if not shown:
-        return [warning("numbering", f"{settings} hides all GPUs", "", "unset CUDA_VISIBLE_DEVICES")]
-    if order != "PCI_BUS_ID" and not alike:
-        cause = "CUDA puts the fastest GPU first, nvidia-smi counts along the PCI bus, and these GPUs are not alike"
-        return [
-            warning("numbering", f"gpu:0 may not be nvidia-smi's GPU 0; {settings}", cause, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
-        ]
-    pairs = ", ".join(f"gpu:{i} is GPU {gpu.index}" for i, gpu in enumerate(shown))
-    return [ok("numbering", f"{pairs} of nvidia-smi; {settings}")]
-
-
-def visible_gpus(gpus: Tuple[Gpu, ...], visible: Optional[str]) -> Tuple[List[Gpu], Optional[str]]:
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through, and the first word that names none of them, where CUDA stops."""
-    if visible is None:
-        return list(gpus), None
-    shown: List[Gpu] = []
-    for word in [word.strip() for word in visible.split(",")] if visible.strip() else []:
-        if word.startswith("MIG-") or word == "-1":
-            return shown, None  # parts of GPUs, which NVML's numbers do not count; -1 means none
-        match = [gpu for gpu in gpus if word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))]
-        if len(match) != 1 or match[0] in shown:
-            return shown, word
-        shown += match
-    return shown, None
 
 
 def _gib(count: int) -> str:

@@ -52,7 +52,7 @@ def trace(library: Path, environ: Mapping[str, str] = os.environ, wheels: Option
     found: Dict[str, Optional[Path]] = {}
     complaints = []
     for line in answer.stdout.decode("utf-8", "replace").split("\n"):
-        pair = re.match(r"\s*(\S+) => (not found|/.+?)(?: \(0x[0-9a-f]+\))?$", line)
+        pair = re.match(r"\s*(\S+) => (.+?)(?: \(0x[0-9a-f]+\))?$", line)
         undefined = re.match(r"\s*(undefined symbol: .+?)\s*\((.+)\)$", line)
         if pair:
             found[pair[1]] = None if pair[2] == "not found" else Path(os.path.normpath(pair[2]))
@@ -71,6 +71,8 @@ def libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.envi
     if not library.is_file():
         cure = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
         return [fault("libraries", f"{library} is missing", "the installation is not complete", cure)]
+    if not os.path.exists(LINKER):
+        return [warning("libraries", "not looked at", f"this system has no {LINKER}, which would tell", "see the line import")]
     traced = trace(library, environ)
     return [*_wrong(traced, environ), *_mixed(traced, environ), *_where(traced, environ)]
 

@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.doctor.findings import Finding, ok, warning
 from gluonlab.doctor.nvml import Driver, Pair
 
-# When nobody says which instance this is: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which is linked alike.
+# When nobody says which of Amazon's machines this is: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which is linked alike.
 BY_GPUS = {("V100", 8): "p3.16xlarge", ("V100", 4): "p3.8xlarge", ("T4", 4): "g4dn.12xlarge", ("A10G", 4): "g5.12xlarge"}
-PRODUCT = Path("/sys/devices/virtual/dmi/id/product_name")  # EC2's Nitro machines have their type here
+MACHINE = Path("/sys/devices/virtual/dmi/id")  # EC2's Nitro machines have their type in product_name, the older ones none
 UNCURABLE = "stop and start the instance, so that it comes up on another machine; compare with nvidia-smi topo -m"
 
 
-def instance_type(environ: Mapping[str, str], product: Path = PRODUCT) -> str:
-    """``p3.16xlarge``, from SageMaker's environment or the machine's own name; empty when neither tells."""
-    told = environ.get("SM_CURRENT_INSTANCE_TYPE", "")
+def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Optional[str]:
+    """``p3.16xlarge``, from SageMaker's environment or the machine's own name; empty for one of Amazon's of another name.
+
+    None for a machine that is not Amazon's.
+    """
+    for told in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), _read(machine / "product_name")):
+        found = re.fullmatch(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))", told)
+        if found:
+            return found[1]
+    words = " ".join(_read(machine / name) for name in ("sys_vendor", "bios_version"))  # "Xen", "4.11.amazon"
+    return "" if "amazon" in words.lower() else None
+
+
+def _read(file: Path) -> str:
     try:
-        told = told or product.read_text().strip()
+        return file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        pass
-    found = re.fullmatch(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))", told)
-    return found[1] if found else ""
+        return ""
 
 
-def expected(found: Driver, instance: str) -> Optional[Topology]:
-    """The known machine that this one is or looks like."""
+def expected(found: Driver, instance: Optional[str]) -> Optional[Topology]:
+    """The known machine that this one is, or, among Amazon's, looks like."""
     if instance in TOPOLOGIES:
         return make_topology(instance)
     kinds = {word for gpu in found.gpus for word in re.split(r"[ -]", gpu.name)}
     names = [name for (kind, count), name in BY_GPUS.items() if kind in kinds and count == len(found.gpus)]
-    return make_topology(names[0]) if names and not instance else None
+    return make_topology(names[0]) if names and instance == "" else None
 
 
 def nvlinks_of(topology: Topology) -> Dict[Pair, int]:
@@ -42,12 +51,35 @@ def nvlinks_of(topology: Topology) -> Dict[Pair, int]:
     return {pair: round(link.bytes_per_s / NVLINK) for pair, link in routes.items() if link.name.startswith("NVLink")}
 
 
-def matrix(nvlinks: Mapping[Pair, int], count: int) -> str:
+def matrix(nvlinks: Mapping[Pair, int]) -> str:
     """``0-1: 1, 0-3: 2``: the pairs that have NVLinks."""
-    return ", ".join(f"{a}-{b}: {nvlinks[a, b]}" for a in range(count) for b in range(count) if (a, b) in nvlinks)
+    return ", ".join(f"{a}-{b}: {count}" for (a, b), count in sorted(nvlinks.items()))
 
 
-def links(found: Driver, instance: str) -> List[Finding]:
+def renumbering(here: Mapping[Pair, int], wanted: Mapping[Pair, int], count: int) -> Optional[Tuple[int, ...]]:
+    """``order``: GPU r of the known machine is GPU order[r] here, so that all links are the same; None if there is no such order.
+
+    NVML counts along the PCI bus, and nobody promises that a machine's buses are numbered as those of the table were.
+    """
+
+    def links(table: Mapping[Pair, int], a: int, b: int) -> int:
+        return table.get((min(a, b), max(a, b)), 0)
+
+    def extend(order: Tuple[int, ...]) -> Optional[Tuple[int, ...]]:
+        rank = len(order)
+        if rank == count:
+            return order
+        fitting = (
+            gpu
+            for gpu in range(count)
+            if gpu not in order and all(links(here, gpu, order[r]) == links(wanted, rank, r) for r in range(rank))
+        )
+        return next((whole for whole in (extend((*order, gpu)) for gpu in fitting) if whole), None)
+
+    return extend(())
+
+
+def links(found: Driver, instance: Optional[str]) -> List[Finding]:
     """The NVLinks and peer-to-peer access between all pairs of GPUs."""
     count = len(found.gpus)
     if count < 2:
@@ -59,13 +91,15 @@ def links(found: Driver, instance: str) -> List[Finding]:
 def _nvlinks(found: Driver, topology: Optional[Topology], count: int) -> List[Finding]:
     if found.switched:
         return [ok("links", f"NVLinks to switches on GPUs {', '.join(map(str, found.switched))}")]
-    here = f"NVLinks {matrix(found.nvlinks, count)}" if found.nvlinks else "no NVLinks between the GPUs, all go over PCIe"
-    if topology is None or topology.world_size != count:
+    here = f"NVLinks {matrix(found.nvlinks)}" if found.nvlinks else "no NVLinks between the GPUs, all go over PCIe"
+    if topology is None or topology.world_size != count or found.silent:
         return [ok("links", here)]
     wanted = nvlinks_of(topology)
+    order = renumbering(found.nvlinks, wanted, count)
+    if order is not None:
+        numbers = "" if order == tuple(range(count)) else f", whose GPUs 0, 1, ... are {', '.join(map(str, order))} here"
+        return [ok("links", f"{here}, as {topology.name} has{numbers}")]
     pairs = sorted(pair for pair in {*wanted, *found.nvlinks} if wanted.get(pair, 0) != found.nvlinks.get(pair, 0))
-    if not pairs:
-        return [ok("links", f"{here}, as {topology.name} has")]
     told = ", ".join(f"{a}-{b} has {found.nvlinks.get((a, b), 0)} instead of {wanted.get((a, b), 0)}" for a, b in pairs)
     return [warning("links", f"NVLinks differ from those of {topology.name}: {told}", _why(found, topology), UNCURABLE)]
 

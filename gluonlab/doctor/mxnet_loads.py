@@ -43,7 +43,10 @@ def _refused(answer: Dict[str, Any]) -> Finding:
     said = one_line(answer["error"])
     if "library" in answer:
         return fault(
-            "import", f"mxnet cannot load {answer['library']}", answer["cause"] or "the linker finds it nowhere", answer["cure"]
+            "import",
+            f"mxnet cannot load {answer['library']}",
+            one_line(answer["cause"]) or "the linker finds it nowhere",
+            answer["cure"],
         )
     cause, _, cure = said.partition(": ")
     if not cure.startswith(("pip ", "install ")):
@@ -62,7 +65,7 @@ def _kvstores(outcome: Outcome) -> List[Finding]:
                 fault("kvstores", f"{answer['kvstore']} fails", one_line(answer["problem"]), "choose another with --kvstore")
             )
     trying = _trying(outcome)
-    if outcome.ended and trying.startswith("kvstore"):
+    if outcome.ended and trying.startswith("kvstore") and trying not in [f"kvstore {answer['kvstore']}" for answer in tried]:
         found.append(fault("kvstores", f"{trying} fails", f"the process {outcome.ended}", "choose another with --kvstore"))
     return found
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
+import os
 from typing import List
 
 from gluonlab.doctor.process import tell
@@ -96,4 +98,6 @@ def load_horovod() -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()  # loading MXNet is sooner done without
     main()
+    os._exit(0)  # all is told; what libraries do while Python ends, some crash, is of no interest

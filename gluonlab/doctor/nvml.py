@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gluonlab.doctor.process import Outcome, ask, tell
 
+BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
 TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
@@ -22,7 +23,10 @@ class Process(NamedTuple):
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU under its NVML number, which is nvidia-smi's: in the order of the PCI bus."""
+    """A GPU under its NVML number, which is nvidia-smi's: in the order of the PCI bus.
+
+    ``used_bytes``: None where the driver does not tell. ``parts``: the UUIDs of its parts under MIG; None for a GPU that is whole.
+    """
 
     index: int
     name: str
@@ -30,8 +34,9 @@ class Gpu:
     bus_id: str
     capability: Tuple[int, int]
     memory_bytes: int
-    used_bytes: int
+    used_bytes: "int | None"
     processes: Tuple[Process, ...] = ()
+    parts: "Tuple[str, ...] | None" = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Driver:
     """``error``: why there is nothing to tell. ``nvlinks``: (a, b), a < b -> number of links.
 
     ``switched``: GPUs whose NVLinks go to switches. ``no_peers``: pairs without access to each other's memory.
+    ``silent``: (number, reason) of the GPUs that are there, but do not answer.
     """
 
     error: str = ""
@@ -47,6 +53,7 @@ class Driver:
     nvlinks: Dict[Pair, int] = field(default_factory=dict)
     switched: Tuple[int, ...] = ()
     no_peers: Tuple[Pair, ...] = ()
+    silent: Tuple[Tuple[int, str], ...] = ()
 
     @classmethod
     def of(cls, told: Dict[str, Any]) -> Driver:
@@ -54,10 +61,12 @@ class Driver:
         gpus = []
         for gpu in told["gpus"]:
             processes = tuple(Process(*process) for process in gpu["processes"])
-            gpus.append(Gpu(**{**gpu, "capability": tuple(gpu["capability"]), "processes": processes}))
+            parts = None if gpu["parts"] is None else tuple(gpu["parts"])
+            gpus.append(Gpu(**{**gpu, "capability": tuple(gpu["capability"]), "processes": processes, "parts": parts}))
         links = {(a, b): count for a, b, count in told["nvlinks"]}
         pairs = tuple((a, b) for a, b in told["no_peers"])
-        return cls("", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs)
+        silent = tuple((index, reason) for index, reason in told["silent"])
+        return cls("", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs, silent)
 
 
 def look() -> Driver:
@@ -77,84 +86,103 @@ def read(pynvml: Any) -> Dict[str, Any]:
     """Everything that NVML tells, as plain values. Raises pynvml.NVMLError when the driver does not answer."""
     pynvml.nvmlInit()
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        buses = [_text(pynvml.nvmlDeviceGetPciInfo(handle).busId) for handle in handles]
-        links, switched = _nvlinks(pynvml, handles, buses)
-        pairs = [(a, b) for a in range(len(handles)) for b in range(a + 1, len(handles))]
+        handles, gpus, silent = {}, [], []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:  # one that has fallen off the bus, or belongs to another job of this machine, must not silence the others
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                gpus.append(_gpu(pynvml, index, handle))
+                handles[index] = handle
+            except pynvml.NVMLError as error:
+                silent.append((index, _text(error)))
+        links, switched = _nvlinks(pynvml, handles, {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus})
+        pairs = [(a, b) for a in handles for b in handles if a < b]
         return {
             "version": _text(pynvml.nvmlSystemGetDriverVersion()),
-            "gpus": [_gpu(pynvml, index, handle, buses[index]) for index, handle in enumerate(handles)],
+            "gpus": gpus,
             "nvlinks": [[a, b, count] for (a, b), count in sorted(links.items())],
             "switched": switched,
             "no_peers": [pair for pair in pairs if _lacks_access(pynvml, handles[pair[0]], handles[pair[1]])],
+            "silent": silent,
         }
     finally:
         pynvml.nvmlShutdown()
 
 
-def _gpu(pynvml: Any, index: int, handle: Any, bus_id: str) -> Dict[str, Any]:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+def _gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
+    memory = _if_told(pynvml, "nvmlDeviceGetMemoryInfo", handle)  # of a GPU with parts not everybody may know it
     return {
         "index": index,
         "name": _text(pynvml.nvmlDeviceGetName(handle)),
         "uuid": _text(pynvml.nvmlDeviceGetUUID(handle)),
-        "bus_id": bus_id,
+        "bus_id": _text(pynvml.nvmlDeviceGetPciInfo(handle).busId),
         "capability": list(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
-        "memory_bytes": int(memory.total),
-        "used_bytes": int(memory.used),
+        "memory_bytes": int(memory.total) if memory else 0,
+        "used_bytes": int(memory.used) if memory else None,
         "processes": [
             [process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory] for process in _processes(pynvml, handle)
         ],
+        "parts": _parts(pynvml, handle),
     }
+
+
+def _parts(pynvml: Any, handle: Any) -> Optional[List[str]]:
+    mode = _if_told(pynvml, "nvmlDeviceGetMigMode", handle)  # the present one, and the one after a reset
+    if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return None
+    most = _if_told(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    parts = [_if_told(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(most)]
+    uuids = [_if_told(pynvml, "nvmlDeviceGetUUID", part) for part in parts if part is not None]
+    return [_text(uuid) for uuid in uuids if uuid is not None]
 
 
 def _processes(pynvml: Any, handle: Any) -> List[Any]:
     # the plain name asks for version 3 only, which drivers before 510 lack
-    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
-        found = _if_told(pynvml, lambda name=name: getattr(pynvml, name)(handle))  # type: ignore[misc]
+    for version in (3, 2):
+        found = _if_told(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", handle)
         if found is not None:
             return list(found)
     return []
 
 
 def _process_name(pynvml: Any, pid: int) -> str:
-    return _text(_if_told(pynvml, lambda: pynvml.nvmlSystemGetProcessName(pid)) or "?").rpartition("/")[2].split(" ")[0]
+    """The program's name alone: NVML tells its arguments, too, which may have slashes."""
+    return _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")[0].rpartition("/")[2]
 
 
-def _nvlinks(pynvml: Any, handles: List[Any], buses: List[str]) -> Tuple[Dict[Pair, int], List[int]]:
-    """Links between two GPUs, each of which both of them report; and the GPUs that have links to something else."""
+def _nvlinks(pynvml: Any, handles: Dict[int, Any], number_at: Dict[str, int]) -> Tuple[Dict[Pair, int], List[int]]:
+    """Links between two GPUs, each of which both of them report; and the GPUs that have links to something else than GPUs."""
     ends: Dict[Pair, int] = {}
     switched = []
-    for index, handle in enumerate(handles):
+    for index, handle in handles.items():
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            state = _if_told(pynvml, lambda handle=handle, link=link: pynvml.nvmlDeviceGetNvLinkState(handle, link))  # type: ignore[misc]
-            if state is None:
-                break  # no link of this number, nor of a higher one
-            if state != pynvml.NVML_FEATURE_ENABLED:
+            if _if_told(pynvml, "nvmlDeviceGetNvLinkState", handle, link) != pynvml.NVML_FEATURE_ENABLED:
                 continue
-            remote = _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
-            if remote in buses:
-                other = buses.index(remote)
+            remote = _if_told(pynvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            other = number_at.get(_text(remote.busId).lower()) if remote else None
+            if other is not None:
                 pair = (min(index, other), max(index, other))
                 ends[pair] = ends.get(pair, 0) + 1
-            elif index not in switched:
+            elif index not in switched and not _ends_at_a_gpu(pynvml, handle, link):
                 switched.append(index)
     return {pair: count // 2 for pair, count in ends.items()}, switched
 
 
-def _lacks_access(pynvml: Any, one: Any, other: Any) -> bool:
-    def status() -> Any:
-        return pynvml.nvmlDeviceGetP2PStatus(one, other, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+def _ends_at_a_gpu(pynvml: Any, handle: Any, link: int) -> bool:
+    """One that is hidden here, as in a container that has some of the machine's GPUs."""
+    kind = _if_told(pynvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+    return kind is not None and kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
 
-    told = _if_told(pynvml, status)
+
+def _lacks_access(pynvml: Any, one: Any, other: Any) -> bool:
+    told = _if_told(pynvml, "nvmlDeviceGetP2PStatus", one, other, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
     return told is not None and told != pynvml.NVML_P2P_STATUS_OK
 
 
-def _if_told(pynvml: Any, question: Callable[[], Any]) -> Any:
-    """None for what this driver or this GPU does not tell."""
+def _if_told(pynvml: Any, name: str, *arguments: Any) -> Any:
+    """None for what this driver, this GPU, or this release of nvidia-ml-py does not tell."""
     try:
-        return question()
-    except pynvml.NVMLError:
+        return getattr(pynvml, name)(*arguments)
+    except (pynvml.NVMLError, AttributeError):
         return None
 
 
@@ -164,15 +192,16 @@ def _text(value: Any) -> str:
 
 def main() -> None:
     """Answer with `read`, or with ``error``."""
+    pynvml: Any = None
     try:
         pynvml = importlib.import_module("pynvml")
-    except ImportError:
-        tell(error="nvidia-ml-py is not installed")
-        return
-    try:
         tell(**read(pynvml))
-    except pynvml.NVMLError as error:
-        tell(error=_text(error))
+    except ModuleNotFoundError:
+        tell(error=f"{BINDINGS} is not installed")
+    except Exception as error:  # other packages bring a module of this name, too
+        known = isinstance(error, getattr(pynvml, "NVMLError", ()))
+        where = getattr(pynvml, "__file__", "pynvml")
+        tell(error=_text(error) if known else f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import re
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.engine import FLAVOURS
@@ -18,11 +19,17 @@ NEWEST_NUMPY = (2, 6)  # not tried from here on
 Version = Tuple[int, ...]
 
 
-def python(version: Version = sys.version_info[:3], machine: str = platform.machine(), system: str = sys.platform) -> Finding:
+def python(
+    version: Version = sys.version_info[:3],
+    machine: str = platform.machine(),
+    system: str = sys.platform,
+    libc: str = platform.libc_ver()[0],
+) -> Finding:
     """Whether there is an MXNet for this Python."""
     what = f"{'.'.join(map(str, version))}, {sys.executable}"
-    if (system, machine) != ("linux", "x86_64"):
-        return fault("python", what, f"MXNet 1.9.1 has no wheel for {system} on {machine}", "use x86-64 Linux with glibc")
+    if (system, machine, libc) != ("linux", "x86_64", "glibc"):
+        of = f" with {libc or 'another C library than glibc'}" if system == "linux" and libc != "glibc" else ""
+        return fault("python", what, f"MXNet 1.9.1 has no wheel for {system}{of} on {machine}", "use x86-64 Linux with glibc")
     oldest, newest = PYTHONS
     if version[:2] < oldest:
         return fault("python", what, "gluonlab needs Python 3.8 or newer", "install Python 3.8 to 3.13")
@@ -58,12 +65,14 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
         )
         return fault("mxnet", f"{names} are all installed", "they overwrite each other's files in the same folder", uninstall)
     if folder is None:
-        cure = "pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs"
         if not installed:
+            cure = "pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs"
             return fault("mxnet", "not installed", "gluonlab runs on MXNet and comes without one", cure)
-        return fault(
-            "mxnet", f"{names} is installed, but its files are gone", "something removed them", f"{cure} --force-reinstall"
-        )
+        again = " ".join(f"{name}=={version}" for name, version in installed.items())
+        cure = f"pip install --force-reinstall --no-deps {again}"
+        return fault("mxnet", f"{names} is installed, but its files are gone", "something removed them", cure)
+    if folder.is_file():
+        return fault("mxnet", f"{folder} is imported as mxnet", "a file of that name comes first in Python's path", "rename it")
     if not installed:
         cause = f"{folder} belongs to no installed package: built by hand, or left over"
         return warning(
@@ -79,9 +88,25 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
 
 
 def installed_mxnets() -> Dict[str, str]:
-    """Distribution -> version of all that bring a module mxnet: mxnet, mxnet-cu112, and others of the family."""
-    found = {_name(distribution): distribution.version for distribution in importlib.metadata.distributions()}
-    return {name: found[name] for name in sorted(found) if re.fullmatch(r"mxnet(-(cu|mkl|native|nightly)\w*)?", name)}
+    """Distribution -> version of all that bring a module mxnet: mxnet, mxnet-cu112, and others of the family.
+
+    Found by the names of the folders that pip leaves: to read what is in all of them takes longer than all other checks.
+    """
+    found: Dict[str, str] = {}
+    for folder in [Path(folder or ".") for folder in sys.path]:
+        for entry in _entries(folder):
+            left = re.fullmatch(r"(mxnet([-_](cu|mkl|native|nightly)[a-z0-9]*)?)(-.*)?\.(dist|egg)-info", entry.lower())
+            if left:  # the first in the path is the one that is imported
+                version = importlib.metadata.Distribution.at(folder / entry).version
+                found.setdefault(left[1].replace("_", "-"), version or "of no version")
+    return dict(sorted(found.items()))
+
+
+def _entries(folder: Path) -> List[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder))
+    except OSError:  # no folder, or one that may not be read
+        return []
 
 
 def installed_version(distribution: str) -> Optional[str]:
@@ -93,16 +118,17 @@ def installed_version(distribution: str) -> Optional[str]:
 
 
 def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]:
-    """Where Python would find a package, without importing it."""
-    folders: Iterator[Path] = (Path(folder or ".") / name for folder in (sys.path if path is None else path))
-    return next((folder for folder in folders if (folder / "__init__.py").is_file()), None)
+    """Where Python would find a package, without importing it; a file if a module of that name comes first."""
+    for folder in [Path(folder or ".") for folder in (sys.path if path is None else path)]:
+        # not Path.is_file, which raises below a folder that may not be entered
+        if os.path.isfile(folder / name / "__init__.py"):
+            return folder / name
+        if os.path.isfile(folder / f"{name}.py"):
+            return folder / f"{name}.py"
+    return None
 
 
 def numbers_of(version: str) -> Version:
     """(1, 26, 4) of "1.26.4"; what comes after the numbers is left out."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(number) for number in leading[0].split(".")) if leading else ()
-
-
-def _name(distribution: importlib.metadata.Distribution) -> str:
-    return str(distribution.metadata["Name"] or "").lower().replace("_", "-")

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Set
 
 from gluonlab.doctor.findings import one_line
 
 # The child looks for modules where this process does, wherever that came from.
 _RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+
+_running: "Set[subprocess.Popen[bytes]]" = set()
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,31 @@ def ask(module: str, *arguments: str, timeout_s: float, environ: Optional[Mappin
         start_new_session=True,  # so that it can be ended with all that it has started
     ) as child:
         late = False
+        _running.add(child)
         try:
             out, err = child.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             late = True
-            os.killpg(child.pid, signal.SIGKILL)
+            _end(child)
             out, err = child.communicate()
+        finally:
+            _running.discard(child)
     ended = f"was still busy after {timeout_s:g} s" if late else _in_words(child.returncode)
     last = err.decode("utf-8", "replace").strip().split("\n")[-1]
     return Outcome(_answers(out.decode("utf-8", "replace")), ended, one_line(last))
+
+
+def end_all() -> None:
+    """End the processes that others wait for in `ask`: after Ctrl-C nobody wants to know, and a terminal's does not reach them."""
+    for child in list(_running):
+        _end(child)
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:  # by itself, meanwhile
+        pass
 
 
 def tell(**answer: Any) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import List
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line
 from gluonlab.doctor.process import Outcome, ask
 from gluonlab.doctor.training_process import TOLERANCE
 
+# Ampere's tensor cores round float32 to 10 bits, and which kernels do depends on the batch: two computations would differ by it.
+EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}  # of NVIDIA's libraries: CUDA, cuBLAS, cuDNN
 TIMEOUT_S = 180.0  # a GPU's first step tries cuDNN's algorithms, one after the other
 
 
 def try_training() -> List[Finding]:
     """Train in a process of its own."""
-    return findings(ask("gluonlab.doctor.training_process", timeout_s=TIMEOUT_S))
+    return findings(ask("gluonlab.doctor.training_process", timeout_s=TIMEOUT_S, environ={**os.environ, **EXACT}))
 
 
 def findings(outcome: Outcome) -> List[Finding]:
@@ -36,7 +39,7 @@ def findings(outcome: Outcome) -> List[Finding]:
 
 def _cure(reason: str) -> str:
     if "no kernel image" in reason:
-        return "this GPU needs code that mxnet-cu112 1.9.1 does not have: see the line capability; use --devices cpu*2"
+        return "this GPU needs code that mxnet-cu112 1.9.1 does not have: see the line capability; use --devices 'cpu*2'"
     if "out of memory" in reason.lower():
         return "see the line gpu-memory: end the processes that hold it"
     return "see the lines above"

@@ -1,9 +1,10 @@
-"""What `sagemaker/launch.py` is made of; the modules import downwards only.
+"""What `sagemaker/launch.py` is made of. A module imports only those that stand further down here, or to its right.
 
-commands      options in, what was done out
-notebook jobs what is done, as a sequence of calls
-role lifecycle source   what a notebook or a job needs beside itself
-waiting       until a status is reached
-calls         one call to AWS, or the rehearsal of it
+commands job_commands         options in, what was done out
+listing options               what several commands share
+create notebook jobs          what is done, as a sequence of calls
+role startup source images    what a notebook or a job needs beside itself
+waiting                       until a status is reached
+calls                         one call to AWS, or the rehearsal of it
 instances cost checks errors
 """

@@ -10,6 +10,7 @@ from gluonlab.errors import unknown
 from launcher.errors import RefusedError
 
 LONGEST_NAME = 63
+MOST_GROUPS = 5
 NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 REPOSITORY = re.compile(r"https://[^\s'\"\\]+")
@@ -58,9 +59,11 @@ def check_owner(owner: str) -> str:
 
 
 def check_network(subnet: object, security_groups: Sequence[str]) -> None:
-    """A subnet needs security groups, and they need it."""
+    """A subnet needs security groups, up to five, and they need it."""
     if subnet and not security_groups:
         raise RefusedError(f"--subnet {subnet} lacks its security groups: add --security-group sg-..., once or more")
+    if len(security_groups) > MOST_GROUPS:
+        raise RefusedError(f"--security-group is given {len(security_groups)} times: AWS takes at most {MOST_GROUPS}")
     if security_groups and not subnet:
         raise RefusedError(f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-...")
 

@@ -48,7 +48,7 @@ SMALLEST_GB = 20  # the environment takes about 12
 @click.option("--security-group", "security_groups", metavar="GROUP", multiple=True, help="of that network; up to five times")
 @click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
 @click.option("--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]")
-@click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse")
+@click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse, or MXNet cannot use")
 @click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
 def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, **given: Any) -> None:
     """Make a notebook with gluonlab, and wait until it is in service.
@@ -67,6 +67,10 @@ def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, 
     warning = instances.refuse_dead(wishes.instance, platform, force)
     if warning:
         note(f"warning: {warning}")
+    if not force:
+        instances.refuse_unfit(wishes.instance, "take it all the same with --force")
+    if not wishes.idle_minutes:
+        note(f"warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: {notebook.command('stop')}")
     note(Prices().notebook(wishes.instance, wishes.volume_gb or request["VolumeSizeInGB"], here.caller.region))
     create_notebook(here.caller, notebook, wishes, here.say, here.sleep)
     if no_wait:

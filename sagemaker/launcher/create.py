@@ -76,7 +76,7 @@ def create(
     wishes.check()
     scripts(wishes.settings)  # refused now rather than half-way
     notebook.refuse_existing()
-    tagged = tags(wishes.owner)
+    tagged, asked = tags(wishes.owner), False
     try:
         if wishes.repository is None and wishes.bucket is not None:
             say(f"uploaded {upload(caller, wishes.bucket, archive(say=say))}")
@@ -85,8 +85,14 @@ def create(
         else:
             role = given_role(caller, wishes.role)
         ensure_config(caller, notebook.name, wishes.settings, tagged)
+        asked = True
         notebook.make(wishes.request(notebook.name, role, tagged), sleep)
     except AWSError as error:
-        rest = f"no notebook was made; what was made for it costs nothing: {notebook.command('delete')} takes it away"
+        if asked and (
+            error.unanswered or error.taken
+        ):  # botocore asks again by itself: the name may have been taken by this create
+            rest = f"the notebook may have been made all the same, and would cost: {notebook.command('status')} tells"
+        else:
+            rest = f"no notebook was made; what was made for it costs nothing: {notebook.command('delete')} takes it away"
         raise AWSError(f"{error}; {rest}", error.code) from error
     say(f"{notebook.name} is being made on {wishes.instance}")

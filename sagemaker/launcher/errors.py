@@ -21,8 +21,11 @@ INVALID_CREDENTIALS = {
     "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "AuthFailure",
     "MissingAuthenticationToken",
 }  # fmt: skip
+ELSEWHERE = {"UnrecognizedClientException", "InvalidClientTokenId"}  # what a region says that an account has not opted into
 QUOTA = {"ResourceLimitExceeded", "LimitExceeded", "LimitExceededException"}
+ROLE_CALLS = {"GetRole", "CreateRole", "PutRolePolicy"}
 THROTTLED = {"Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded"}
+UNCERTAIN = {"InternalFailure", "InternalServerError", "InternalError", "ServiceUnavailable", "RequestTimeout"}
 MISSING = {"NoSuchEntity", "ResourceNotFound", "ResourceNotFoundException"}
 _MISSING_TEXT = re.compile(r"RecordNotFound|does not exist|could not find|not found", re.I)
 _TAKEN_TEXT = re.compile(r"duplicate|already exists", re.I)
@@ -39,6 +42,11 @@ class AWSError(RunError):
     def __init__(self, message: str, code: str = "", said: str = "") -> None:
         super().__init__(message)
         self.code, self._said = code, said
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether AWS may have done it all the same: its answer did not come."""
+        return not self.code or self.code in UNCERTAIN
 
     @property
     def missing(self) -> bool:
@@ -71,7 +79,7 @@ def raise_explained(error: Exception, operation: str, parameters: Mapping[str, A
         raise _no_answer(error) from error
     code, said = error.response["Error"].get("Code", ""), " ".join(error.response["Error"].get("Message", "").split())
     if code in INVALID_CREDENTIALS:
-        raise AWSError(f"AWS does not accept the credentials ({code}): {CREDENTIALS}", code) from None
+        raise AWSError(f"AWS does not accept the credentials ({code}): {CREDENTIALS}{_elsewhere(code)}", code) from None
     raise AWSError(_explain(code, said, operation, parameters), code, said) from error
 
 
@@ -94,7 +102,7 @@ def quota_advice(operation: str, parameters: Mapping[str, Any]) -> str:
     """Which quota to ask for, and where."""
     instance = parameters.get("InstanceType") or (parameters.get("ResourceConfig") or {}).get("InstanceType")
     if instance is None:
-        return f"(see {QUOTAS})"
+        return f"(see {QUOTAS.replace('sagemaker', 'iam') if operation in ROLE_CALLS else QUOTAS})"
     quota = f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
     return f'(ask for "{quota}" at {QUOTAS}; P3 and P4 begin at 0, and an answer takes hours to days; or choose another --instance)'
 
@@ -118,12 +126,19 @@ def failure(kind: str, name: str, reason: Optional[str]) -> FailedError:
     return FailedError(f"{kind} {name} failed: {reason} {advice}".strip())
 
 
+def _elsewhere(code: str) -> str:
+    if code in ELSEWHERE:
+        return "; if they work in other regions, this one is switched off in the account"
+    return "; a clock of this machine that is wrong does the same" if "Signature" in code or code == "RequestExpired" else ""
+
+
 def _denied(said: str, operation: str) -> str:
     action = re.search(r"perform: ([\w-]+:\w+)", said)
     resource = re.search(r"on resource: (\S+)", said)
     right = (action[1] if action else operation) + (f" on {resource[1]}" if resource else "")
     explicit = " (an explicit deny)" if "explicit deny" in said else ""
-    return f"these credentials may not {right}{explicit}: ask whoever administers the account for that permission"
+    other = ", or for a role, whose ARN --role takes" if operation in ROLE_CALLS else ""
+    return f"these credentials may not {right}{explicit}: ask whoever administers the account for that permission{other}"
 
 
 def _no_answer(error: Exception) -> RunError:

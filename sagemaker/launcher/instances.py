@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Collection, Dict, Optional
 
@@ -32,8 +33,9 @@ def _known_to_aws(kind: str) -> Collection[str]:
 
 
 def platform(given: str) -> str:
-    """A platform that is known."""
-    if given not in pairs.platforms():
+    """A platform that is known here, or to the installed boto3."""
+    pattern = botocore.session.get_session().get_service_model("sagemaker").shape_for("PlatformIdentifier").metadata["pattern"]
+    if given not in pairs.platforms() and not re.fullmatch(pattern, given):
         raise RefusedError(unknown("platform", given, pairs.platforms()))
     return given
 
@@ -56,6 +58,14 @@ def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional
     facts = pairs.instances().get(instance) or {}
     instead = f"choose --instance {facts['instead']}" if facts.get("instead") else "choose another --instance or --platform"
     raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
+
+
+def refuse_unfit(instance: str, otherwise: str) -> None:
+    """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: what to do for it all the same."""
+    reason = pairs.unfit(instance)
+    if reason:
+        alive = [name for name, facts in pairs.instances().items() if facts["status"] == "alive"]
+        raise RefusedError(f"--instance {instance}: {reason}: choose {', '.join(alive)}, or {otherwise}")
 
 
 def summary(instance: str) -> str:

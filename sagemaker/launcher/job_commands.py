@@ -31,6 +31,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--role", metavar="ROLE", help="ARN or name of a role with rights to the bucket and to AWS's images")
 @click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge  [default: the template's]")
 @click.option("--hosts", metavar="N", type=click.IntRange(1, 100), help="how many of them  [default: the template's]")
+@click.option("--gpus", metavar="N", type=click.IntRange(1, 16), help="GPUs of each machine  [default: as instances.json has it]")
 @click.option(
     "--hours", metavar="N", type=click.FloatRange(0.02, 672), help="AWS stops it after so long  [default: the template's]"
 )
@@ -72,7 +73,7 @@ def submit(
     note(f"it reads {', '.join(jobs.inputs(request)) or 'no data'} and writes below {request['OutputDataConfig']['S3OutputPath']}")
     if not no_upload:
         here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")
-    jobs.submit(here.caller, request)
+    jobs.submit(here.caller, request, f"{PROGRAM} jobs status --name {name}{here.options}")
     here.say(f"submitted {name}: {PROGRAM} jobs wait --name {name}{here.options}")
     if wait_too:
         _wait(here, name)
@@ -86,7 +87,6 @@ def list_jobs(here: Place, as_json: bool) -> None:
     rows = [
         {"name": job["TrainingJobName"], "status": job["TrainingJobStatus"], "created": job["CreationTime"].isoformat()}
         for job in jobs.listed(here.caller)
-        if job["TrainingJobName"].startswith(jobs.PREFIX)
     ]
     if as_json:
         here.say(json.dumps(rows))
@@ -124,7 +124,7 @@ def stop(here: Place, name: Optional[str]) -> None:
 def _wait(here: Place, name: str) -> None:
     job = f"--name {name}{here.options}"
     going_on(f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it")
-    here.say(f"{name} is {jobs.wait(here.caller, name, here.waiter(30))}")
+    here.say(f"{name} is {jobs.wait(here.caller, name, here.waiter(30, float('inf')))}")
 
 
 def _required(name: Optional[str]) -> str:

@@ -13,6 +13,7 @@ from gluonlab.errors import unknown
 from launcher.calls import Answer, Caller
 from launcher.errors import AWSError, RefusedError, failure
 from launcher.images import image
+from launcher.instances import refuse_unfit
 from launcher.waiting import Waiter
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "training"
@@ -34,6 +35,7 @@ class Job:
     instance: Optional[str] = None
     hosts: Optional[int] = None
     hours: Optional[float] = None
+    gpus: Optional[int] = None  # of each host
     image: Optional[str] = None
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
 
@@ -51,8 +53,10 @@ class Job:
             choice = f"choose --template {' or '.join(others)}" if others else "leave --hosts out"
             raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {choice}")
         instance = self.instance or resources["InstanceType"]
+        if self.image is None:
+            refuse_unfit(instance, "bring an --image with an MXNet that has")
         request["HyperParameters"] = {
-            **_of_gpus(given, _gpus(resources["InstanceType"]), _gpus(instance)),
+            **_of_gpus(given, _gpus(resources["InstanceType"]), self.gpus or _gpus(instance)),
             "sagemaker_region": json.dumps(region),
             **dict(map(_setting, self.settings)),
         }
@@ -96,9 +100,14 @@ def describe(caller: Caller, name: str) -> Answer:
         raise
 
 
-def submit(caller: Caller, request: Dict[str, Any]) -> None:
-    """Ask AWS to run it."""
-    caller("sagemaker", "CreateTrainingJob", **request)
+def submit(caller: Caller, request: Dict[str, Any], see: str) -> None:
+    """Ask AWS to run it. ``see``: the command that tells what it does."""
+    try:
+        caller("sagemaker", "CreateTrainingJob", **request)
+    except AWSError as error:
+        if error.unanswered or error.taken:  # botocore asks again by itself
+            raise AWSError(f"{error}; the job may run all the same, and would cost: {see} tells", error.code) from error
+        raise
 
 
 def stop(caller: Caller, name: str) -> str:
@@ -129,7 +138,8 @@ def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
     """The jobs that were submitted here, the newest first."""
     given = {} if status is None else {"StatusEquals": status}
     newest = {"SortBy": "CreationTime", "SortOrder": "Descending"}
-    return caller.all("sagemaker", "ListTrainingJobs", "TrainingJobSummaries", NameContains=PREFIX, **newest, **given)
+    found = caller.all("sagemaker", "ListTrainingJobs", "TrainingJobSummaries", NameContains=PREFIX, **newest, **given)
+    return [job for job in found if job["TrainingJobName"].startswith(PREFIX)]
 
 
 def running(caller: Caller) -> List[str]:
@@ -164,13 +174,13 @@ def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
     return any(json.loads(hyperparameters.get(name, "false")) for name in SEVERAL_HOSTS)
 
 
-def _of_gpus(given: Dict[str, str], before: Optional[int], now: Optional[int]) -> Dict[str, str]:
+def _of_gpus(given: Dict[str, str], before: int, now: int) -> Dict[str, str]:
     """The hyperparameters that say how many GPUs the template's machine has, for another machine."""
-    if before is None or now is None:
-        return given
     return {name: str(now) if name in COUNTS and value == str(before) else value for name, value in given.items()}
 
 
-def _gpus(instance: str) -> Optional[int]:
+def _gpus(instance: str) -> int:
     facts = pairs.instances().get(instance)
-    return None if facts is None else int(facts["gpus"])
+    if facts is None:
+        raise RefusedError(f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N")
+    return int(facts["gpus"])

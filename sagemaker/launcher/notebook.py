@@ -87,7 +87,10 @@ class Notebook:
             if warning:
                 self._say(f"warning: {warning}")
         if status != "Stopped":
-            self._waiter.until(self.name, ("Stopped", "Failed"), self.status)
+            status = str(self._waiter.until(self.name, SETTLED, self.status) or "gone")
+            if status in ("InService", "gone"):  # AWS does maintenance of its own, and somebody else may have been faster
+                self._say(f"{self.name} is {status}")
+                return False
         self._call("sagemaker", "StartNotebookInstance", NotebookInstanceName=self.name)
         self._say(f"{self.name} is starting")
         return True

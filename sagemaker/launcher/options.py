@@ -45,9 +45,9 @@ class Place(NamedTuple):
         if not self.caller.rehearses:
             note(text) if text.startswith("warning: ") else click.echo(text)
 
-    def waiter(self, every_s: float = 10) -> Waiter:
+    def waiter(self, every_s: float = 10, longest_s: float = 3600) -> Waiter:
         """How to wait here."""
-        return Waiter(every_s, sleep=self.sleep)
+        return Waiter(every_s, longest_s, self.sleep)
 
     def notebook(self, name: str) -> Notebook:
         """The notebook of that name; Ctrl-C then says how to find it again."""

@@ -66,7 +66,15 @@ class Server:
         client = BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{name}.json"))
         client.load_connection_file()
         client.start_channels()
-        client.wait_for_ready(timeout=120)
+
+        def ready():
+            try:
+                client.wait_for_ready(timeout=120)
+            except RuntimeError:  # a kernel whose heart is late by a second is taken for dead, and this machine may be busy
+                return False
+            return True
+
+        until(ready, 120)
 
         def idle():
             client.kernel_info()  # the server may have begun to listen after the kernel's first words

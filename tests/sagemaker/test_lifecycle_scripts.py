@@ -1,6 +1,7 @@
 """The lifecycle scripts in a sandbox: what a notebook shows after a first start, a second, a failure and a stop in between."""
 
 import contextlib
+import importlib.machinery
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ def test_the_first_start_builds_the_environment_and_shows_that_it_is_ready(noteb
     said = notebook.marker("READY")
     env = notebook.shown / ".gluonlab" / "env"
     assert f"{env}/bin/python -m gluonlab.run" in said
-    assert f"python {notebook.shown}/gluonlab/tools/make_venv.py {env} cpu labs" in notebook.calls()
+    assert f"python {notebook.shown}/gluonlab-source/tools/make_venv.py {env} cpu labs" in notebook.calls()
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert (notebook.shown / "gluonlab-labs" / "en" / "01.ipynb").is_file()
     log = (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
@@ -57,7 +58,7 @@ def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook
     assert (len(notebook.calls("conda")), len([call for call in notebook.calls("python") if "make_venv" in call])) == before
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert {path: path.read_bytes() for path in units} == units
-    assert Path(os.readlink(str(notebook.shown / "gluonlab-labs"))) == notebook.shown / "gluonlab" / "labs"
+    assert Path(os.readlink(str(notebook.shown / "gluonlab-labs"))) == notebook.shown / "gluonlab-source" / "labs"
 
 
 def test_two_starts_at_once_build_once(notebook):
@@ -98,7 +99,7 @@ def make_another_repository(notebook):
     ("fault", "reason"),
     [
         (break_conda, "making a Python environment with conda failed with status 3"),
-        (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab failed with status 1"),
+        (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
         (fill_the_disk, "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it a larger volume"),
         (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
     ],
@@ -114,7 +115,7 @@ def test_a_failure_is_shown_with_its_reason_and_the_next_start_mends_it(notebook
             (notebook.root / name).unlink()
     if (notebook.shims / "df").exists():
         (notebook.shims / "df").unlink()
-    notebook.make_checkout(notebook.shown / "gluonlab")
+    notebook.make_checkout(notebook.shown / "gluonlab-source")
     notebook.start()
     notebook.marker("READY")
 
@@ -134,8 +135,8 @@ def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook)
     notebook.create()
     notebook.marker("READY")
     shutil.rmtree(notebook.shown / ".gluonlab")
-    (notebook.shown / "gluonlab" / "sagemaker").mkdir()
-    shutil.copy(str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab" / "sagemaker"))
+    (notebook.shown / "gluonlab-source" / "sagemaker").mkdir()
+    shutil.copy(str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab-source" / "sagemaker"))
     (notebook.shown / "gluonlab-READY.txt").unlink()
     notebook.start()
     notebook.marker("READY")
@@ -157,10 +158,76 @@ def test_an_environment_that_does_not_run_is_made_anew(notebook):
     notebook.marker("READY")
 
 
+def test_another_kind_of_machine_gets_another_environment(notebook):
+    """mxnet and mxnet-cu112 share a folder: pip would leave a mixture, which loads no more once the GPUs are gone."""
+    env = notebook.shown / ".gluonlab" / "env"
+    notebook.create()
+    assert "-m gluonlab.run --gpus 2\n" in notebook.marker("READY")
+    machines = [("for i in 0 1 2 3; do echo GPU $i: T4; done", "cu112", "4"), ("exit 9", "cpu", "2")]
+    for number, (nvidia_smi, kind, gpus) in enumerate(machines, start=2):
+        (env / "of the old build").touch()
+        notebook.shim("nvidia-smi", nvidia_smi)
+        notebook.start()
+        until(lambda number=number: len(notebook.calls("conda")) == number)
+        assert f"-m gluonlab.run --gpus {gpus}\n" in notebook.marker("READY")
+        assert not (env / "of the old build").exists()
+        assert [call for call in notebook.calls("python") if "make_venv.py" in call][-1].endswith(f" {kind} labs")
+
+
+def test_gpus_on_a_volume_too_small_for_their_build_are_a_failure_with_its_reason(notebook):
+    notebook.create()
+    notebook.marker("READY")
+    notebook.shim("nvidia-smi", "echo GPU 0: T4")
+    notebook.shim("df", 'echo "Avail"; echo 9000')
+    notebook.start()
+    until(lambda: notebook.markers == ["gluonlab-FAILED.txt"])
+    assert "8 GiB are free" in notebook.marker("FAILED")
+
+
+def test_while_the_checkout_is_fetched_a_build_goes_on(notebook):
+    """A network that does not answer makes git wait for minutes."""
+    (notebook.root / "wait").touch()
+    notebook.shim("git", 'while [ -e "{root}/wait" ]; do sleep 0.1; done; PATH=' + os.defpath + ' exec git "$@"')
+    notebook.create()
+    notebook.marker("BUILDING")
+    (notebook.root / "wait").unlink()
+    notebook.marker("READY")
+
+
+def test_nothing_beside_the_notebooks_hides_the_package(notebook):
+    """Python looks into the folder of a notebook first, and a checkout named gluonlab would be a package without any content."""
+    notebook.create()
+    notebook.marker("READY")
+    assert importlib.machinery.PathFinder.find_spec("gluonlab", [str(notebook.shown)]) is None
+
+
+def test_data_sets_outlive_a_stop_where_gluonlab_looks_for_them(notebook):
+    usual = notebook.root / "home/ec2-user/.cache/gluonlab"
+    notebook.create()
+    notebook.marker("READY")
+    (usual / "cifar10").mkdir()
+    for _ in range(2):
+        shutil.rmtree(notebook.root / "home/ec2-user/.cache")  # a stop empties all but ~/SageMaker
+        (notebook.shown / "gluonlab-READY.txt").unlink()
+        notebook.start()
+        notebook.marker("READY")
+        assert (usual / "cifar10").is_dir()
+    assert [path.name for path in (notebook.shown / "gluonlab-data").iterdir()] == ["cifar10"]
+
+
+def test_what_a_build_that_was_cut_off_left_does_not_pile_up(notebook):
+    left = notebook.shown / ".gluonlab" / "tmp" / "gluonlab-wheels-x"
+    left.mkdir(parents=True)
+    break_the_installation(notebook)
+    notebook.create()
+    notebook.marker("FAILED")
+    assert not left.exists()
+
+
 def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
     notebook.create()
     notebook.marker("READY")
-    (notebook.shown / "gluonlab" / "setup.py").write_text("# another one", encoding="utf-8")
+    (notebook.shown / "gluonlab-source" / "setup.py").write_text("# another one", encoding="utf-8")
     notebook.start()
     until(lambda: len([call for call in notebook.calls("python") if "make_venv" in call]) == 2)
     notebook.marker("READY")
@@ -170,7 +237,7 @@ def test_a_changed_setup_is_installed_into_the_same_environment(notebook):
 def test_what_the_user_has_changed_in_the_checkout_stays(notebook):
     notebook.create()
     notebook.marker("READY")
-    mine = notebook.shown / "gluonlab" / "labs" / "en" / "01.ipynb"
+    mine = notebook.shown / "gluonlab-source" / "labs" / "en" / "01.ipynb"
     mine.write_text("my answer", encoding="utf-8")
     notebook.start(GLUONLAB_REPOSITORY=str(notebook.root / "elsewhere"))
     notebook.marker("READY")
@@ -186,6 +253,7 @@ def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given
     unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(encoding="utf-8")
     assert f"idle-stop.py --minutes {minutes}\n" in unit
     assert "User=ec2-user\n" in unit
+    assert "StandardOutput=append:/var/log/gluonlab-idle-stop.log\n" in unit  # for all to read, who may not read the journal
     assert notebook.calls("systemctl") == ["systemctl daemon-reload", f"systemctl {does} gluonlab-idle-stop.service"]
     installed = notebook.root / "opt/gluonlab/idle-stop.py"
     assert installed.read_bytes() == (SAGEMAKER / "idle-stop.py").read_bytes()

@@ -29,6 +29,7 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
         ({**GOOD, "NotebookName": "a" * 64}, "NotebookName"),
         ({**GOOD, "NotebookName": "-a"}, "NotebookName"),
         ({"Repository": "https://example.com/'; reboot; '"}, "Repository"),
+        ({"Repository": "https://ada:secret@example.com/g.git"}, "Repository"),
         ({**GOOD, "IdleMinutes": -1}, "IdleMinutes"),
     ],
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from botocore import exceptions
 from botocore.stub import Stubber
 
 SAGEMAKER = Path(__file__).resolve().parents[3] / "sagemaker"
@@ -70,6 +71,14 @@ class Answers:
 
     def refuse(self, operation, code, message="", service="sagemaker"):
         self._stubber(service).add_client_error(operation, code, message)
+
+    def silent(self, operation):
+        """Nothing comes back, though AWS may have done it."""
+
+        def time_out(**ignored):
+            raise exceptions.ReadTimeoutError(endpoint_url="https://x")
+
+        self.client("sagemaker").meta.events.register(f"provide-client-params.sagemaker.{operation}", time_out)
 
     def statuses(self, *statuses, **more):
         """What DescribeNotebookInstance says, one after the other; None: there is none."""

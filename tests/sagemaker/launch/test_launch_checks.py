@@ -73,6 +73,8 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
     [
         (("create",), "create lacks the machine: write --instance TYPE, such as "),
         (("create", "--instance", "p9.8xlarge", *FROM), "unknown instance 'ml.p9.8xlarge'"),
+        (("create", "--instance", "p5.48xlarge", *FROM), "its GPUs are H100 or H200 (sm_90), which mxnet-cu112 1.9.1"),
+        (("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *6 * ("--security-group", "sg-1"), *FROM), "at most 5"),
         (("create", "--instance", "p2.xlarge", *FROM), "notebook-al2023-v1 does not start ml.p2.xlarge"),
         (("create", "--instance", "g5.12xlarge"), "say where it gets it, by --repository https://... or --bucket NAME"),
         (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
@@ -97,6 +99,28 @@ def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, lo
     assert (status, out, log.calls) == (2, "", [])
     [line] = [line for line in err.splitlines() if line.startswith("error: ")]
     assert says in line
+
+
+CAPABILITIES = {
+    "p2": (3, 7), "p3": (7, 0), "p3dn": (7, 0), "g4dn": (7, 5), "p4d": (8, 0), "p4de": (8, 0), "g5": (8, 6), "g6": (8, 9),
+    "g6e": (8, 9), "p5": (9, 0), "p5e": (9, 0), "p5en": (9, 0), "p6-b200": (10, 0), "p6-b300": (10, 3), "p6e-gb200": (10, 0),
+    "g7": (12, 0), "g7e": (12, 0),
+}  # fmt: skip
+
+
+def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
+    """Every family of GPUs that the API knows."""
+    from gluonlab.doctor.gpus import has_code
+
+    types = set(SHAPES.shape_for("InstanceType").enum) | set(SHAPES.shape_for("TrainingInstanceType").enum)
+    assert {name.split(".")[1] for name in types if name[3] in "gp"} == set(CAPABILITIES)
+    for name in types:
+        assert has_code(CAPABILITIES.get(name.split(".")[1], (8, 0))) is not bool(instances.pairs.unfit(name)), name
+
+
+def test_a_platform_that_only_aws_knows_is_left_to_aws():
+    assert instances.platform("notebook-al2023-v2") == "notebook-al2023-v2"
+    assert instances.refuse_dead("ml.g5.12xlarge", "notebook-al2023-v2", force=False) is None
 
 
 def test_every_instance_is_a_choice_and_has_a_request_of_its_own(capsys, somebody):
@@ -184,6 +208,21 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
     with pytest.raises(RefusedError, match=r"is no git checkout that can be uploaded .* or give --repository"):
         archive(tmp_path)
+
+
+def test_the_modules_import_downwards_only():
+    """As launcher's docstring lists them: all of them, and none twice."""
+    import launcher
+
+    rows = [re.split(r"  +", line)[0] for line in launcher.__doc__.splitlines()[2:]]
+    order = [name for row in rows for name in row.split()]
+    files = {path.stem: path for path in (SAGEMAKER / "launcher").glob("*.py") if path.stem != "__init__"}
+    assert sorted(order) == sorted(files)
+    for place, name in enumerate(order):
+        text = files[name].read_text(encoding="utf-8")
+        from_one = set(re.findall(r"^ *from launcher\.(\w+) import", text, re.M))
+        together = {one.strip() for names in re.findall(r"^ *from launcher import (.*)$", text, re.M) for one in names.split(",")}
+        assert from_one | together <= set(order[place + 1 :]), name
 
 
 def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):

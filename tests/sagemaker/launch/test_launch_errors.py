@@ -55,6 +55,45 @@ def test_a_permission_is_named(refused):
 
 
 @pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("ValidationException", "Cannot create a duplicate Notebook Instance (arn)"),  # botocore has asked twice
+        ("InternalFailure", ""),
+        (None, None),
+    ],
+)
+def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, told, aws):
+    """It would cost money without anybody knowing of it."""
+    aws.statuses(None)
+    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.say("create_notebook_instance_lifecycle_config")
+    aws.silent("CreateNotebookInstance") if code is None else aws.refuse("create_notebook_instance", code, said)
+    status, _, err = told("create", *G5)
+    assert status == 1
+    assert "no notebook was made" not in err
+    tells = "may have been made all the same, and would cost: python sagemaker/launch.py status --name gluonlab tells"
+    assert tells in one_line(err)
+
+
+def test_whoever_may_make_no_role_hears_that_one_can_be_given(told, aws):
+    aws.statuses(None)
+    aws.say("get_caller_identity", {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}, "sts")
+    aws.refuse("get_role", "AccessDenied", "User: ada is not authorized to perform: iam:GetRole on resource: role r", "iam")
+    line = one_line(told("create", *G5[:-2])[2])
+    assert "these credentials may not iam:GetRole on role: ask whoever" in line
+    assert "or for a role, whose ARN --role takes" in line
+
+
+def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(told, aws):
+    aws.statuses(None)
+    aws.say("get_caller_identity", {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}, "sts")
+    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+    aws.refuse("create_role", "LimitExceeded", "Cannot exceed quota for RolesPerAccount: 1000", "iam")
+    line = one_line(told("create", *G5[:-2])[2])
+    assert "RolesPerAccount: 1000 (see https://console.aws.amazon.com/servicequotas/home/services/iam/quotas)" in line
+
+
+@pytest.mark.parametrize(
     ("code", "said", "means"),
     [
         ("ThrottlingException", "Rate exceeded", "too many requests"),
@@ -68,15 +107,22 @@ def test_a_refusal_has_a_remedy(code, said, means, refused):
     assert means in refused(code, said)
 
 
-@pytest.mark.parametrize("code", ["ExpiredTokenException", "UnrecognizedClientException", "SignatureDoesNotMatch"])
-def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, told, aws, capsys):
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        ("ExpiredTokenException", ""),
+        ("UnrecognizedClientException", "; if they work in other regions, this one is switched off in the account"),
+        ("SignatureDoesNotMatch", "; a clock of this machine that is wrong does the same"),
+    ],
+)
+def test_nothing_of_credentials_is_repeated_not_even_in_a_traceback(code, more, told, aws, capsys):
     secret = "The Canonical String should have been x-amz-security-token:SECRET"
     aws.refuse("describe_notebook_instance", code, secret)
     status, out, err = told("status")
     assert status == 1
     assert one_line(err) == (
         f"error: AWS does not accept the credentials ({code}): set them up with `aws configure` or `aws sso login`, "
-        "or choose others with --profile"
+        "or choose others with --profile" + more
     )
     assert "SECRET" not in out + err
 
@@ -156,6 +202,15 @@ def test_a_notebook_that_fails_says_why(reason, means, told, aws):
     assert "error: notebook gluonlab failed: " + (reason or "") in line
     assert means in line
     assert "python sagemaker/launch.py delete --name gluonlab takes away what is left of it" in line
+
+
+def test_a_notebook_that_never_stops_is_warned_of(told, aws):
+    aws.statuses(None)
+    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.say("create_notebook_instance_lifecycle_config")
+    aws.say("create_notebook_instance")
+    _, _, err = told("create", *G5, "--idle-minutes", "0", "--no-wait")
+    assert "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: python sagemaker/launch.py stop" in err
 
 
 def test_create_sees_the_failure_of_what_it_made(told, aws):

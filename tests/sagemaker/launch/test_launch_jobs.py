@@ -14,6 +14,7 @@ from launcher.checks import tags
 from launcher.errors import RefusedError
 from launcher.images import ACCOUNTS, TAG, image
 from launcher.options import World
+from launcher.waiting import Waiter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 TEMPLATES = jobs.templates()
@@ -74,6 +75,23 @@ def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
     assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
     made = request("mpi", instance=instance)["HyperParameters"]
     assert (made["sagemaker_mpi_num_of_processes_per_host"], made["gpus"]) == (str(gpus), "1")  # a GPU for each process
+
+
+@pytest.mark.parametrize("template", ["servers", "mpi"])
+def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up):
+    """Four processes on a machine with one GPU would fail, and cost."""
+    with pytest.raises(RefusedError, match=r"ml.g4dn.xlarge: how many GPUs it has is not in instances.json: add --gpus N"):
+        request(template, instance="ml.g4dn.xlarge")
+    made = request(template, instance="ml.g4dn.xlarge", gpus=1)["HyperParameters"]
+    assert made["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
+    assert request("servers", gpus=2)["HyperParameters"]["gpus"] == "2"
+
+
+def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
+    with pytest.raises(RefusedError, match=r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"):
+        request(instance="ml.p5.48xlarge", gpus=8)
+    made = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
+    assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
 
 
 def test_hosts_and_hours(made_up):
@@ -192,6 +210,25 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     )
 
 
+def test_wait_waits_for_a_job_of_many_hours(told, aws, log, monkeypatch):
+    """A notebook is waited for at most an hour; a job has as long as it may run."""
+    monkeypatch.setattr(Waiter.__init__, "__defaults__", (*Waiter.__init__.__defaults__[:-1], lambda: sum(log.slept)))
+    for _ in range(500):
+        aws.say("describe_training_job", job("InProgress", secondary="Training"))
+    aws.say("describe_training_job", job("Completed"))
+    assert told("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
+    assert sum(log.slept) > 4 * 3600
+
+
+@pytest.mark.parametrize(("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
+def test_a_job_that_may_run_is_not_said_not_to(code, said, told, aws):
+    aws.silent("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, said)
+    status, _, err = told("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
+    assert status == 1
+    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 tells"
+    assert f"the job may run all the same, and would cost: {tells}" in err
+
+
 def test_the_quota_of_jobs_is_another_one(told, aws):
     said = "The account-level service limit 'ml.g5.12xlarge for training job usage' is 0 Instances"
     aws.refuse("create_training_job", "ResourceLimitExceeded", said)
@@ -227,3 +264,7 @@ def test_the_list_goes_over_all_pages(told, aws, log):
     names = [job["name"] for job in json.loads(told("jobs", "list", "--json")[1])]
     assert names == ["gluonlab-b", "gluonlab-a"]
     assert log.calls[1][2]["NextToken"] == "more"
+
+    aws.say("list_notebook_instances", {"NotebookInstances": []})
+    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]})
+    assert [row["name"] for row in json.loads(told("status", "--all", "--json")[1])] == ["gluonlab-a"]

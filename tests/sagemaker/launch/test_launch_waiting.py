@@ -115,3 +115,11 @@ def test_a_status_that_lags_behind_ends_no_wait(told, aws):
     aws.say("start_notebook_instance")
     aws.statuses("Stopped", "Pending", "InService")
     assert told("start")[1].endswith("gluonlab is InService\n")
+
+
+@pytest.mark.parametrize("then", ["InService", None])
+def test_a_start_during_amazons_maintenance_does_not_start_what_runs_then(then, told, aws, log):
+    aws.statuses("Updating", "Updating", then)
+    status, out, _ = told("start")
+    assert (status, log.changes()) == (0, [])
+    assert out == f"gluonlab is {then or 'gone'}\n"
