@@ -35,6 +35,7 @@ class Command(click.Command):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False
+        kwargs.setdefault("prog_name", self.name)  # click's own guess lacks what `dispatch` has taken
         debug = "--debug" in (kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:]))
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
@@ -75,7 +76,7 @@ class Command(click.Command):
         """What is wrong with the words of the command line, and what to write instead."""
         option = next((param for param in self.params if getattr(error, "option_name", None) in param.opts), None)
         if isinstance(option, click.Option):
-            help = f"({option.help}); see --help"
+            help = f"({_one_line(option.help or '')}); see --help"
             if option.is_flag:
                 return f"{option.opts[0]} takes no value: write {option.opts[0]} alone {help}"
             return f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"

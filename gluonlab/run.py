@@ -24,10 +24,8 @@ def config_options(function: Callable[..., None]) -> Callable[..., None]:
         if field.default is False:
             option = click.option(name, field.name, is_flag=True, help=help)
         else:
-            shown = None if field.default is None else str(field.default)
-            option = click.option(
-                name, field.name, metavar=field.metadata["metavar"], default=None, show_default=shown or False, help=help
-            )
+            shown = "" if field.default is None else f"  [default: {field.default}]"  # click would add brackets of its own
+            option = click.option(name, field.name, metavar=field.metadata["metavar"], default=None, help=help + shown)
         function = option(function)
     return function
 

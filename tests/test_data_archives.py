@@ -64,6 +64,13 @@ def test_another_packing_of_other_files_will_not(serve, root):
     assert files_below(root) == {}
 
 
+def test_an_empty_archive_is_said_to_be_too_small_not_too_large(serve, root):
+    server = serve({CIFAR_ARCHIVE: b""})
+    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\. By hand"):
+        download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert files_below(root) == {}
+
+
 def test_an_archive_that_was_put_there_by_hand_needs_no_server_and_is_kept(root):
     root.mkdir()
     (root / CIFAR_ARCHIVE).write_bytes(ARCHIVE)

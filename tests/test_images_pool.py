@@ -158,14 +158,20 @@ def test_decoding_starts_no_thread(paths):
 
 def test_python_ends_while_decoders_are_alive_and_at_work(tmp_path):
     """As after a Ctrl-C whose traceback keeps them; the file is a pipe that nobody writes to."""
-    os.mkfifo(tmp_path / "endless.jpg")
+    endless = tmp_path / "endless.jpg"
+    os.mkfifo(endless)
     program = (
         "import signal, threading\nfrom gluonlab.images.pool import Decoders\nmade = Decoders(16, 2)\n"
         "main = threading.main_thread().ident\nthreading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()\n"
         "made.decode(['endless.jpg'])"
     )
     command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, encoding="utf-8", timeout=30)
+    held = os.open(endless, os.O_RDWR)
+    try:
+        ended = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, encoding="utf-8", timeout=30)
+    finally:
+        endless.unlink()  # whoever opens it later finds nothing, and whoever reads it now comes to its end
+        os.close(held)
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
 

@@ -1,11 +1,15 @@
 """python -m gluonlab.run: every mistake is one line with its remedy."""
 
+import dataclasses
 import re
 
 import pytest
 from idx_files import NAMES, write, write_mnist
 
 from gluonlab import engine
+from gluonlab.bench.__main__ import main as bench
+from gluonlab.config import TrainConfig
+from gluonlab.data.__main__ import main as data
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
@@ -219,6 +223,28 @@ def test_debug_shows_the_traceback(run, empty_cwd):
     with pytest.raises(GluonlabError, match="--gpus 0"):
         main(["--gpus", "0", "--debug"])
     assert names(empty_cwd) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "usage"),
+    [
+        (main, [], "python -m gluonlab.run [OPTIONS]"),
+        (bench, ["images"], "python -m gluonlab.bench images [OPTIONS]"),
+        (data, ["pack"], "python -m gluonlab.data pack [OPTIONS] NAME"),
+    ],
+    ids=["run", "bench images", "data pack"],
+)
+def test_help_names_the_command(ended, command, arguments, usage):
+    status, out, _ = ended(command, *arguments, "--help")
+    assert (status, out.splitlines()[0]) == (0, f"Usage: {usage}")
+
+
+def test_help_tells_every_default(ended):
+    status, out, _ = ended(main, "--help")
+    assert status == 0
+    shown = re.findall(r"\[default: ([^]]*)\]", " ".join(out.split()))
+    defaults = [field.default for field in dataclasses.fields(TrainConfig)]
+    assert shown == [str(default) for default in defaults if default is not None and default is not False]
 
 
 def test_a_bug_is_one_line_and_status_1(run, monkeypatch):

@@ -16,8 +16,9 @@ from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loop import make_net, train
-from gluonlab.training.optimize import compressing, spare_biases
+from gluonlab.training.optimize import compressing, in_words, spare_biases
 from gluonlab.training.plan import make_plan
+from gluonlab.training.rates import Rates
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
@@ -154,6 +155,20 @@ def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
     content = json.loads((run.run_dir / "config.json").read_text())
     assert {"lr_schedule": "cosine", "warmup_steps": 5, "final_lr": 0.0}.items() <= content["settings"].items()
     assert TrainConfig(**content["config"]) == run.plan.config
+
+
+def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
+    everything = TrainConfig(
+        clip_norm=5, label_smoothing=0.1, random_resized_crop=True, crop_padding=4, flip=True, mixup=0.2, sync_bn=True,
+        no_bias_decay=True, compress="2bit:0.1",
+    )  # fmt: skip
+    titles, texts = zip(*in_words(everything, Rates(0.1, 10), 2))
+    assert titles == ("options", *[""] * (len(texts) - 1))
+    assert all(len(text) <= 80 - 11 for text in texts)
+    named = "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, mixup 0.2, sync-bn, no bias decay"
+    assert " ".join(texts) == f"{named}, compress 2bit:0.1"
+    assert list(in_words(TrainConfig(sync_bn=True, compress="2bit"), Rates(0.1, 10), 1)) == []  # one device alone has neither
+    assert list(in_words(TrainConfig(), Rates(0.1, 10), 2)) == []
 
 
 def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):

@@ -166,7 +166,7 @@ COMMANDS = {
 
 def main(args: Optional[Sequence[str]] = None, sources: Table = SOURCES) -> None:
     """Hand the remaining options to the command that is named first."""
-    commands = {name: (summary, partial(made, obj=sources, prog_name=made.name)) for name, (summary, made) in COMMANDS.items()}
+    commands = {name: (summary, partial(made, obj=sources)) for name, (summary, made) in COMMANDS.items()}
     dispatch("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
 
 

@@ -197,7 +197,7 @@ def _note_origin(response: requests.Response, url: str, part: Path) -> None:
 
 
 def _expected(sizes: range) -> str:
-    return f"{sizes.start:,}" if len(sizes) == 1 else f"at most {sizes.stop - 1:,}"
+    return f"{sizes.start:,}" if len(sizes) == 1 else f"{sizes.start:,} to {sizes.stop - 1:,}"
 
 
 def _reason(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import warnings
 from typing import Any, Iterator, List, Tuple
 
@@ -18,6 +19,7 @@ UNSCHEDULED = {
     "adadelta": "uses no learning rate",
     "lbsgd": "asks for its rate before it counts the step, and so mixes two of them",  # also under gluon.Trainer
 }
+OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 NO_DECAY = r".*(bias|gamma|beta)$"
 
 
@@ -108,7 +110,10 @@ def compressing(kvstore: Any, config: TrainConfig, device_count: int) -> Any:
 
 
 def in_words(config: TrainConfig, rates: Rates, device_count: int) -> Iterator[Tuple[str, str]]:
-    """(title, text) for what a run says of its optimization when it begins, where that is not the usual."""
+    """(title, text) for what a run says of its optimization when it begins, where that is not the usual.
+
+    A line without a title goes on with the one before.
+    """
     if rates.schedule != "constant" or rates.warmup_steps:
         yield "schedule", rates.in_words()
     options = [
@@ -116,9 +121,12 @@ def in_words(config: TrainConfig, rates: Rates, device_count: int) -> Iterator[T
         f"clip norm {config.clip_norm:g}" if config.clip_norm is not None else "",
         f"label smoothing {config.label_smoothing:g}" if config.label_smoothing else "",
         "random resized crop" if config.random_resized_crop else "",
+        f"crop padding {config.crop_padding}" if config.crop_padding else "",
+        "flip" if config.flip else "",
         f"mixup {config.mixup:g}" if config.mixup else "",
+        "sync-bn" if config.sync_bn and device_count > 1 else "",
         "no bias decay" if config.no_bias_decay else "",
         f"compress {config.compress}" if config.compress is not None and device_count > 1 else "",
     ]
-    if any(options):
-        yield "options", ", ".join(filter(None, options))
+    lines = textwrap.wrap(", ".join(filter(None, options)), OPTIONS_WIDTH, break_on_hyphens=False)
+    yield from zip(["options", *[""] * len(lines)], lines)
