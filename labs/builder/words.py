@@ -14,6 +14,11 @@ WORDS = {
         "nothing": "nothing but Python",
         "comma": ", ",
         "language": "English",
+        "labs": "All labs",
+        "contents": "Contents",
+        "turn": "Labs before and after",
+        "theme": "Light / dark",
+        "made": "run on the machine that made this page; yours will print other times",
     },
     "ja": {
         "lab": "ラボ {}",
@@ -26,6 +31,11 @@ WORDS = {
         "nothing": "Python の基礎だけ",
         "comma": "、",
         "language": "日本語",
+        "labs": "ラボ一覧",
+        "contents": "目次",
+        "turn": "前後のラボ",
+        "theme": "明 / 暗",
+        "made": "このページを作ったマシンで実行した結果です。時間は環境によって変わります",
     },
 }
 OTHER = {"en": "ja", "ja": "en"}
