@@ -22,6 +22,11 @@ def cpus(n: int) -> List[mx.Context]:
     return devices(f"cpu*{max(n, 2)}")[:n]
 
 
+def devices_in_words(k: int) -> str:
+    """``1 device``, ``2 devices``."""
+    return f"{k} device" + "s" * (k > 1)
+
+
 def in_words(array: Any) -> str:
     """``[1, 2.5, 3]``; of a large array its shape and the first numbers."""
     values = np.asarray(array.asnumpy() if isinstance(array, nd.NDArray) else array)
@@ -36,7 +41,9 @@ def check_arrays(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
     for index, (array, value) in enumerate(zip(arrays, values)):
         if not np.array_equal(array.asnumpy(), np.asarray(value, dtype=array.dtype)):
             raise Wrong(
-                en=f"array {index} that it was given was {in_words(value)} and is {in_words(array)} afterwards: it was written into; "
+                en=f"array {index} that it was given was {in_words(value)} and is {in_words(array)} afterwards: it was written "
+                "into; "
                 "begin with a copy",
-                ja=f"渡した配列 {index} が {in_words(value)} から {in_words(array)} に書き換えられました。コピーに対して計算してください",
+                ja=f"渡した配列 {index} が {in_words(value)} から {in_words(array)} に書き換えられました。"
+                "コピーに対して計算してください",
             )

@@ -33,13 +33,13 @@ def _places() -> Dict[str, int]:
 _REASONS = {
     "a": ("it was made with `ctx=first`", "`ctx=first` を指定して作られています"),
     "b": ("`as_in_context` gives a copy on the device that it is told", "`as_in_context` は指定したデバイス上のコピーを返します"),
-    "c": ("an operation runs where its input lies, and a never left `first`", "演算は入力のある場所で実行され、a は `first` から動いていません"),
-    "d": ("both inputs lie on `second`, so the product is made there", "入力は 2 つとも `second` にあり、積もそこで作られます"),
+    "c": ("an operation runs where its input lies, and a is on `first`", "演算は入力のある場所で実行され、a は `first` にあります"),
+    "d": ("both inputs lie on `second`, and so the product does", "入力は 2 つとも `second` にあり、積もそこで作られます"),
     "e": ("`zeros_like` makes an array beside the one it is given", "`zeros_like` は渡された配列と同じデバイスに作ります"),
     "f": ("d was copied to `first` before the sum", "足す前に d が `first` にコピーされています"),
-    "g": ("`with second:` makes it the device of arrays that name none", "`with second:` の中では、指定のない配列は `second` に作られます"),
-    "h": ("`copyto(a)` writes into a, which stays where it is, and returns it", "`copyto(a)` は a に書き込んで a を返します。a の場所は変わりません"),
-}  # fmt: skip
+    "g": ("`with second:` is for arrays that name no device", "`with second:` の中では、指定のない配列は `second` に作られます"),
+    "h": ("`copyto(a)` writes into a and returns it", "`copyto(a)` は a に書き込み、a を返します"),
+}
 
 
 @exercise("01-1")
@@ -97,7 +97,8 @@ def a_clock_that_tells_the_truth(answer: Callable[[Callable[[], None]], float]) 
         raise Wrong(
             en=f"work that does nothing was said to take {got:.2f} s: {PAUSE_S} s of other work had been queued before, and were "
             "counted as well. Wait for that before the clock is started",
-            ja=f"何もしない仕事に {got:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} 秒の別の仕事まで数えています。"
+            ja=f"何もしない仕事に {got:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} "
+            "秒の別の仕事まで数えています。"
             "時計を動かす前に、それが終わるのを待ってください",
         )
 
@@ -120,7 +121,8 @@ def _not_too_short(got: float, en: str, ja: str) -> None:
         )
     if got < 0.9 * PAUSE_S:
         raise Wrong(
-            en=f"{en} for {PAUSE_S} s was said to take {got:.3f} s: the clock was read when the work had been queued, before it was done",
+            en=f"{en} for {PAUSE_S} s was said to take {got:.3f} s: the clock was read when the work had been queued, before it "
+            "was done",
             ja=f"{ja} {PAUSE_S} 秒の仕事が {got:.3f} 秒になりました。仕事をキューに入れただけで、終わる前に時計を読んでいます",
         )
     if got > 100 * PAUSE_S:
@@ -170,9 +172,11 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
             want = array[end - size : end]
             if not np.array_equal(shard.asnumpy(), want):
                 raise Wrong(
-                    en=f"{en}: the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: a shard begins where the one before "
+                    en=f"{en}: the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: a shard begins where the one "
+                    "before "
                     "it ends, the sum of the sizes before it",
-                    ja=f"{ja}: {ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。シャードは直前のシャードの終わり "
+                    ja=f"{ja}: {ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。"
+                    "シャードは直前のシャードの終わり "
                     "(それまでの大きさの合計) から始まります",
                 )
             if shard.context != ctx:
@@ -182,9 +186,11 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
                 )
             if shard.dtype != array.dtype:
                 raise Wrong(
-                    en=f"{en}: {array.dtype} became {np.dtype(shard.dtype)}: cut and copy the array itself; `nd.array` of numbers makes "
+                    en=f"{en}: {array.dtype} became {np.dtype(shard.dtype)}: cut and copy the array itself; `nd.array` of numbers "
+                    "makes "
                     "float32",
-                    ja=f"{ja}: 型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。配列そのものを分割してコピーしてください。"
+                    ja=f"{ja}: 型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。"
+                    "配列そのものを分割してコピーしてください。"
                     "`nd.array` は float32 を作ります",
                 )
 
@@ -217,7 +223,8 @@ def whole_gradient(answer: Callable[..., Any]) -> None:
         if seen.mixed:
             one, other = seen.mixed[0]
             raise Wrong(
-                en=f"an operation had inputs on {one} and {other}: CPU devices bear that, two GPUs do not. Copy first, with `as_in_context`",
+                en=f"an operation had inputs on {one} and {other}: CPU devices bear that, two GPUs do not. Copy first, with "
+                "`as_in_context`",
                 ja=f"{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、2 つの GPU では動きません。"
                 "先に `as_in_context` でコピーしてください",
             )

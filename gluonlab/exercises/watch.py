@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 from unittest.mock import patch
 
 import mxnet as mx
@@ -51,8 +51,7 @@ class Seen:
 @contextmanager
 def watch() -> Iterator[Seen]:
     """Record every operation on arrays, and every wait, until the block ends."""
-    seen, invoke, wait, waitall = Seen(), register._imperative_invoke, mx.nd.NDArray.asnumpy, mx.nd.waitall
-    copyto = _handle("_copyto")
+    seen, invoke, copyto = Seen(), register._imperative_invoke, _handle("_copyto")
 
     def watched_invoke(handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any) -> Any:
         result = invoke(handle, inputs, keys, values, out, *rest)
@@ -65,17 +64,18 @@ def watch() -> Iterator[Seen]:
             seen.mixed.append((ctxs[0], others[0]))
         return result
 
-    def watched_wait(array: mx.nd.NDArray) -> Any:
-        seen.waits += 1
-        return wait(array)
+    def counted(wait: Callable[..., Any]) -> Callable[..., Any]:
+        def watched_wait(*arguments: Any) -> Any:
+            seen.waits += 1
+            return wait(*arguments)
 
-    def watched_waitall() -> None:
-        seen.waits += 1
-        waitall()
+        return watched_wait
 
-    with patch.object(register, "_imperative_invoke", watched_invoke), patch.object(mx.nd.NDArray, "asnumpy", watched_wait):
-        with patch.object(mx.nd, "waitall", watched_waitall):
-            yield seen
+    with ExitStack() as patched:
+        patched.enter_context(patch.object(register, "_imperative_invoke", watched_invoke))
+        for owner, name in ((mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall")):
+            patched.enter_context(patch.object(owner, name, counted(getattr(owner, name))))
+        yield seen
 
 
 def _handle(operator: str) -> int:
