@@ -17,7 +17,7 @@ def check(numbers):
     assert len({ways["data"] for ways in numbers["moved"].values()}) == 1  # gradients do not grow with the batch
     assert numbers["score_size"]["chapter"] < 1e-3 and 0.3 < numbers["score_size"]["he"] < 3
     assert numbers["reduced"] == [[[3.0, 3.0]], [[3.0, 3.0]]]
-    assert numbers["one_or_two"] < 1e-5  # rounding
+    assert numbers["one_or_two"] < 5e-5  # rounding: some biases are sums of large numbers that nearly cancel
     assert numbers["between"] == numbers["drift"] == 0  # replicas are equal bit for bit, after a step and after all of them
     assert numbers["one"][-1] > 0.88 and abs(numbers["one"][-1] - numbers["two"][-1]) < 0.02
     assert abs(numbers["one_losses"][0] - numbers["two_losses"][0]) < 1e-2
