@@ -37,6 +37,10 @@ class Handout(Page):
         """(ratio, text) of texts that WCAG 2.1, 1.4.3, calls hard to read: less than 4.5 to 1."""
         return self.driver.execute_script(CONTRAST)
 
+    def matches(self, pattern):
+        """The texts, those of code and pictures left out, in which a regular expression of JavaScript finds something."""
+        return self.driver.execute_script(MATCHES, pattern)
+
     def theme(self):
         return self.driver.execute_script("return document.documentElement.dataset.theme")
 
@@ -97,6 +101,14 @@ ALTERNATIVES = """const all = (which) => [...document.querySelectorAll(which)];
             ...all('figure svg, .drawn svg').filter((e) => !e.closest('[role=img][aria-label]') && !e.closest('svg svg')),
             ...all('figure').filter((e) => !e.querySelector('figcaption').innerText.trim()),
            ].map((e) => e.outerHTML.slice(0, 200));"""
+
+MATCHES = """const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT), found = [];
+    while (walker.nextNode()) {
+        const text = walker.currentNode;
+        const counts = !text.parentElement.closest('pre, code, iframe, svg, script, style');
+        if (counts && new RegExp(arguments[0], 'm').test(text.data)) found.push(text.data);
+    }
+    return found;"""
 
 CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
