@@ -1,3 +1,8 @@
+import time
+
+from mxnet import nd
+
+
 def seconds_of(work):
     """Call work(), which queues operations, once; return how many seconds they take until they are done."""
     nd.waitall()  # what was queued before is not to be counted

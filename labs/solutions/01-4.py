@@ -1,3 +1,6 @@
+from mxnet import nd
+
+
 def whole_gradient(gradients, sizes):
     """gradients[i]: that of the mean loss of a shard of sizes[i] images, on device i, all of one shape.
 

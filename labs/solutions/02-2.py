@@ -1,3 +1,6 @@
+import math
+
+
 def scaled(k, batch_per_device, lr, images):
     """For k devices with batch_per_device images each, given the learning rate lr of one device and the number of training images:
 

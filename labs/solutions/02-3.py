@@ -1,3 +1,6 @@
+import math
+
+
 def best_rates(accuracy_of, ks, batch_per_device, rates):
     """{k: the rate with the highest accuracy on k devices} for each k of ks, with batch_per_device images on each device.
 

@@ -1,3 +1,6 @@
+from mxnet import gluon, nd
+
+
 def test_accuracy(net, replicas, images, labels, global_batch_size):
     """The fraction of images (n, ...) whose highest score is that of their label (n,), both on the CPU.
 
