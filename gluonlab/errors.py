@@ -10,7 +10,8 @@
     │   ├── ModelError          an unknown network, or one that does not fit
     │   ├── KVStoreError        an unknown or unavailable kvstore
     │   ├── ScheduleError       a schedule that is wrong, or an algorithm that cannot make one
-    │   └── OutputError         a place that cannot be written
+    │   ├── OutputError         a place that cannot be written
+    │   └── ExerciseError       an exercise, a language or a submission that the labs do not have
     └── RunError                it went wrong while running: exit status 1
         ├── EngineError         MXNet cannot be loaded or set up
         │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
@@ -23,7 +24,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence
 
 
 class GluonlabError(Exception):
@@ -71,6 +72,13 @@ class ScheduleError(UsageError, ValueError):
 
 class OutputError(UsageError, OSError):
     """Results cannot be written where they were asked for."""
+
+
+class ExerciseError(UsageError, ValueError):
+    """The labs have no such exercise or language, or a submission cannot be read; a notebook shows it as one line."""
+
+    def _render_traceback_(self) -> List[str]:
+        return [f"error: {self}"]  # what IPython shows in place of a traceback
 
 
 class RunError(GluonlabError, RuntimeError):
