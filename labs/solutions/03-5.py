@@ -1,0 +1,4 @@
+def speedup(host_ms, compute_ms, sum_ms, devices):
+    alone = max(host_ms, compute_ms)
+    together = alone if devices == 1 else max(devices * host_ms, compute_ms + sum_ms)
+    return devices * alone / together
