@@ -209,13 +209,16 @@ def _fault_of_speedup(host: float, compute: float, total: float, devices: int, g
     if got is None:
         return ": the function returns nothing", "。関数が何も返していません"
     if devices == 1:
-        return ": one device has nothing to sum, and is as fast as itself", "。1 台なら総和は要らず、速度比はちょうど 1 です"
+        return ": one device has nothing to sum, and is as fast as itself", "。1 台なら合計は要らず、倍率はちょうど 1 です"
     if is_near(alone / together):
         return ": a step on k devices trains on k times the images", "。k 台の 1 ステップは k 倍の枚数を処理します"
     if is_near(devices * alone / max(host, compute + total)):
-        return ": the host queues the work of one device after the other", "。ホストはデバイス 1 台ずつ順に処理を積みます"
+        return ": the host queues the work of one device after the other", "。ホストはデバイス 1 台ずつ順に処理をキューに入れます"
     if is_near(devices * (host + compute) / (devices * host + compute + total)):
-        return ": the host queues the next step while the devices compute", "。デバイスの計算中に、ホストは次のステップを積めます"
+        return (
+            ": the host queues the next step while the devices compute",
+            "。デバイスの計算中に、ホストは次のステップをキューに入れられます",
+        )
     if is_near(devices * alone / max(devices * host, compute)):
-        return ": the sum is missing, which begins when the gradients are there", "。勾配がそろってから始まる総和の時間がありません"
+        return ": the sum is missing, which begins when the gradients are there", "。勾配がそろってから始まる合計の時間がありません"
     return "", ""

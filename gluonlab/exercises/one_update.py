@@ -70,7 +70,7 @@ def judge(what: Mapping[str, str], batch: Batch, moved: Array) -> None:
         raise Wrong(
             en=f"{what['en']}: the update is {factor:.3g} times the right one: `trainer.step` divides the sum of the gradients by "
             "the number that it is given, which must be that of all images in the batch",
-            ja=f"{what['ja']}: 更新量が正しい値の {factor:.3g} 倍です。`trainer.step` は勾配の総和を渡された数で割ります。"
+            ja=f"{what['ja']}: 更新量が正しい値の {factor:.3g} 倍です。`trainer.step` は勾配の合計を渡された数で割ります。"
             "バッチ全体の画像の枚数を渡してください",
         )
     if len(ways) > 1 and _parallel(moved, firsts):

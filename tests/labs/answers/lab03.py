@@ -98,17 +98,17 @@ WRONG = {
         (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
             "one device has nothing to sum",
-            "1 台なら総和は要らず",
+            "1 台なら合計は要らず",
         ),
         (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),
             "sum is missing",
-            "総和の時間がありません",
+            "合計の時間がありません",
         ),
         (
             lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),
             "host queues the next step while",
-            "次のステップを積めます",
+            "次のステップをキューに入れられます",
         ),
     ],
 }

@@ -1,0 +1,8 @@
+def owners(sizes, devices):
+    load = [0] * devices
+    chosen = [0] * len(sizes)
+    for param in sorted(range(len(sizes)), key=lambda param: -sizes[param]):
+        lightest = load.index(min(load))
+        chosen[param] = lightest
+        load[lightest] += sizes[param]
+    return chosen
