@@ -2,6 +2,10 @@ import numpy as np
 
 
 def combine(means, variances, counts):
+    """Mean and variance, each (channels,), of a batch whose shards have these.
+
+    means, variances: a list with an array (channels,) for each shard; counts: the number of images in each.
+    """
     shares = np.array(counts) / np.sum(counts)
     mean = sum(share * m for share, m in zip(shares, means))
     # the variance within the shards, and that of their means around the common one
