@@ -4,7 +4,7 @@ import numpy as np
 def combine(means, variances, counts):
     """Mean and variance, each (channels,), of a batch whose shards have these.
 
-    means, variances: a list with an array (channels,) for each shard; counts: the number of images in each.
+    means, variances: lists, an array (channels,) for each shard; counts: its images.
     """
     shares = np.array(counts) / np.sum(counts)
     mean = sum(share * m for share, m in zip(shares, means))

@@ -1,7 +1,8 @@
 def ring_allreduce(arrays, send):
-    """Leave in each of `arrays`, one (n,) on each device, the sum of all, in place; device i sends to device i + 1 only.
+    """Leave in each of `arrays`, one (n,) on each device, the sum of all, in place.
 
-    send(piece, src, dst): the copy of `piece`, which lies on device src, that arrives on device dst.
+    Device i sends to device i + 1 only, the last one to device 0.
+    send(piece, src, dst): the copy of `piece`, on device src, that arrives on dst.
     """
     n = len(arrays)
     ends = [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
