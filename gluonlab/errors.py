@@ -16,6 +16,7 @@
         ├── EngineError         MXNet cannot be loaded or set up
         │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
         ├── DownloadError       a data set that cannot be fetched from where it should be
+        ├── NotebookError       a notebook that did not run to its end
         └── DivergedError       the loss is no longer a number
 
 A message names the value, what is possible, and the remedy, on one line.
@@ -98,6 +99,10 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 
 class DownloadError(RunError):
     """A file cannot be fetched, or is not what it should be; the message says which file to put where by hand."""
+
+
+class NotebookError(RunError):
+    """A notebook did not run to its end; the message says which cell, and why."""
 
 
 class DivergedError(RunError):
