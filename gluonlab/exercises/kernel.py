@@ -24,6 +24,7 @@ class Kernel:
 
     def __init__(self, client: Any) -> None:
         self._client = client
+        self.alive = True  # whether more cells can be run after a NotebookError
 
     def run(self, index: int) -> Any:
         """Execute cell ``index`` of the notebook, and return it with its outputs. Raises NotebookError."""
@@ -60,8 +61,10 @@ class Kernel:
         except CellExecutionError as error:
             raise NotebookError(f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}") from None
         except CellTimeoutError:
+            self.alive = False
             raise NotebookError(f"{place}: not finished in time") from None
         except DeadKernelError:
+            self.alive = False
             raise NotebookError(f"{place}: its process died") from None
 
 
