@@ -59,7 +59,7 @@ def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
     if len(replicas) != len(ctxs):
         raise Wrong(
             en=f"for {len(ctxs)} devices there are {len(replicas)} replicas",
-            ja=f"デバイス {len(ctxs)} 個に対してレプリカが {len(replicas)} 個あります",
+            ja=f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):
         shapes = tuple(param.shape for param in replica.params)
@@ -102,7 +102,7 @@ def _check_seeding(everywhere: List[Any], ctxs: List[mx.Context]) -> None:
             en=f"the generators of all devices were seeded {len(everywhere)} times for {len(ctxs)} replicas. CPU devices "
             "share one, so it looks right here; GPUs have one each, which adds the device's number to its seed, and would differ",
             ja=f"{len(ctxs)} 個のレプリカのために乱数生成器全体が {len(everywhere)} 回初期化されました。CPU デバイスは "
-            "1 個の生成器を共有するのでここでは合って見えますが、GPU では生成器ごとにデバイス番号が種に混ざり、値が違ってきます",
+            "1 個の生成器を共有するのでここでは合って見えますが、GPU では生成器ごとにデバイス番号がシードに混ざり、値が違ってきます",
         )
 
 

@@ -60,7 +60,7 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
             raise _still(
                 f"the arrays on {len(begin)} devices held {given} before `allreduce`, and they hold the same after it; "
                 f"expected {wanted} on every device",
-                f"{len(begin)} 個のデバイスの配列は `allreduce` の前に {given} で、呼んだ後も同じままです。"
+                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {given} で、呼んだ後も同じままです。"
                 f"すべてのデバイスで {wanted} になるはずです",
             )
         if np.array_equal(got[0], want):
@@ -137,8 +137,8 @@ def _check_step(got: Values, before: Values, want: Values, batch: Batch, ctxs: S
     if got.near(before.step(batch, LR / share)):
         raise _still(
             f"with {size} images on {count} devices the weights moved by {moved}, with the same images on one device by {wanted}",
-            f"{size} 枚を {count} 個のデバイスで学習すると重みが {moved} 動きました。"
-            f"同じ画像を 1 個のデバイスで学習すると {wanted} です",
+            f"{size} 枚を {count} 台のデバイスで学習すると重みが {moved} 動きました。"
+            f"同じ画像を 1 台のデバイスで学習すると {wanted} です",
         )
     en, ja = "", ""
     if got.near(before):
@@ -149,8 +149,8 @@ def _check_step(got: Values, before: Values, want: Values, batch: Batch, ctxs: S
         en, ja = ": the gradients are added up, and nothing divides them", "。勾配の和を何も割っていません"
     raise Wrong(
         en=f"{size} images on {count} devices: on {ctx} the weights moved by {moved}, expected {wanted}, as on one device{en}",
-        ja=f"{size} 枚を {count} 個のデバイスで: {ctx} の重みが {moved} 動きました。"
-        f"1 個のデバイスと同じ {wanted} になるはずです{ja}",
+        ja=f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {moved} 動きました。"
+        f"1 台のデバイスと同じ {wanted} になるはずです{ja}",
     )
 
 
@@ -180,11 +180,11 @@ def _check_epoch(got: Values, begin: Values, batches: List[Batch], epoch: int, c
     left, images = len(last[0]), sum(len(labels) for _, labels in batches)
     moved, wanted = _moved(got, before), _moved(begin.train(done), before)
     plan = f"{images} images in batches of {len(batches[0][0])} on {count} devices"
-    plan_ja = f"{images} 枚を {len(batches[0][0])} 枚ずつ、{count} 個のデバイスで"
+    plan_ja = f"{images} 枚を {len(batches[0][0])} 枚ずつ、{count} 台のデバイスで"
     if got.near(_stale(begin, done, count)):
         raise _still(
             f"{plan}: the last batch, of {left}, moved the weights by {moved}, expected {wanted}, as on one device",
-            f"{plan_ja}: 最後のバッチ ({left} 枚) で重みが {moved} 動きました。1 個のデバイスと同じ {wanted} になるはずです",
+            f"{plan_ja}: 最後のバッチ ({left} 枚) で重みが {moved} 動きました。1 台のデバイスと同じ {wanted} になるはずです",
         )
     en, ja = "", ""
     full = [batch for batch in batches if len(batch[0]) >= count]
@@ -197,7 +197,7 @@ def _check_epoch(got: Values, begin: Values, batches: List[Batch], epoch: int, c
     raise Wrong(
         en=f"{plan}: after epoch {epoch} the parameters on {ctx} are not those of one device; the last batch, of {left}, "
         f"moved the weights by {moved}, expected {wanted}{en}",
-        ja=f"{plan_ja}: エポック {epoch} の後、{ctx} のパラメータが 1 個のデバイスの結果と違います。"
+        ja=f"{plan_ja}: エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
         f"最後のバッチ ({left} 枚) で重みが {moved} 動きました。{wanted} のはずです{ja}",
     )
 
@@ -261,15 +261,15 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
             if ctx not in {each for each, _ in seen}:
                 raise Wrong(
                     en=f"{en}, which is right, but {ctx} did nothing: the images should be shared among {count} devices",
-                    ja=f"正解率 {got:.4g} は正しいのですが、{ctx} が何もしていません。{count} 個のデバイスで分担してください",
+                    ja=f"正解率 {got:.4g} は正しいのですが、{ctx} が何もしていません。{count} 台のデバイスで分担してください",
                 )
     most = max(length for _, length in seen)
     if most > math.ceil(size / count):
         raise Wrong(
             en=f"the accuracy is right, but a device had {most} images at once, expected at most {math.ceil(size / count)} "
             f"({size} on {count} devices)",
-            ja=f"正解率は正しいのですが、1 個のデバイスに一度に {most} 枚が載りました。"
-            f"多くても {math.ceil(size / count)} 枚のはずです ({size} 枚を {count} 個のデバイスで)",
+            ja=f"正解率は正しいのですが、1 台のデバイスに一度に {most} 枚が載りました。"
+            f"多くても {math.ceil(size / count)} 枚のはずです ({size} 枚を {count} 台のデバイスで)",
         )
 
 

@@ -28,7 +28,7 @@ def check_rounds(answer: Callable[[int, int, int], Rounds], images: int, devices
         if len(set(busy)) < len(busy):
             raise wrong(
                 f"a device has two parts in round {number}, {each}: its memory holds both",
-                f"ラウンド {number} で 1 個のデバイスに 2 個の部分があります: {each}。メモリには両方が載ります",
+                f"ラウンド {number} で 1 台のデバイスに 2 個の部分があります: {each}。メモリには両方が載ります",
             )
     times = np.zeros(images, int)
     for _, begin, end in parts:

@@ -260,7 +260,7 @@ WRONG = {
         (as_if_even, "7 images on 2 devices.*right for batches that divide evenly", "均等に割り切れる"),
         (smaller_rate, "right for batches that divide evenly", "均等に割り切れる"),
         (not_divided, "nothing divides them", "何も割っていません"),
-        (divided_twice, "4 images on 2 devices", "4 枚を 2 個のデバイスで"),
+        (divided_twice, "4 images on 2 devices", "4 枚を 2 台のデバイスで"),
     ],
     "09-4": [
         (small_batches_dropped, "the last 1 were not used|not used at all", "使われていません"),
