@@ -54,13 +54,13 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
         got, want = [array.asnumpy() for array in arrays], sum(begin)
         if all(np.array_equal(each, want) for each in got):
             continue
-        came, en, ja = " and ".join(map(_line, got)), "", ""
-        given, wanted = " and ".join(map(_line, begin)), _line(want)
+        wanted, en, ja = _line(want), "", ""
+        came, given = ([join.join(map(_line, arrays)) for join in (" and ", "、")] for arrays in (got, begin))
         if all(map(np.array_equal, got, begin)):
             raise _still(
-                f"the arrays on {len(begin)} devices held {given} before `allreduce`, and they hold the same after it; "
+                f"the arrays on {len(begin)} devices held {given[0]} before `allreduce`, and they hold the same after it; "
                 f"expected {wanted} on every device",
-                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {given} で、呼んだ後も同じままです。"
+                f"{len(begin)} 台のデバイスの配列は `allreduce` の前に {given[1]} で、呼んだ後も同じままです。"
                 f"すべてのデバイスで {wanted} になるはずです",
             )
         if np.array_equal(got[0], want):
@@ -68,8 +68,8 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
         elif all(np.allclose(each, want / len(begin)) for each in got):
             en, ja = ": that is the mean, not the sum", "。それは和ではなく平均です"
         raise Wrong(
-            en=f"allreduce of {given} left {came}, expected {wanted} on every device{en}",
-            ja=f"{given} の allreduce の結果が {came} でした。すべてのデバイスで {wanted} になるはずです{ja}",
+            en=f"allreduce of {given[0]} left {came[0]}, expected {wanted} on every device{en}",
+            ja=f"{given[1]} の allreduce の結果が {came[1]} でした。すべてのデバイスで {wanted} になるはずです{ja}",
         )
 
 

@@ -38,7 +38,10 @@ def check_exercises(lab: Lab, series: Series, solutions: Path, checkers: Optiona
         if name is None or (FAULTY not in cell.tags and not _is_unwritten(cell.source)):
             stub = "one function whose body ends with raise NotImplementedError, or one variable = ..."
             faults.add(cell.line, f"the cell of exercise {id} is no stub: it holds {stub}")
-        _check_call(id, name, cells[cells.index(cell) + 1 :], cell.line, faults)
+        following = cells[cells.index(cell) + 1 :]
+        if FAULTY in cell.tags:  # what the fault does is seen before it is mended
+            following = [one for one in following if CHECK.search(one.source)]
+        _check_call(id, name, following, cell.line, faults)
         _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
         if checkers is not None and id not in checkers:
             module = f"gluonlab/exercises/lab{lab.number}.py"

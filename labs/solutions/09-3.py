@@ -1,4 +1,4 @@
-def train_batch(net, loss, trainer, images, labels, ctxs):
+def train_batch_on(net, loss, trainer, images, labels, ctxs):
     xs, ys = shard(images, ctxs), shard(labels, ctxs)
     with autograd.record():
         losses = [loss(net(x), y) for x, y in zip(xs, ys)]

@@ -247,7 +247,7 @@ WRONG = {
         (into_the_first, "the sum does not come back", "戻っていません"),
         (mean, "that is the mean, not the sum", "和ではなく平均"),
         (returned, r"still there: the arrays on 2 devices held \[1\] and \[2\]", "まだ直っていません"),
-        (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\] and \[5\]"),
+        (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
     "09-2": [
         (zeroed_for_every_part, "only the last part counts", "最後の部分しか"),
