@@ -53,9 +53,9 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
     except OutOfTime:
         return verdict(TOO_SLOW, _too_slow(exercise.seconds))
     except NotImplementedError as error:
-        return verdict(*(_unwritten(error, answer) or (RAISED, _fault(error, answer))))
+        return verdict(*(_unwritten(error, exercise, answer) or (RAISED, _fault(error, exercise, answer))))
     except (Exception, SystemExit) as error:
-        return verdict(RAISED, _fault(error, answer))
+        return verdict(RAISED, _fault(error, exercise, answer))
     return verdict(PASSED, _both("", ""))
 
 
@@ -77,9 +77,9 @@ def _does_nothing(answer: Any) -> bool:
     return len(steps) <= 2 and returns_none and all(step.argval is None for step in loads or steps)
 
 
-def _unwritten(error: NotImplementedError, answer: Any) -> "Optional[tuple[str, Texts]]":
+def _unwritten(error: NotImplementedError, exercise: Exercise, answer: Any) -> "Optional[tuple[str, Texts]]":
     """Where NotImplementedError comes from a stub: whether it is this exercise's or another one that this one needs."""
-    place = place_of(error)
+    place = place_of(error, exercise.checker)
     if place is None or not place.last:
         return None
     name = place.code.co_name
@@ -102,9 +102,9 @@ def _too_slow(seconds: float) -> Texts:
     )
 
 
-def _fault(error: BaseException, answer: Any) -> Texts:
+def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
     """An exception, and the student's line that it came from; without one, the answer itself is of the wrong kind."""
-    place, message = place_of(error), message_of(error)
+    place, message = place_of(error, exercise.checker), message_of(error)
     if place is None:
         given = reprlib.repr(answer)
         return _both(

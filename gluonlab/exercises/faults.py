@@ -7,7 +7,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 from types import CodeType, TracebackType
-from typing import List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional
 
 LONGEST = 400  # characters of an error's own message
 
@@ -25,12 +25,13 @@ class Place(NamedTuple):
     last: bool
 
 
-def place_of(error: BaseException) -> Optional[Place]:
-    """The innermost line that is neither Python's, nor a library's, nor ours."""
+def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[Place]:
+    """The innermost line, of those that ``checker`` called, that is neither Python's, nor a library's, nor ours."""
     frames: List[TracebackType] = []
     step = error.__traceback__
     while step is not None:
-        frames.append(step)
+        is_checker = step.tb_frame.f_code is getattr(checker, "__code__", None)
+        frames = [] if is_checker else [*frames, step]
         step = step.tb_next
     for frame in reversed(frames):
         code = frame.tb_frame.f_code

@@ -40,7 +40,7 @@ def check_figure(path: Path, faults: Faults) -> None:
         faults.add(1, f'is no picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} HEIGHT" role="img">')
     if root.get("role") != "img":
         faults.add(1, 'lacks role="img", which tells screen readers that it is one picture')
-    for text in [*_not_allowed(root), *_untranslated(root), *_foreign_ids(root, path.stem)]:
+    for text in [*_not_allowed(root), *_untranslated(root)]:
         faults.add(1, text)
 
 
@@ -73,13 +73,6 @@ def _untranslated(root: ElementTree.Element) -> Iterator[str]:
         words = "".join(element.itertext())
         if re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", words) and not _has_language(root, element):
             yield f'shows {words!r} in both languages: give it lang="ja", and an English one lang="en"'
-
-
-def _foreign_ids(root: ElementTree.Element, name: str) -> Iterator[str]:
-    for element in root.iter():
-        id = element.get("id", name)
-        if not id.startswith(name):
-            yield f"has the id {id!r}, which another picture of the page may have: begin it with {name}-"
 
 
 def _has_language(root: ElementTree.Element, wanted: ElementTree.Element) -> bool:
