@@ -9,8 +9,8 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
+from gluonlab.exercises.arrays import cpus
 from gluonlab.exercises.exercise import Wrong
-from gluonlab.exercises.softmax_regression import cpus
 from gluonlab.scratch.lenet import SHAPES
 from gluonlab.scratch.recipes import he
 
@@ -102,7 +102,7 @@ def _check_seeding(everywhere: List[Any], ctxs: List[mx.Context]) -> None:
             en=f"the generators of all devices were seeded {len(everywhere)} times for {len(ctxs)} replicas. CPU devices "
             "share one, so it looks right here; GPUs have one each, which adds the device's number to its seed, and would differ",
             ja=f"{len(ctxs)} 個のレプリカのために乱数生成器全体が {len(everywhere)} 回初期化されました。CPU デバイスは "
-            "1 個の生成器を共有するのでここでは合って見えますが、GPU では生成器ごとにデバイス番号がシードに混ざり、値が違ってきます",
+            "1 個の生成器を共有するのでここでは合って見えますが、GPU では番号がシードに混ざるので値が変わります",
         )
 
 

@@ -9,10 +9,11 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import numpy as np
 from mxnet import gluon
 
+from gluonlab.exercises.arrays import cpus
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.microbatches import check_parts, wrong_update
 from gluonlab.exercises.rounds import Rounds, check_rounds
-from gluonlab.exercises.softmax_regression import cpus, make_net, make_trainer, on_host, some_batches, some_values, values_of
+from gluonlab.exercises.softmax_regression import make_net, make_trainer, on_host, some_batches, some_values, values_of
 
 Shape = Tuple[int, ...]
 

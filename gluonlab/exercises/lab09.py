@@ -10,6 +10,7 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.loader import shard_bounds
+from gluonlab.exercises.arrays import cpus
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.initial_parameters import check_replicas
 from gluonlab.exercises.microbatches import check_parts, left_over, wrong_update
@@ -19,7 +20,6 @@ from gluonlab.exercises.softmax_regression import (
     LR,
     Batch,
     Values,
-    cpus,
     make_net,
     make_trainer,
     on_host,
@@ -27,6 +27,8 @@ from gluonlab.exercises.softmax_regression import (
     some_values,
     values_of,
 )  # fmt: skip
+from gluonlab.exercises.sums import check_devices
+from gluonlab.exercises.watch import Seen, watch
 
 STILL = ("the fault is still there: ", "まだ直っていません: ")
 
@@ -50,9 +52,11 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
     cases += [list(random.randint(-50, 50, (count, 2, 3)).astype(float)) for count in (2, 3, 4)]
     for begin in cases:
         arrays = [nd.array(values, ctx=ctx) for values, ctx in zip(begin, cpus(len(begin)))]
-        answer(list(arrays))  # a list of its own, as train_batch makes one for each parameter
+        with watch() as seen:
+            answer(list(arrays))  # a list of its own, as train_batch makes one for each parameter
         got, want = [array.asnumpy() for array in arrays], sum(begin)
         if all(np.array_equal(each, want) for each in got):
+            check_devices(Seen(mixed=seen.mixed))
             continue
         wanted, en, ja = _line(want), "", ""
         came, given = ([join.join(map(_line, arrays)) for join in (" and ", "、")] for arrays in (got, begin))

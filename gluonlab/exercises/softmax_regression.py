@@ -12,8 +12,6 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.devices import devices
-
 FEATURES, CLASSES = 4, 3
 LR = 0.5
 TOLERANCE = 1e-4  # relative; wrong updates are wrong by a tenth and more
@@ -76,11 +74,6 @@ def some_batches(sizes: Sequence[int], seed: int = 0) -> List[Batch]:
         (random.normal(0, 1, (size, FEATURES)).astype(np.float32), random.randint(0, CLASSES, size).astype(np.int32))
         for size in sizes
     ]
-
-
-def cpus(count: int) -> List[mx.Context]:
-    """CPU devices with one thread each, also when there is only one: a change of threads takes a tenth of a second."""
-    return devices(f"cpu*{max(count, 2)}")[:count]
 
 
 def make_net(values: Values, ctxs: Sequence[mx.Context], grad_req: str = "write") -> gluon.Block:

@@ -1,7 +1,7 @@
 """Cures of lab 09's faults that cure the symptom only, or something else, and what they must be told."""
 
-import numpy as np
 import mxnet as mx
+import numpy as np
 from mxnet import autograd, nd
 
 from gluonlab.data.loader import shard, shard_bounds
@@ -35,6 +35,13 @@ def one_after_the_other(arrays):
         for other in arrays:
             if other is not array:
                 array += other.as_in_context(array.context)
+
+
+def mixed(arrays):
+    for other in arrays[1:]:
+        arrays[0] += other
+    for other in arrays[1:]:
+        arrays[0].copyto(other)
 
 
 # --- 09-2
@@ -247,6 +254,7 @@ WRONG = {
         (into_the_first, "the sum does not come back", "戻っていません"),
         (mean, "that is the mean, not the sum", "和ではなく平均"),
         (returned, r"still there: the arrays on 2 devices held \[1\] and \[2\]", "まだ直っていません"),
+        (mixed, "CPU devices bear that, two GPUs do not", "2 つの GPU"),
         (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
     "09-2": [
@@ -276,7 +284,7 @@ WRONG = {
         (mean_of_batches, "expected", "正しくは"),
     ],
     "09-6": [
-        (seeded_for_each, "were seeded 2 times for 2 replicas.*GPUs have one each", "GPU では生成器ごと"),
+        (seeded_for_each, "were seeded 2 times for 2 replicas.*GPUs have one each", "GPU では番号が"),
         (seeded_with_a_number, "the fault is still there: before any training", "まだ直っていません"),
         (all_alike, "alike is not enough", "そろえるだけでは"),
         (one_for_all, "lies on", "用のレプリカ"),
