@@ -4,10 +4,16 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
-.PHONY: run test test-all test-cu112 test-pythons check-sagemaker lint bench clean
+.PHONY: run labs handouts test test-all test-cu112 test-pythons check-labs check-sagemaker lint bench clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
+
+labs: $(VENV)/.ready-labs-build
+	$(VENV)/bin/python labs/build.py $(ARGS)
+
+handouts: $(VENV)/.ready-labs-build
+	$(VENV)/bin/python labs/build.py handouts $(ARGS)
 
 test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(ARGS)
@@ -32,6 +38,10 @@ $(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
 
 test-pythons:
 	$(PYTHON) tools/test_pythons.py
+
+check-labs: $(VENV)/.ready-labs-check
+	$(VENV)/bin/python labs/build.py --check
+	$(VENV)/bin/python -m pytest tests/labs $(ARGS)
 
 check-sagemaker: $(VENV)/.ready-sagemaker-check
 	$(VENV)/bin/python tools/check_sagemaker.py

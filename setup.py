@@ -30,6 +30,22 @@ REQUIRES = [
 # names that gluonlab.doctor.nvml asks for were compared.
 NVML = "nvidia-ml-py==13.615.71"
 
+SELENIUM = "selenium>=4.27,<5"
+
+# For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made of them. jupytext reads the
+# sources, nbformat writes the notebooks that lie in the repository, pygments colours code: other releases may do it otherwise.
+LABS_BUILD = [
+    "jupytext==1.19.6",
+    "nbformat==5.11.1",
+    "nbclient==0.11.0",
+    "ipykernel>=6,<8",
+    "latex2mathml==3.81.1",
+    "markdown-it-py>=4,<5",
+    "mdit-py-plugins>=0.5",
+    "Pygments==2.21.0",
+    "PyYAML>=6",
+]
+
 EXTRAS = {
     "cpu": ["mxnet==1.9.1"],
     # The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.
@@ -49,8 +65,11 @@ EXTRAS = {
     ],
     # the kernel of notebooks; where Jupyter itself comes from is not ours to say
     "labs": ["ipykernel>=6"],
+    "labs-build": LABS_BUILD,
+    # for make check-labs: also what the tests of the package need, with which these share helpers
+    "labs-check": [*LABS_BUILD, "pytest>=7", "hypothesis>=6", SELENIUM, NVML],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
-    "test": ["pytest>=7", "hypothesis>=6", "selenium>=4.27,<5", NVML],
+    "test": ["pytest>=7", "hypothesis>=6", SELENIUM, NVML],
     # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are older
     "sagemaker": ["boto3>=1.37"],
     # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8

@@ -10,11 +10,13 @@
     │   ├── ModelError          an unknown network, or one that does not fit
     │   ├── KVStoreError        an unknown or unavailable kvstore
     │   ├── ScheduleError       a schedule that is wrong, or an algorithm that cannot make one
-    │   └── OutputError         a place that cannot be written
+    │   ├── OutputError         a place that cannot be written
+    │   └── ExerciseError       an exercise, a language or a submission that the labs do not have
     └── RunError                it went wrong while running: exit status 1
         ├── EngineError         MXNet cannot be loaded or set up
         │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
         ├── DownloadError       a data set that cannot be fetched from where it should be
+        ├── NotebookError       a notebook that did not run to its end
         └── DivergedError       the loss is no longer a number
 
 A message names the value, what is possible, and the remedy, on one line.
@@ -23,7 +25,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Iterable, List, Optional, Sequence
 
 
 class GluonlabError(Exception):
@@ -73,6 +75,13 @@ class OutputError(UsageError, OSError):
     """Results cannot be written where they were asked for."""
 
 
+class ExerciseError(UsageError, ValueError):
+    """The labs have no such exercise or language, or a submission cannot be read; a notebook shows it as one line."""
+
+    def _render_traceback_(self) -> List[str]:
+        return [f"error: {self}"]  # what IPython shows in place of a traceback
+
+
 class RunError(GluonlabError, RuntimeError):
     """Base of the failures that show only at run time."""
 
@@ -90,6 +99,10 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 
 class DownloadError(RunError):
     """A file cannot be fetched, or is not what it should be; the message says which file to put where by hand."""
+
+
+class NotebookError(RunError):
+    """A notebook did not run to its end; the message says which cell, and why."""
 
 
 class DivergedError(RunError):

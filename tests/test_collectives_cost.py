@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
-from gluonlab.collectives.cost import algbw, bus_factor, price
+from gluonlab.collectives.cost import algbw, bus_factor, price, traffic
 from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.collectives.topology import Link, Route, Topology, fully_connected, p3_16xlarge, switch, this_machine
 from gluonlab.errors import ScheduleError
@@ -262,6 +262,23 @@ def test_a_ring_on_the_cube_mesh_by_hand():
 
 
 # --- nccl-tests' figures, and mistakes
+
+
+@pytest.mark.parametrize("world_size", range(1, 9))
+def test_traffic_is_the_closed_form(world_size):
+    least = 2 * (world_size - 1) / world_size  # of the buffer: no allreduce that cuts it evenly sends less
+    for name in ("ring", "bidirectional_ring", "sharded"):
+        assert traffic(make_schedule(name, world_size), 1.0) == [pytest.approx((least, least))] * world_size, name
+    hub, *others = traffic(make_schedule("star", world_size), 1.0)
+    assert hub == (world_size - 1, world_size - 1)
+    assert others == [(1.0, 1.0)] * (world_size - 1)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@given(world_size=st.integers(1, 20))
+def test_what_is_sent_is_received(name, world_size):
+    everybody = traffic(make_schedule(name, world_size), 100.0)
+    assert sum(device.sent for device in everybody) == pytest.approx(sum(device.received for device in everybody))
 
 
 def test_bandwidths_are_those_of_nccl_tests():

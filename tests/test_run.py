@@ -265,10 +265,20 @@ def test_a_bug_is_one_line_and_status_1(run, monkeypatch):
 def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
     shown = python("-m", "gluonlab", "--help")
     assert shown.returncode == 0
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["run", "scratch", "data", "doctor", "launch", "report", "bench"]
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == [
+        "run",
+        "scratch",
+        "data",
+        "doctor",
+        "launch",
+        "report",
+        "exercises",
+        "bench",
+    ]
     wrong = python("-m", "gluonlab", "rum")
-    assert "unknown command 'rum': choose bench, data, doctor, launch, report, run, scratch (did you mean 'run'?)" in the_error(
-        (wrong.returncode, wrong.stdout, wrong.stderr), tmp_path
+    assert (
+        "unknown command 'rum': choose bench, data, doctor, exercises, launch, report, run, scratch (did you mean 'run'?)"
+        in the_error((wrong.returncode, wrong.stdout, wrong.stderr), tmp_path)
     )
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")
     assert "--gpus 0" in the_error((handed_on.returncode, handed_on.stdout, handed_on.stderr), tmp_path)

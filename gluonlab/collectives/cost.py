@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import DefaultDict, Tuple
+from typing import DefaultDict, List, NamedTuple, Tuple
 
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, Schedule, Step
 from gluonlab.collectives.topology import Link, Topology
@@ -94,6 +94,21 @@ def _price_step(step: Step, topology: Topology, chunk_bytes: float) -> StepPrice
     reduce_s = max(most / topology.reduce_bytes_per_s, together / topology.shared_reduce_bytes_per_s)
     busiest = max(busy_s, key=lambda link: busy_s[link], default=None)
     return StepPrice(busy_s[busiest] if busiest else 0.0, reduce_s, busiest.name if busiest else "")
+
+
+class Traffic(NamedTuple):
+    """Bytes that a device sends and receives, additions and copies alike."""
+
+    sent: float
+    received: float
+
+
+def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
+    """What every device sends and receives in all steps, for a buffer of ``size_bytes``; the most of it is on the busiest port."""
+    sent = Counter(transfer.src for step in schedule.steps for transfer in step)
+    received = Counter(transfer.dst for step in schedule.steps for transfer in step)
+    chunk_bytes = size_bytes / schedule.chunks
+    return [Traffic(sent[rank] * chunk_bytes, received[rank] * chunk_bytes) for rank in range(schedule.world_size)]
 
 
 def algbw(size_bytes: float, seconds: float) -> float:

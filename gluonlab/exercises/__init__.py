@@ -1,0 +1,19 @@
+"""What the labs check, and how they say it, in English and in Japanese.
+
+::
+
+    from gluonlab.exercises import check, setup
+
+    here = setup(2)               # two devices and a data set, whatever this machine has
+    check("02-1", allreduce)      # the first counterexample in words, or that it is correct
+
+The checkers are in ``labNN.py``, one module per lab.
+"""
+
+from gluonlab.exercises.checking import check
+from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.here import Here, setup
+from gluonlab.exercises.languages import language
+from gluonlab.exercises.verdict import Verdict
+
+__all__ = ["Here", "Verdict", "Wrong", "check", "exercise", "language", "setup"]

@@ -1,0 +1,122 @@
+"""check(): an answer is given to its checker, and whatever happens becomes a verdict."""
+
+from __future__ import annotations
+
+import dis
+import json
+import os
+import reprlib
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any, Optional
+
+from gluonlab.exercises.exercise import Exercise, Wrong, find
+from gluonlab.exercises.faults import message_of, place_of
+from gluonlab.exercises.languages import Texts, language
+from gluonlab.exercises.limits import OutOfTime, time_limit
+from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG, Verdict
+
+GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON object a line
+
+
+def check(id: str, answer: Any) -> Verdict:
+    """Whether ``answer``, a function or a value, solves the exercise ``id``; if not, the first counterexample in words.
+
+    Raises ExerciseError for an id that is no exercise's; nothing that the answer does raises anything but KeyboardInterrupt.
+    """
+    verdict = judge(find(id), answer)
+    if os.environ.get(GRADES):
+        line = {"exercise": verdict.exercise, "status": verdict.status, "message": verdict.texts["en"]}
+        with Path(os.environ[GRADES]).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    return verdict
+
+
+def judge(exercise: Exercise, answer: Any) -> Verdict:
+    """The verdict on an answer, within the exercise's time."""
+
+    def verdict(status: str, texts: Texts) -> Verdict:
+        return Verdict(exercise.id, status, texts, language())
+
+    if answer is ...:
+        return verdict(UNWRITTEN, _both("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"))
+    if _does_nothing(answer):
+        return verdict(UNWRITTEN, _write(answer.__name__))
+    try:
+        with time_limit(exercise.seconds):
+            _wait()
+            exercise.checker(answer)
+            _wait()
+    except Wrong as wrong:
+        return verdict(WRONG, wrong.texts)
+    except OutOfTime:
+        return verdict(TOO_SLOW, _too_slow(exercise.seconds))
+    except NotImplementedError as error:
+        return verdict(*(_unwritten(error, exercise, answer) or (RAISED, _fault(error, exercise, answer))))
+    except (Exception, SystemExit) as error:
+        return verdict(RAISED, _fault(error, exercise, answer))
+    return verdict(PASSED, _both("", ""))
+
+
+def _wait() -> None:
+    """MXNet computes later than it is asked to, and says only then what went wrong."""
+    mxnet = sys.modules.get("mxnet")
+    if mxnet is not None and hasattr(mxnet, "nd"):
+        mxnet.nd.waitall()
+
+
+def _does_nothing(answer: Any) -> bool:
+    """Whether it is a function of which only the docstring has been written, or ``...``, or ``pass``."""
+    code = getattr(answer, "__code__", None)
+    if not isinstance(code, CodeType):
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "CACHE")]
+    loads = [step for step in steps if step.opname.startswith("LOAD_CONST")]
+    returns_none = steps[-1].opname == "RETURN_CONST" or bool(loads)
+    return len(steps) <= 2 and returns_none and all(step.argval is None for step in loads or steps)
+
+
+def _unwritten(error: NotImplementedError, exercise: Exercise, answer: Any) -> "Optional[tuple[str, Texts]]":
+    """Where NotImplementedError comes from a stub: whether it is this exercise's or another one that this one needs."""
+    place = place_of(error, exercise.checker)
+    if place is None or not place.last:
+        return None
+    name = place.code.co_name
+    if place.code is getattr(answer, "__code__", place.code):
+        return UNWRITTEN, _write(name)
+    return UNWRITTEN, _both(f"`{name}`, which it calls, is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません")
+
+
+def _write(name: str) -> Texts:
+    return _both(
+        f"write the body of `{name}`, run its cell, then this one again",
+        f"`{name}` の中身を書いてそのセルを実行し、このセルをもう一度実行してください",
+    )
+
+
+def _too_slow(seconds: float) -> Texts:
+    return _both(
+        f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: look for a loop that does not end",
+        f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。終わらないループがないか調べてください",
+    )
+
+
+def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
+    """An exception, and the student's line that it came from; without one, the answer itself is of the wrong kind."""
+    place, message = place_of(error, exercise.checker), message_of(error)
+    if place is None:
+        given = reprlib.repr(answer)
+        return _both(
+            f"{message}\nyour answer, {given}, cannot be used as the exercise says: compare it with the stub",
+            f"{message}\n答え {given} は演習のとおりに使えません。元のセルと見比べてください",
+        )
+    source = f": `{place.source}`" if place.source else ""
+    return _both(
+        f"{message}\nin line {place.line} of the cell of `{place.code.co_name}`{source}",
+        f"{message}\n`{place.code.co_name}` のセルの {place.line} 行目{source}",
+    )
+
+
+def _both(en: str, ja: str) -> Texts:
+    return {"en": en, "ja": ja}

@@ -1,0 +1,87 @@
+"""An exercise: its checker, found by its id in the module of its lab.
+
+A checker is given what the student has and raises Wrong with the first counterexample; it returns if the answer is right::
+
+    @exercise("02-1")
+    def allreduce(answer):
+        \"\"\"The arrays of all devices end with their sum, in place.\"\"\"
+        ...
+        raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...", ja="...")
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, TypeVar
+
+from gluonlab.errors import ExerciseError, unknown
+from gluonlab.exercises.languages import say
+
+SECONDS = 20.0  # for one check: ten times what a right answer may take
+
+Checker = Callable[[Any], None]
+C = TypeVar("C", bound=Checker)
+
+
+class Wrong(Exception):
+    """The first counterexample: what was given, what came out, what was expected, and which fault that looks like."""
+
+    def __init__(self, *, en: str, ja: str) -> None:
+        super().__init__(en)
+        self.texts = {"en": en, "ja": ja}
+
+
+class Exercise(NamedTuple):
+    """``id`` such as ``"02-1"``, one line about it, its checker, and the time that a check may take."""
+
+    id: str
+    summary: str
+    checker: Checker
+    seconds: float
+
+
+EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
+
+
+def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
+    """``@exercise("02-1")`` makes a function the checker of that exercise; its docstring is one line about it."""
+
+    def register(checker: C) -> C:
+        lab, own = id[:2], getattr(checker, "__module__", "")
+        if not re.fullmatch(r"\d\d-[1-9]\d*", id) or (own.startswith(__package__ + ".lab") and not own.endswith(f".lab{lab}")):
+            raise ExerciseError(f"{id!r} names no exercise of {own}: write the two digits of the lab, a dash and a number")
+        EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
+        return checker
+
+    return register
+
+
+def labs() -> List[str]:
+    """The numbers of the labs that have checkers: ``["01", "02", ...]``."""
+    modules = pkgutil.iter_modules([str(Path(__file__).parent)])
+    return sorted(module.name[3:] for module in modules if re.fullmatch(r"lab\d\d", module.name))
+
+
+def all_exercises() -> List[Exercise]:
+    """Every exercise of every lab, in order."""
+    for lab in labs():
+        importlib.import_module(f"gluonlab.exercises.lab{lab}")
+    return [EXERCISES[id] for id in sorted(EXERCISES, key=_in_order)]
+
+
+def find(id: object) -> Exercise:
+    """The exercise of this id. Raises ExerciseError, with the choices."""
+    if isinstance(id, str) and id[:2] in labs():
+        importlib.import_module(f"gluonlab.exercises.lab{id[:2]}")
+    if not isinstance(id, str) or id not in EXERCISES:
+        choices = [one.id for one in all_exercises()]
+        text = unknown("exercise", id, choices)
+        raise ExerciseError(say(en=text, ja=f"演習 {id!r} はありません ({text})"))
+    return EXERCISES[id]
+
+
+def _in_order(id: str) -> "tuple[int, ...]":
+    return tuple(map(int, id.split("-")))

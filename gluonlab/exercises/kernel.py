@@ -1,0 +1,119 @@
+"""A notebook run in a process of its own, from its first cell to its last; needs nbclient and ipykernel (gluonlab[labs-build])."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable, Iterator, Optional
+
+from gluonlab.errors import NotebookError
+from gluonlab.exercises.languages import VARIABLE
+
+# What tells a kernel of another notebook, or of another person's settings.
+_FOREIGN = ("JPY_", "JUPYTER", "IPYTHON", "PYDEVD_", VARIABLE)
+
+
+class Kernel:
+    """The running process of one notebook. `start` makes it."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.alive = True  # whether more cells can be run after a NotebookError
+
+    def run(self, index: int) -> Any:
+        """Execute cell ``index`` of the notebook, and return it with its outputs. Raises NotebookError."""
+        cell = self._client.nb.cells[index]
+        return self._run(cell, index)
+
+    def again(self, index: int) -> Any:
+        """Execute cell ``index`` once more, and return a copy of it with the new outputs; the notebook keeps its own."""
+        cell = self._client.nb.cells[index]
+        other = self._run(copy.deepcopy(cell), index)
+        self._client.nb.cells[index] = cell
+        return other
+
+    def ask(self, source: str) -> str:
+        """What code prints, or the value of its last line, that is no part of the notebook. Raises NotebookError."""
+        from nbformat.v4 import new_code_cell
+
+        cells = self._client.nb.cells
+        cells.append(new_code_cell(source))
+        try:
+            outputs = self._run(cells[-1], len(cells) - 1).outputs
+        finally:
+            cells.pop()
+        texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+        return "".join(texts)
+
+    def _run(self, cell: Any, index: int) -> Any:
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+        line = next((line for line in cell.source.splitlines() if line.strip()), "")
+        place = f"cell {index + 1} ({line.strip()[:60]})"
+        try:
+            return self._client.execute_cell(cell, index)
+        except CellExecutionError as error:
+            raise NotebookError(f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}") from None
+        except CellTimeoutError:
+            self.alive = False
+            raise NotebookError(f"{place}: not finished in time") from None
+        except DeadKernelError:
+            self.alive = False
+            raise NotebookError(f"{place}: its process died") from None
+
+
+@contextmanager
+def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
+    """A process for ``notebook`` (of `nbformat`) that begins in ``folder`` and runs this Python, whatever kernels are installed.
+
+    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises NotebookError where nbclient or
+    ipykernel are not installed.
+    """
+    try:
+        import ipykernel  # noqa: F401
+        from jupyter_client import AsyncKernelManager
+        from jupyter_client.kernelspec import KernelSpecManager
+        from nbclient import NotebookClient
+    except ImportError as error:
+        raise NotebookError(f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs-build]'") from None
+    end = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="gluonlab-kernel-") as own:
+        specs = Path(own) / "kernels" / "python3"
+        specs.mkdir(parents=True)
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
+        (specs / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+        manager = AsyncKernelManager(
+            kernel_name="python3",
+            kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(specs.parent)], ensure_native_kernel=False),
+            transport="ipc",  # TCP would be open to all who work on this machine
+            connection_file=str(Path(own) / "connection.json"),
+        )
+        client = NotebookClient(
+            notebook,
+            km=manager,
+            timeout_func=lambda cell: max(1, int(end - time.monotonic())),
+            startup_timeout=max(60, int(seconds)),
+            resources={"metadata": {"path": str(folder)}},
+            coalesce_streams=True,
+            record_timing=False,  # the same notebook, the same page
+            shutdown_kernel="immediate",
+        )
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        with client.setup_kernel(cleanup_kc=True, env={**kept, "IPYTHONDIR": own, **environment}):
+            yield Kernel(client)
+
+
+def execute(notebook: Any, folder: Path, seconds: float, on_cell: Optional[Callable[[], None]] = None, **environment: str) -> None:
+    """Run all cells of ``notebook``, in place. Raises NotebookError."""
+    with start(notebook, folder, seconds, **environment) as kernel:
+        for index in range(len(notebook.cells)):
+            kernel.run(index)
+            if on_cell:
+                on_cell()

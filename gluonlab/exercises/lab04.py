@@ -1,0 +1,286 @@
+"""The checkers of lab 04: schedules, what is wrong with some, who sums which parameter, which allreduce is fastest, and a "
+"ring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_doubling, ring
+from gluonlab.collectives.check import check as prove
+from gluonlab.collectives.check import states
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.partition import partition
+from gluonlab.collectives.schedule import ADD, OPS, REDUCE_SCATTER, Schedule, Transfer
+from gluonlab.collectives.topology import Topology, make_topology, switch
+from gluonlab.errors import ScheduleError
+from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.ring_by_hand import Links, judge_ring
+
+Place = Tuple[int, int]  # (step, transfer), both from 0
+
+# --- 04-1
+
+
+@exercise("04-1")
+def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> None:
+    """The steps of a reduce-scatter after which rank r has the sum of chunk r."""
+    for world_size in (2, 3, 4, 5, 8, 1):
+        given = answer(world_size)
+        who = {"en": f"reduce_scatter({world_size})", "ja": f"reduce_scatter({world_size})"}
+        try:
+            steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in given)
+        except TypeError:
+            raise Wrong(
+                en=f"{who['en']} returned {given!r}: return a list of steps, each a list of `Transfer(src, dst, chunk, op)`",
+                ja=f"{who['ja']} の戻り値は {given!r} でした。`Transfer(src, dst, chunk, op)` のリスト (ステップ) "
+                "のリストを返してください",
+            ) from None
+        for number, step in enumerate(steps):
+            _check_rules(who, world_size, number, step)
+        _check_sums(who, world_size, steps)
+        count, enough = sum(map(len, steps)), world_size * (world_size - 1)
+        if count > enough:
+            raise Wrong(
+                en=f"{who['en']}: right, but {count} transfers, where {enough} are enough: each chunk needs {world_size - 1} "
+                "additions",
+                ja=f"{who['ja']}: 結果は正しいですが、転送が {count} 回あります。チャンクごとに加算は {world_size - 1} "
+                f"回なので {enough} 回で済みます",
+            )
+
+
+def _check_rules(who: Mapping[str, str], world_size: int, number: int, step: Sequence[Transfer]) -> None:
+    """Raise Wrong for the first transfer that a step may not have."""
+    read, written = {(t.src, t.chunk) for t in step}, Counter((t.dst, t.chunk) for t in step)
+    for transfer in step:
+        src, dst, chunk, op = transfer
+        where = {
+            "en": f"{who['en']}, step {number}, `{tuple(transfer)}`",
+            "ja": f"{who['ja']} のステップ {number}、`{tuple(transfer)}`",
+        }
+        if op not in OPS:
+            raise Wrong(en=f"{where['en']}: the operation is 'add' or 'copy'", ja=f"{where['ja']}: 操作は 'add' か 'copy' です")
+        if not all(0 <= value < world_size for value in (src, dst, chunk)):
+            raise Wrong(
+                en=f"{where['en']}: ranks and chunks go from 0 to {world_size - 1}: is a `% world_size` missing?",
+                ja=f"{where['ja']}: ランクもチャンクも 0 から {world_size - 1} までです。`% world_size` を忘れていませんか",
+            )
+        if src == dst:
+            raise Wrong(en=f"{where['en']}: a rank cannot send to itself", ja=f"{where['ja']}: 自分自身には送れません")
+        if (dst, chunk) in read:
+            raise Wrong(
+                en=f"{where['en']}: chunk {chunk} of rank {dst} is written and read in one step, so the result depends on "
+                "who is first",
+                ja=f"{where['ja']}: ランク {dst} のチャンク {chunk} を同じステップで書いて読んでいます。"
+                "順序によって結果が変わります",
+            )
+        if op != ADD and written[dst, chunk] > 1:
+            raise Wrong(
+                en=f"{where['en']}: chunk {chunk} of rank {dst} is written by others in this step: only additions may share "
+                "a target",
+                ja=f"{where['ja']}: ランク {dst} のチャンク {chunk} に同じステップで複数の書き込みがあります。"
+                "許されるのは加算どうしだけです",
+            )
+
+
+def _check_sums(who: Mapping[str, str], world_size: int, steps: Tuple[Tuple[Transfer, ...], ...]) -> None:
+    """Raise Wrong for the first chunk that its rank does not have once from everybody."""
+    schedule = Schedule("yours", REDUCE_SCATTER, world_size, world_size, tuple(range(world_size)), steps)
+    *_, last = states(schedule)
+    for rank in range(world_size):
+        counts = last[rank][rank]
+        without = [str(other) for other, count in enumerate(counts) if count == 0]
+        often = [str(other) for other, count in enumerate(counts) if count > 1]
+        if not without and not often:
+            continue
+        elsewhere = [other for other in range(world_size) if all(count == 1 for count in last[other][rank])]
+        en = [f"without the contribution of rank {', '.join(without)}"] * bool(without)
+        en += [f"with that of rank {', '.join(often)} more than once"] * bool(often)
+        ja = [f"ランク {', '.join(without)} の寄与がありません"] * bool(without)
+        ja += [f"ランク {', '.join(often)} の寄与が重複しています"] * bool(often)
+        hint = f"; the sum of chunk {rank} is on rank {elsewhere[0]} instead" if elsewhere else ""
+        hint_ja = f"。チャンク {rank} の合計はランク {elsewhere[0]} にあります" if elsewhere else ""
+        raise Wrong(
+            en=f"{who['en']}: rank {rank} ends with chunk {rank} {' and '.join(en)}{hint}",
+            ja=f"{who['ja']}: 終了時、ランク {rank} のチャンク {rank} に{'、'.join(ja)}{hint_ja}",
+        )
+
+
+# --- 04-2
+
+
+def _changed(name: str, schedule: Schedule, place: Place, **changes: Any) -> Schedule:
+    steps = [list(step) for step in schedule.steps]
+    steps[place[0]][place[1]] = steps[place[0]][place[1]]._replace(**changes)
+    return replace(schedule, name=name, steps=tuple(map(tuple, steps)))
+
+
+BROKEN: Dict[str, Schedule] = {
+    "A": _changed("A", ring(4), (1, 1), op="copy"),
+    "B": _changed("B", double_tree(4), (0, 1), chunk=1),
+    "C": _changed("C", halving_doubling(4), (1, 0), dst=3),
+}
+
+
+@exercise("04-2")
+def wrong_transfers(answer: Mapping[str, Place]) -> None:
+    """Which transfer of three broken schedules is wrong."""
+    for name, schedule in BROKEN.items():
+        if not isinstance(answer, Mapping) or name not in answer:
+            raise Wrong(
+                en=f"there is no answer for schedule {name}: give a dictionary with the keys {', '.join(BROKEN)}",
+                ja=f"スケジュール {name} の答えがありません。キーが {', '.join(BROKEN)} の辞書にしてください",
+            )
+        place = answer[name]
+        if not _is_place(schedule, place):
+            steps = len(schedule.steps)
+            raise Wrong(
+                en=f"{name}: {place!r} is no place: give (step, transfer) with a step from 0 to {steps - 1}, both counted from 0",
+                ja=f"{name}: {place!r} という場所はありません。(ステップ, 転送) の組で、ステップは 0 から {steps - 1}、"
+                "どちらも 0 から数えます",
+            )
+        if not _mends(schedule, place):
+            transfer = schedule.steps[place[0]][place[1]]
+            fault = _told(schedule)
+            hint = "that is where `check` noticed it: what is sent there was wrong already, so go back" if fault == place else ""
+            hint_ja = (
+                "そこは `check` が気づいた場所です。送られる中身がすでに間違っているので、さかのぼってください"
+                if fault == place
+                else ""
+            )
+            raise Wrong(
+                en=f"{name}: whatever stands in the place of `{transfer}`, the schedule stays wrong{': ' * bool(hint)}{hint}",
+                ja=f"{name}: `{transfer}` を何に置き換えても、スケジュールは正しくなりません{'。' * bool(hint)}{hint_ja}",
+            )
+
+
+def _is_place(schedule: Schedule, place: Any) -> bool:
+    if not isinstance(place, (tuple, list)) or len(place) != 2 or not all(isinstance(part, int) for part in place):
+        return False
+    step, transfer = place
+    return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
+
+
+def _mends(schedule: Schedule, place: Place) -> bool:
+    """Whether some other transfer in this place makes the schedule right."""
+    ranks = range(schedule.world_size)
+    choices = product(ranks, ranks, range(schedule.chunks), OPS)
+    return any(_is_right(_changed(schedule.name, schedule, place, **Transfer(*one)._asdict())) for one in choices)
+
+
+def _is_right(schedule: Schedule) -> bool:
+    return _told(schedule) is None
+
+
+def _told(schedule: Schedule) -> "Place | None":
+    """The place that the proof names; None if there is nothing to say."""
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        return (error.step, error.transfer)  # type: ignore[return-value]
+    return None
+
+
+# --- 04-3
+
+LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
+SIZES: List[Tuple[List[int], int]] = [
+    ([4, 4], 2),
+    ([1, 8, 1, 8], 2),
+    ([3, 3, 2, 2, 2], 2),
+    (LENET, 2),
+    ([5, 4, 3, 3, 3], 3),
+    ([7], 4),
+]
+
+
+@exercise("04-3")
+def owners(answer: Callable[[Sequence[int], int], Sequence[int]]) -> None:
+    """Which device sums which parameter, so that no link is much busier than the others."""
+    rng = np.random.RandomState(4)
+    random = [([int(size) for size in rng.randint(1, 1000, rng.randint(1, 12))], int(rng.randint(1, 9))) for _ in range(30)]
+    for sizes, devices in [*SIZES, *random]:
+        got = answer(list(sizes), devices)
+        given = f"owners({sizes}, {devices})"
+        if not isinstance(got, (list, tuple)) or len(got) != len(sizes) or not set(got) <= set(range(devices)):
+            raise Wrong(
+                en=f"{given} returned {got!r}: return a list with a device, 0 to {devices - 1}, for each of the {len(sizes)} "
+                "parameters",
+                ja=f"{given} の戻り値は {got!r} でした。{len(sizes)} 個のパラメータそれぞれについて、0 から {devices - 1} "
+                "のデバイス番号のリストを返してください",
+            )
+        loads = [sum(size for size, owner in zip(sizes, got) if owner == device) for device in range(devices)]
+        best = max(sum(part.end for part in chunk) for chunk in partition(sizes, devices, whole=True))
+        if max(loads) > best:
+            first, load = loads.index(max(loads)), max(loads)
+            passing, least = (devices - 1) * load, (devices - 1) * best
+            star = load == sum(sizes) and len(sizes) > 1
+            raise Wrong(
+                en=f"{given} returned {list(got)}: device {first} sums {load:,} of {sum(sizes):,} numbers, so {passing:,} "
+                "come in over "
+                f"its link, and as many go out{', as in the star' * star}; the largest parameter first, to the device with the "
+                f"least so far, makes that {least:,}",
+                ja=f"{given} の戻り値は {list(got)} でした。デバイス {first} が {sum(sizes):,} 個中 {load:,} 個を合計するので、"
+                f"そのリンクに {passing:,} 個が入り、同じだけ出ていきます{' (star と同じです)' * star}。"
+                "大きいパラメータから順に、"
+                f"担当の最も少ないデバイスへ割り当てると {least:,} 個で済みます",
+            )
+
+
+# --- 04-4
+
+PLACES: List[Tuple[Callable[[], Topology], float]] = [
+    (lambda: switch(4, 10e-6, 10e9), 1e3),
+    (lambda: switch(4, 10e-6, 10e9), 1e8),
+    (lambda: make_topology("p3.16xlarge"), 1e8),
+    (lambda: make_topology("p3.16xlarge"), 1e3),
+    (lambda: make_topology("p3.8xlarge"), 1e6),
+    (lambda: make_topology("g4dn.12xlarge"), 1e7),
+    (lambda: make_topology("pcie", 4), 1e8),
+]
+
+
+@exercise("04-4")
+def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
+    """The allreduce with the smallest price on a topology, for a size."""
+    for make, size in PLACES:
+        topology = make()
+        got = answer(topology, size)
+        what = f"fastest({topology.name}, {size:,.0f})"
+        if not isinstance(got, Schedule) or got.world_size != topology.world_size:
+            raise Wrong(
+                en=f"{what} returned {got!r:.80}: return a Schedule for {topology.world_size} ranks, such as "
+                f"`ring({topology.world_size})`",
+                ja=f"{what} の戻り値は {got!r:.80} でした。`ring({topology.world_size})` のような {topology.world_size} "
+                "ランクの Schedule を返してください",
+            )
+        order = topology.ring_order()
+        known = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+        choices = [(one.name, one) for one in known] + [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
+        name, best = min(choices, key=lambda choice: price(choice[1], topology, size).seconds)
+        mine, least = price(got, topology, size).seconds, price(best, topology, size).seconds
+        if mine > least * 1.000001:
+            placed = got.name == best.name
+            en, ja = (
+                ": place it, `schedule.placed(topology.ring_order())`",
+                "。`schedule.placed(topology.ring_order())` で配置してください",
+            )
+            times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
+            raise Wrong(
+                en=f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}{en * placed}",
+                ja=f"{what} の戻り値は {got.name} ({times[0]}) でした。{name} なら {times[1]} です{ja * placed}",
+            )
+
+
+# --- 04-5
+
+
+@exercise("04-5")
+def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
+    """The arrays end with their sum, in place, and every device sends its share to its right neighbour only."""
+    for seed, (devices, count) in enumerate(((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))):
+        judge_ring(answer, devices, count, seed)

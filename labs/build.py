@@ -1,0 +1,11 @@
+"""python labs/build.py: notebooks in English and in Japanese, and handouts, from one source per lab. See --help."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]  # gluonlab, where it is not installed
+
+from builder.command import main  # noqa: E402
+
+if __name__ == "__main__":
+    main()

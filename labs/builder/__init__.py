@@ -1,0 +1,1 @@
+"""From the sources of the labs to notebooks and pages. CONTRIBUTING.md tells how a source is written."""

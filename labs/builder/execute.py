@@ -1,0 +1,71 @@
+"""A lab run once, in both languages: what check() and setup() say is asked again in the other one."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional
+
+from builder.source import LANGUAGES
+from gluonlab.errors import NotebookError
+from gluonlab.exercises.kernel import Kernel, start
+
+SECONDS = 600.0  # for one lab; they take less than 120 on two cores
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+_SPEAK = {"check", "setup"}
+_SAY = '__import__("gluonlab.exercises", fromlist=["language"]).language("{}")'  # leaves no name behind
+
+
+def execute(
+    notebooks: Dict[str, Any],
+    on_cell: Optional[Callable[[], None]] = None,
+    finish: Optional[Callable[[Kernel], None]] = None,
+    seconds: float = SECONDS,
+) -> None:
+    """Give the notebooks of one lab, {language: notebook}, their outputs; their code is the same, and runs once.
+
+    ``finish``: called with the kernel after the last cell. Raises NotebookError, which names the lab.
+    """
+    first, others = LANGUAGES[0], LANGUAGES[1:]
+    notebook = notebooks[first]
+    with tempfile.TemporaryDirectory(prefix="gluonlab-lab-") as folder:
+        place = Path(folder) / first
+        place.mkdir()
+        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+        try:
+            with start(notebook, place, seconds, PYTHONPATH=path) as kernel:
+                for index in range(len(notebook.cells)):
+                    kernel.run(index)
+                    for language in others:
+                        notebooks[language].cells[index] = _other(kernel, index, notebook, notebooks[language], language)
+                    if on_cell:
+                        on_cell()
+                if finish:
+                    finish(kernel)
+        except NotebookError as error:
+            raise NotebookError(f"lab {notebook.metadata.gluonlab.lab}: {error}") from None
+
+
+def _other(kernel: Kernel, index: int, notebook: Any, other: Any, language: str) -> Any:
+    """The cell of the other language with its outputs."""
+    cell, own = notebook.cells[index], other.cells[index]
+    if cell.cell_type != "code":
+        return own
+    if not speaks(cell.source):
+        return copy.deepcopy(cell)
+    kernel.ask(_SAY.format(language))
+    said = kernel.again(index)
+    kernel.ask(_SAY.format(LANGUAGES[0]))
+    return said
+
+
+def speaks(source: str) -> bool:
+    """Whether a cell calls what answers in the language of the notebook."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # %time and the like
+        return False
+    return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SPEAK for node in ast.walk(tree))

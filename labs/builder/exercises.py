@@ -1,0 +1,114 @@
+"""The exercises of a lab: a stub, a check below it, a heading above it, a checker, a solution.
+
+A stub is unwritten, and the next code cell checks it; or, tagged ``faulty`` as well, it is a function with a fault to find, and a
+later cell checks it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Collection, Dict, List, Optional
+
+from builder.faults import Faults
+from builder.outline import Series
+from builder.source import Code, Lab
+
+FAULTY = "faulty"
+TAG = re.compile(r"exercise-(?P<id>\d\d-\d+)")
+CHECK = re.compile(r'check\("(?P<id>[^"]+)",\s*(?P<name>\w+)\)')
+
+
+def stubs(lab: Lab) -> Dict[str, Code]:
+    """id -> the cell that a student writes."""
+    return {match["id"]: cell for cell in lab.codes() for match in map(TAG.fullmatch, cell.tags) if match}
+
+
+def solution_path(folder: Path, id: str) -> Path:
+    """labs/solutions/02-1.py."""
+    return folder / f"{id}.py"
+
+
+def check_exercises(lab: Lab, series: Series, solutions: Path, checkers: Optional[Collection[str]], faults: Faults) -> None:
+    """What an exercise lacks goes to ``faults``. ``checkers``: the ids that have one; None: not asked."""
+    cells, found, named = lab.codes(), stubs(lab), series.outlines[lab.number].exercises
+    for id, cell in found.items():
+        if id[:2] != lab.number:
+            faults.add(cell.line, f"exercise-{id} is in lab {lab.number}: tag it exercise-{lab.number}-N")
+        if id not in named:
+            faults.add(cell.line, f"exercise {id} has no heading: write ### Exercise {id}: Title, and ### 演習 {id}: Title")
+        name = name_of(cell.source)
+        if name is None or _is_unwritten(cell.source) == (FAULTY in cell.tags):
+            stub = "one function whose body ends with raise NotImplementedError, or one variable = ..."
+            stub = "one function with a fault in it" if FAULTY in cell.tags else f"{stub} (or tag it {FAULTY}, too)"
+            faults.add(cell.line, f"the cell of exercise {id} is no stub: it holds {stub}")
+        following = cells[cells.index(cell) + 1 :]
+        if FAULTY in cell.tags:
+            following = [one for one in following if CHECK.match(one.source)]
+        _check_call(id, name, following, cell.line, faults)
+        _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
+        if checkers is not None and id not in checkers:
+            module = f"gluonlab/exercises/lab{lab.number}.py"
+            faults.add(cell.line, f'exercise {id} has no checker: write one below @exercise("{id}") in {module}')
+    for id in named:
+        if id not in found:
+            faults.add(1, f"exercise {id} has a heading and no stub: tag its cell, :tags: [exercise-{id}]")
+        if named.count(id) > 1:
+            faults.add(1, f"exercise {id} has {named.count(id)} headings: number them on")
+    tags = [match["id"] for cell in cells for match in map(TAG.fullmatch, cell.tags) if match]
+    for id in sorted(set(tags)):
+        if tags.count(id) > 1:
+            faults.add(found[id].line, f"exercise {id} has {tags.count(id)} stubs: tag one cell")
+
+
+def name_of(source: str) -> Optional[str]:
+    """The function or variable that a stub or a solution is about: the last that it defines at its top level."""
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:
+        return None
+    names = [_defined(node) for node in body]
+    return next(filter(None, reversed(names)), None)
+
+
+def names_of(source: str) -> List[str]:
+    """All functions and variables that are defined at the top level."""
+    return [name for name in map(_defined, ast.parse(source).body) if name]
+
+
+def _defined(node: ast.stmt) -> Optional[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return node.name
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id
+    return None
+
+
+def _is_unwritten(source: str) -> bool:
+    last = ast.parse(source).body[-1]
+    if isinstance(last, (ast.FunctionDef, ast.ClassDef)):
+        raised = [ast.dump(node) for node in ast.walk(last) if isinstance(node, ast.Raise)]
+        return any("NotImplementedError" in one for one in raised)
+    return isinstance(last, ast.Assign) and isinstance(last.value, ast.Constant) and last.value.value is ...
+
+
+def _check_call(id: str, name: Optional[str], following: List[Code], line: int, faults: Faults) -> None:
+    call = CHECK.search(following[0].source) if following else None
+    if not call or call["id"] != id or (name and call["name"] != name):
+        found = f"is {following[0].source.splitlines()[0]}" if following and following[0].source else "is missing"
+        faults.add(line, f'the code cell after exercise {id} {found}: write check("{id}", {name or "NAME"})')
+
+
+def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults: Faults) -> None:
+    place = f"solutions/{path.name}"
+    if not path.is_file():
+        faults.add(line, f"exercise {id} has no solution: write {place}")
+        return
+    try:
+        defined = names_of(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        faults.add(line, f"{place} is no Python: line {error.lineno}: {error.msg}")
+        return
+    if name and name not in defined:
+        faults.add(line, f"{place} does not define {name}, as the stub of exercise {id} does: name it so")

@@ -1,0 +1,102 @@
+"""The pictures: one SVG in both languages becomes one in each."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+from typing import Iterator, List, Tuple
+
+from builder.faults import Faults
+from builder.source import LANGUAGES
+
+SVG = "http://www.w3.org/2000/svg"
+WIDTH = 720
+_XML_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+
+ElementTree.register_namespace("", SVG)
+
+
+def in_language(path: Path, language: str) -> str:
+    """The picture without the texts of the other language, as one <svg> element."""
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if _language_of(child) not in ("", language):
+                _remove(parent, child)
+    return ElementTree.tostring(root, encoding="unicode").rstrip() + "\n"
+
+
+def check_figure(path: Path, faults: Faults) -> None:
+    """What keeps a picture from standing in a page beside others goes to ``faults``."""
+    try:
+        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    except ElementTree.ParseError as error:
+        faults.add(error.position[0], f"is no XML ({error.msg if hasattr(error, 'msg') else error}): mend it")
+        return
+    box = root.get("viewBox", "").split()
+    if root.tag != f"{{{SVG}}}svg" or len(box) != 4 or box[2] != str(WIDTH):
+        faults.add(1, f'is no picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} HEIGHT" role="img">')
+    if root.get("role") != "img":
+        faults.add(1, 'lacks role="img", which tells screen readers that it is one picture')
+    for text in [*_not_allowed(root), *_untranslated(root)]:
+        faults.add(1, text)
+
+
+def scoped(svg: str, prefix: str) -> str:
+    """The picture with its ids made its own, so that another one, or the same again, can stand in the page, too."""
+    ids = "|".join(map(re.escape, re.findall(r'\bid="([^"]+)"', svg)))
+    if not ids:
+        return svg
+    svg = re.sub(rf'\bid="({ids})"', rf'id="{prefix}\1"', svg)
+    return re.sub(rf'(url\(|href=")#({ids})(\)|")', rf"\1#{prefix}\2\3", svg)
+
+
+def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
+    for element in root.iter():
+        name = str(element.tag).replace(f"{{{SVG}}}", "")
+        if name in ("script", "style", "foreignObject", "image", "a"):
+            yield f"has a <{name}>, which reaches out of the picture: draw with shapes, texts and their attributes"
+        for attribute, value in element.attrib.items():
+            if attribute.startswith("on") or (attribute.endswith("href") and not value.startswith("#")):
+                yield f'has {attribute.split("}")[-1]}="{value[:30]}" in <{name}>: pictures refer to nothing but themselves'
+
+
+def _untranslated(root: ElementTree.Element) -> Iterator[str]:
+    counts = Counter(_language_of(element) for element in root.iter())
+    for language in set(counts) - {"", *LANGUAGES}:
+        yield f"has a text in the language {language!r}: en and ja are those of the labs"
+    if counts["en"] != counts["ja"]:
+        yield f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": each needs the other'
+    for element in root.iter(f"{{{SVG}}}text"):
+        words = "".join(element.itertext())
+        if re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", words) and not _has_language(root, element):
+            yield f'shows {words!r} in both languages: give it lang="ja", and an English one lang="en"'
+
+
+def _has_language(root: ElementTree.Element, wanted: ElementTree.Element) -> bool:
+    """Whether the element, or one that it is part of, has a language."""
+    trail: List[Tuple[ElementTree.Element, bool]] = [(root, bool(_language_of(root)))]
+    while trail:
+        element, known = trail.pop()
+        if element is wanted:
+            return known or any(_language_of(part) for part in element.iter())
+        trail += [(child, known or bool(_language_of(child))) for child in element]
+    return False
+
+
+def _language_of(element: ElementTree.Element) -> str:
+    return element.get("lang") or element.get(_XML_LANG) or ""
+
+
+def _remove(parent: ElementTree.Element, child: ElementTree.Element) -> None:
+    """Without the text behind it, which XML counts as part of it."""
+    children = list(parent)
+    before = children.index(child) - 1
+    if child.tail:
+        if before >= 0:
+            children[before].tail = (children[before].tail or "") + child.tail
+        else:
+            parent.text = (parent.text or "") + child.tail
+    parent.remove(child)

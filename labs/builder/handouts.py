@@ -1,0 +1,104 @@
+"""The labs as HTML pages: executed, each with all that it needs in itself, and an index of both languages."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
+from tqdm import tqdm
+
+import gluonlab
+from builder.build import Place
+from builder.execute import execute
+from builder.faults import Faults
+from builder.figures import in_language
+from builder.markdown import Renderer, code, colours
+from builder.notebook import notebook
+from builder.outline import Series
+from builder.outputs import outputs
+from builder.source import LANGUAGES, Lab
+from builder.words import OTHER, WORDS
+from gluonlab.files import folder_for, write_text
+
+TEMPLATE = Path(__file__).resolve().parent / "template"
+
+
+def write_handouts(series: Series, place: Place, root: Path, solutions: bool = False) -> None:
+    """Execute every lab, and write its pages and the index below ``root``. Raises NotebookError, OutputError."""
+    made = {
+        lab.number: {
+            language: notebook(lab, language, series, Faults(lab.path), place.solutions if solutions else None)
+            for language in LANGUAGES
+        }
+        for lab in series.labs
+    }
+    with folder_for(root):
+        total = sum(len(of["en"].cells) for of in made.values())
+        with tqdm(total=total, unit="cell", desc="handouts", dynamic_ncols=True) as bar:
+            for lab in series.labs:
+                bar.set_postfix_str(lab.name)
+                execute(made[lab.number], on_cell=bar.update)
+                write_pages(series, lab, made[lab.number], place, root)
+        write_index(series, root)
+    print(f"{len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
+
+
+def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], place: Place, root: Path) -> None:
+    """The pages of one lab; ``executed``: {language: notebook with outputs}."""
+    for language in LANGUAGES:
+        with folder_for(root / language):
+            write_text(root / language / f"{lab.name}.html", page(series, lab, executed[language], place))
+
+
+def write_index(series: Series, root: Path) -> None:
+    """index.html, which leads to every page."""
+    template = _environment().get_template("index.html")
+    write_text(root / "index.html", template.render(labs=series.labs, by_number=series.by_number, languages=LANGUAGES, **_common()))
+
+
+def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
+    """One notebook as a page."""
+    language = executed.metadata.gluonlab.language
+
+    @lru_cache(maxsize=None)
+    def picture(name: str) -> str:
+        return in_language(place.figures / f"{name}.svg", language)
+
+    renderer = Renderer(picture)
+    cells = [_cell(cell, renderer, language, f"cell-{number}") for number, cell in enumerate(executed.cells)]
+    at = list(series.labs).index(lab)
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            lab=lab,
+            language=language,
+            other=OTHER[language],
+            cells=cells,
+            headings=[(heading.id, Markup(heading.title)) for heading in renderer.headings],
+            before=series.labs[at - 1] if at else None,
+            after=series.labs[at + 1] if at + 1 < len(series.labs) else None,
+            **_common(),
+        )
+    )
+
+
+def _cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, Any]:
+    if cell.cell_type == "markdown":
+        return {"kind": "text", "html": Markup(renderer.render(cell.source))}
+    exercise: Optional[str] = next((tag[9:] for tag in cell.metadata.get("tags", []) if tag.startswith("exercise-")), None)
+    shown: List[Markup] = [Markup(output) for output in outputs(cell, language, id)]
+    return {"kind": "code", "html": Markup(code(cell.source)), "outputs": shown, "exercise": exercise}
+
+
+def _common() -> Dict[str, Any]:
+    style = (TEMPLATE / "style.css").read_text(encoding="utf-8")
+    script = (TEMPLATE / "page.js").read_text(encoding="utf-8")
+    return {"style": Markup(style + colours()), "script": Markup(script), "words": WORDS, "version": gluonlab.__version__}
+
+
+def _environment() -> Environment:
+    return Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True)

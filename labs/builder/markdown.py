@@ -1,0 +1,105 @@
+"""Markdown of a notebook as HTML: formulas as MathML, pictures in the page, links to the other pages, code in colours."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any, Callable, Dict, List, NamedTuple
+
+from latex2mathml.converter import convert
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+from builder.figures import scoped
+from builder.text import WRITTEN_FIGURE
+
+_FORMATTER = HtmlFormatter(nowrap=True)
+_LEXERS = {"sh": "bash", "py": "python", "": "text"}
+
+
+class Heading(NamedTuple):
+    """One line of a page's table of contents."""
+
+    id: str
+    title: str
+
+
+class Renderer:
+    """Renders the texts of one page, from its first to its last. ``picture``: name -> <svg> element."""
+
+    def __init__(self, picture: Callable[[str], str]) -> None:
+        self.headings: List[Heading] = []
+        self._picture = picture
+        self._markdown = MarkdownIt("commonmark", {"html": True, "highlight": _fence}).enable(["table", "strikethrough"])
+        no = dict.fromkeys(("allow_labels", "allow_space", "allow_digits"), False)
+        dollarmath_plugin(self._markdown, **no, double_inline=True, renderer=_math)
+        self._markdown.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
+        self._markdown.add_render_rule("table_close", lambda *_: "</table></div>\n")
+
+    def render(self, text: str) -> str:
+        """The HTML of one text cell."""
+        pieces, end = [], 0
+        for figure in WRITTEN_FIGURE.finditer(text):
+            pieces += [self._text(text[end : figure.start()]), self._figure(figure)]
+            end = figure.end()
+        return "".join([*pieces, self._text(text[end:])])
+
+    def _text(self, text: str) -> str:
+        environment: Dict[str, Any] = {}
+        tokens = self._markdown.parse(text, environment)
+        for token, inline in zip(tokens, tokens[1:]):
+            if token.type == "heading_open" and token.tag == "h2":
+                id = f"section-{len(self.headings) + 1}"
+                token.attrSet("id", id)
+                title = self._markdown.renderer.render([inline], self._markdown.options, environment)
+                self.headings.append(Heading(id, re.sub(r"<[^>]+>", "", title)))
+        for token in tokens:
+            for child in token.children or []:
+                if child.type == "link_open":
+                    child.attrSet("href", as_page(str(child.attrGet("href"))))
+        return str(self._markdown.renderer.render(tokens, self._markdown.options, environment))
+
+    def _figure(self, figure: "re.Match[str]") -> str:
+        name = figure["name"]
+        svg = scoped(self._picture(name), f"in-{name}-")
+        svg = svg.replace("<svg ", f'<svg aria-label="{html.escape(figure["alt"], quote=True)}" ', 1)
+        caption = self._inline(figure["caption"])
+        return f'<figure id="fig-{name}">{svg}<figcaption><b>{figure["number"]}</b> {caption}</figcaption></figure>\n'
+
+    def _inline(self, text: str) -> str:
+        return self._text(text).strip().replace("<p>", "").replace("</p>", "")
+
+
+def as_page(target: str) -> str:
+    """A link to a notebook becomes one to its page."""
+    return re.sub(r"^((?:\.\./)?[\w./-]*)\.ipynb(#.*)?$", lambda match: f"{match[1]}.html{match[2] or ''}", target)
+
+
+def code(source: str, language: str = "python") -> str:
+    """Code with the classes of pygments."""
+    try:
+        lexer = get_lexer_by_name(_LEXERS.get(language, language), stripnl=False)
+    except ClassNotFound:
+        lexer = get_lexer_by_name("text")
+    return str(highlight(source, lexer, _FORMATTER)).rstrip("\n")
+
+
+def colours() -> str:
+    """The style of `code`, for light pages and for dark ones."""
+    light = HtmlFormatter(style="default").get_style_defs(".code")
+    dark = HtmlFormatter(style="github-dark").get_style_defs("[data-theme=dark] .code")
+    keep = re.compile(r"^(\[data-theme=dark\] )?\.code \.\w+ \{")
+    return "\n".join(line for text in (light, dark) for line in text.splitlines() if keep.match(line))
+
+
+def _fence(source: str, language: str, attributes: str) -> str:
+    return f'<pre class="code" tabindex="0"><code>{code(source, language)}</code></pre>\n'
+
+
+def _math(content: str, how: Dict[str, Any]) -> str:
+    display = "block" if how.get("display_mode") else "inline"
+    return str(convert(content, display=display))

@@ -1,0 +1,62 @@
+"""What a cell printed, drew or returned, as HTML that needs no other file."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any, List
+
+from builder.figures import scoped
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_WHOLE_PAGE = re.compile(r"<!doctype|<html|<script", re.I)
+DRAWN = {"en": "Drawn by the code above", "ja": "上のコードが描いた図"}
+FRAME = {"en": "Shown by the code above", "ja": "上のコードが表示したページ"}
+
+
+def outputs(cell: Any, language: str, prefix: str) -> List[str]:
+    """The outputs of a code cell. ``prefix``: for the ids of pictures, one for each cell of the page."""
+    made = (_output(output, cell, language, f"{prefix}-{index}-") for index, output in enumerate(cell.outputs))
+    return list(filter(None, made))
+
+
+def _output(output: Any, cell: Any, language: str, prefix: str) -> str:
+    if output.output_type == "stream":
+        return _text(output.text, output.name)
+    if output.output_type == "error":
+        return _text(f"{output.ename}: {output.evalue}", "stderr")
+    data = output.data
+    alt = html.escape(_alt(cell, language), quote=True)
+    if "text/html" in data:
+        return _html(data["text/html"], language)
+    if "image/svg+xml" in data:
+        svg = scoped(re.sub(r"^.*?(?=<svg)", "", data["image/svg+xml"], flags=re.S), prefix)
+        return f'<div class="drawn" role="img" aria-label="{alt}">{svg}</div>'
+    for kind in ("image/png", "image/jpeg"):
+        if kind in data:
+            return f'<div class="drawn"><img alt="{alt}" src="data:{kind};base64,{data[kind].strip()}"></div>'
+    return _text(data.get("text/plain", ""), "result")
+
+
+def _alt(cell: Any, language: str) -> str:
+    """The alternative text of what a cell draws: its option ``:alt: {en: ..., ja: ...}``, else that its code drew it."""
+    given = cell.metadata.get("alt", DRAWN)
+    return str(given.get(language, DRAWN[language]))
+
+
+def _html(text: str, language: str) -> str:
+    if "<iframe" in text:  # a page within the page, already made so by the lab
+        return f'<div class="frame">{_titled(text, language)}</div>'
+    if _WHOLE_PAGE.search(text):
+        source = html.escape(text, quote=True)
+        return f'<div class="frame"><iframe title="{FRAME[language]}" sandbox="allow-scripts" srcdoc="{source}"></iframe></div>'
+    return f'<div class="wide">{text}</div>'
+
+
+def _titled(text: str, language: str) -> str:
+    return text if re.search(r"<iframe[^>]*\stitle=", text) else text.replace("<iframe", f'<iframe title="{FRAME[language]}"', 1)
+
+
+def _text(text: str, kind: str) -> str:
+    text = _ANSI.sub("", text).strip("\n")
+    return f'<pre class="output {kind}" tabindex="0">{html.escape(text)}</pre>' if text.strip() else ""

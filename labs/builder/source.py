@@ -1,0 +1,180 @@
+"""A source file as cells: text in both languages, and code."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple, Union
+
+import yaml
+
+from builder.faults import Faults
+
+LANGUAGES = ("en", "ja")
+FILE = re.compile(r"(?P<number>\d\d)-(?P<slug>[a-z0-9-]+)\.md")
+_OPEN, _CLOSE = re.compile(r":::\{(\w+)\}\s*"), re.compile(r":::\s*")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+
+Block = List[Tuple[int, str]]  # (line of the source, text)
+
+
+@dataclass
+class Text:
+    """One pair of blocks: the same text in both languages."""
+
+    blocks: Dict[str, Block]
+    line: int
+
+
+@dataclass
+class Break:
+    """``+++``: the next text begins a cell."""
+
+
+@dataclass
+class Code:
+    """A code cell, for both languages."""
+
+    source: str
+    line: int
+    metadata: Dict[str, Any]
+
+    @property
+    def tags(self) -> List[str]:
+        """The cell's tags, such as ``exercise-02-1``."""
+        tags = self.metadata.get("tags", [])
+        return list(tags) if isinstance(tags, list) else [str(tags)]
+
+
+@dataclass
+class Lab:
+    """One lab: what its front matter says, and its parts in order."""
+
+    path: Path
+    number: str
+    slug: str
+    title: Dict[str, str]
+    minutes: int
+    needs: List[str]
+    parts: List[Union[Text, Break, Code]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """``02-by-hand``: the name of its notebooks and pages."""
+        return f"{self.number}-{self.slug}"
+
+    def codes(self) -> List[Code]:
+        """Its code cells."""
+        return [part for part in self.parts if isinstance(part, Code)]
+
+    def texts(self) -> List[Text]:
+        """Its pairs of blocks."""
+        return [part for part in self.parts if isinstance(part, Text)]
+
+
+def read(path: Path, faults: Faults) -> Lab:
+    """The lab in this file; what is wrong with its form goes to ``faults``."""
+    from jupytext.myst import MystMetadataParsingError, myst_to_notebook
+
+    text = path.read_text(encoding="utf-8")
+    name = FILE.fullmatch(path.name)
+    if not name:
+        faults.add(1, "its name is not NN-name.md: two digits, a dash, small letters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # cells of different languages
+            about, body = _split(text)
+            notebook = myst_to_notebook(body, add_source_map=True)
+    except (MystMetadataParsingError, UserWarning, yaml.YAMLError) as error:
+        faults.add(1, f"cannot be read as MyST: {' '.join(str(error).split())}")
+        return Lab(path, path.name[:2], "unreadable", dict.fromkeys(LANGUAGES, ""), 0, [])
+    lab = _front_matter(path, about, faults)
+    lines = text.splitlines()
+    for cell, start in zip(notebook.cells, notebook.metadata["source_map"]):
+        if cell.cell_type == "code":
+            lab.parts.append(Code(cell.source.strip("\n"), start, dict(cell.metadata)))
+        elif cell.cell_type == "markdown":
+            lab.parts += [Break()] if _follows_break(lines, start) else []
+            lab.parts += _pairs(_numbered(cell.source, lines, start), faults)
+        else:
+            faults.add(start, f"a {cell.cell_type} cell: write text or a code-cell")
+    return lab
+
+
+def _split(text: str) -> Tuple[Dict[str, Any], str]:
+    """What stands between the first two lines of ``---``, and the text with blank lines in its place.
+
+    A notebook may not have a title in two languages, and jupytext would refuse it.
+    """
+    match = re.match(r"---\n(.*?\n)---\n", text, re.S)
+    about = yaml.safe_load(match[1]) if match else None
+    front = match[0] if match else ""
+    return about if isinstance(about, dict) else {}, "\n" * front.count("\n") + text[len(front) :]
+
+
+def _front_matter(path: Path, about: Dict[str, Any], faults: Faults) -> Lab:
+    title, minutes, needs = about.get("title"), about.get("minutes"), about.get("needs")
+    if not isinstance(title, dict) or not all(isinstance(title.get(one), str) for one in LANGUAGES):
+        faults.add(1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}')
+        title = dict.fromkeys(LANGUAGES, "")
+    if not isinstance(minutes, int) or isinstance(minutes, bool) or minutes <= 0:
+        faults.add(1, "the front matter lacks minutes, a learner's time: minutes: 40")
+        minutes = 0
+    if not isinstance(needs, list):
+        faults.add(1, 'the front matter lacks needs, the labs before this one: needs: [] or needs: ["01", "02"]')
+        needs = []
+    number, slug = path.stem[:2], path.stem[3:]
+    # 01 is a number to YAML, and 08 a text
+    return Lab(path, number, slug, dict(title), minutes, [f"{int(one):02d}" for one in needs if str(one).isdigit()])
+
+
+def _follows_break(lines: List[str], start: int) -> bool:
+    return start > 0 and lines[start - 1].startswith("+++")
+
+
+def _numbered(source: str, lines: List[str], start: int) -> Block:
+    """A cell's lines with their places in the file; jupytext has stripped the blank ones before."""
+    while not lines[start].strip():
+        start += 1
+    return [(start + 1 + offset, line) for offset, line in enumerate(source.splitlines())]
+
+
+def _pairs(lines: Block, faults: Faults) -> Iterator[Text]:
+    """The blocks of a piece of text, an English and a Japanese one at a time."""
+    blocks = list(_blocks(lines, faults))
+    while blocks:
+        language, line, block = blocks.pop(0)
+        other = blocks[0][0] if blocks else ""
+        if (language, other) != LANGUAGES:
+            found = f"followed by :::{{{other}}}" if other else "and nothing follows"
+            faults.add(line, f":::{{{language}}} {found}: blocks come in pairs, :::{{en}} and then :::{{ja}}")
+            continue
+        yield Text({language: block, other: blocks.pop(0)[2]}, line)
+
+
+def _blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block]]:
+    """(language, line, content) of each ``:::{...}`` to its ``:::``."""
+    language, opened, fence = "", 0, ""
+    block: Block = []
+    for number, line in lines:
+        mark = _FENCE.match(line)
+        if language and mark:
+            fence = "" if fence and line.strip().startswith(fence) else fence or mark[1]
+        opening = None if fence else _OPEN.fullmatch(line)
+        if opening and language:
+            faults.add(number, f"{line.strip()} inside of :::{{{language}}} of line {opened}: close that with ::: first")
+        if opening:
+            language, opened, block = opening[1], number, []
+            if language not in LANGUAGES:
+                faults.add(number, f"{line.strip()} is no language: write :::{{en}} or :::{{ja}}")
+        elif not fence and _CLOSE.fullmatch(line) and language:
+            yield language, opened, block
+            language = ""
+        elif language:
+            block.append((number, line))
+        elif line.strip():
+            faults.add(number, f"{line.strip()[:40]!r} stands outside of a block: put it between :::{{en}} or :::{{ja}} and :::")
+    if language:
+        faults.add(opened, f":::{{{language}}} is not closed: write ::: below it" + (", and close the fence" if fence else ""))

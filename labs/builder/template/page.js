@@ -1,0 +1,21 @@
+"use strict";
+// The theme: that of the system until the button chooses one, which is kept for the other pages.
+const root = document.documentElement;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const kept = () => { try { return localStorage.getItem("theme"); } catch { return null; } };
+const show = (theme) => { root.dataset.theme = theme; };
+show(kept() || (dark.matches ? "dark" : "light"));
+dark.addEventListener("change", () => { if (!kept()) show(dark.matches ? "dark" : "light"); });
+addEventListener("beforeprint", () => { root.dataset.screen = root.dataset.theme; show("light"); });
+addEventListener("afterprint", () => show(root.dataset.screen));
+addEventListener("DOMContentLoaded", () => {
+  document.getElementById("theme").addEventListener("click", () => {
+    show(root.dataset.theme === "dark" ? "light" : "dark");
+    try { localStorage.setItem("theme", root.dataset.theme); } catch { /* a browser that keeps nothing */ }
+  });
+  const contents = document.getElementById("contents");
+  if (contents) contents.open = matchMedia("(min-width: 72rem)").matches;
+  // The other language opens at the same place.
+  const other = document.getElementById("other");
+  if (other) other.addEventListener("click", () => { other.hash = location.hash; });
+});

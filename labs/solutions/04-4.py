@@ -1,0 +1,12 @@
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.cost import price
+
+
+def fastest(topology, size_bytes):
+    """The cheapest Schedule for topology.world_size ranks.
+
+    See ALGORITHMS, price, Schedule.placed, topology.ring_order().
+    """
+    schedules = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+    schedules += [schedule.placed(topology.ring_order()) for schedule in schedules]
+    return min(schedules, key=lambda schedule: price(schedule, topology, size_bytes).seconds)

@@ -1,0 +1,114 @@
+"""Mistakes that students make in lab 03."""
+
+import math
+
+import numpy as np
+from mxnet import autograd, gluon
+
+
+def trains(divide_by, even=False, mean=False, only_first=False, record=True, whole=False):
+    """train_batch with one thing wrong."""
+
+    def train_batch(images, labels, devices, net, loss, trainer):
+        if whole:
+            xs, ys = [images.as_in_context(ctx) for ctx in devices], [labels.as_in_context(ctx) for ctx in devices]
+        else:
+            xs, ys = (gluon.utils.split_and_load(part, devices, even_split=even) for part in (images, labels))
+        if not record:
+            return
+        with autograd.record():
+            losses = [loss(net(x), y) for x, y in zip(xs, ys)]
+            losses = [one.mean() for one in losses] if mean else losses
+            if only_first:
+                losses = [losses[0]] + [one * 0 for one in losses[1:]]
+        autograd.backward(losses)
+        trainer.step(divide_by(images, devices))
+
+    return train_batch
+
+
+def per_device(images, devices):
+    return len(images) / len(devices)
+
+
+def all_images(images, devices):
+    return len(images)
+
+
+def number_of_devices(images, devices):
+    return len(devices)
+
+
+def summed_variance(means, variances, counts):
+    mean = np.average(means, axis=0, weights=counts)
+    return mean, np.average(variances, axis=0, weights=counts)
+
+
+def equal_weights(means, variances, counts):
+    mean = np.mean(means, axis=0)
+    return mean, np.mean(variances, axis=0) + np.var(means, axis=0)
+
+
+def deviation(means, variances, counts):
+    mean = np.average(means, axis=0, weights=counts)
+    return mean, np.sqrt(np.average(np.array(variances) + (np.array(means) - mean) ** 2, axis=0, weights=counts))
+
+
+WRONG = {
+    "03-1": [
+        (trains(per_device), "on 2 devices.* 2 times the right one", "2 台のデバイスに 4 枚.* 2 倍"),
+        (trains(number_of_devices), "4 times the right one", "4 倍"),
+        (trains(all_images, whole=True), "2 times the right one", "2 倍"),
+        (trains(number_of_devices, mean=True), "2 devices .3 [+] 2.: each shard's mean loss", "シャードごとに損失を平均"),
+        (trains(all_images, only_first=True), "only the gradient of device 0", "デバイス 0 の勾配だけ"),
+        (trains(all_images, record=False), "no parameter changed", "パラメータが変化していません"),
+        (trains(all_images, even=True), "ValueError.*even_split", "ValueError.*even_split"),
+    ],
+    "03-2": [
+        (lambda n, epochs, k, b: epochs * math.ceil(n / b), "all devices together", "全デバイス分"),
+        (lambda n, epochs, k, b: epochs * (n // (k * b)), "smaller batch at the end", "最後の小さいバッチ"),
+        (lambda n, epochs, k, b: math.ceil(n / (k * b)), "one epoch only", "1 エポック分"),
+        (lambda n, epochs, k, b: math.ceil(n * epochs / (k * b)), "into the next epoch", "次のエポック"),
+        (lambda n, epochs, k, b: epochs * n / (k * b), "whole updates only", "整数"),
+    ],
+    "03-3": [
+        (lambda step, lr, k, w: lr * min(1, step / w if w else 1), "number of devices", "デバイス数に比例"),
+        (lambda step, lr, k, w: k * lr, "warm-up is not over", "ウォームアップの途中"),
+        (lambda step, lr, k, w: k * lr * (step / w if w else 1), "stays where it is", "一定です"),
+        (lambda step, lr, k, w: k * lr * (min(1, (step - 1) / w) if w else 1), "count from 1", "1 から数え"),
+        (lambda step, lr, k, w: k * lr * min(1, step / w), "ZeroDivisionError", "ZeroDivisionError"),
+    ],
+    "03-4": [
+        (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
+        (equal_weights, "weight by counts", "画像の多いシャード"),
+        (deviation, "standard deviation", "標準偏差"),
+        (lambda means, variances, counts: np.mean(means, axis=0), "return two things", "平均と分散の 2 つ"),
+    ],
+    "03-5": [
+        (
+            lambda host, compute, total, k: max(host, compute) / max(k * host, compute + (k > 1) * total),
+            "k times the images",
+            "k 倍の枚数",
+        ),
+        (
+            lambda host, compute, total, k: k * max(host, compute) / max(host, compute + (k > 1) * total),
+            "one device after the other",
+            "1 台ずつ順に",
+        ),
+        (
+            lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute + total),
+            "one device has nothing to sum",
+            "1 台なら合計は要らず",
+        ),
+        (
+            lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),
+            "sum is missing",
+            "合計の時間がありません",
+        ),
+        (
+            lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),
+            "host queues the next step while",
+            "次のステップをキューに入れられます",
+        ),
+    ],
+}

@@ -1,0 +1,179 @@
+"""Mistakes that students make in lab 04."""
+
+from gluonlab.collectives.algorithms import ALGORITHMS, hierarchical, ring, ring_reduce_scatter, star
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.schedule import Transfer
+
+# --- 04-1
+
+
+def to_the_left_owner(world_size):
+    """The ring as lab 04 shows it: chunk c ends on rank c - 1."""
+    return ring_reduce_scatter(world_size).steps
+
+
+def without_modulo(world_size):
+    return [[Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)] for s in range(world_size - 1)]
+
+
+def everybody_at_once(world_size):
+    return [[Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c] for _ in range(2)]
+
+
+def copies(world_size):
+    return [
+        [Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy") for r in range(world_size)]
+        for s in range(world_size - 1)
+    ]
+
+
+def same_chunk(world_size):
+    return [[Transfer(r, (r + 1) % world_size, 0, "add") for r in range(world_size)]]
+
+
+def by_star(world_size):
+    """Everything to rank 0, and from there."""
+    ranks, chunks = range(1, world_size), range(world_size)
+    return [
+        [Transfer(r, 0, c, "add") for c in chunks for r in ranks],
+        [Transfer(0, c, c, "copy") for c in ranks],
+    ]
+
+
+# --- 04-3
+
+
+def in_turn(sizes, devices):
+    return [number % devices for number in range(len(sizes))]
+
+
+def all_on_first(sizes, devices):
+    return [0] * len(sizes)
+
+
+def in_order(sizes, devices):
+    """To the device with the least so far, but not the largest first."""
+    load, chosen = [0] * devices, []
+    for size in sizes:
+        chosen.append(load.index(min(load)))
+        load[chosen[-1]] += size
+    return chosen
+
+
+# --- 04-4
+
+
+def never_placed(topology, size):
+    schedules = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
+    return min(schedules, key=lambda schedule: price(schedule, topology, size).seconds)
+
+
+# --- 04-5
+
+
+def bounds(arrays):
+    n = len(arrays)
+    return [len(arrays[0]) * chunk // n for chunk in range(n + 1)]
+
+
+def by_way_of_first(arrays, send):
+    """The star."""
+    for device in range(1, len(arrays)):
+        arrays[0][:] = arrays[0] + send(arrays[device], device, 0)
+    for device in range(1, len(arrays)):
+        arrays[device][:] = send(arrays[0], 0, device)
+
+
+def whole_arrays(arrays, send):
+    """A ring of whole arrays: everybody's array travels around."""
+    n, travelling = len(arrays), [array.copy() for array in arrays]
+    for _ in range(n - 1):
+        travelling = [send(travelling[(device - 1) % n], (device - 1) % n, device) for device in range(n)]
+        for array, piece in zip(arrays, travelling):
+            array[:] = array + piece
+
+
+def reads_directly(arrays, send):
+    total = sum(array.as_in_context(arrays[0].context) for array in arrays)
+    for array in arrays:
+        total.copyto(array)
+
+
+def rebinds(arrays, send):
+    for device in range(len(arrays)):
+        arrays[device] = sum(array.as_in_context(arrays[device].context) for array in arrays)
+
+
+def half_way(arrays, send):
+    """Reduce-scatter only."""
+    n, ends = len(arrays), bounds(arrays)
+    for step in range(n - 1):
+        for device in range(n):
+            part = slice(ends[(device - step) % n], ends[(device - step) % n + 1])
+            target = arrays[(device + 1) % n]
+            target[part] = target[part] + send(arrays[device][part], device, (device + 1) % n)
+
+
+def forgets_the_rest(arrays, send):
+    n, size = len(arrays), len(arrays[0]) // len(arrays)
+    for half in ("add", "copy"):
+        for step in range(n - 1):
+            pieces = []
+            for device in range(n):
+                number = (device + (half == "copy") - step) % n
+                part = slice(number * size, (number + 1) * size)
+                pieces.append((part, send(arrays[device][part], device, (device + 1) % n)))
+            for device, (part, piece) in enumerate(pieces):
+                target = arrays[(device + 1) % n]
+                target[part] = target[part] + piece if half == "add" else piece
+
+
+def no_modulo(arrays, send):
+    for device in range(len(arrays)):
+        arrays[device][:] = arrays[device] + send(arrays[device], device, device + 1)
+
+
+WRONG = {
+    "04-1": [
+        (to_the_left_owner, "sum of chunk 0 is on rank 1 instead", "チャンク 0 の合計はランク 1 にあります"),
+        (without_modulo, "% world_size` missing", "% world_size` を忘れて"),
+        (everybody_at_once, "more than once", "重複"),
+        (copies, "without the contribution", "寄与がありません"),
+        (same_chunk, "written and read in one step", "同じステップで書いて読んで"),
+        (by_star, "are enough", "回で済みます"),
+        (lambda world_size: world_size, "return a list of steps", "リストを返して"),
+    ],
+    "04-2": [
+        ({"A": (3, 3), "B": (0, 1), "C": (1, 0)}, "where `check` noticed it", "気づいた場所"),
+        ({"A": (1, 1), "B": (2, 1), "C": (1, 0)}, "^B: whatever stands", "^B: "),
+        ({"A": (2, 2), "B": (0, 1), "C": (1, 0)}, "^A: whatever stands", "何に置き換えても"),
+        ({"A": (1, 4), "B": (0, 1), "C": (1, 0)}, "counted from 0", "0 から数えます"),
+        ({"A": (1, 1)}, "no answer for schedule B", "スケジュール B の答えがありません"),
+    ],
+    "04-3": [
+        (in_turn, "device 1 sums 16 of 18", "個を合計"),
+        (all_on_first, "as in the star", "star と同じ"),
+        (in_order, "largest parameter first", "大きいパラメータから順に"),
+        (lambda sizes, devices: list(range(devices)), "a device, 0 to", "デバイス番号のリスト"),
+    ],
+    "04-4": [
+        (lambda topology, size: ring(topology.world_size), "returned ring", "戻り値は ring"),
+        (lambda topology, size: star(topology.world_size), "returned star", "戻り値は star"),
+        (
+            never_placed,
+            "p3.16xlarge, 100,000,000. .* placed on the ring takes",
+            "p3.16xlarge, 100,000,000. .* placed on the ring なら",
+        ),
+        (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
+        (lambda topology, size: "ring", "return a Schedule", "Schedule を返して"),
+    ],
+    "04-5": [
+        (by_way_of_first, "send a chunk in each step", "1 チャンクだけ"),
+        (whole_arrays, "send a chunk in each step", "1 チャンクだけ"),
+        (reads_directly, "must not read each other's arrays", "直接読んではいけません"),
+        (rebinds, "nothing was written", "何も書き込まれていません"),
+        (half_way, "expected", "正しくは"),
+        (forgets_the_rest, "belong to no chunk", "どのチャンクにも入っていません"),
+        (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
+    ],
+}

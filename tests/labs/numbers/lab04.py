@@ -1,0 +1,47 @@
+"""What lab 04's text promises."""
+
+PROBE = """
+import json
+print(json.dumps({
+    "proved": proved,
+    "counts": {name: [*busiest(algorithm(8)), len(algorithm(8).steps)] for name, algorithm in ALGORITHMS.items()},
+    "sent": {schedule.name: [device.sent for device in traffic(schedule, 1)] for schedule in (ring(4), star(4))},
+    "link_mb": [[network, count, *numbers] for (network, count), numbers in link_mb.items()],
+    "share": max(networks["LeNet"]) / sum(networks["LeNet"]), "resnet": [len(networks["ResNet-18"]), sum(networks["ResNet-18"])],
+    "order": list(order),
+    "prices_us": {
+        size: {name: price(schedule, p3, size).seconds * 1e6 for name, schedule in schedules.items()} for size in (10**3, 10**8)
+    },
+    "errors": [row.error for row in report.rows], "rows": [[row.algorithm, row.size_bytes, row.time_s] for row in report.rows],
+    "weights": {name: float(abs(replicas[0] - weights["device"][0]).max()) for name, replicas in weights.items()},
+    "apart": max(float(abs(replica - replicas[0]).max()) for replicas in weights.values() for replica in replicas),
+}))
+"""
+
+
+def check(numbers):
+    assert numbers["proved"] == 8 * 16
+    assert numbers["sent"] == {"ring": [1.5] * 4, "star": [3.0, 1.0, 1.0, 1.0]}
+    counts = numbers["counts"]
+    assert counts["star"] == [14, 14.0, 2]
+    assert counts["ring"] == [14, 1.75, 14]
+    assert counts["halving_doubling"] == [6, 1.75, 6]
+    assert min(arrays for _, arrays, _ in counts.values()) == 2 * 7 / 8  # nobody needs less than the ring
+    assert round(numbers["share"], 2) == 0.79
+    assert numbers["resnet"] == [62, 11_689_512]
+    for network, devices, by_star, by_parameter, by_chunk in numbers["link_mb"]:
+        assert abs(by_star / by_chunk - devices) < 1e-6  # the answer to "why is it more efficient?"
+        assert by_chunk <= by_parameter * 1.000001 < by_star
+        assert network != "LeNet" or by_parameter > 0.75 * by_star  # one parameter holds most of it
+    assert numbers["order"] == [0, 3, 2, 1, 5, 6, 7, 4]
+    short, long = numbers["prices_us"]["1000"], numbers["prices_us"]["100000000"]
+    assert min(short, key=short.get) == "hierarchical"
+    assert min(long, key=long.get) == "bidirectional_ring placed"
+    assert max(long, key=long.get) == "star"
+    assert long["ring"] / long["ring placed"] > 4
+    assert set(numbers["errors"]) == {0}
+    assert len(numbers["rows"]) == 2 * 7
+    assert all(seconds > 0 for _, _, seconds in numbers["rows"])
+    assert len(numbers["weights"]) == 9
+    assert max(numbers["weights"].values()) < 1e-5
+    assert numbers["apart"] == 0

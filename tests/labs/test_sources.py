@@ -1,0 +1,119 @@
+"""Both languages are one lab, and the notebooks in the repository are what the sources make."""
+
+import json
+import re
+
+import pytest
+from the_labs import LABS, PLACE, REPOSITORY, SERIES
+
+from builder.build import differences, files, read_all
+from builder.source import LANGUAGES
+from gluonlab.exercises.exercise import all_exercises
+
+NUMBERS = ("01", "02", "03", "04", "06", "09")
+ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def cells(lab, language):
+    path = REPOSITORY / "labs" / language / f"{LABS[lab].name}.ipynb"
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def text(lab, language):
+    return "\n\n".join("".join(cell["source"]) for cell in cells(lab, language) if cell["cell_type"] == "markdown")
+
+
+def test_the_labs_are_those_of_the_series():
+    assert tuple(LABS) == NUMBERS
+
+
+def test_the_sources_have_no_fault():
+    read_all(PLACE, {one.id for one in all_exercises()})
+
+
+def test_the_notebooks_in_the_repository_are_what_the_sources_make():
+    assert differences(files(SERIES, PLACE), PLACE.root) == []
+
+
+def test_the_same_sources_make_the_same_files():
+    assert files(read_all(PLACE), PLACE) == files(SERIES, PLACE)
+
+
+@pytest.mark.parametrize("lab", NUMBERS)
+def test_the_code_of_both_languages_is_the_same_and_has_no_outputs(lab):
+    english, japanese = ([cell for cell in cells(lab, language) if cell["cell_type"] == "code"] for language in LANGUAGES)
+    assert english == japanese
+    assert len(english) > 5
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in english)
+
+
+@pytest.mark.parametrize("lab", NUMBERS)
+def test_cells_sections_figures_exercises_and_links_are_the_same_in_both_languages(lab):
+    english, japanese = (text(lab, language) for language in LANGUAGES)
+    assert [cell["cell_type"] for cell in cells(lab, "en")] == [cell["cell_type"] for cell in cells(lab, "ja")]
+    assert ANCHOR.findall(english) == ANCHOR.findall(japanese)
+    headings = [re.findall(r"^(#+) (?:<a [^>]*></a>)?(\d+\.)?", one, re.M) for one in (english, japanese)]
+    assert headings[0] == headings[1]
+    links = [
+        sorted(link.replace("../ja/", "../").replace("../en/", "../") for link in LINK.findall(one)) for one in (english, japanese)
+    ]
+    assert links[0] == links[1]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("lab", NUMBERS)
+def test_sections_and_figures_are_numbered_in_order(lab, language):
+    sections = [int(number) for number in re.findall(r"^## (?:<a [^>]*></a>)?(\d+)\. ", text(lab, language), re.M)]
+    assert sections == list(range(1, len(sections) + 1))
+    figures = [int(number) for number in re.findall(r"^\*\*(?:Figure|図) (\d+)\*\*", text(lab, language), re.M)]
+    assert figures == list(range(1, len(figures) + 1))
+    assert figures
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("lab", NUMBERS)
+def test_links_lead_to_what_is_there(lab, language):
+    folder = REPOSITORY / "labs" / language
+    for link in LINK.findall(text(lab, language)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (folder / path).resolve() if path else None
+        assert target is None or target.is_file(), link
+        if anchor:
+            other = next((one for one in NUMBERS if target and LABS[one].name == target.stem), lab)
+            assert anchor in ANCHOR.findall(text(other, language)), link
+
+
+@pytest.mark.parametrize("lab", NUMBERS)
+def test_a_lab_has_its_parts(lab):
+    """Goals first; a setup cell before all other code; a guess before a measurement; a summary and references last."""
+    titles = re.findall(r"^## (?:<a [^>]*></a>)?\d+\. (.+)$", text(lab, "en"), re.M)
+    assert titles[0] == "Goals"
+    assert titles[-2:] == ["Summary", "Further reading"]
+    code = [cell.source for cell in LABS[lab].codes()]
+    assert code[0].startswith("import gluonlab")
+    assert "from gluonlab.exercises import check, setup" in code[0]
+    assert "here = setup(" in code[0]
+    assert re.search(r"\bguess", text(lab, "en"), re.I)
+    assert "https://" in text(lab, "en").split("Further reading")[-1]
+
+
+@pytest.mark.parametrize("lab", NUMBERS)
+def test_japanese_text_has_no_english_paragraphs(lab):
+    """Every paragraph of the Japanese notebook has Japanese in it; references and code may stand alone."""
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"^```.*?^```", "", text(lab, "ja"), flags=re.M | re.S)):
+        words = re.sub(r"`[^`]*`|\$[^$]*\$|\[[^\]]*\]\([^)]*\)|<[^>]*>|https?://\S+", "", paragraph)
+        is_reference = re.match(r"\s*[-*] ", paragraph) and "http" in paragraph
+        if len(re.findall(r"[A-Za-z]{3,}", words)) > 12 and not is_reference:
+            assert re.search("[\u3040-\u30ff\u4e00-\u9fff]", words), paragraph
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_notebooks_say_their_language_and_a_kernel_that_everybody_has(language):
+    for lab in NUMBERS:
+        path = REPOSITORY / "labs" / language / f"{LABS[lab].name}.ipynb"
+        metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
+        assert metadata["gluonlab"] == {"language": language, "lab": lab}
+        assert metadata["kernelspec"]["name"] == "python3"

@@ -1,0 +1,344 @@
+"""check(): whatever an answer does becomes a verdict, in both languages, within its time; an id that is none is one line."""
+
+import json
+import signal
+import threading
+import time
+import warnings
+
+import pytest
+
+from gluonlab.errors import ExerciseError
+from gluonlab.exercises import Verdict, Wrong, check, exercise, language
+from gluonlab.exercises.exercise import EXERCISES
+from gluonlab.exercises.languages import VARIABLE
+from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
+
+
+@pytest.fixture(params=["en", "ja"], autouse=True)
+def spoken(request, monkeypatch):
+    monkeypatch.setenv(VARIABLE, request.param)
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def double(monkeypatch):
+    """Exercise 99-1: a function that doubles a number."""
+    monkeypatch.setitem(EXERCISES, "99-1", None)
+
+    @exercise("99-1", seconds=0.5)
+    def checker(answer):
+        """Twice the number."""
+        for number in (1, 2):
+            got = answer(number)
+            if got != 2 * number:
+                raise Wrong(en=f"twice {number} is not `{got}`", ja=f"{number} の 2 倍は `{got}` ではありません")
+
+    return checker
+
+
+def written_in_a_cell(source):
+    """What the code defines last, as if a notebook's cell had: its lines can be read, its file is no library's."""
+    import linecache
+
+    name, names = f"/tmp/cell_{abs(hash(source))}.py", {}
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    exec(compile(source, name, "exec"), names)
+    return list(names.values())[-1]
+
+
+# --- what a verdict says
+
+
+def test_a_right_answer_passes_and_is_true(spoken):
+    verdict = check("99-1", lambda number: 2 * number)
+    assert isinstance(verdict, Verdict)
+    assert verdict
+    assert verdict.status == PASSED
+    assert repr(verdict) == {"en": "Exercise 99-1: correct", "ja": "演習 99-1: 正解です"}[spoken]
+
+
+def test_a_wrong_answer_gets_the_first_counterexample(spoken):
+    verdict = check("99-1", lambda number: 2)
+    assert not verdict
+    assert verdict.status == WRONG
+    said = {
+        "en": "Exercise 99-1: not right yet\ntwice 2 is not `2`",
+        "ja": "演習 99-1: まだ正しくありません\n2 の 2 倍は `2` ではありません",
+    }
+    assert repr(verdict) == said[spoken]
+
+
+def test_the_box_of_a_notebook_escapes_what_it_shows():
+    shown = check("99-1", lambda number: "<script>&")._repr_html_()
+    assert "<code>&lt;script&gt;&amp;</code>" in shown
+    assert "<script" not in shown
+
+
+@pytest.mark.parametrize(
+    "stub",
+    [
+        "def answer(number):\n    '''Twice.'''\n    raise NotImplementedError",
+        "def answer(number):\n    '''Twice.'''\n    x = 1\n    raise NotImplementedError('write it')",
+        "def answer(number):\n    '''Twice.'''",
+        "def answer(number):\n    ...",
+        "def answer(number):\n    '''Twice.'''\n    pass",
+        "answer = ...",
+    ],
+)
+def test_a_stub_is_unwritten_and_says_what_to_do(stub, spoken):
+    verdict = check("99-1", written_in_a_cell(stub))
+    assert verdict.status == UNWRITTEN
+    assert {"en": ("write the body of `answer`", "in place of `...`"), "ja": ("`answer` の中身", "`...`")}[spoken][
+        stub.endswith("= ...")
+    ] in repr(verdict)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["def answer(number):\n    return 3", "def answer(number):\n    number + 1", "def answer(number):\n    x = ..."],
+)
+def test_what_has_been_written_is_not_unwritten(written):
+    assert check("99-1", written_in_a_cell(written)).status == WRONG
+
+
+def test_another_stub_that_it_calls_is_named():
+    verdict = check(
+        "99-1", written_in_a_cell("def allreduce(x):\n    raise NotImplementedError\ndef answer(x):\n    return allreduce(x)")
+    )
+    assert verdict.status == UNWRITTEN
+    assert "`allreduce`" in repr(verdict)
+    assert "`answer`" not in repr(verdict)
+
+
+def test_a_library_that_lacks_something_is_no_stub():
+    import numpy as np
+
+    def lacking(number):
+        return np.random.RandomState(0).get_state(legacy=None) if number < 0 else np.lib.stride_tricks.NotHere
+
+    assert check("99-1", lacking).status == RAISED
+
+
+# --- a student's exception
+
+
+def test_an_exception_names_its_type_its_message_and_the_line_of_the_student():
+    verdict = check("99-1", written_in_a_cell("import json\ndef answer(number):\n    text = '{'\n    return json.loads(text)"))
+    assert verdict.status == RAISED
+    assert "JSONDecodeError: Expecting property name" in repr(verdict)
+    assert "4" in repr(verdict)
+    assert "`return json.loads(text)`" in repr(verdict)
+    assert "Traceback" not in repr(verdict)
+    assert "gluonlab" not in repr(verdict)
+
+
+def test_the_line_is_that_of_the_function_where_it_happened():
+    cell = "def half(number):\n    return number / 0\ndef answer(number):\n    return half(number)"
+    assert "`return number / 0`" in repr(check("99-1", written_in_a_cell(cell)))
+
+
+def test_mxnets_message_comes_without_its_own_traceback():
+    import mxnet as mx
+
+    def answer(number):
+        return mx.nd.dot(mx.nd.ones((2, 3)), mx.nd.ones((4, 5)))
+
+    verdict = check("99-1", answer)
+    assert verdict.status == RAISED
+    assert "MXNetError" in repr(verdict)
+    assert "Stack trace" not in repr(verdict)
+    assert "Traceback" not in repr(verdict)
+
+
+def test_an_error_that_mxnet_tells_later_belongs_to_the_check(double):
+    """The index is out of range only when the engine gets to it, after the function has returned."""
+    import mxnet as mx
+
+    def answer(number):
+        mx.nd.random.poisson(lam=-1.0, shape=(4,))
+        return 2 * number
+
+    assert check("99-1", answer).status == RAISED
+    assert check("99-1", lambda number: 2 * number).status == PASSED  # and not to the next one
+
+
+@pytest.mark.parametrize("answer", [None, 3, "text", [1]])
+def test_an_answer_of_the_wrong_kind_is_shown(answer):
+    verdict = check("99-1", answer)
+    assert verdict.status == RAISED
+    assert repr(answer) in repr(verdict)
+
+
+def test_leaving_python_is_an_error_like_any_other():
+    assert check("99-1", lambda number: exit()).status == RAISED
+
+
+def test_ctrl_c_is_nobodys_verdict():
+    def answer(number):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("99-1", answer)
+
+
+# --- time
+
+
+def test_a_loop_without_end_is_stopped_even_where_it_catches_everything(spoken):
+    def answer(number):
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+
+    begun = time.monotonic()
+    verdict = check("99-1", answer)
+    assert verdict.status == TOO_SLOW
+    assert time.monotonic() - begun < 10
+    assert {"en": "0.5 s", "ja": "0.5 秒"}[spoken] in repr(verdict)
+
+
+def test_nothing_of_the_alarm_is_left_behind():
+    def mine(number, frame):
+        raise AssertionError("the alarm of a check came after it")
+
+    before = signal.signal(signal.SIGALRM, mine)
+    try:
+        assert check("99-1", lambda number: 2 * number)
+        assert signal.getsignal(signal.SIGALRM) is mine
+        assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_check_works_outside_of_the_main_thread():
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(check("99-1", lambda number: 2 * number)))
+    thread.start()
+    thread.join()
+    assert verdicts[0]
+
+
+# --- ids, and the record
+
+
+@pytest.mark.parametrize("id", ["99-2", "99", "", "../x", 3, None, check])
+def test_an_id_that_is_none_is_one_line_with_the_choices(id):
+    with pytest.raises(ExerciseError) as raised:
+        check(id, 3)
+    assert repr(id) in str(raised.value)
+    assert "choose" in str(raised.value)
+    assert "99-1" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_ipython_shows_a_wrong_id_as_one_line():
+    with pytest.raises(ExerciseError) as raised:
+        check("99-11", 3)
+    [line] = raised.value._render_traceback_()
+    assert line == f"error: {raised.value}"
+    assert "(did you mean '99-1'?)" in line
+
+
+@pytest.mark.parametrize("id", ["1-1", "99-0", "99-01", "99", "x"])
+def test_a_checker_is_registered_under_an_id_of_the_right_form(id):
+    with pytest.raises(ExerciseError, match="names no exercise"):
+        exercise(id)(print)
+
+
+def test_every_verdict_is_added_to_the_file_of_grades(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUONLAB_GRADES", str(tmp_path / "grades"))
+    check("99-1", ...)
+    check("99-1", lambda number: 1)
+    check("99-1", lambda number: 2 * number)
+    lines = [json.loads(line) for line in (tmp_path / "grades").read_text(encoding="utf-8").splitlines()]
+    assert [(line["exercise"], line["status"]) for line in lines] == [("99-1", UNWRITTEN), ("99-1", WRONG), ("99-1", PASSED)]
+
+
+# --- languages
+
+
+def test_a_language_that_the_labs_do_not_have_is_one_line():
+    with pytest.raises(ExerciseError, match="unknown language 'de': choose en, ja"):
+        language("de")
+
+
+def test_a_choice_lasts(spoken):
+    assert language() == spoken
+    other = {"en": "ja", "ja": "en"}[spoken]
+    assert language(other) == other
+    assert check("99-1", ...).language == other
+
+
+@pytest.fixture
+def silent(monkeypatch, tmp_path):
+    """Nothing says which language; the current folder is below tmp_path."""
+    for name in (VARIABLE, "JPY_SESSION_NAME", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "somewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_english_is_the_language_if_nothing_says_otherwise(silent):
+    assert language() == "en"
+
+
+def test_the_locale_says_it(silent, monkeypatch):
+    monkeypatch.setenv("LANG", "ja_JP.UTF-8")
+    assert language() == "ja"
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    assert language() == "en"
+
+
+def test_the_folder_goes_before_the_locale(silent, monkeypatch):
+    (silent / "ja").mkdir()
+    monkeypatch.chdir(silent / "ja")
+    monkeypatch.setenv("LANG", "en_US.UTF-8")
+    assert language() == "ja"
+
+
+def test_the_notebook_goes_before_the_folder_and_its_metadata_before_its_own(silent, monkeypatch):
+    (silent / "ja").mkdir()
+    notebook = silent / "ja" / "02.ipynb"
+    monkeypatch.setenv("JPY_SESSION_NAME", str(notebook))
+    assert language() == "ja"  # it cannot be read, and its folder says it
+    notebook.write_text('{"metadata": {"gluonlab": {"language": "en"}}}')
+    assert language() == "en"
+    notebook.write_text("no notebook")
+    assert language() == "ja"
+
+
+def test_a_folder_that_is_gone_says_nothing(silent):
+    silent.rmdir()
+    assert language() == "en"
+
+
+def test_setup_says_which_devices_and_data_and_why(spoken, capsys, monkeypatch, tmp_path):
+    from gluonlab.exercises import setup
+
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        here = setup(2)
+    said = capsys.readouterr().out
+    assert len(here.devices) == len(set(here.devices)) == 2
+    assert {"en": "devices: ", "ja": "デバイス: "}[spoken] in said
+    assert here.data in said
+    assert str(here.devices[1]) in said
+    if not here.on_gpus:
+        assert here.data == "digits"
+        assert {"en": "no GPU here", "ja": "GPU なし"}[spoken] in said
+
+
+def test_setup_wants_devices_and_data_sets_that_can_be():
+    from gluonlab.errors import DataError, DeviceError
+    from gluonlab.exercises import setup
+
+    with pytest.raises(DataError, match="unknown data set 'mnits'"):
+        setup(2, dataset="mnits")
+    with pytest.raises(DeviceError, match="give a number from 1 up"):
+        setup(0)
