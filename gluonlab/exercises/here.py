@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Tuple
 
@@ -41,9 +40,11 @@ def setup(n: int, dataset: Optional[str] = None) -> Here:
         check_dataset(dataset)
     ctxs, on_gpus, why = _devices(n)
     data, why_data = _data(on_gpus, dataset)
-    print(say(en="devices: ", ja="デバイス: ") + describe(ctxs) + why)
-    print(say(en="data:    ", ja="データ:   ") + data + why_data)
-    sys.stdout.flush()
+    for text, reason in (
+        (say(en="devices: ", ja="デバイス: ") + describe(ctxs), why),
+        (say(en="data: ", ja="データ: ") + data, why_data),
+    ):
+        print(text, *(["  " + reason] if reason else []), sep="\n", flush=True)
     return Here(ctxs, on_gpus, data)
 
 
@@ -66,9 +67,9 @@ def _devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
         warnings.simplefilter("ignore", GluonlabWarning)  # it is said below, in the language of the notebook
         ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # which says what n may be
     stand_in = say(
-        en="CPU devices stand in, and compute in parallel as GPUs do", ja="CPU デバイスで代用します (GPU と同じく並列に計算します)"
+        en="CPU devices stand in, and compute in parallel as GPUs do", ja="CPU デバイスで代用します。GPU と同じく並列に計算します"
     )
-    return ctxs, False, f" ({why}: {stand_in})"
+    return ctxs, False, f"{why}: {stand_in}"
 
 
 def _fault_of_gpus(n: int) -> str:
@@ -92,7 +93,7 @@ def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
     """The data set, and why it is not a larger one."""
     if not on_gpus:
         return "digits", say(
-            en=" (1,797 images, built in: small enough for CPU devices)", ja=" (組み込みの 1,797 枚。CPU でも短時間で済みます)"
+            en="1,797 images, built in: small enough for CPU devices", ja="組み込みの 1,797 枚。CPU でも短時間で済みます"
         )
     choices = (wanted,) if wanted else REAL
     for name in choices:
@@ -100,6 +101,6 @@ def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
             return name, ""
     missing, command = say(en=" or ", ja=" と ").join(choices), download_command(choices[0])
     return "digits", say(
-        en=f" ({missing} is not downloaded; to train on it: {command})",
-        ja=f" ({missing} がまだダウンロードされていません。使うには: {command})",
+        en=f"{missing} is not downloaded; to train on it: {command}",
+        ja=f"{missing} がまだダウンロードされていません。使うには: {command}",
     )

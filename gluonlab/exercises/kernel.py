@@ -106,7 +106,7 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
             shutdown_kernel="immediate",
         )
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-        with client.setup_kernel(env={**kept, "IPYTHONDIR": own, **environment}):
+        with client.setup_kernel(cleanup_kc=True, env={**kept, "IPYTHONDIR": own, **environment}):
             yield Kernel(client)
 
 

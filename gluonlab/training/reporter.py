@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, List, Optional, TextIO
 
-from tqdm.auto import tqdm
+from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
 from gluonlab.training.losses import StepLoss
 

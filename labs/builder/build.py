@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Collection, Dict, List, NamedTuple, Optional
+from typing import Collection, Dict, List, NamedTuple, Optional, Tuple
 
 from builder.exercises import check_exercises
 from builder.faults import Faults, raise_if_any
@@ -57,7 +57,7 @@ def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series
                 found.add(_line_of(lab, name), f"figures/{name}.svg is missing: draw it in {place.figures}")
         for language in LANGUAGES:
             notebook(lab, language, series, found)
-        lines += sorted(set(found.lines), key=lambda line: (int(line[len(str(lab.path)) + 1 :].split(":")[0]), line))
+        lines += sorted(set(found.lines), key=_by_line)
     for path in sorted(place.figures.glob("*.svg")):
         of_figure = Faults(path)
         check_figure(path, of_figure)
@@ -98,6 +98,11 @@ def _is(path: Path, content: str) -> bool:
         return path.read_bytes() == content.encode("utf-8")
     except OSError:
         return False
+
+
+def _by_line(fault: str) -> Tuple[int, str]:
+    """``file.md:12: text`` -> 12, and then the text."""
+    return int(fault.split(".md:", 1)[1].split(":")[0]), fault
 
 
 def _line_of(lab: Lab, figure: str) -> int:

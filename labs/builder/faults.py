@@ -21,7 +21,9 @@ class Faults:
 
     def add(self, line: int, text: str) -> None:
         """``line`` counts from 1."""
-        self.lines.append(f"{self.path}:{line}: {text}")
+        here = Path.cwd()
+        path = self.path.relative_to(here) if here in self.path.parents else self.path
+        self.lines.append(f"{path}:{line}: {text}")
 
 
 def raise_if_any(lines: List[str]) -> None:

@@ -13,6 +13,8 @@ addEventListener("DOMContentLoaded", () => {
     show(root.dataset.theme === "dark" ? "light" : "dark");
     try { localStorage.setItem("theme", root.dataset.theme); } catch { /* a browser that keeps nothing */ }
   });
+  const contents = document.getElementById("contents");
+  if (contents) contents.open = matchMedia("(min-width: 72rem)").matches;
   // The other language opens at the same place.
   const other = document.getElementById("other");
   if (other) other.addEventListener("click", () => { other.hash = location.hash; });

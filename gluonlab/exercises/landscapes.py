@@ -1,0 +1,77 @@
+"""Made-up trainings of which it is known which learning rate is best."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, List, NamedTuple
+
+from gluonlab.exercises.arrays import devices_in_words
+from gluonlab.exercises.exercise import Wrong
+
+
+class Landscape(NamedTuple):
+    """Made-up trainings whose best rates are known: accuracy(global batch size, learning rate)."""
+
+    en: str
+    ja: str
+    accuracy: Callable[[int, float], float]
+    ks: List[int]
+    batch_per_device: int
+    rates: List[float]
+
+
+def landscapes() -> List[Landscape]:
+    """The simplest first; the best rate lies inside the range, or at an end."""
+
+    def peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
+        return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
+
+    grows, same = peak(lambda n: 0.1 * n / 32), peak(lambda n: 0.2)
+    return [
+        Landscape(
+            "the best rate grows with the batch", "最適な学習率がバッチに比例する", grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]
+        ),
+        Landscape("the best rate is the same for all", "最適な学習率が変わらない", same, [1, 2], 64, [0.8, 0.4, 0.2, 0.1]),
+        Landscape(
+            "rates above 0.3 diverge", "0.3 より大きい学習率は発散する", peak(lambda n: 0.2, 0.3), [1, 2], 16, [0.8, 0.4, 0.2, 0.1]
+        ),
+        Landscape(
+            "two rates are equally good",
+            "2 つの学習率が同じ正解率になる",
+            lambda n, lr: 0.7 - (lr > 0.2) / 5,
+            [2],
+            8,
+            [0.2, 0.1, 0.4],
+        ),
+    ]
+
+
+def check_rates(got: Any, landscape: Landscape) -> None:
+    """Raise Wrong unless ``got`` is {number of devices: its best rate}."""
+    en, ja, accuracy, ks, b, rates = landscape
+    if not isinstance(got, dict) or sorted(got) != sorted(ks):
+        raise Wrong(
+            en=f"{en}: it returned {got!r}: return a dictionary with a rate for each of {ks}",
+            ja=f"{ja}: {got!r} が返りました。{ks} のそれぞれに学習率を持つ辞書を返してください",
+        )
+    for k in ks:
+        accuracies = {lr: accuracy(k * b, lr) for lr in rates}
+        highest = max(value for value in accuracies.values() if not math.isnan(value))
+        want = min(lr for lr, value in accuracies.items() if value == highest)
+        if got[k] == want:
+            continue
+        table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
+        why_en, why_ja = "", ""
+        if got[k] in accuracies.values():
+            why_en, why_ja = ": that is an accuracy, return its rate", "。これは正解率です。その学習率を返してください"
+        elif math.isnan(accuracies.get(got[k], 0)):
+            why_en, why_ja = (
+                ": that training diverged. `max` never lets go of a nan that comes first",
+                "。その学習は発散しています。`max` は先頭の nan を手放しません",
+            )
+        elif accuracies.get(got[k]) == highest:
+            why_en, why_ja = ": of equal accuracies take the smaller rate", "。正解率が同じなら小さいほうの学習率を選んでください"
+        raise Wrong(
+            en=f"{en}: on {devices_in_words(k)} the accuracies are {table}; you chose {got[k]!r}, expected {want:g}{why_en}",
+            ja=f"{ja}: {k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {want:g} です{why_ja}",
+        )

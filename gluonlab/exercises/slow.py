@@ -1,0 +1,36 @@
+"""Work for a device that takes a known time, whatever the machine and whoever else uses it."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any, List
+
+import mxnet as mx
+from mxnet import nd
+from mxnet.base import _LIB, check_call
+
+from gluonlab.threads import EngineContext
+
+_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+MOST_KEPT = 100
+
+_kept: List[Any] = []  # what the engine calls must live for as long as it may
+
+
+def queue_pause(ctx: mx.Context, seconds: float) -> None:
+    """Queue an operation on a CPU device that does nothing for so long; `mx.nd.waitall` waits for it."""
+
+    def pause(run_context: object, parameter: object) -> None:
+        time.sleep(seconds)
+
+    if len(_kept) > MOST_KEPT:
+        nd.waitall()
+        _kept.clear()
+    callback, written, where = _ON_WORKER(pause), nd.zeros((1,), ctx=ctx), EngineContext(1, ctx.device_id)
+    _kept.append((callback, written))
+    check_call(
+        _LIB.MXEnginePushSyncND(
+            callback, None, None, ctypes.byref(where), None, 0, ctypes.byref(written.handle), 1, None, 0, b"queue_pause"
+        )
+    )

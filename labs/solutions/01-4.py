@@ -1,0 +1,13 @@
+from mxnet import nd
+
+
+def whole_gradient(gradients, sizes):
+    """gradients[i]: that of the mean loss of a shard of sizes[i] images, on device i, all of one shape.
+
+    Return the gradient of the mean loss of all images, on the first gradient's device; change none of the arrays given.
+    """
+    device = gradients[0].context
+    total = nd.zeros_like(gradients[0])
+    for gradient, size in zip(gradients, sizes):
+        total += size * gradient.as_in_context(device)  # a mean times its number of images is the sum
+    return total / sum(sizes)

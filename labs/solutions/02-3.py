@@ -1,0 +1,14 @@
+import math
+
+
+def best_rates(accuracy_of, ks, batch_per_device, rates):
+    """{k: the rate with the highest accuracy on k devices} for each k of ks, with batch_per_device images on each device.
+
+    Of equal accuracies the smaller rate; a diverged training (nan) is never the best.
+    """
+    best = {}
+    for k in ks:
+        accuracies = {lr: accuracy_of(k, k * batch_per_device, lr) for lr in sorted(rates)}
+        learned = [lr for lr, accuracy in accuracies.items() if not math.isnan(accuracy)]
+        best[k] = max(learned, key=accuracies.get)  # the first of equals, which is the smallest
+    return best

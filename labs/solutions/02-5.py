@@ -1,0 +1,18 @@
+from mxnet import gluon, nd
+
+
+def test_accuracy(net, replicas, images, labels, global_batch_size):
+    """The fraction of images (n, ...) whose highest score is that of their label (n,), both on the CPU.
+
+    net(x, replicas[i]) gives the scores (rows, classes) of x, which lies on the same device as replicas[i], a list of arrays.
+    Batches of global_batch_size images are split over all devices; the last one may have any size.
+    """
+    ctxs = [replica[0].context for replica in replicas]
+    right = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
+    for begin in range(0, len(images), global_batch_size):
+        x, y = images[begin : begin + global_batch_size], labels[begin : begin + global_batch_size]
+        busy = ctxs[: len(x)]  # with fewer images than devices the last devices get none
+        xs, ys = [gluon.utils.split_and_load(array, busy, even_split=False) for array in (x, y)]
+        for count, shard, wanted, replica in zip(right, xs, ys, replicas):
+            count += (net(shard, replica).argmax(axis=1) == wanted).sum()
+    return sum(count.asscalar() for count in right) / len(images)  # the only waits, one per device

@@ -1,0 +1,131 @@
+"""A handout in the browser: what can go wrong in a page is asked of the page itself."""
+
+import base64
+import re
+
+from browser import Page
+
+WIDTHS = (1280, 390)
+
+
+class Handout(Page):
+    """A page at a width in CSS pixels; ``dark``: as on a system whose theme is dark."""
+
+    def __init__(self, driver, path, width=1280, dark=False):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [theme]})
+        super().__init__(driver, path)
+
+    def requests(self):
+        """All that the browser asked for; the documents of frames are in the page."""
+        return [url for url in super().requests() if not url.startswith(("about:", self.url))]
+
+    def overflow(self):
+        """By how many pixels the page is wider than the window, and the first element that is."""
+        return self.driver.execute_script(OVERFLOW)
+
+    def missing_glyphs(self):
+        """The characters of the page that are drawn as this browser draws a character that no font has."""
+        return self.driver.execute_script(GLYPHS)
+
+    def without_alternative(self):
+        return self.driver.execute_script(ALTERNATIVES)
+
+    def low_contrast(self):
+        """(ratio, text) of texts that WCAG 2.1, 1.4.3, calls hard to read: less than 4.5 to 1."""
+        return self.driver.execute_script(CONTRAST)
+
+    def matches(self, pattern):
+        """The texts, those of code and pictures left out, in which a regular expression of JavaScript finds something."""
+        return self.driver.execute_script(MATCHES, pattern)
+
+    def theme(self):
+        return self.driver.execute_script("return document.documentElement.dataset.theme")
+
+    def links(self):
+        return self.driver.execute_script("return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))")
+
+    def ids(self):
+        return self.driver.execute_script("return [...document.querySelectorAll('[id]')].map(({id}) => id)")
+
+    def printed(self):
+        """(number of pages, their sizes in points) as a PDF."""
+        made = self.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
+        text = base64.b64decode(made["data"]).decode("latin-1")
+        boxes = re.findall(r"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", text)
+        return len(boxes), {(round(float(width)), round(float(height))) for width, height in boxes}
+
+
+OVERFLOW = """const width = document.documentElement.clientWidth, wide = document.documentElement.scrollWidth - width;
+    const first = wide > 0 && [...document.body.querySelectorAll('*')].find((e) => e.getBoundingClientRect().right > width + 1
+        && !e.parentElement.closest('pre, .wide, .math.block, svg'));
+    return [wide, first ? first.outerHTML.slice(0, 200) : ''];"""
+
+GLYPHS = r"""const canvas = document.createElement('canvas'), size = 40;
+    canvas.width = canvas.height = size;
+    const pen = canvas.getContext('2d', {willReadFrequently: true});
+    const drawn = (font, text) => {
+        pen.clearRect(0, 0, size, size);
+        pen.font = font;
+        pen.fillText(text, 4, 30);
+        return String(pen.getImageData(0, 0, size, size).data);
+    };
+    const absent = new Map(), missing = new Set(), seen = new Set();
+    const look = (font, character) => {
+        if (seen.has(character) || /[\p{Z}\p{C}\p{M}]/u.test(character)) return;
+        seen.add(character);
+        if (!absent.has(font)) absent.set(font, drawn(font, '\u0378'));  // a code point that Unicode has not assigned
+        if (drawn(font, character) === absent.get(font)) missing.add(character);
+    };
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const text = walker.currentNode, element = text.parentElement;
+        if (element.closest('script, style')) continue;
+        const style = getComputedStyle(element), font = `${style.fontWeight} 24px ${style.fontFamily}`;
+        for (const character of text.data) look(font, character);
+        // MathML draws a single letter in the italics of Unicode's block for mathematics
+        if (element.localName === 'mi' && /^[A-Za-z]$/.test(text.data) && text.data !== 'h') {
+            const letter = text.data.charCodeAt(0);
+            look(font, String.fromCodePoint(letter < 97 ? 0x1D434 + letter - 65 : 0x1D44E + letter - 97));
+        }
+    }
+    if (drawn('24px sans-serif', '\u0379') !== drawn('24px sans-serif', '\u0378')) missing.add('this check finds nothing');
+    if (drawn('24px sans-serif', 'A') === drawn('24px sans-serif', '\u0378')) missing.add('this check finds everything');
+    return [...missing];"""
+
+ALTERNATIVES = """const all = (which) => [...document.querySelectorAll(which)];
+    return [...all('img').filter((e) => !(e.alt || '').trim()),
+            ...all('iframe').filter((e) => !(e.title || '').trim()),
+            ...all('figure svg, .drawn svg').filter((e) => !e.closest('[role=img][aria-label]') && !e.closest('svg svg')),
+            ...all('figure').filter((e) => !e.querySelector('figcaption').innerText.trim()),
+           ].map((e) => e.outerHTML.slice(0, 200));"""
+
+MATCHES = """const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT), found = [];
+    while (walker.nextNode()) {
+        const text = walker.currentNode;
+        const counts = !text.parentElement.closest('pre, code, iframe, svg, script, style');
+        if (counts && new RegExp(arguments[0], 'm').test(text.data)) found.push(text.data);
+    }
+    return found;"""
+
+CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const ground = (e) => {
+        for (; e; e = e.parentElement) {
+            const [r, g, b, a = 1] = parts(getComputedStyle(e).backgroundColor);
+            if (a > 0) return [r, g, b];
+        }
+        return [255, 255, 255];
+    };
+    const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const e = walker.currentNode.parentElement;
+        if (!walker.currentNode.data.trim() || e.closest('script, style, svg')) continue;
+        const [low, high] = [light(parts(getComputedStyle(e).color)), light(ground(e))].sort((a, b) => a - b);
+        const ratio = (high + 0.05) / (low + 0.05);
+        if (ratio < 4.5) found.push([ratio, walker.currentNode.data.trim().slice(0, 40)]);
+    }
+    return found;"""

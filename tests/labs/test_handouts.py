@@ -1,0 +1,139 @@
+"""The pages as people read them: in a browser, wide and narrow, light and dark, printed, without a network."""
+
+import html
+import re
+
+import pytest
+from browser import start, wanted
+from handout_page import WIDTHS, Handout
+from the_labs import LABS
+
+from builder.source import LANGUAGES
+
+wanted()
+pytestmark = pytest.mark.browser
+
+PAGES = ["index.html", *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES)]
+A4 = (595, 842)
+FETCHED = r"""(?:src|srcset|action)=["'](?!data:)[^"'>]+|url\(["']?(?!#|data:)[^)]+|@import|<link[^>]+href="(?!data:)"""
+
+
+@pytest.fixture(scope="module")
+def driver():
+    driver = start()
+    yield driver
+    driver.quit()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_stands_for_itself_at_each_width(name, width, handouts, driver):
+    page = Handout(driver, handouts / name, width)
+    assert page.requests() == []
+    assert page.complaints() == []
+    assert page.overflow()[0] <= 0, page.overflow()[1]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_character_has_a_glyph_and_every_picture_a_text(name, handouts, driver):
+    page = Handout(driver, handouts / name)
+    assert page.missing_glyphs() == []
+    assert page.without_alternative() == []
+    ids = page.ids()
+    assert sorted(ids) == sorted(set(ids))
+
+
+def test_a_character_without_a_glyph_would_be_found(handouts, driver):
+    page = Handout(driver, handouts / "index.html")
+    driver.execute_script("document.querySelector('h1').append('\\u0380\\u6f22')")  # one that no font has, and one that a font has
+    assert page.missing_glyphs() == ["\u0380"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", PAGES)
+def test_text_can_be_read_in_both_themes(name, dark, handouts, driver):
+    page = Handout(driver, handouts / name, dark=dark)
+    assert page.theme() == ("dark" if dark else "light")
+    assert page.low_contrast() == []
+
+
+def test_faults_of_a_page_would_be_found(handouts, driver):
+    page = Handout(driver, handouts / PAGES[1], 390)
+    before = page.overflow()[0]
+    driver.execute_script("""document.querySelector('main').insertAdjacentHTML('beforeend',
+        '<p style="width: 500px; color: #cccccc">pale **and** wide <img src="data:,"></p>')""")
+    assert before <= 0 < page.overflow()[0]
+    assert [text for ratio, text in page.low_contrast()] == ["pale **and** wide"]
+    assert page.matches(r"\*\*") == ["pale **and** wide "]
+    assert len(page.without_alternative()) == 1
+
+
+def test_the_button_changes_the_theme_and_other_pages_follow(handouts, driver):
+    page = Handout(driver, handouts / PAGES[1])
+    page.find("theme").click()
+    assert page.theme() == "dark"
+    assert Handout(driver, handouts / PAGES[2]).theme() == "dark"
+    driver.execute_script("localStorage.clear()")
+
+
+@pytest.mark.parametrize("name", PAGES[1:])
+def test_a_page_prints_on_a4(name, handouts, driver):
+    count, sizes = Handout(driver, handouts / name).printed()
+    assert count > 1
+    assert sizes == {A4}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_pages_and_places_that_are_there(name, handouts, driver):
+    page = Handout(driver, handouts / name)
+    for link in page.links():
+        if link.startswith("https://"):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (handouts / name).parent / file if file else handouts / name
+        assert target.is_file(), link
+        assert handouts in target.resolve().parents, link
+        assert not anchor or f'id="{anchor}"' in target.read_text(encoding="utf-8"), link
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_the_switch_leads_to_the_same_place_in_the_other_language(lab, handouts, driver):
+    page = Handout(driver, handouts / "en" / f"{LABS[lab].name}.html")
+    driver.execute_script("location.hash = 'section-2'")
+    page.find("other").click()
+    page.wait(lambda: "/ja/" in driver.current_url)
+    assert driver.current_url.endswith(f"/ja/{LABS[lab].name}.html#section-2")
+    assert driver.execute_script("return document.documentElement.lang") == "ja"
+
+
+@pytest.mark.parametrize("name", PAGES[1:])
+def test_nothing_of_markdown_is_left_over(name, handouts, driver):
+    """Such as ** beside Japanese brackets, which Markdown does not read as the writer does."""
+    page = Handout(driver, handouts / name)
+    assert page.matches(r"\*\*|\]\(|^#+ |\{(sec|fig|ex|lab):|\$") == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_allreduce_player_works_inside_the_page(language, handouts, driver):
+    page = Handout(driver, handouts / language / f"{LABS['04'].name}.html")
+    frames = driver.find_elements("css selector", "iframe")
+    assert frames
+    driver.switch_to.frame(frames[0])
+    first = page.state()
+    page.find("next").click()
+    page.wait(lambda: page.state() != first)
+    while page.find("next").is_enabled():
+        page.find("next").click()
+    everything = page.state()
+    world_size = len(everything)
+    assert all(tuple(range(world_size)) in chunks or all(len(chunk) == world_size for chunk in chunks) for chunks in everything)
+    driver.switch_to.default_content()
+    assert page.complaints() == []
+    assert page.requests() == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_file_names_no_place_of_the_network_but_in_links(name, handouts):
+    """What a browser would fetch if it had a network: scripts, styles, pictures and fonts."""
+    text = (handouts / name).read_text(encoding="utf-8")
+    assert re.findall(FETCHED, html.unescape(text)) == []
