@@ -1,4 +1,8 @@
-"""The exercises of a lab: a stub, a check below it, a heading above it, a checker, a solution."""
+"""The exercises of a lab: a stub, a check below it, a heading above it, a checker, a solution.
+
+A stub is unwritten, and the next code cell checks it; or, tagged ``faulty`` as well, it is a function with a fault to find, and a
+later cell checks it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from builder.faults import Faults
 from builder.outline import Series
 from builder.source import Code, Lab
 
+FAULTY = "faulty"
 TAG = re.compile(r"exercise-(?P<id>\d\d-\d+)")
 CHECK = re.compile(r'check\("(?P<id>[^"]+)",\s*(?P<name>\w+)\)')
 
@@ -34,10 +39,14 @@ def check_exercises(lab: Lab, series: Series, solutions: Path, checkers: Optiona
         if id not in named:
             faults.add(cell.line, f"exercise {id} has no heading: write ### Exercise {id}: Title, and ### 演習 {id}: Title")
         name = name_of(cell.source)
-        if name is None or not _is_unwritten(cell.source):
+        if name is None or _is_unwritten(cell.source) == (FAULTY in cell.tags):
             stub = "one function whose body ends with raise NotImplementedError, or one variable = ..."
+            stub = "one function with a fault in it" if FAULTY in cell.tags else f"{stub} (or tag it {FAULTY}, too)"
             faults.add(cell.line, f"the cell of exercise {id} is no stub: it holds {stub}")
-        _check_call(id, name, cells[cells.index(cell) + 1 :], cell.line, faults)
+        following = cells[cells.index(cell) + 1 :]
+        if FAULTY in cell.tags:
+            following = [one for one in following if CHECK.match(one.source)]
+        _check_call(id, name, following, cell.line, faults)
         _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
         if checkers is not None and id not in checkers:
             module = f"gluonlab/exercises/lab{lab.number}.py"

@@ -8,26 +8,27 @@ import warnings
 import pytest
 from the_labs import LABS, PLACE, module_of
 
-from builder.exercises import name_of, solution_path, stubs
+from builder.exercises import FAULTY, name_of, solution_path, stubs
 from gluonlab.exercises.checking import judge
 from gluonlab.exercises.exercise import all_exercises, find, labs
-from gluonlab.exercises.verdict import PASSED, TOO_SLOW, UNWRITTEN
+from gluonlab.exercises.verdict import PASSED, TOO_SLOW, UNWRITTEN, WRONG
 
-STUBS = {id: cell.source for lab in LABS.values() for id, cell in stubs(lab).items()}
-WRONG = {lab: module_of("answers", lab).WRONG for lab in LABS}
-MISTAKES = [(id, number) for lab in LABS for id, mistakes in WRONG[lab].items() for number in range(len(mistakes))]
+CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}
+STUBS = {id: cell.source for id, cell in CELLS.items()}
+MISTAKEN = {lab: module_of("answers", lab).WRONG for lab in LABS}
+MISTAKES = [(id, number) for lab in LABS for id, mistakes in MISTAKEN[lab].items() for number in range(len(mistakes))]
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 
 
 def names_for(lab, capsys):
-    """What the cells before all exercises give them: the lab's imports, and ``here``."""
+    """What a solution may count on: the names that its lab imports, and ``here``."""
     names = {}
     for cell in LABS[lab].codes():
-        tree = ast.parse(cell.source)
-        if all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in tree.body) or "= setup(" in cell.source:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                exec(compile(tree, f"lab{lab}", "exec"), names)
+        body = ast.parse(cell.source).body
+        kept = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)) or "setup(" in ast.unparse(node)[:20]]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(compile(ast.Module(kept, []), f"lab{lab}", "exec"), names)
     capsys.readouterr()
     return names
 
@@ -49,8 +50,8 @@ def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers(
     assert set(labs()) == set(LABS)
     assert sorted(path.stem for path in PLACE.solutions.glob("*.py")) == sorted(STUBS)
     for lab in LABS:
-        assert sorted(WRONG[lab]) == sorted(id for id in STUBS if id[:2] == lab)
-        assert {id: len(mistakes) for id, mistakes in WRONG[lab].items() if len(mistakes) < 3} == {}
+        assert sorted(MISTAKEN[lab]) == sorted(id for id in STUBS if id[:2] == lab)
+        assert {id: len(mistakes) for id, mistakes in MISTAKEN[lab].items() if len(mistakes) < 3} == {}
 
 
 @pytest.mark.parametrize("id", STUBS)
@@ -69,19 +70,19 @@ def test_the_solution_passes(id, capsys):
 
 
 @pytest.mark.parametrize("id", STUBS)
-def test_the_stub_as_it_stands_is_kindly_called_unwritten(id, capsys):
+def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id, capsys):
     answer = answer_of(STUBS[id], id[:2], capsys)[name_of(STUBS[id])]
     verdict = judge(find(id), answer)
-    assert verdict.status == UNWRITTEN, said(verdict)["en"]
+    assert verdict.status == (WRONG if FAULTY in CELLS[id].tags else UNWRITTEN), said(verdict)["en"]
     assert JAPANESE.search(verdict.texts["ja"])
 
 
 @pytest.mark.parametrize(("id", "number"), MISTAKES)
 def test_a_mistake_is_named_in_both_languages(id, number):
-    answer, english, japanese = WRONG[id[:2]][id][number]
+    answer, english, japanese = MISTAKEN[id[:2]][id][number]
     verdict = judge(find(id), answer)
     assert verdict.status not in (PASSED, TOO_SLOW, UNWRITTEN), said(verdict)["en"]
-    assert re.search(english, said(verdict)["en"]), said(verdict)["en"]
-    assert re.search(japanese, said(verdict)["ja"]), said(verdict)["ja"]
+    assert re.search(english, verdict.texts["en"], re.M), verdict.texts["en"]
+    assert re.search(japanese, verdict.texts["ja"], re.M), verdict.texts["ja"]
     assert JAPANESE.search(verdict.texts["ja"])
     assert not JAPANESE.search(verdict.texts["en"])
