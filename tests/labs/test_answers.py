@@ -73,7 +73,9 @@ def test_the_solution_passes(id, capsys):
 def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id, capsys):
     answer = answer_of(STUBS[id], id[:2], capsys)[name_of(STUBS[id])]
     verdict = judge(find(id), answer)
-    assert verdict.status == (WRONG if FAULTY in CELLS[id].tags else UNWRITTEN), said(verdict)["en"]
+    faulty = FAULTY in CELLS[id].tags
+    assert verdict.status == (WRONG if faulty else UNWRITTEN), said(verdict)["en"]
+    assert verdict.texts["en"].startswith("the fault is still there: ") == faulty  # followed by its symptom
     assert JAPANESE.search(verdict.texts["ja"])
 
 

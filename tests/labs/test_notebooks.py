@@ -23,11 +23,10 @@ def test_the_english_notebook_runs_to_its_end_with_its_numbers(lab, executed):
 
 
 @pytest.mark.parametrize("lab", LABS)
-def test_every_stub_in_the_notebook_is_called_unwritten_or_wrong_in_its_language(lab, executed):
-    faulty = any(FAULTY in cell.tags for cell in stubs(LABS[lab]).values())
-    wrong = {"en": "not right yet", "ja": "まだ正しくありません"}
-    unwritten = {"en": "not written yet", "ja": "まだ書かれていません"}
-    for language, said in (wrong if faulty else unwritten).items():
+def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_language(lab, executed):
+    unwritten, faulty = ("not written yet", "まだ書かれていません"), ("the fault is still there", "まだ直っていません")
+    tags = [tag for cell in stubs(LABS[lab]).values() for tag in cell.tags]
+    for language, said in zip(("en", "ja"), faulty if FAULTY in tags else unwritten):
         cells = executed(lab).notebooks[language].cells
         checks = [cell for cell in cells if cell.cell_type == "code" and cell.source.startswith("check(")]
         assert len(checks) == len(stubs(LABS[lab]))

@@ -1,0 +1,142 @@
+"""Whether replicas made by hand begin alike, and each with memory of its own."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from gluonlab.exercises.arrays import cpus
+from gluonlab.exercises.exercise import Wrong
+from gluonlab.scratch.lenet import SHAPES
+from gluonlab.scratch.recipes import he
+
+
+def check_replicas(make: Callable[..., Any]) -> Optional[Tuple[str, str]]:
+    """``make(ctxs, seed)`` -> replicas with params and grads. What is unequal, in words; Wrong for any other fault."""
+    for count, seed in ((1, 0), (2, 0), (2, 7), (3, 1)):
+        ctxs = cpus(count)
+        with _seedings() as everywhere:
+            replicas = make(ctxs, seed)
+        _check_form(replicas, ctxs)
+        values = [[param.asnumpy() for param in replica.params] for replica in replicas]
+        unequal = _first_unequal(values, ctxs)
+        if unequal is not None:
+            return unequal
+        _check_seeding(everywhere, ctxs)
+        _check_draws(values[0], [param.asnumpy() for param in make(ctxs, seed)[0].params], seed)
+        _check_memory(replicas, ctxs)
+    one, other = (make(cpus(2), seed)[0].params[0].asnumpy() for seed in (1, 2))
+    if np.array_equal(one, other):
+        raise Wrong(
+            en="seeds 1 and 2 give the same parameters: the seed has no effect",
+            ja="seed が 1 でも 2 でもパラメータが同じです。seed が効いていません",
+        )
+    return None
+
+
+@contextmanager
+def _seedings() -> Iterator[List[Any]]:
+    """The calls of mx.random.seed in the block that are for all devices at once."""
+    seed, calls = mx.random.seed, []  # type: Any, List[Any]
+
+    def noted(value: int, ctx: Any = "all") -> None:
+        if ctx == "all":
+            calls.append(value)
+        seed(value, ctx)
+
+    mx.random.seed = noted
+    try:
+        yield calls
+    finally:
+        mx.random.seed = seed
+
+
+def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
+    if len(replicas) != len(ctxs):
+        raise Wrong(
+            en=f"for {len(ctxs)} devices there are {len(replicas)} replicas",
+            ja=f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
+        )
+    for replica, ctx in zip(replicas, ctxs):
+        shapes = tuple(param.shape for param in replica.params)
+        if shapes != SHAPES:
+            raise Wrong(
+                en=f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
+                ja=f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです",
+            )
+        for number, param in enumerate(replica.params):
+            if param.context != ctx:
+                raise Wrong(
+                    en=f"parameter {number} of the replica for {ctx} lies on {param.context}",
+                    ja=f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります",
+                )
+            if param.grad is None or len(replica.grads) != len(SHAPES):
+                raise Wrong(
+                    en=f"parameter {number} on {ctx} has no gradient: attach one to every copy",
+                    ja=f"{ctx} のパラメータ {number} に勾配がありません。コピーごとに付けてください",
+                )
+
+
+def _first_unequal(values: List[List[Any]], ctxs: List[mx.Context]) -> Optional[Tuple[str, str]]:
+    for number, weights in enumerate(zip(*values)):
+        for ctx, other in zip(ctxs[1:], weights[1:]):
+            if not np.array_equal(weights[0], other):
+                place = np.unravel_index(np.argmax(np.abs(weights[0] - other)), other.shape)
+                a, b = float(weights[0][place]), float(other[place])
+                return (
+                    f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} and with {b:.4g} on {ctx}, "
+                    f"at {tuple(map(int, place))}",
+                    f"まだ学習していないのに、パラメータ {number} の {tuple(map(int, place))} が "
+                    f"{ctxs[0]} では {a:.4g}、{ctx} では {b:.4g} です",
+                )
+    return None
+
+
+def _check_seeding(everywhere: List[Any], ctxs: List[mx.Context]) -> None:
+    if len(everywhere) > 1:
+        raise Wrong(
+            en=f"the generators of all devices were seeded {len(everywhere)} times for {len(ctxs)} replicas. CPU devices "
+            "share one, so it looks right here; GPUs have one each, which adds the device's number to its seed, and would differ",
+            ja=f"{len(ctxs)} 個のレプリカのために乱数生成器全体が {len(everywhere)} 回初期化されました。CPU デバイスは "
+            "1 個の生成器を共有するのでここでは合って見えますが、GPU では番号がシードに混ざるので値が変わります",
+        )
+
+
+def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
+    if not all(map(np.array_equal, values, again)):
+        raise Wrong(
+            en=f"seed {seed} gives other parameters the second time: they should depend on the seed alone",
+            ja=f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです",
+        )
+    for number, (weight, shape) in enumerate(zip(values, SHAPES)):
+        want = he(math.prod(shape[1:]) if len(shape) == 4 else shape[0]) if len(shape) > 1 else 0.0
+        if not math.isclose(float(weight.std()), want, rel_tol=0.4):
+            raise Wrong(
+                en=f"parameter {number} of shape {shape} has the standard deviation {weight.std():.4g}, expected {want:.4g}: "
+                "alike is not enough, units that begin alike learn alike",
+                ja=f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。{want:.4g} のはずです。"
+                "そろえるだけでは足りません。同じ値で始まるユニットは同じことしか学びません",
+            )
+
+
+def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
+    """What is written to one replica must not show in another."""
+    for number in range(len(SHAPES)):
+        for place, replica in enumerate(replicas):
+            replica.params[number][:] = place
+            replica.params[number].grad[:] = place
+        for place, (replica, ctx) in enumerate(zip(replicas, ctxs)):
+            if not (replica.params[number].asnumpy() == place).all() or not (replica.params[number].grad.asnumpy() == place).all():
+                raise Wrong(
+                    en=f"parameter {number} on {ctx} changes when another replica's is written: each needs a copy of its own",
+                    ja=f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。それぞれに自分のコピーが要ります",
+                )
+            if not (replica.grads[number].asnumpy() == place).all():
+                raise Wrong(
+                    en=f"`grads[{number}]` of the replica on {ctx} is not the gradient of its parameter",
+                    ja=f"{ctx} のレプリカの `grads[{number}]` が、そのパラメータの勾配ではありません",
+                )

@@ -1,0 +1,102 @@
+"""One dense layer and softmax, in numpy and in Gluon: what an update must be, independently of what computed it.
+
+The gradient has a closed form: for images x (n, f) with labels y, d(sum of losses) / d(scores) = softmax(scores) - onehot(y).
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+
+FEATURES, CLASSES = 4, 3
+LR = 0.5
+TOLERANCE = 1e-4  # relative; wrong updates are wrong by a tenth and more
+
+Array = Any  # of numpy
+Batch = Tuple[Array, Array]  # images (n, FEATURES) float32, labels (n,) int32
+
+
+class Values(NamedTuple):
+    """Weight (CLASSES, FEATURES) and bias (CLASSES,) as float64."""
+
+    weight: Array
+    bias: Array
+
+    def step(self, batch: Batch, scale: float) -> "Values":
+        """The values minus ``scale`` times the gradient of the sum of the batch's losses."""
+        return self.minus(self.gradient(batch), scale)
+
+    def minus(self, other: "Values", scale: float) -> "Values":
+        """The values minus ``scale`` times others."""
+        return Values(self.weight - scale * other.weight, self.bias - scale * other.bias)
+
+    def gradient(self, batch: Batch) -> "Values":
+        """Of the sum of the batch's losses."""
+        images, labels = batch
+        scores = images.astype(np.float64) @ self.weight.T + self.bias  # (n, CLASSES)
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        chances[np.arange(len(labels)), labels] -= 1
+        return Values(chances.T @ images, chances.sum(axis=0))
+
+    def train(self, batches: Sequence[Batch], lr: float = LR) -> "Values":
+        """Plain SGD, one update for each batch: the mean of its gradients."""
+        values = self
+        for batch in batches:
+            values = values.step(batch, lr / len(batch[0]))
+        return values
+
+    def near(self, other: "Values") -> bool:
+        """Whether the two agree, but for the rounding of float32."""
+        return distance(self, other) <= TOLERANCE
+
+
+def distance(a: Values, b: Values) -> float:
+    """The norm of the difference, relative to that of ``b``."""
+    ours, theirs = (np.concatenate([part.ravel() for part in values]) for values in (a, b))
+    return float(np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) or 1))
+
+
+def some_values(seed: int = 0) -> Values:
+    """Those that trainings begin with."""
+    random = np.random.RandomState(seed)
+    return Values(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
+
+
+def some_batches(sizes: Sequence[int], seed: int = 0) -> List[Batch]:
+    """Random batches of these sizes; neither gradients nor labels of any two are alike."""
+    random = np.random.RandomState([seed, *sizes])
+    return [
+        (random.normal(0, 1, (size, FEATURES)).astype(np.float32), random.randint(0, CLASSES, size).astype(np.int32))
+        for size in sizes
+    ]
+
+
+def make_net(values: Values, ctxs: Sequence[mx.Context], grad_req: str = "write") -> gluon.Block:
+    """The layer with these values on every device."""
+    net = nn.Dense(CLASSES, in_units=FEATURES)
+    net.collect_params().setattr("grad_req", grad_req)
+    net.initialize(ctx=list(ctxs))
+    net.weight.set_data(nd.array(values.weight))
+    net.bias.set_data(nd.array(values.bias))
+    return net
+
+
+def make_trainer(net: gluon.Block, lr: float = LR, **settings: Any) -> gluon.Trainer:
+    """Plain SGD."""
+    return gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr}, **settings)
+
+
+def values_of(net: gluon.Block, ctx: mx.Context) -> Values:
+    """What the layer has on a device."""
+    return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in (net.weight, net.bias)))
+
+
+def on_host(batch: Batch) -> Tuple[nd.NDArray, nd.NDArray]:
+    """The batch as arrays on the CPU."""
+    images, labels = batch
+    return nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")

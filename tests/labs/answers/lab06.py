@@ -1,0 +1,298 @@
+"""Answers to lab 06 that students really give, and what they must be told."""
+
+import math
+
+from mxnet import autograd
+
+from gluonlab.data.loader import shard_bounds
+
+# --- 06-1
+
+
+def no_gradients(shapes, outputs, images, states):
+    return 4 * (sum(map(math.prod, shapes)) * (1 + states) + images * sum(outputs))
+
+
+def numbers(shapes, outputs, images, states):
+    return sum(map(math.prod, shapes)) * (2 + states) + images * sum(outputs)
+
+
+def one_image(shapes, outputs, images, states):
+    return 4 * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
+
+
+def no_states(shapes, outputs, images, states):
+    return 4 * (sum(map(math.prod, shapes)) * 2 + images * sum(outputs))
+
+
+def everything_per_image(shapes, outputs, images, states):
+    return 4 * images * (sum(map(math.prod, shapes)) * (2 + states) + sum(outputs))
+
+
+# --- 06-2
+
+
+def _parts(net, loss, images, labels, parts, reduce):
+    for begin, end in shard_bounds(len(images), parts):
+        with autograd.record():
+            total = reduce(loss(net(images[begin:end]), labels[begin:end]))
+        total.backward()
+
+
+def _sum(losses):
+    return losses.sum()
+
+
+def never_zeroed(net, loss, trainer, images, labels, parts):
+    _parts(net, loss, images, labels, parts, _sum)
+    trainer.step(len(images))
+
+
+def zeroed_in_between(net, loss, trainer, images, labels, parts):
+    for begin, end in shard_bounds(len(images), parts):
+        net.collect_params().zero_grad()
+        with autograd.record():
+            total = loss(net(images[begin:end]), labels[begin:end]).sum()
+        total.backward()
+    trainer.step(len(images))
+
+
+def size_of_a_part(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, parts, _sum)
+    trainer.step(math.ceil(len(images) / parts))
+
+
+def means(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
+    trainer.step(1)
+
+
+def means_and_step(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
+    trainer.step(len(images))
+
+
+def mean_of_means(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, parts, lambda losses: losses.mean())
+    trainer.step(parts)
+
+
+def rest_lost(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    size = len(images) // parts
+    for part in range(parts):
+        with autograd.record():
+            total = loss(net(images[part * size : (part + 1) * size]), labels[part * size : (part + 1) * size]).sum()
+        total.backward()
+    trainer.step(len(images))
+
+
+def update_per_part(net, loss, trainer, images, labels, parts):
+    for begin, end in shard_bounds(len(images), parts):
+        net.collect_params().zero_grad()
+        with autograd.record():
+            total = loss(net(images[begin:end]), labels[begin:end]).sum()
+        total.backward()
+        trainer.step(end - begin)
+
+
+def no_step(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, parts, _sum)
+
+
+def all_at_once(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, 1, _sum)
+    trainer.step(len(images))
+
+
+def image_by_image(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _parts(net, loss, images, labels, len(images), _sum)
+    trainer.step(len(images))
+
+
+# --- 06-4
+
+
+def names_inside(spec, visible, count):
+    names = spec.partition(":")[2]
+    shown = range(count) if visible is None else range(len(visible.split(",")))
+    return list(shown) if names == "*" else [int(name) for name in names.split(",")]
+
+
+def all_of_the_machine(spec, visible, count):
+    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    names = spec.partition(":")[2]
+    return list(range(count)) if names == "*" else [shown[int(name)] for name in names.split(",")]
+
+
+def as_texts(spec, visible, count):
+    shown = [str(i) for i in range(count)] if visible is None else visible.split(",")
+    names = spec.partition(":")[2]
+    return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
+
+
+def in_order(spec, visible, count):
+    shown = sorted(range(count) if visible is None else map(int, visible.split(",")))
+    names = spec.partition(":")[2]
+    return shown if names == "*" else [shown[int(name)] for name in names.split(",")]
+
+
+def order_of_the_machine(spec, visible, count):
+    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    names = spec.partition(":")[2]
+    return sorted(shown if names == "*" else [shown[int(name)] for name in names.split(",")])
+
+
+# --- 06-5
+
+
+def _even(begin, size, parts):
+    return [(begin + i * size, begin + (i + 1) * size) for i in range(parts)]
+
+
+def rest_of_the_batch_lost(images, devices, microbatches):
+    size = images // (devices * microbatches)
+    return [
+        [(device, *_even(device * size * microbatches, size, microbatches)[number]) for device in range(devices)]
+        for number in range(microbatches)
+    ]
+
+
+def last_takes_the_rest(images, devices, microbatches):
+    shards = [(d * (images // devices), images if d == devices - 1 else (d + 1) * (images // devices)) for d in range(devices)]
+    cuts = [[(b + x, b + y) for x, y in shard_bounds(e - b, microbatches)] for b, e in shards]
+    return [[(d, *cut[n]) for d, cut in enumerate(cuts) if n < len(cut)] for n in range(max(map(len, cuts)))]
+
+
+def one_device_after_the_other(images, devices, microbatches):
+    found = []
+    for device, (begin, end) in enumerate(shard_bounds(images, devices)):
+        found += [[(device, begin + a, begin + b)] for a, b in shard_bounds(end - begin, microbatches)]
+    return found
+
+
+def all_parts_at_once(images, devices, microbatches):
+    return [[part for each in one_device_after_the_other(images, devices, microbatches) for part in each]]
+
+
+def microbatches_first(images, devices, microbatches):
+    return [
+        [(device, begin + a, begin + b) for device, (a, b) in enumerate(shard_bounds(end - begin, devices))]
+        for begin, end in shard_bounds(images, microbatches)
+    ]
+
+
+def empty_parts(images, devices, microbatches):
+    def cut(begin, end, parts):
+        each, extra = divmod(end - begin, parts)
+        places = [begin + i * each + min(i, extra) for i in range(parts + 1)]
+        return list(zip(places, places[1:]))
+
+    cuts = [cut(begin, end, microbatches) for begin, end in cut(0, images, devices)]
+    return [[(device, *parts[number]) for device, parts in enumerate(cuts)] for number in range(microbatches)]
+
+
+# --- 06-6
+
+
+def one_by_one(memory, budget, limit):
+    images = 0
+    while images < limit and memory(images + 1) <= budget:
+        images += 1
+    return images
+
+
+def strictly_less(memory, budget, limit):
+    low, high = 0, limit + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory(middle) < budget else (low, middle)
+    return low
+
+
+def at_least_one(memory, budget, limit):
+    low, high = 1, limit + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
+    return low
+
+
+def doubling(memory, budget, limit):
+    images = 1
+    while images * 2 <= limit and memory(images * 2) <= budget:
+        images *= 2
+    return images
+
+
+def never_the_limit(memory, budget, limit):
+    low, high = 0, limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
+    return low
+
+
+WRONG = {
+    "06-1": [
+        (no_gradients, "no gradients", "勾配が入って"),
+        (numbers, "a float32 has 4 bytes", "1 個 4 バイト"),
+        (one_image, "only one image", "画像 1 枚分"),
+        (no_states, "the optimizer kept nothing", "オプティマイザの状態"),
+        (everything_per_image, "every image had parameters", "画像 1 枚ごとにパラメータ"),
+    ],
+    "06-2": [
+        (never_zeroed, "gradients of the batch before are still in it", "前のバッチの勾配が残った"),
+        (zeroed_in_between, "only the last part counts", "最後の部分しか"),
+        (size_of_a_part, "divided by the images of one part", "1 個のマイクロバッチの枚数"),
+        (means, "means of parts are added up", "平均を足しています"),
+        (means_and_step, "`step` divides once more", "`step` がもう一度"),
+        (mean_of_means, "a mean of means", "平均の平均"),
+        (rest_lost, "left over when the batch does not divide are lost", "余った画像が捨てられ"),
+        (update_per_part, "an update after every part", "部分ごとに更新"),
+        (no_step, "have not changed at all", "まったく変わっていません"),
+        (all_at_once, "4 images went through the network at once, expected at most 2", "一度に 4 枚"),
+        (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
+    ],
+    "06-3": [
+        (lambda sizes: [1] * len(sizes), r"part_weights\(\[4, 4\]\).*only added up", "足すだけ"),
+        (lambda sizes: [1 / len(sizes)] * len(sizes), "last part counts 3 times as much", "3 倍"),
+        (lambda sizes: sizes, "the sum of all losses", "損失の総和"),
+        (lambda sizes: [size / max(sizes) for size in sizes], "add up to 2, not to 1|only added up", "足すだけ|合計が"),
+        (lambda sizes: [sizes[0] / sum(sizes)], "one weight for each of 2 parts", "重みが 1 個要ります"),
+    ],
+    "06-4": [
+        (names_inside, r"'gpu:\*', '2,3', 4\) is \[0, 1\], expected \[2, 3\].*names inside the process", "プロセスの中での番号"),
+        (all_of_the_machine, "sees only those", "あるものしか見えません"),
+        (as_texts, "numbers are wanted, not texts", "文字列ではなく"),
+        (in_order, "in another order", "順番が違います"),
+        (order_of_the_machine, "in another order", "順番が違います"),
+    ],
+    "06-5": [
+        (rest_of_the_batch_lost, "image 6 is used 0 times", "画像 6 が 0 回"),
+        (last_takes_the_rest, "as even as can be", "できるだけ均等"),
+        (one_device_after_the_other, "there are 2 rounds|side by side", "ラウンドが 2 回|同時に"),
+        (all_parts_at_once, "has two parts in round 0", "2 個の部分"),
+        (microbatches_first, "device 0 gets", "デバイス 0 の担当"),
+        (empty_parts, "has no image", "空の部分"),
+    ],
+    "06-6": [
+        (one_by_one, "halve the range", "範囲を半分"),
+        (strictly_less, "would fit, too", "でも入ります"),
+        (at_least_one, "not even one image fits", "1 枚も入りません"),
+        (doubling, "would fit, too", "でも入ります"),
+        (never_the_limit, "8 would fit, too", "8 枚でも入ります"),
+        (
+            lambda memory, budget, limit: (budget - memory(0)) // (memory(1) - memory(0)),
+            "there are no more images",
+            "それより多くの画像",
+        ),
+    ],
+}

@@ -1,0 +1,294 @@
+"""Cures of lab 09's faults that cure the symptom only, or something else, and what they must be told."""
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, nd
+
+from gluonlab.data.loader import shard, shard_bounds
+from gluonlab.scratch.data_parallel import Replica, get_params
+from gluonlab.scratch.lenet import SHAPES
+from gluonlab.scratch.recipes import he
+
+# --- 09-1
+
+
+def into_the_first(arrays):
+    for other in arrays[1:]:
+        arrays[0][:] += other.as_in_context(arrays[0].context)
+
+
+def mean(arrays):
+    total = sum(array.as_in_context(arrays[0].context) for array in arrays) / len(arrays)
+    for array in arrays:
+        array[:] = total.as_in_context(array.context)
+
+
+def returned(arrays):
+    total = arrays[0].copy()
+    for other in arrays[1:]:
+        total = total + other.as_in_context(total.context)
+    return [total.as_in_context(array.context) for array in arrays]
+
+
+def one_after_the_other(arrays):
+    for array in arrays:
+        for other in arrays:
+            if other is not array:
+                array += other.as_in_context(array.context)
+
+
+def mixed(arrays):
+    for other in arrays[1:]:
+        arrays[0] += other
+    for other in arrays[1:]:
+        arrays[0].copyto(other)
+
+
+# --- 09-2
+
+
+def _accumulate(net, loss, images, labels, parts, before=lambda: None):
+    for begin, end in shard_bounds(len(images), parts):
+        before()
+        with autograd.record():
+            part = loss(net(images[begin:end]), labels[begin:end]).sum()
+        part.backward()
+
+
+def zeroed_for_every_part(net, loss, trainer, images, labels, parts):
+    _accumulate(net, loss, images, labels, parts, net.collect_params().zero_grad)
+    trainer.step(len(images))
+
+
+def smaller_steps(net, loss, trainer, images, labels, parts):
+    _accumulate(net, loss, images, labels, parts)
+    trainer.step(2 * len(images))
+
+
+def clipped(net, loss, trainer, images, labels, parts):
+    _accumulate(net, loss, images, labels, parts)
+    for param in net.collect_params().values():
+        param.grad()[:] = param.grad().clip(-1, 1)
+    trainer.step(len(images))
+
+
+def whole_batches(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    _accumulate(net, loss, images, labels, 1)
+    trainer.step(len(images))
+
+
+def weights_only(net, loss, trainer, images, labels, parts):
+    net.weight.zero_grad()
+    _accumulate(net, loss, images, labels, parts)
+    trainer.step(len(images))
+
+
+# --- 09-3
+
+
+def _backward(net, loss, images, labels, ctxs):
+    xs, ys = shard(images, ctxs), shard(labels, ctxs)
+    with autograd.record():
+        losses = [loss(net(x), y) for x, y in zip(xs, ys)]
+    autograd.backward(losses)
+    return xs
+
+
+def as_if_even(net, loss, trainer, images, labels, ctxs):
+    xs = _backward(net, loss, images, labels, ctxs)
+    trainer.step(len(xs[0]) * len(ctxs))
+
+
+def smaller_rate(net, loss, trainer, images, labels, ctxs):
+    xs = _backward(net, loss, images, labels, ctxs)
+    trainer._optimizer.lr = 0.5 / len(ctxs)
+    trainer.step(len(xs[0]))
+
+
+def not_divided(net, loss, trainer, images, labels, ctxs):
+    _backward(net, loss, images, labels, ctxs)
+    trainer.step(1)
+
+
+def divided_twice(net, loss, trainer, images, labels, ctxs):
+    _backward(net, loss, images, labels, ctxs)
+    trainer.step(len(images) * len(ctxs))
+
+
+# --- 09-4
+
+
+def _epoch(net, loss, trainer, images, labels, size, ctxs, devices=lambda n, ctxs: ctxs, drop=0):
+    for begin in range(0, len(images), size):
+        x, y = images[begin : begin + size], labels[begin : begin + size]
+        if len(x) >= drop:
+            _backward(net, loss, x, y, devices(len(x), ctxs))
+            trainer.step(len(x))
+
+
+def small_batches_dropped(net, loss, trainer, images, labels, size, ctxs):
+    _epoch(net, loss, trainer, images, labels, size, ctxs, drop=len(ctxs))
+
+
+def divided_by_a_full_batch(net, loss, trainer, images, labels, size, ctxs):
+    for begin in range(0, len(images), size):
+        _backward(net, loss, images[begin : begin + size], labels[begin : begin + size], ctxs)
+        trainer.step(size)
+
+
+def images_doubled(net, loss, trainer, images, labels, size, ctxs):
+    for begin in range(0, len(images), size):
+        x, y = images[begin : begin + size], labels[begin : begin + size]
+        if len(x) < len(ctxs):
+            _backward(net, loss, nd.concat(*[x] * len(ctxs), dim=0), nd.concat(*[y] * len(ctxs), dim=0), ctxs)
+        else:
+            _backward(net, loss, x, y, ctxs)
+        trainer.step(len(x))
+
+
+def stale_ones_ignored(net, loss, trainer, images, labels, size, ctxs):
+    for begin in range(0, len(images), size):
+        x, y = images[begin : begin + size], labels[begin : begin + size]
+        _backward(net, loss, x, y, ctxs)
+        trainer.step(len(x), ignore_stale_grad=True)
+
+
+# --- 09-5
+
+
+def _right(net, x, y):
+    return int((net(x).argmax(axis=1) == y).sum().asscalar())
+
+
+def divided_by_all(net, images, labels, size, ctxs):
+    right = 0
+    for batch in mx.io.NDArrayIter(images, labels, size):
+        right += sum(_right(net, x, y) for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs)))
+    return right / len(images)
+
+
+def discarded(net, images, labels, size, ctxs):
+    right = counted = 0
+    for batch in mx.io.NDArrayIter(images, labels, size, last_batch_handle="discard"):
+        right += sum(_right(net, x, y) for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs)))
+        counted += size
+    return right / max(counted, 1)
+
+
+def at_once(net, images, labels, size, ctxs):
+    xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+    return sum(_right(net, x, y) for x, y in zip(xs, ys)) / len(images)
+
+
+def on_one_device(net, images, labels, size, ctxs):
+    right = 0
+    for i in range(len(images)):
+        right += _right(net, nd.array(images[i : i + 1], ctx=ctxs[0]), nd.array(labels[i : i + 1], ctx=ctxs[0]))
+    return right / len(images)
+
+
+def mean_of_batches(net, images, labels, size, ctxs):
+    found = []
+    for batch in mx.io.NDArrayIter(images, labels, size):
+        n = len(batch.data[0]) - batch.pad
+        pairs = zip(shard(batch.data[0][:n], ctxs), shard(batch.label[0][:n], ctxs))
+        found.append(sum(_right(net, x, y) for x, y in pairs) / n)
+    return sum(found) / len(found)
+
+
+# --- 09-6
+
+
+def _draw(shape, ctx=None):
+    fan_in = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
+    return nd.random.normal(0, he(fan_in), shape, ctx=ctx) if len(shape) > 1 else nd.zeros(shape, ctx=ctx)
+
+
+def _replica(params):
+    for param in params:
+        param.attach_grad()
+    return Replica(params, [param.grad for param in params])
+
+
+def seeded_for_each(ctxs, seed=0):
+    replicas = []
+    for ctx in ctxs:
+        mx.random.seed(seed)
+        replicas.append(_replica([_draw(shape, ctx) for shape in SHAPES]))
+    return replicas
+
+
+def seeded_with_a_number(ctxs, seed=0):
+    replicas = []
+    for ctx in ctxs:
+        mx.random.seed(seed + ctx.device_id)
+        replicas.append(_replica([_draw(shape, ctx) for shape in SHAPES]))
+    return replicas
+
+
+def all_alike(ctxs, seed=0):
+    mx.random.seed(seed)
+    return [_replica([nd.full(shape, 0.01, ctx=ctx) for shape in SHAPES]) for ctx in ctxs]
+
+
+def one_for_all(ctxs, seed=0):
+    mx.random.seed(seed)
+    replica = get_params([_draw(shape) for shape in SHAPES], ctxs[0])
+    return [replica] * len(ctxs)
+
+
+def always_the_same(ctxs, seed=0):
+    mx.random.seed(0)
+    params = [_draw(shape) for shape in SHAPES]
+    return [get_params(params, ctx) for ctx in ctxs]
+
+
+def not_seeded(ctxs, seed=0):
+    params = [_draw(shape) for shape in SHAPES]
+    return [get_params(params, ctx) for ctx in ctxs]
+
+
+WRONG = {
+    "09-1": [
+        (into_the_first, "the sum does not come back", "戻っていません"),
+        (mean, "that is the mean, not the sum", "和ではなく平均"),
+        (returned, r"still there: the arrays on 2 devices held \[1\] and \[2\]", "まだ直っていません"),
+        (mixed, "CPU devices bear that, two GPUs do not", "2 つの GPU"),
+        (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
+    ],
+    "09-2": [
+        (zeroed_for_every_part, "only the last part counts", "最後の部分しか"),
+        (smaller_steps, "the weights moved by", "動きました"),
+        (clipped, "the weights moved by", "動きました"),
+        (whole_batches, "saves no memory", "メモリは減りません"),
+        (weights_only, "batch 2, of 4 images", "2 番目のバッチ"),
+    ],
+    "09-3": [
+        (as_if_even, "7 images on 2 devices.*right for batches that divide evenly", "均等に割り切れる"),
+        (smaller_rate, "right for batches that divide evenly", "均等に割り切れる"),
+        (not_divided, "nothing divides them", "何も割っていません"),
+        (divided_twice, "4 images on 2 devices", "4 枚を 2 台のデバイスで"),
+    ],
+    "09-4": [
+        (small_batches_dropped, "the last 1 were not used|not used at all", "使われていません"),
+        (divided_by_a_full_batch, "5 images in batches of 4 on 2 devices", "5 枚を 4 枚ずつ"),
+        (images_doubled, "counts more or less than once", "1 回ずつ数えられて"),
+        (stale_ones_ignored, "the fault is still there", "まだ直っていません"),
+    ],
+    "09-5": [
+        (divided_by_all, "3 images.*3 right ones were counted", "正解が"),
+        (discarded, "left out", "抜けています"),
+        (at_once, "a device had", "一度に"),
+        (on_one_device, r"cpu\(1\) did nothing", "何もしていません"),
+        (mean_of_batches, "expected", "正しくは"),
+    ],
+    "09-6": [
+        (seeded_for_each, "were seeded 2 times for 2 replicas.*GPUs have one each", "GPU では番号が"),
+        (seeded_with_a_number, "the fault is still there: before any training", "まだ直っていません"),
+        (all_alike, "alike is not enough", "そろえるだけでは"),
+        (one_for_all, "lies on", "用のレプリカ"),
+        (always_the_same, "the seed has no effect", "seed が効いていません"),
+        (not_seeded, "gives other parameters the second time", "違うパラメータ"),
+    ],
+}
