@@ -2,9 +2,10 @@ from mxnet import nd
 
 
 def whole_gradient(gradients, sizes):
-    """gradients[i]: that of the mean loss of a shard of sizes[i] images, on device i, all of one shape.
+    """The gradient of the mean loss of all images, on the first gradient's device.
 
-    Return the gradient of the mean loss of all images, on the first gradient's device; change none of the arrays given.
+    gradients[i], on device i: that of the mean loss of a shard of sizes[i] images; they have the
+    same shape, and are not changed.
     """
     device = gradients[0].context
     total = nd.zeros_like(gradients[0])

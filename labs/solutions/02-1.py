@@ -1,5 +1,5 @@
 def my_allreduce(data):
-    """Replace arrays of equal shape, data[i] on device i, by their sum, in place; nothing is returned."""
+    """Replace arrays of equal shape, data[i] on device i, by their sum, in place."""
     total, *others = data
     for other in others:
         total += other.as_in_context(total.context)

@@ -2,9 +2,10 @@ import math
 
 
 def best_rates(accuracy_of, ks, batch_per_device, rates):
-    """{k: the rate with the highest accuracy on k devices} for each k of ks, with batch_per_device images on each device.
+    """{k: the rate with the highest accuracy on k devices} for each k of ks.
 
-    Of equal accuracies the smaller rate; a diverged training (nan) is never the best.
+    Each device has batch_per_device images. Of equal accuracies the smaller rate; a diverged
+    training (nan) is never the best.
     """
     best = {}
     for k in ks:

@@ -1,8 +1,11 @@
 def allreduce_by_owner(gradients):
-    """gradients[i][j]: the gradient of parameter j on device i. Replace each, in place, by its sum over all devices.
+    """Replace each gradient, in place, by its sum over all devices.
 
-    The adding is spread over the devices, as evenly in bytes as whole parameters allow. In the star the first of k devices receives
-    (k - 1) times all gradients; here each device receives 2 (k - 1) / k times, and all of them at the same time.
+    gradients[i][j]: that of parameter j on device i. The adding is spread over the devices, as
+    evenly in bytes as whole parameters allow.
+
+    Why it is more efficient: in the star the first of k devices receives k - 1 times all gradients.
+    Here each device receives 2 (k - 1) / k times that, and all of them at the same time.
     """
     owned = [0] * len(gradients)  # numbers that each device adds up
     by_size = sorted(zip(*gradients), key=lambda copies: copies[0].size, reverse=True)

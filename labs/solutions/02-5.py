@@ -2,10 +2,11 @@ from mxnet import gluon, nd
 
 
 def test_accuracy(net, replicas, images, labels, global_batch_size):
-    """The fraction of images (n, ...) whose highest score is that of their label (n,), both on the CPU.
+    """The fraction of images (n, ...) whose highest score is that of their label (n,).
 
-    net(x, replicas[i]) gives the scores (rows, classes) of x, which lies on the same device as replicas[i], a list of arrays.
-    Batches of global_batch_size images are split over all devices; the last one may have any size.
+    Both lie on the CPU. net(x, replicas[i]) gives the scores (rows, classes) of images x on the
+    device of replicas[i], which is a list of arrays. Batches of global_batch_size images are
+    split over all devices; the last one may have any size.
     """
     ctxs = [replica[0].context for replica in replicas]
     right = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
