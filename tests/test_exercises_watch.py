@@ -112,24 +112,3 @@ def test_a_live_plot_holds_all_points_and_grows():
     plot.add(2, {"one": 0.7, "two": 0.6})
     assert plot.curves == {"one": [(1, 0.5), (2, 0.7)], "two": [(2, 0.6)]}
     assert first.startswith(b"\x89PNG") and plot.png() != first
-
-
-def test_a_live_plot_replaces_its_picture_in_a_notebook(monkeypatch):
-    ipython = pytest.importorskip("IPython")
-    shown = []
-
-    class Handle:
-        def update(self, image):
-            shown.append(("updated", image.data))
-
-    def display(image, display_id):
-        shown.append(("shown", image.data))
-        return Handle()
-
-    monkeypatch.setattr(ipython, "get_ipython", lambda: object())
-    monkeypatch.setattr("IPython.display.display", display)
-    plot = LivePlot("epoch", "accuracy")
-    plot.add(1, {"one": 0.5})
-    plot.add(2, {"one": 0.7})
-    assert [what for what, _ in shown] == ["shown", "updated"]
-    assert shown[1][1] == plot.png()

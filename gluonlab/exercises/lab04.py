@@ -1,4 +1,4 @@
-"""The checkers of lab 04: schedules, what is wrong with some, who sums which parameter, which allreduce is fastest, and a "
+"""The checkers of lab 04: schedules, what is wrong with some, how busy a link is, which allreduce is fastest, and a "
 "ring."""
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_dou
 from gluonlab.collectives.check import check as prove
 from gluonlab.collectives.check import states
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.partition import partition
 from gluonlab.collectives.schedule import ADD, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.collectives.topology import Topology, make_topology, switch
 from gluonlab.errors import ScheduleError
@@ -188,47 +187,56 @@ def _told(schedule: Schedule) -> "Place | None":
 # --- 04-3
 
 LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
-SIZES: List[Tuple[List[int], int]] = [
-    ([4, 4], 2),
-    ([1, 8, 1, 8], 2),
-    ([3, 3, 2, 2, 2], 2),
-    (LENET, 2),
-    ([5, 4, 3, 3, 3], 3),
-    ([7], 4),
+Owned = Tuple[List[int], List[int], int]  # sizes, owners, devices
+OWNED: List[Owned] = [
+    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, mistakes give different numbers
+    ([4, 2], [0, 1], 4),
+    ([4], [0], 2),
+    ([5], [0], 1),
+    (LENET, [0] * 8, 2),
+    (LENET, [0, 1] * 4, 4),
 ]
 
 
 @exercise("04-3")
-def owners(answer: Callable[[Sequence[int], int], Sequence[int]]) -> None:
-    """Which device sums which parameter, so that no link is much busier than the others."""
+def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
+    """How many numbers pass the busiest link one after the other, when each parameter is summed by its owner."""
     rng = np.random.RandomState(4)
-    random = [([int(size) for size in rng.randint(1, 1000, rng.randint(1, 12))], int(rng.randint(1, 9))) for _ in range(30)]
-    for sizes, devices in [*SIZES, *random]:
-        got = answer(list(sizes), devices)
-        given = f"owners({sizes}, {devices})"
-        if not isinstance(got, (list, tuple)) or len(got) != len(sizes) or not set(got) <= set(range(devices)):
-            raise Wrong(
-                en=f"{given} returned {got!r}: return a list with a device, 0 to {devices - 1}, for each of the {len(sizes)} "
-                "parameters",
-                ja=f"{given} の戻り値は {got!r} でした。{len(sizes)} 個のパラメータそれぞれについて、0 から {devices - 1} "
-                "のデバイス番号のリストを返してください",
-            )
-        loads = [sum(size for size, owner in zip(sizes, got) if owner == device) for device in range(devices)]
-        best = max(sum(part.end for part in chunk) for chunk in partition(sizes, devices, whole=True))
-        if max(loads) > best:
-            first, load = loads.index(max(loads)), max(loads)
-            passing, least = (devices - 1) * load, (devices - 1) * best
-            star = load == sum(sizes) and len(sizes) > 1
-            raise Wrong(
-                en=f"{given} returned {list(got)}: device {first} sums {load:,} of {sum(sizes):,} numbers, so {passing:,} "
-                "come in over "
-                f"its link, and as many go out{', as in the star' * star}; the largest parameter first, to the device with the "
-                f"least so far, makes that {least:,}",
-                ja=f"{given} の戻り値は {list(got)} でした。デバイス {first} が {sum(sizes):,} 個中 {load:,} 個を合計するので、"
-                f"そのリンクに {passing:,} 個が入り、同じだけ出ていきます{' (star と同じです)' * star}。"
-                "大きいパラメータから順に、"
-                f"担当の最も少ないデバイスへ割り当てると {least:,} 個で済みます",
-            )
+    cases = list(OWNED)
+    for _ in range(30):
+        sizes, devices = [int(size) for size in rng.randint(1, 100, rng.randint(1, 9))], int(rng.randint(1, 9))
+        cases.append((sizes, [int(owner) for owner in rng.randint(0, devices, len(sizes))], devices))
+    for sizes, owners, devices in cases:
+        loads = [sum(size for size, owner in zip(sizes, owners) if owner == device) for device in range(devices)]
+        want, got = 2 * (devices - 1) * max(loads), answer(list(sizes), list(owners), devices)
+        if isinstance(got, (int, float, np.number)) and got == want:
+            continue
+        en, ja = _fault_of_link(loads, got)
+        call = f"busiest_link({sizes}, {owners}, {devices})"
+        raise Wrong(en=f"{call} gave {got}, expected {want}{en}", ja=f"{call} の答えは {got} でしたが、正しくは {want} です{ja}")
+
+
+def _fault_of_link(loads: Sequence[int], got: Any) -> Tuple[str, str]:
+    devices, total, most = len(loads), sum(loads), max(loads)
+    if got is None:
+        return ": the function returns nothing", "。関数が何も返していません"
+    if got == 2 * devices * most:
+        return ": what an owner has itself does not pass its link", "。所有者自身の勾配はリンクを通りません"
+    if got == (devices - 1) * most:
+        return ": that is one way; the sums go back over the same link", "。これは片道分です。合計も同じリンクを通って戻ります"
+    if got == 2 * (devices - 1) * total:
+        return ": that is what passes all links together", "。これは全リンクの合計です"
+    if got == 2 * most:
+        return (
+            f": it comes from {devices - 1} other devices, and goes to as many",
+            f"。ほかの {devices - 1} 台から届き、同じ台数に戻ります",
+        )
+    if got == max((devices - 1) * load + total - load for load in loads):
+        return (
+            ": the sums go out when the gradients have come in; meanwhile the other direction had less to do",
+            "。合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります",
+        )
+    return "", ""
 
 
 # --- 04-4

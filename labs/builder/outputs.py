@@ -49,7 +49,7 @@ def _html(text: str, language: str) -> str:
         return f'<div class="frame">{_titled(text, language)}</div>'
     if _WHOLE_PAGE.search(text):
         source = html.escape(text, quote=True)
-        return f'<div class="frame"><iframe title="{FRAME[language]}" sandbox="allow-scripts" srcdoc="{source}"></iframe></div>'
+        return f'<div class="frame"><iframe title="{FRAME[language]}" srcdoc="{source}"></iframe></div>'
     return f'<div class="wide">{text}</div>'
 
 

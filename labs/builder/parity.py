@@ -44,14 +44,16 @@ def collect(block: Block) -> Found:
     """What a block has of each kind."""
     found: Found = {kind: [] for kind in IN_ORDER + COUNTED + ONCE}
     fence: List[str] = []
+    begun = 0
     for number, line, info in with_fences(block):
         if info is not None:
+            begun = begun if fence else number
             fence.append(line.strip() if info.split(" ")[0] in ("sh", "python") else info)  # other text may be translated
             continue
-        found["fences"] += [(number, "\n".join(fence))] if fence else []
+        found["fences"] += [(begun, "\n".join(fence))] if fence else []
         fence = []
         _collect_from(number, line, found)
-    found["fences"] += [(block[-1][0], "\n".join(fence))] if fence else []
+    found["fences"] += [(begun, "\n".join(fence))] if fence else []
     return found
 
 

@@ -91,7 +91,7 @@ def read(path: Path, faults: Faults) -> Lab:
         faults.add(1, f"cannot be read as MyST: {' '.join(str(error).split())}")
         return Lab(path, path.name[:2], "unreadable", dict.fromkeys(LANGUAGES, ""), 0, [])
     lab = _front_matter(path, about, faults)
-    lines = text.splitlines()
+    lines = body.splitlines()
     for cell, start in zip(notebook.cells, notebook.metadata["source_map"]):
         if cell.cell_type == "code":
             lab.parts.append(Code(cell.source.strip("\n"), start, dict(cell.metadata)))

@@ -1,9 +1,10 @@
-def owners(sizes, devices):
-    """The device, 0 to devices - 1, that sums each parameter, of sizes[i] numbers."""
+def busiest_link(sizes, owners, devices):
+    """How many numbers pass the busiest link, one after the other, in both phases.
+
+    Parameter i has sizes[i] numbers, and is summed by device owners[i].
+    """
     load = [0] * devices
-    chosen = [0] * len(sizes)
-    for param in sorted(range(len(sizes)), key=lambda param: -sizes[param]):
-        lightest = load.index(min(load))
-        chosen[param] = lightest
-        load[lightest] += sizes[param]
-    return chosen
+    for size, owner in zip(sizes, owners):
+        load[owner] += size
+    # the owner of most receives it from all others, and sends the sum to all others
+    return 2 * (devices - 1) * max(load)

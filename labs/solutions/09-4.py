@@ -1,7 +1,8 @@
 def train_epoch(net, loss, trainer, images, labels, global_batch_size, ctxs):
     means = []
     for begin in range(0, len(images), global_batch_size):
-        x, y = images[begin : begin + global_batch_size], labels[begin : begin + global_batch_size]
+        end = begin + global_batch_size
+        x, y = images[begin:end], labels[begin:end]
         xs, ys = shard(x, ctxs), shard(y, ctxs)
         with autograd.record():
             losses = [loss(net(x), y) for x, y in zip(xs, ys)]

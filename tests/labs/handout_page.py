@@ -74,7 +74,7 @@ GLYPHS = r"""const canvas = document.createElement('canvas'), size = 40;
     };
     const absent = new Map(), missing = new Set(), seen = new Set();
     const look = (font, character) => {
-        if (seen.has(character) || /[\p{Z}\p{C}\p{M}]/u.test(character)) return;
+        if (seen.has(character) || /[\p{Z}\p{Cc}\p{Cf}\p{M}]/u.test(character)) return;
         seen.add(character);
         if (!absent.has(font)) absent.set(font, drawn(font, '\u0378'));  // a code point that Unicode has not assigned
         if (drawn(font, character) === absent.get(font)) missing.add(character);

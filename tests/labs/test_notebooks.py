@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from the_labs import LABS, PLACE, SERIES, module_of
+from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 
 from builder.exercises import FAULTY, stubs
 from builder.faults import Faults
@@ -42,7 +42,7 @@ def test_the_japanese_notebook_with_solutions_passes_every_check_in_japanese(lab
     (tmp_path / "ja").mkdir()
     solved = notebook(LABS[lab], "ja", SERIES, Faults(LABS[lab].path), PLACE.solutions)
     grades = tmp_path / "grades"
-    execute(solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades))
+    execute(solved, tmp_path / "ja", 600, GLUONLAB_GRADES=str(grades), PYTHONPATH=str(REPOSITORY))
     verdicts = [json.loads(line) for line in grades.read_text(encoding="utf-8").splitlines()]
     assert [(one["exercise"], one["status"]) for one in verdicts if one["status"] != PASSED] == []
     assert {one["exercise"] for one in verdicts} == set(stubs(LABS[lab]))

@@ -15,6 +15,13 @@ addEventListener("DOMContentLoaded", () => {
   });
   const contents = document.getElementById("contents");
   if (contents) contents.open = matchMedia("(min-width: 72rem)").matches;
+  // A page within the page is as high as what it shows.
+  for (const frame of document.querySelectorAll(".frame iframe:not([height])")) {
+    const fit = () => { frame.style.height = `${frame.contentDocument.documentElement.scrollHeight + 2}px`; };
+    const watch = () => new ResizeObserver(fit).observe(frame.contentDocument.body);
+    if (frame.contentDocument && frame.contentDocument.readyState === "complete" && frame.contentDocument.body.children.length) watch();
+    frame.addEventListener("load", watch);
+  }
   // The other language opens at the same place.
   const other = document.getElementById("other");
   if (other) other.addEventListener("click", () => { other.hash = location.hash; });

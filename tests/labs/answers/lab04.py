@@ -43,21 +43,14 @@ def by_star(world_size):
 # --- 04-3
 
 
-def in_turn(sizes, devices):
-    return [number % devices for number in range(len(sizes))]
+def counts(of_loads):
+    """busiest_link by a formula of what each device sums."""
 
+    def busiest_link(sizes, owners, devices):
+        loads = [sum(size for size, owner in zip(sizes, owners) if owner == device) for device in range(devices)]
+        return of_loads(loads, devices)
 
-def all_on_first(sizes, devices):
-    return [0] * len(sizes)
-
-
-def in_order(sizes, devices):
-    """To the device with the least so far, but not the largest first."""
-    load, chosen = [0] * devices, []
-    for size in sizes:
-        chosen.append(load.index(min(load)))
-        load[chosen[-1]] += size
-    return chosen
+    return busiest_link
 
 
 # --- 04-4
@@ -151,10 +144,15 @@ WRONG = {
         ({"A": (1, 1)}, "no answer for schedule B", "スケジュール B の答えがありません"),
     ],
     "04-3": [
-        (in_turn, "device 1 sums 16 of 18", "個を合計"),
-        (all_on_first, "as in the star", "star と同じ"),
-        (in_order, "largest parameter first", "大きいパラメータから順に"),
-        (lambda sizes, devices: list(range(devices)), "a device, 0 to", "デバイス番号のリスト"),
+        (counts(lambda loads, k: (k - 1) * max(loads)), "one way; the sums go back", "片道分"),
+        (counts(lambda loads, k: 2 * k * max(loads)), "an owner has itself", "所有者自身の勾配"),
+        (counts(lambda loads, k: 2 * (k - 1) * sum(loads)), "all links together", "全リンクの合計"),
+        (counts(lambda loads, k: 2 * max(loads)), "from 3 other devices", "ほかの 3 台から"),
+        (
+            counts(lambda loads, k: max((k - 1) * load + sum(loads) - load for load in loads)),
+            "the sums go out when the gradients have come in",
+            "勾配が届いた後",
+        ),
     ],
     "04-4": [
         (lambda topology, size: ring(topology.world_size), "returned ring", "戻り値は ring"),

@@ -1,0 +1,241 @@
+"""labs/build.py: what a source becomes, and every fault of a source in one line."""
+
+import json
+import re
+
+import made_up_lab
+import nbformat
+import pytest
+import the_labs  # noqa: F401  puts labs/ where builder can be imported from
+from made_up_lab import CHECKERS, FIGURE, SOURCE
+
+from builder.build import Place, files, read_all
+from builder.command import main
+from builder.faults import SourceError
+from builder.figures import in_language, scoped
+
+
+@pytest.fixture
+def made(tmp_path):
+    """{name: content} of what the made-up lab becomes."""
+    place = Place(made_up_lab.write(tmp_path))
+    return {str(path): text for path, text in files(read_all(place, CHECKERS), place).items()}
+
+
+def texts(made, name):
+    return "\n\n".join(cell["source"] for cell in nbformat.reads(made[name], 4).cells if cell["cell_type"] == "markdown")
+
+
+def test_a_source_becomes_a_notebook_and_its_pictures_in_each_language(made):
+    notebooks = [f"{language}/{name}.ipynb" for language in ("en", "ja") for name in ("01-add", "02-more")]
+    assert sorted(made) == sorted([*notebooks, "en/figures/dot.svg", "ja/figures/dot.svg"])
+    for name in notebooks:
+        nbformat.validate(nbformat.reads(made[name], 4))
+
+
+def test_code_is_the_same_in_both_languages_down_to_the_ids_of_its_cells(made):
+    english, japanese = (json.loads(made[f"{language}/01-add.ipynb"])["cells"] for language in ("en", "ja"))
+    assert [cell["id"] for cell in english] == [cell["id"] for cell in japanese]
+    assert len({cell["id"] for cell in english}) == len(english)
+    code = [[cell for cell in cells if cell["cell_type"] == "code"] for cells in (english, japanese)]
+    assert code[0] == code[1]
+    assert len(code[0]) == 3
+
+
+def test_sections_figures_and_references_are_numbered(made):
+    english, japanese = texts(made, "en/01-add.ipynb"), texts(made, "ja/01-add.ipynb")
+    assert "# Lab 01: Adding" in english
+    assert '## <a id="work"></a>2. Work' in english
+    assert '## <a id="work"></a>2. 作業' in japanese
+    assert "See [Section 2](#work), [Exercise 01-1](#exercise-01-1), [Figure 1](#fig-dot) and [Lab 02](02-more.ipynb)" in english
+    assert "[2 節](#work)、[演習 01-1](#exercise-01-1)、[図 1](#fig-dot)、[ラボ 02](02-more.ipynb) を参照" in japanese
+    assert "`{sec:raw}`" in english
+    assert "**Figure 1** The `dot`" in english
+    assert "**図 1** `dot` です" in japanese
+    assert "[Exercise 01-1](01-add.ipynb#exercise-01-1)" in texts(made, "en/02-more.ipynb")
+
+
+def test_solutions_take_the_place_of_stubs(tmp_path):
+    place = Place(made_up_lab.write(tmp_path))
+    solved = files(read_all(place, CHECKERS), place, solutions=True)
+    text = next(text for path, text in solved.items() if path.name == "01-add.ipynb")
+    assert "return a + b" in text
+    assert "NotImplementedError" not in text
+
+
+def test_a_cell_that_is_added_keeps_the_ids_of_the_others(tmp_path, made):
+    more = SOURCE.replace(
+        "```{code-cell} ipython3\ncheck", "```{code-cell} ipython3\nprint(1)\n```\n\n```{code-cell} ipython3\ncheck"
+    )
+    more = more.replace("```{code-cell} ipython3\nprint(1)\n```\n\n", "")  # after the check, for the stub's check comes next
+    place = Place(made_up_lab.write(tmp_path / "more", source=more + "\n```{code-cell} ipython3\nprint(1)\n```\n"))
+    text = next(text for path, text in files(read_all(place, CHECKERS), place).items() if str(path) == "en/01-add.ipynb")
+    before, after = ([cell["id"] for cell in json.loads(one)["cells"]] for one in (made["en/01-add.ipynb"], text))
+    assert after[: len(before)] == before
+    assert len(after) == len(before) + 1
+
+
+# --- faults
+
+
+def spoilt(old, new):
+    assert old in SOURCE
+    return SOURCE.replace(old, new, 1)
+
+
+FAULTS = [
+    ("01-add.md:1:", "lacks a title in both languages", {"source": spoilt(', ja: "足し算"', "")}),
+    ("01-add.md:1:", "lacks minutes", {"source": spoilt("minutes: 5", "minutes: soon")}),
+    ("01-add.md:1:", "lacks needs", {"source": spoilt("needs: []", "")}),
+    ("01-add.md:1:", "needs 07: there is no such lab; choose 01, 02", {"source": spoilt("needs: []", 'needs: ["07"]')}),
+    ("01-add.md:6:", "followed by :::{en}: blocks come in pairs", {"source": spoilt(":::{ja}\n## ねらい", ":::{en}\n## ねらい")}),
+    ("01-add.md:6:", "is no language: write :::{en} or :::{ja}", {"source": spoilt(":::{en}", ":::{de}")}),
+    ("01-add.md:16:", "'stray' stands outside of a block", {"source": spoilt(":::\n\n```{code", ":::\nstray\n\n```{code")}),
+    ("01-add.md:11:", "is not closed: write ::: below it", {"source": spoilt("コード。\n:::\n", "コード。\n")}),
+    (
+        "01-add.md:12:",
+        "headings differ: '## goals' in English, '### goals' in Japanese",
+        {"source": spoilt("## ねらい", "### ねらい")},
+    ),
+    ("01-add.md:8:", "`name` stands here once, and not in :::{ja}", {"source": spoilt("- `name` が", "- 名前が")}),
+    ("01-add.md:8:", "$x^2$ stands here once, and not in :::{ja}", {"source": spoilt("、$x^2$、", "、")}),
+    ("01-add.md:8:", "https://example.org stands here once", {"source": spoilt("、[文献](https://example.org)", "")}),
+    ("01-add.md:9:", "{lab:02} stands here once, and not in :::{ja}", {"source": spoilt("、{lab:02} を", "を")}),
+    (
+        "01-add.md:9:",
+        "unknown section 'wrok': choose goals, work (did you mean 'work'?)",
+        {"source": spoilt("{sec:work}", "{sec:wrok}")},
+    ),
+    ("01-add.md:9:", "unknown lab '09'", {"source": spoilt("{lab:02}", "{lab:09}")}),
+    ("01-add.md:9:", "unknown exercise '01-9'", {"source": spoilt("{ex:01-1}", "{ex:01-9}")}),
+    ("01-add.md:9:", "unknown figure 'dots'", {"source": spoilt("{fig:dot}", "{fig:dots}")}),
+    ("01-add.md:9:", "unknown cross-reference 'sect': choose ex, fig, lab, sec", {"source": spoilt("{sec:work}", "{sect:work}")}),
+    ("01-add.md:23:", "has no alternative text", {"source": spoilt("![A dot]", "![]")}),
+    ("01-add.md:23:", "has no caption", {"source": spoilt(' "The `dot`"', "")}),
+    ("01-add.md:23:", "figures are figures/NAME.svg", {"source": spoilt("figures/dot.svg", "dot.png")}),
+    ("01-add.md:23:", "figures/dot.svg is missing", {"figure": None}),
+    ("01-add.md:7:", "a heading of the first level", {"source": spoilt("## Goals", "# Goals")}),
+    ("01-add.md:38:", "fences differ", {"source": spoilt("list\n```\n### 演習", "grade\n```\n### 演習")}),
+    ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
+    ("01-add.md:44:", "exercise 01-1 has no solution: write solutions/01-1.py", {"solution": None}),
+    ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
+    ("01-add.md:44:", "is no Python", {"solution": "def add(a, b)\n"}),
+    (
+        "01-add.md:44:",
+        "exercise 01-1 has no heading",
+        {"source": SOURCE.replace("### Exercise 01-1: Add", "### Add").replace("### 演習 01-1: 足す", "### 足す")},
+    ),
+    ("01-add.md:44:", "the code cell after exercise 01-1 is print(add)", {"source": spoilt('check("01-1", add)', "print(add)")}),
+    ("01-add.md:44:", "is no stub", {"source": spoilt("raise NotImplementedError", "return a + b")}),
+    ("01-add.md:44:", "is in lab 01: tag it exercise-01-N", {"source": spoilt("[exercise-01-1]", "[exercise-02-1]")}),
+    ("01-add.md:1:", "has a heading and no stub", {"source": spoilt(":tags: [exercise-01-1]\n", "")}),
+    ("dot.svg:1:", "is no picture of width 720", {"figure": FIGURE.replace("720", "700")}),
+    ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
+    ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
+    ("dot.svg:1:", "refer to nothing but themselves", {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')}),
+    ("dot.svg:1:", "each needs the other", {"figure": FIGURE.replace(' lang="ja"', "")}),
+    ("dot.svg:1:", "shows '点' in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
+    ("dot.svg:", "is no XML", {"figure": FIGURE.replace("</svg>", "")}),
+]
+
+
+@pytest.mark.parametrize(("place", "said", "spoils"), FAULTS, ids=[said for _, said, _ in FAULTS])
+def test_a_fault_is_one_line_with_its_place(place, said, spoils, tmp_path):
+    checkers = spoils.get("checkers", CHECKERS)
+    root = Place(made_up_lab.write(tmp_path, **{name: text for name, text in spoils.items() if name != "checkers"}))
+    with pytest.raises(SourceError) as raised:
+        read_all(root, checkers)
+    lines = str(raised.value).splitlines()
+    assert any(place in line and said in line for line in lines), lines
+
+
+def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_path):
+    root = made_up_lab.write(tmp_path)
+    (root / "source" / "01-again.md").write_text(SOURCE, encoding="utf-8")
+    (root / "source" / "figures" / "lonely.svg").write_text(FIGURE, encoding="utf-8")
+    with pytest.raises(SourceError) as raised:
+        read_all(Place(root), CHECKERS)
+    assert "has the number 01, too" in str(raised.value)
+    assert "lonely.svg:1: stands in no lab" in str(raised.value)
+
+
+# --- pictures
+
+
+def test_a_picture_speaks_one_language(tmp_path):
+    path = tmp_path / "dot.svg"
+    path.write_text(FIGURE, encoding="utf-8")
+    english, japanese = in_language(path, "en"), in_language(path, "ja")
+    assert ("dot" in english, "点" in english) == (True, False)
+    assert ("dot" in japanese, "点" in japanese) == (False, True)
+    assert english.startswith("<svg")
+
+
+def test_ids_of_a_picture_are_its_own_and_still_found():
+    svg = scoped(FIGURE, "in-dot-")
+    assert 'id="in-dot-head"' in svg
+    assert "url(#in-dot-head)" in svg
+    assert not re.search(r'id="head"|\(#head\)', svg)
+
+
+# --- the command
+
+
+@pytest.fixture
+def build(ended, tmp_path, monkeypatch):
+    """``build(*options)`` with the sources of the made-up lab."""
+    from gluonlab.exercises.exercise import EXERCISES, exercise
+
+    monkeypatch.setattr("builder.command.all_exercises", lambda: [EXERCISES["01-1"]])
+    monkeypatch.setitem(EXERCISES, "01-1", None)
+    exercise("01-1")(lambda answer: None)
+    root = made_up_lab.write(tmp_path / "labs")
+    return lambda *options: ended(main, "--source", str(root), *options)
+
+
+def test_what_is_built_is_what_check_wants(build, tmp_path):
+    status, _, error = build("--check")
+    assert status == 1
+    assert "en/01-add.ipynb" in error
+    assert "run make labs" in error
+    assert build()[:2] == (0, f"4 notebooks and 2 pictures in {tmp_path / 'labs'}\n")
+    assert build("--check")[0] == 0
+    (tmp_path / "labs" / "en" / "07-old.ipynb").write_text("{}")
+    assert "07-old.ipynb" in build("--check")[2]
+    assert build()[0] == 0
+    assert build("--check")[0] == 0  # what is left over has been removed
+
+
+def test_a_notebook_that_somebody_has_worked_in_is_not_written_over(build, tmp_path):
+    build()
+    path = tmp_path / "labs" / "en" / "01-add.ipynb"
+    notebook = nbformat.read(path, 4)
+    notebook.cells[1].outputs = [nbformat.v4.new_output("stream", text="mine")]
+    nbformat.write(notebook, path)
+    status, _, error = build()
+    assert status == 2
+    assert f"somebody has worked in {path}" in error
+    assert "mine" in path.read_text()
+    assert build("--force")[0] == 0
+    assert "mine" not in path.read_text()
+
+
+def test_mistakes_of_the_command_line_are_one_line(build):
+    assert build("--with-solutions") == (
+        2,
+        "",
+        "error: --with-solutions lacks --out DIR: solutions are not for the folder of the students' notebooks\n",
+    )
+    assert build("handout")[2] == "error: unknown 'handout': write handouts for HTML pages, or nothing for notebooks\n"
+    status, _, error = build("--source", "nowhere")
+    assert (status, error) == (2, "error: --source nowhere: there is no folder nowhere/source\n")
+
+
+def test_faults_end_the_command_with_a_line_each(build, tmp_path):
+    path = tmp_path / "labs" / "source" / "01-add.md"
+    path.write_text(spoilt("minutes: 5\nneeds: []", ""), encoding="utf-8")
+    status, _, error = build()
+    assert status == 2
+    assert error.count("\n") == 3
+    assert error.endswith("error: 2 faults in the sources, see above: nothing was written\n")
+    assert not (tmp_path / "labs" / "en").exists()
