@@ -81,6 +81,10 @@ def a_clock_that_tells_the_truth(answer: Callable[[Callable[[], None]], float]) 
         for ctx in ctxs:
             queue_pause(ctx, PAUSE_S)
 
+    def waiting() -> None:
+        work()
+        nd.waitall()
+
     nd.waitall()
     got = _seconds(answer, work)
     if len(calls) != 1:
@@ -91,6 +95,8 @@ def a_clock_that_tells_the_truth(answer: Callable[[Callable[[], None]], float]) 
     _not_too_short(got, f"work that keeps {first} busy", f"{first} での")
     nd.waitall()
     _not_too_short(_seconds(answer, lambda: work((second,))), f"work that keeps {second} busy", f"{second} での")
+    nd.waitall()
+    _counts_waiting(_seconds(answer, waiting))
     queue_pause(first, PAUSE_S)
     got = _seconds(answer, lambda: None)
     if got > 0.8 * PAUSE_S:
@@ -103,9 +109,19 @@ def a_clock_that_tells_the_truth(answer: Callable[[Callable[[], None]], float]) 
         )
 
 
+def _counts_waiting(got: float) -> None:
+    if got < 0.9 * PAUSE_S:
+        raise Wrong(
+            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take {got:.3f} s: the clock was started "
+            "when `work` had come back. Start it before the call",
+            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る仕事が {got:.3f} 秒になりました。`work` が戻ってから時計を動かしています。"
+            "呼び出す前に動かしてください",
+        )
+
+
 def _seconds(answer: Callable[[Callable[[], None]], float], work: Callable[[], None]) -> float:
     got = answer(work)
-    if isinstance(got, (int, float)):
+    if isinstance(got, (int, float, np.number)):
         return float(got)
     raise Wrong(
         en=f"it returned {got!r}: return the number of seconds",

@@ -14,7 +14,7 @@ from gluonlab.collectives.algorithms import ALGORITHMS, double_tree, halving_dou
 from gluonlab.collectives.check import check as prove
 from gluonlab.collectives.check import states
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.schedule import ADD, OPS, REDUCE_SCATTER, Schedule, Transfer
+from gluonlab.collectives.schedule import ADD, ALLREDUCE, OPS, REDUCE_SCATTER, Schedule, Transfer
 from gluonlab.collectives.topology import Topology, make_topology, switch
 from gluonlab.errors import ScheduleError
 from gluonlab.exercises.exercise import Wrong, exercise
@@ -135,6 +135,7 @@ def wrong_transfers(answer: Mapping[str, Place]) -> None:
                 ja=f"スケジュール {name} の答えがありません。キーが {', '.join(BROKEN)} の辞書にしてください",
             )
         place = answer[name]
+        place = tuple(place) if isinstance(place, (list, np.ndarray)) else place
         if not _is_place(schedule, place):
             steps = len(schedule.steps)
             raise Wrong(
@@ -158,7 +159,7 @@ def wrong_transfers(answer: Mapping[str, Place]) -> None:
 
 
 def _is_place(schedule: Schedule, place: Any) -> bool:
-    if not isinstance(place, (tuple, list)) or len(place) != 2 or not all(isinstance(part, int) for part in place):
+    if not isinstance(place, tuple) or len(place) != 2 or not all(isinstance(part, (int, np.integer)) for part in place):
         return False
     step, transfer = place
     return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
@@ -266,6 +267,7 @@ def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
                 ja=f"{what} の戻り値は {got!r:.80} でした。`ring({topology.world_size})` のような {topology.world_size} "
                 "ランクの Schedule を返してください",
             )
+        _check_allreduce(what, got)
         order = topology.ring_order()
         known = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
         choices = [(one.name, one) for one in known] + [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
@@ -282,6 +284,22 @@ def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
                 en=f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}{en * placed}",
                 ja=f"{what} の戻り値は {got.name} ({times[0]}) でした。{name} なら {times[1]} です{ja * placed}",
             )
+
+
+def _check_allreduce(what: str, schedule: Schedule) -> None:
+    """Raise Wrong for a schedule that is cheap because it leaves something out."""
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        raise Wrong(
+            en=f"{what} returned a schedule that is no right allreduce: {error}",
+            ja=f"{what} の戻り値は正しい allreduce ではありません: {error}",
+        ) from None
+    if schedule.collective != ALLREDUCE:
+        raise Wrong(
+            en=f"{what} returned a {schedule.collective}: an allreduce is asked for, as the functions in `ALGORITHMS` make it",
+            ja=f"{what} の戻り値は {schedule.collective} です。`ALGORITHMS` の関数が作るような allreduce を返してください",
+        )
 
 
 # --- 04-5

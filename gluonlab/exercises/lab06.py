@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from mxnet import gluon
@@ -153,21 +153,22 @@ def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> No
         cases.append(("gpu:" + ",".join(map(str, asked)), ",".join(map(str, shown)), 8))
     for spec, visible, count in cases:
         got = answer(spec, visible, count)
+        got = list(got) if isinstance(got, (tuple, range, np.ndarray)) else got
         shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
         names = spec.split(":")[1]
         asked = list(range(len(shown))) if names == "*" else [int(name) for name in names.split(",")]
         want = [shown[name] for name in asked]
-        if isinstance(got, (list, tuple)) and list(got) == want:
+        if got == want:
             continue
         en, ja = "", ""
-        if isinstance(got, (list, tuple)) and [str(number) for number in got] == [str(number) for number in want]:
+        if isinstance(got, list) and [str(number) for number in got] == [str(number) for number in want]:
             en, ja = "numbers are wanted, not texts", "文字列ではなく数値が必要です"
         elif got == asked:
             en = "those are the names inside the process; CUDA_VISIBLE_DEVICES gives them to other GPUs"
             ja = "それはプロセスの中での番号です。CUDA_VISIBLE_DEVICES によって別の GPU に割り当てられます"
         elif got == list(range(count)):
             en, ja = "the process sees only those that CUDA_VISIBLE_DEVICES names", "CUDA_VISIBLE_DEVICES にあるものしか見えません"
-        elif isinstance(got, (list, tuple)) and sorted(map(str, got)) == sorted(map(str, want)):
+        elif isinstance(got, list) and sorted(map(str, got)) == sorted(map(str, want)):
             en, ja = "in another order", "順番が違います"
         raise Wrong(
             en=f"machine_numbers({spec!r}, {visible!r}, {count}) is {got!r}, expected {want}" + (f": {en}" if en else ""),
@@ -201,27 +202,50 @@ def largest_batch(answer: Callable[[Callable[[int], int], int, int], int]) -> No
         fixed, each, limit = int(random.randint(0, 1000)), int(random.randint(1, 50)), int(random.randint(1, 10**6))
         cases.append((fixed, each, int(fixed + each * random.randint(1, 2 * limit) + random.randint(0, each)), limit))
     for fixed, each, budget, limit in cases:
-        _check_largest(answer, fixed, each, budget, limit)
+        _check_largest(answer, Memory(fixed, each, 1), budget, limit)
+    for fixed, each, budget, limit, block in [(10, 5, 30, 64, 8), (0, 3, 299, 5000, 64), (100, 7, 2200, 10**6, 1000)]:
+        _check_largest(answer, Memory(fixed, each, block), budget, limit)
 
 
-def _check_largest(answer: Callable[..., Any], fixed: int, each: int, budget: int, limit: int) -> None:
+class Memory(NamedTuple):
+    """Made-up memory: ``fixed`` bytes, and ``each`` for every block of images that has been begun."""
+
+    fixed: int
+    each: int
+    block: int
+
+    def of(self, images: int) -> int:
+        """The bytes for so many images."""
+        return self.fixed + self.each * -(-int(images) // self.block)
+
+    def most(self, budget: int) -> int:
+        """How many images fit."""
+        return max(0, (budget - self.fixed) // self.each * self.block)
+
+
+def _check_largest(answer: Callable[..., Any], needs: Memory, budget: int, limit: int) -> None:
     asked: List[int] = []
 
     def memory(images: int) -> int:
         asked.append(images)
-        return fixed + each * int(images)
+        return needs.of(images)
 
-    got, want = answer(memory, budget, limit), max(0, min(limit, (budget - fixed) // each))
-    en = f"with {fixed} bytes + {each} for each image, a budget of {budget} and a limit of {limit} images: {got!r}, expected {want}"
-    ja = f"必要量 {fixed} + 1 枚あたり {each}、予算 {budget}、上限 {limit} 枚のとき {got!r} でしたが、正しくは {want} です"
+    got, want = answer(memory, budget, limit), min(limit, needs.most(budget))
+    fixed, each, block = needs
+    unit, unit_ja = ("image", "1 枚あたり") if block == 1 else (f"{block} images or part of them", f"{block} 枚まで")
+    unit_ja = unit_ja if block == 1 else f"{unit_ja}ごとに"
+    en = (
+        f"with {fixed} bytes + {each} for each {unit}, a budget of {budget} and a limit of {limit} images: {got!r}, expected {want}"
+    )
+    ja = f"必要量 {fixed} + {unit_ja} {each}、予算 {budget}、上限 {limit} 枚のとき {got!r} でしたが、正しくは {want} です"
     if got != want:
         if want == 0:
             en, ja = f"{en}: not even one image fits", f"{ja}。1 枚も入りません"
-        elif isinstance(got, int) and got > limit:
+        elif isinstance(got, (int, np.integer)) and got > limit:
             en, ja = f"{en}: there are no more images", f"{ja}。それより多くの画像はありません"
-        elif isinstance(got, int) and got > want:
-            en, ja = f"{en}: {got} need {fixed + each * got}", f"{ja}。{got} 枚には {fixed + each * got} 要ります"
-        elif isinstance(got, int):
+        elif isinstance(got, (int, np.integer)) and got > want:
+            en, ja = f"{en}: {got} need {needs.of(int(got))}", f"{ja}。{got} 枚には {needs.of(int(got))} 要ります"
+        elif isinstance(got, (int, np.integer)):
             en, ja = f"{en}: {got + 1} would fit, too", f"{ja}。{got + 1} 枚でも入ります"
         raise Wrong(en=en, ja=ja)
     most = 2 * limit.bit_length() + 2

@@ -40,10 +40,10 @@ class Batch:
         """How far the weights moved on each device."""
         from mxnet import gluon, init, nd
 
-        from gluonlab.devices import devices
+        from gluonlab.exercises.arrays import cpus
         from gluonlab.kvstores import make_kvstore
 
-        ctxs = devices(f"cpu*{self.devices}")
+        ctxs = cpus(self.devices)
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
         net.weight.set_data(nd.array(self.weight))

@@ -16,6 +16,12 @@ from gluonlab.exercises.verdict import PASSED, TOO_SLOW, UNWRITTEN, WRONG
 CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}
 STUBS = {id: cell.source for id, cell in CELLS.items()}
 MISTAKEN = {lab: module_of("answers", lab).WRONG for lab in LABS}
+RIGHT = [
+    (id, number)
+    for lab in LABS
+    for id, answers in getattr(module_of("answers", lab), "RIGHT", {}).items()
+    for number in range(len(answers))
+]
 MISTAKES = [(id, number) for lab in LABS for id, mistakes in MISTAKEN[lab].items() for number in range(len(mistakes))]
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 
@@ -67,6 +73,12 @@ def test_the_solution_passes(id, capsys):
     verdict = judge(find(id), answer)
     assert verdict.status == PASSED, said(verdict)["en"]
     assert said(verdict) == {"en": f"Exercise {id}: correct", "ja": f"演習 {id}: 正解です"}
+
+
+@pytest.mark.parametrize(("id", "number"), RIGHT)
+def test_a_right_answer_of_another_kind_passes(id, number):
+    verdict = judge(find(id), module_of("answers", id[:2]).RIGHT[id][number])
+    assert verdict.status == PASSED, said(verdict)["en"]
 
 
 @pytest.mark.parametrize("id", STUBS)

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 from mxnet import nd
 
 PLACES = {"a": 0, "b": 1, "c": 0, "d": 1, "e": 1, "f": 0, "g": 1, "h": 0}
@@ -24,6 +25,14 @@ def waits_before_only(work):
     nd.waitall()
     began = time.perf_counter()
     work()
+    return time.perf_counter() - began
+
+
+def starts_after_the_call(work):
+    nd.waitall()
+    work()
+    began = time.perf_counter()
+    nd.waitall()
     return time.perf_counter() - began
 
 
@@ -140,6 +149,7 @@ WRONG = {
         (reads_the_clock_too_early, "the clock was read when the work had been queued", "終わる前に時計を読んで"),
         (waits_before_only, "the clock was read when the work had been queued", "終わる前に時計を読んで"),
         (counts_what_was_queued_before, "0.3 s of other work had been queued before", "別の仕事まで数えて"),
+        (starts_after_the_call, "the clock was started when `work` had come back", "`work` が戻ってから時計を動かして"),
         (warms_up, "`work` was called 2 times", "`work` が 2 回呼ばれました"),
         (subtracts_the_wrong_way_round, "subtract the earlier time", "前の時刻を引いて"),
         (in_milliseconds, "return seconds", "単位は秒"),
@@ -160,4 +170,29 @@ WRONG = {
         (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 つの GPU では動きません"),
         (on_the_last_device, r"lies on cpu\(1\): it belongs on the first", "最初の勾配のデバイス"),
     ],
+}
+
+
+def seconds_of_numpy(work):
+    nd.waitall()
+    began = time.perf_counter()
+    work()
+    nd.waitall()
+    return np.float32(time.perf_counter() - began)
+
+
+def by_way_of_the_host(array, sizes, devices):
+    parts = np.split(array.asnumpy(), np.cumsum(sizes)[:-1])
+    return tuple(nd.array(part, ctx=ctx, dtype=part.dtype) for part, ctx in zip(parts, devices))
+
+
+def weights_first(gradients, sizes):
+    return sum((gradient * (size / sum(sizes))).as_in_context(gradients[0].context) for gradient, size in zip(gradients, sizes))
+
+
+RIGHT = {
+    "01-1": [{name: np.int64(place) for name, place in PLACES.items()}],
+    "01-2": [seconds_of_numpy],
+    "01-3": [by_way_of_the_host],
+    "01-4": [weights_first],
 }

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from mxnet import gluon, nd
 
 
@@ -253,4 +254,49 @@ WRONG = {
         (counts, "that is how many are right", "割合ではなく正解数"),
         (mixes_up_the_replicas, r"`net` got images on cpu\(1\) with the replica on cpu\(0\)", "同じデバイスのもの"),
     ],
+}
+
+
+def everybody_to_everybody(data):
+    before = [array.copy() for array in data]
+    for i, array in enumerate(data):
+        for other in before[:i] + before[i + 1 :]:
+            array += other.as_in_context(array.context)
+
+
+def as_one_array(k, batch, lr, images):
+    return np.array([k * batch, k * lr, math.ceil(images / (k * batch))])
+
+
+def with_numpy(accuracy_of, ks, batch, rates):
+    rates = np.sort(rates)
+    return {k: rates[np.nanargmax([accuracy_of(k, k * batch, lr) for lr in rates])] for k in ks}
+
+
+def by_chunk(gradients):
+    k = len(gradients)
+    for copies in zip(*gradients):
+        flat = [copy.reshape(-1) for copy in copies]
+        ends = [len(flat[0]) * i // k for i in range(k + 1)]
+        for owner, begin, end in zip(copies, ends, ends[1:]):
+            if begin < end:
+                total = nd.add_n(*[part[begin:end].as_in_context(owner.context) for part in flat])
+                for part in flat:
+                    part[begin:end] = total.as_in_context(part.context)
+
+
+def asks_for_every_shard_at_the_end(net, replicas, images, labels, size):
+    ctxs, labels, guesses = [replica[0].context for replica in replicas], labels.asnumpy(), []
+    for x, _ in _batches(images, images, size):
+        shards = gluon.utils.split_and_load(x, ctxs[: len(x)], even_split=False)
+        guesses += [net(shard, replica).argmax(axis=1) for shard, replica in zip(shards, replicas)]
+    return (np.concatenate([guess.asnumpy() for guess in guesses]) == labels).mean()
+
+
+RIGHT = {
+    "02-1": [everybody_to_everybody],
+    "02-2": [as_one_array],
+    "02-3": [with_numpy],
+    "02-4": [by_chunk],
+    "02-5": [asks_for_every_shard_at_the_end],
 }

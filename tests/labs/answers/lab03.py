@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from mxnet import autograd, gluon
+from mxnet import autograd, gluon, nd
 
 
 def trains(divide_by, even=False, mean=False, only_first=False, record=True, whole=False):
@@ -76,6 +76,7 @@ WRONG = {
         (lambda step, lr, k, w: k * lr, "warm-up is not over", "ウォームアップの途中"),
         (lambda step, lr, k, w: k * lr * (step / w if w else 1), "stays where it is", "一定です"),
         (lambda step, lr, k, w: k * lr * (min(1, (step - 1) / w) if w else 1), "count from 1", "1 から数え"),
+        (lambda step, lr, k, w: lr * (1 + (k - 1) * min(1, step / w if w else 1)), "begins at 0", "0 から始めます"),
         (lambda step, lr, k, w: k * lr * min(1, step / w), "ZeroDivisionError", "ZeroDivisionError"),
     ],
     "03-4": [
@@ -111,4 +112,27 @@ WRONG = {
             "次のステップをキューに入れられます",
         ),
     ],
+}
+
+
+def weighted_means(images, labels, devices, net, loss, trainer):
+    xs, ys = (gluon.utils.split_and_load(array, devices, even_split=False) for array in (images, labels))
+    with autograd.record():
+        losses = [loss(net(x), y).mean() * (len(x) / len(images)) for x, y in zip(xs, ys)]
+    for each in losses:
+        each.backward()
+    trainer.step(1)
+
+
+def with_mxnet(means, variances, counts):
+    means, variances, images = [nd.array(each) for each in means], [nd.array(each) for each in variances], sum(counts)
+    mean = sum(own * count for own, count in zip(means, counts)) / images
+    return [mean, sum((var + (own - mean) ** 2) * count for own, var, count in zip(means, variances, counts)) / images]
+
+
+RIGHT = {
+    "03-1": [weighted_means],
+    "03-2": [lambda n, epochs, k, b: np.ceil(n / (k * b)) * epochs, lambda n, epochs, k, b: epochs * len(range(0, n, k * b))],
+    "03-3": [lambda step, lr, k, w: np.interp(step, [0, w], [0, k * lr])],
+    "03-4": [with_mxnet],
 }

@@ -1,5 +1,9 @@
 """Mistakes that students make in lab 04."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from gluonlab.collectives.algorithms import ALGORITHMS, hierarchical, ring, ring_reduce_scatter, star
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.schedule import Transfer
@@ -163,6 +167,8 @@ WRONG = {
             "p3.16xlarge, 100,000,000. .* placed on the ring なら",
         ),
         (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
+        (lambda topology, size: replace(ring(topology.world_size), steps=()), "no right allreduce", "正しい allreduce では"),
+        (lambda topology, size: ring_reduce_scatter(topology.world_size), "returned a reduce_scatter", "戻り値は reduce_scatter"),
         (lambda topology, size: "ring", "return a Schedule", "Schedule を返して"),
     ],
     "04-5": [
@@ -174,4 +180,16 @@ WRONG = {
         (forgets_the_rest, "belong to no chunk", "どのチャンクにも入っていません"),
         (no_modulo, "% len.arrays.` missing", "% len.arrays.` を忘れて"),
     ],
+}
+
+
+def straight_to_the_owners(world_size):
+    """Tuples, and a generator of them."""
+    yield [(src, dst, dst, "add") for src in range(world_size) for dst in range(world_size) if src != dst]
+
+
+RIGHT = {
+    "04-1": [straight_to_the_owners],
+    "04-2": [{"A": [1, 1], "B": np.array([0, 1]), "C": (np.int64(1), np.int64(0))}],
+    "04-3": [lambda sizes, owners, k: 2 * (k - 1) * np.bincount(owners, weights=sizes).max()],
 }

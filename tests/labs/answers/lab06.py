@@ -2,7 +2,8 @@
 
 import math
 
-from mxnet import autograd
+import numpy as np
+from mxnet import autograd, gluon
 
 from gluonlab.data.loader import shard_bounds
 
@@ -294,5 +295,55 @@ WRONG = {
             "there are no more images",
             "それより多くの画像",
         ),
+        (
+            lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
+            "5 for each 8 images or part of them.* would fit, too",
+            "8 枚までごとに 5.*でも入ります",
+        ),
     ],
+}
+
+
+def with_split_data(net, loss, trainer, images, labels, parts):
+    net.collect_params().zero_grad()
+    for x, y in zip(*(gluon.utils.split_data(array, parts, even_split=False) for array in (images, labels))):
+        with autograd.record():
+            losses = loss(net(x), y)
+        losses.backward()
+    trainer.step(len(images))
+
+
+def with_arrays(spec, visible, count):
+    shown = np.arange(count) if visible is None else np.array(visible.split(","), int)
+    names = spec.partition(":")[2]
+    return shown if names == "*" else shown[np.array(names.split(","), int)]
+
+
+def one_round_after_the_other(images, devices, microbatches):
+    shards = [
+        (device, begin, shard_bounds(end - begin, microbatches))
+        for device, (begin, end) in enumerate(shard_bounds(images, devices))
+    ]
+    for number in range(len(shards[0][2])):
+        yield tuple((device, begin + p[number][0], begin + p[number][1]) for device, begin, p in shards if number < len(p))
+
+
+def galloping(memory, budget, limit):
+    low, high = 0, 1
+    while high <= limit and memory(high) <= budget:
+        low, high = high, 2 * high
+    high = min(high, limit + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory(middle) <= budget else (low, middle)
+    return np.int64(low)
+
+
+RIGHT = {
+    "06-1": [lambda shapes, outputs, images, states: 4.0 * (sum(map(np.prod, shapes)) * (2 + states) + images * sum(outputs))],
+    "06-2": [with_split_data],
+    "06-3": [lambda sizes: (size / sum(sizes) for size in sizes), lambda sizes: np.array(sizes) / sum(sizes)],
+    "06-4": [with_arrays],
+    "06-5": [one_round_after_the_other],
+    "06-6": [galloping],
 }

@@ -292,3 +292,30 @@ WRONG = {
         (not_seeded, "gives other parameters the second time", "違うパラメータ"),
     ],
 }
+
+
+def zeroed_afterwards(net, loss, trainer, images, labels, parts):
+    _accumulate(net, loss, images, labels, parts)
+    trainer.step(len(images))
+    net.collect_params().zero_grad()
+
+
+def counts_the_shards(net, loss, trainer, images, labels, ctxs):
+    _backward(net, loss, images, labels, ctxs)
+    trainer.step(sum(len(each) for each in shard(images, ctxs)))
+
+
+def by_hand_from_the_host(ctxs, seed=0):
+    random = np.random.RandomState(seed)
+    params = []
+    for shape in SHAPES:
+        fan_in = np.prod(shape[1:]) if len(shape) == 4 else shape[0]
+        params.append(random.normal(0, he(fan_in), shape) if len(shape) > 1 else np.zeros(shape))
+    return [_replica([nd.array(values, ctx=ctx) for values in params]) for ctx in ctxs]
+
+
+RIGHT = {
+    "09-2": [zeroed_afterwards],
+    "09-3": [counts_the_shards],
+    "09-6": [by_hand_from_the_host],
+}
