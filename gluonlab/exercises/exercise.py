@@ -34,6 +34,14 @@ class Wrong(Exception):
         self.texts = {"en": en, "ja": ja}
 
 
+def returned(got: Any, call: str, *, en: str, ja: str) -> Wrong:
+    """What is said of a call that gave nothing, or a thing of another kind than the one that ``en`` and ``ja`` name."""
+    hint_en, hint_ja = (" (is `return` missing?)", " (`return` を忘れていませんか)") if got is None else ("", "")
+    return Wrong(
+        en=f"{call} returned {got!r}{hint_en}: return {en}", ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください"
+    )
+
+
 class Exercise(NamedTuple):
     """``id`` such as ``"02-1"``, one line about it, its checker, and the time that a check may take."""
 

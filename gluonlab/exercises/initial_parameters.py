@@ -9,8 +9,8 @@ from typing import Any, Callable, Iterator, List, Optional, Tuple
 import mxnet as mx
 import numpy as np
 
-from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.exercise import Wrong
+from gluonlab.exercises.arrays import cpus, devices_in_words
+from gluonlab.exercises.exercise import Wrong, returned
 from gluonlab.scratch.lenet import SHAPES
 from gluonlab.scratch.recipes import he
 
@@ -56,9 +56,13 @@ def _seedings() -> Iterator[List[Any]]:
 
 
 def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
+    if not isinstance(replicas, (list, tuple)):
+        raise returned(
+            replicas, "`make_replicas`", en="a list with a Replica for each device", ja="デバイスごとの Replica のリスト"
+        )
     if len(replicas) != len(ctxs):
         raise Wrong(
-            en=f"for {len(ctxs)} devices there are {len(replicas)} replicas",
+            en=f"for {devices_in_words(len(ctxs))} there are {len(replicas)} replicas",
             ja=f"デバイス {len(ctxs)} 台に対してレプリカが {len(replicas)} 個あります",
         )
     for replica, ctx in zip(replicas, ctxs):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from mxnet import gluon
 
 from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.exercise import Wrong, exercise, returned
 from gluonlab.exercises.microbatches import check_parts, wrong_update
 from gluonlab.exercises.rounds import Rounds, check_rounds
 from gluonlab.exercises.softmax_regression import make_net, make_trainer, on_host, some_batches, some_values, values_of
 
 Shape = Tuple[int, ...]
+NUMBER = (int, float, np.number)
 
 
 # --- 06-1
@@ -39,6 +40,9 @@ def _check_bytes(answer: Callable[..., Any], shapes: List[Shape], outputs: List[
     given = answer(list(shapes), list(outputs), images, states)
     numbers, kept = sum(math.prod(shape) for shape in shapes), sum(outputs)
     want = 4 * (numbers * (2 + states) + images * kept)
+    if not isinstance(given, NUMBER):
+        call = f"training_bytes({shapes}, {outputs}, images={images}, states={states})"
+        raise returned(given, call, en="a number", ja="数値")
     if given == want:
         return
     looks: Dict[Any, Tuple[str, str]] = {
@@ -110,7 +114,10 @@ def part_weights(answer: Callable[[List[int]], Sequence[float]]) -> None:
     random = np.random.RandomState(3)
     cases += [random.randint(1, 40, random.randint(2, 7)).tolist() for _ in range(6)]
     for sizes in cases:
-        got = [float(weight) for weight in answer(list(sizes))]
+        given = answer(list(sizes))
+        if not isinstance(given, Iterable):
+            raise returned(given, f"part_weights({sizes})", en="a list with a factor for each part", ja="部分ごとの係数のリスト")
+        got = [float(weight) for weight in given]
         want = [size / sum(sizes) for size in sizes]
         if len(got) == len(want) and np.allclose(got, want, rtol=1e-6):
             continue
@@ -153,7 +160,9 @@ def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> No
         cases.append(("gpu:" + ",".join(map(str, asked)), ",".join(map(str, shown)), 8))
     for spec, visible, count in cases:
         got = answer(spec, visible, count)
-        got = list(got) if isinstance(got, (tuple, range, np.ndarray)) else got
+        if not isinstance(got, Iterable) or isinstance(got, str):
+            raise returned(got, f"machine_numbers({spec!r}, {visible!r}, {count})", en="a list of numbers", ja="番号のリスト")
+        got = list(got)
         shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
         names = spec.split(":")[1]
         asked = list(range(len(shown))) if names == "*" else [int(name) for name in names.split(",")]
@@ -161,14 +170,14 @@ def machine_numbers(answer: Callable[[str, "str | None", int], List[int]]) -> No
         if got == want:
             continue
         en, ja = "", ""
-        if isinstance(got, list) and [str(number) for number in got] == [str(number) for number in want]:
+        if [str(number) for number in got] == [str(number) for number in want]:
             en, ja = "numbers are wanted, not texts", "文字列ではなく数値が必要です"
         elif got == asked:
             en = "those are the names inside the process; CUDA_VISIBLE_DEVICES gives them to other GPUs"
             ja = "それはプロセスの中での番号です。CUDA_VISIBLE_DEVICES によって別の GPU に割り当てられます"
         elif got == list(range(count)):
             en, ja = "the process sees only those that CUDA_VISIBLE_DEVICES names", "CUDA_VISIBLE_DEVICES にあるものしか見えません"
-        elif isinstance(got, list) and sorted(map(str, got)) == sorted(map(str, want)):
+        elif sorted(map(str, got)) == sorted(map(str, want)):
             en, ja = "in another order", "順番が違います"
         raise Wrong(
             en=f"machine_numbers({spec!r}, {visible!r}, {count}) is {got!r}, expected {want}" + (f": {en}" if en else ""),
@@ -231,6 +240,8 @@ def _check_largest(answer: Callable[..., Any], needs: Memory, budget: int, limit
         return needs.of(images)
 
     got, want = answer(memory, budget, limit), min(limit, needs.most(budget))
+    if not isinstance(got, NUMBER):
+        raise returned(got, f"largest_batch(memory, {budget}, {limit})", en="a number of images", ja="画像の枚数")
     fixed, each, block = needs
     unit, unit_ja = ("image", "1 枚あたり") if block == 1 else (f"{block} images or part of them", f"{block} 枚まで")
     unit_ja = unit_ja if block == 1 else f"{unit_ja}ごとに"

@@ -10,8 +10,8 @@ import numpy as np
 from mxnet import gluon, nd
 
 from gluonlab.data.loader import shard_bounds
-from gluonlab.exercises.arrays import cpus
-from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.arrays import cpus, devices_in_words
+from gluonlab.exercises.exercise import Wrong, exercise, returned
 from gluonlab.exercises.initial_parameters import check_replicas
 from gluonlab.exercises.microbatches import check_parts, left_over, wrong_update
 from gluonlab.exercises.softmax_regression import (
@@ -152,7 +152,8 @@ def _check_step(got: Values, before: Values, want: Values, batch: Batch, ctxs: S
     elif got.near(before.step(batch, LR)):
         en, ja = ": the gradients are added up, and nothing divides them", "。勾配の和を何も割っていません"
     raise Wrong(
-        en=f"{size} images on {count} devices: on {ctx} the weights moved by {moved}, expected {wanted}, as on one device{en}",
+        en=f"{size} images on {devices_in_words(count)}: on {ctx} the weights moved by {moved}, expected {wanted}, "
+        f"as on one device{en}",
         ja=f"{size} 枚を {count} 台のデバイスで: {ctx} の重みが {moved} 動きました。"
         f"1 台のデバイスと同じ {wanted} になるはずです{ja}",
     )
@@ -183,7 +184,7 @@ def _check_epoch(got: Values, begin: Values, batches: List[Batch], epoch: int, c
     before, last, count = begin.train(done[:-1]), batches[-1], len(ctxs)
     left, images = len(last[0]), sum(len(labels) for _, labels in batches)
     moved, wanted = _moved(got, before), _moved(begin.train(done), before)
-    plan = f"{images} images in batches of {len(batches[0][0])} on {count} devices"
+    plan = f"{images} images in batches of {len(batches[0][0])} on {devices_in_words(count)}"
     plan_ja = f"{images} 枚を {len(batches[0][0])} 枚ずつ、{count} 台のデバイスで"
     if got.near(_stale(begin, done, count)):
         raise _still(
@@ -245,7 +246,10 @@ def _check_accuracy(answer: Callable[..., float], right: List[int], size: int, c
     net = make_net(Values(np.eye(CLASSES, FEATURES), np.zeros(CLASSES)), ctxs)
     seen: List[Tuple[mx.Context, int]] = []
     net.register_forward_pre_hook(lambda block, inputs: seen.append((inputs[0].context, len(inputs[0]))))
-    got, want = float(answer(net, images, labels, size, ctxs)), sum(right) / n
+    given, want = answer(net, images, labels, size, ctxs), sum(right) / n
+    if not isinstance(given, (int, float, np.number, nd.NDArray)):
+        raise returned(given, "`accuracy`", en="a number", ja="数値")
+    got = float(given.asscalar() if isinstance(given, nd.NDArray) else given)
     rows = math.ceil(n / size) * size
     padded, whole = sum(right[i % n] for i in range(rows)), sum(right[: n // size * size])
     en = f"{n} images, {sum(right)} of them right, in batches of {size}: the accuracy is {got:.4g}, expected {want:.4g}"

@@ -7,16 +7,21 @@ from typing import Callable, List, Tuple
 import numpy as np
 
 from gluonlab.data.loader import shard_bounds
-from gluonlab.exercises.exercise import Wrong
+from gluonlab.exercises.exercise import Wrong, returned
 
 Rounds = List[List[Tuple[int, int, int]]]
 
 
 def check_rounds(answer: Callable[[int, int, int], Rounds], images: int, devices: int, microbatches: int) -> None:
     """Raise Wrong for the first fault of ``answer(images, devices, microbatches)``: each part is (device, begin, end)."""
-    got = [[tuple(int(number) for number in part) for part in each] for each in answer(images, devices, microbatches)]
+    call, given = f"rounds({images}, {devices}, {microbatches})", answer(images, devices, microbatches)
+    try:
+        got = [[(int(device), int(begin), int(end)) for device, begin, end in each] for each in given]
+    except (TypeError, ValueError):
+        raise returned(
+            given, call, en="a list of rounds, each a list of (device, begin, end)", ja="(デバイス, 始め, 終わり) のリストのリスト"
+        ) from None
     parts = [part for each in got for part in each]
-    call = f"rounds({images}, {devices}, {microbatches})"
 
     def wrong(en: str, ja: str) -> Wrong:
         return Wrong(en=f"{call}: {en}", ja=f"{call}: {ja}")

@@ -7,6 +7,11 @@ from mxnet import autograd, gluon
 
 from gluonlab.data.loader import shard_bounds
 
+
+def forgets_to_return(*given):
+    given = list(given)
+
+
 # --- 06-1
 
 
@@ -247,6 +252,7 @@ WRONG = {
         (numbers, "a float32 has 4 bytes", "1 個 4 バイト"),
         (one_image, "only one image", "画像 1 枚分"),
         (no_states, "the optimizer kept nothing", "オプティマイザの状態"),
+        (forgets_to_return, "returned None .is `return` missing", "`return` を忘れて"),
         (everything_per_image, "every image had parameters", "画像 1 枚ごとにパラメータ"),
     ],
     "06-2": [
@@ -263,6 +269,7 @@ WRONG = {
         (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
     ],
     "06-3": [
+        (forgets_to_return, "is `return` missing.*a factor for each part", "`return` を忘れて"),
         (lambda sizes: [1] * len(sizes), r"part_weights\(\[4, 4\]\).*only added up", "足すだけ"),
         (lambda sizes: [1 / len(sizes)] * len(sizes), "last part counts 3 times as much", "3 倍"),
         (lambda sizes: sizes, "the sum of all losses", "損失の総和"),
@@ -270,6 +277,7 @@ WRONG = {
         (lambda sizes: [sizes[0] / sum(sizes)], "one weight for each of 2 parts", "重みが 1 個要ります"),
     ],
     "06-4": [
+        (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),
         (names_inside, r"'gpu:\*', '2,3', 4\) is \[0, 1\], expected \[2, 3\].*names inside the process", "プロセスの中での番号"),
         (all_of_the_machine, "sees only those", "あるものしか見えません"),
         (as_texts, "numbers are wanted, not texts", "文字列ではなく"),
@@ -277,6 +285,7 @@ WRONG = {
         (order_of_the_machine, "in another order", "順番が違います"),
     ],
     "06-5": [
+        (forgets_to_return, "is `return` missing.*a list of rounds", "`return` を忘れて"),
         (rest_of_the_batch_lost, "image 6 is used 0 times", "画像 6 が 0 回"),
         (last_takes_the_rest, "as even as can be", "できるだけ均等"),
         (one_device_after_the_other, "there are 2 rounds|side by side", "ラウンドが 2 回|同時に"),
@@ -285,6 +294,7 @@ WRONG = {
         (empty_parts, "has no image", "空の部分"),
     ],
     "06-6": [
+        (forgets_to_return, "is `return` missing.*a number of images", "`return` を忘れて"),
         (one_by_one, "halve the range", "範囲を半分"),
         (strictly_less, "would fit, too", "でも入ります"),
         (at_least_one, "not even one image fits", "1 枚も入りません"),

@@ -9,6 +9,11 @@ from gluonlab.scratch.data_parallel import Replica, get_params
 from gluonlab.scratch.lenet import SHAPES
 from gluonlab.scratch.recipes import he
 
+
+def forgets_to_return(*given):
+    given = list(given)
+
+
 # --- 09-1
 
 
@@ -277,6 +282,7 @@ WRONG = {
         (stale_ones_ignored, "the fault is still there", "まだ直っていません"),
     ],
     "09-5": [
+        (forgets_to_return, "is `return` missing.*a number", "`return` を忘れて"),
         (divided_by_all, "3 images.*3 right ones were counted", "正解が"),
         (discarded, "left out", "抜けています"),
         (at_once, "a device had", "一度に"),
@@ -284,6 +290,7 @@ WRONG = {
         (mean_of_batches, "expected", "正しくは"),
     ],
     "09-6": [
+        (forgets_to_return, "is `return` missing.*a list with a Replica", "`return` を忘れて"),
         (seeded_for_each, "were seeded 2 times for 2 replicas.*GPUs have one each", "GPU では番号が"),
         (seeded_with_a_number, "the fault is still there: before any training", "まだ直っていません"),
         (all_alike, "alike is not enough", "そろえるだけでは"),
