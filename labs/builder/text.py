@@ -18,7 +18,7 @@ WRITTEN_FIGURE = re.compile(
 
 
 _KANA_OR_KANJI = "\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef"
-JAPANESE_END = re.compile(rf"(^|\n)(?![#|>!`]|\*\*図)[^\n]*[{_KANA_OR_KANJI}]\n$")  # no heading, table, figure or fence
+JAPANESE_END = re.compile(rf"(^|\n)(?![#|>!`]|\*\*図)[^\n]*[{_KANA_OR_KANJI}]\n\Z")  # no heading, table, figure or fence
 JAPANESE_START = re.compile(rf"\s*[{_KANA_OR_KANJI}]")
 
 
