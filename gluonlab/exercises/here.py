@@ -99,7 +99,7 @@ def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
     for name in choices:
         if name not in SOURCES or folder_of(SOURCES[name], data_root()):
             return name, ""
-    missing, command = say(en=" or ", ja=" か ").join(choices), download_command(choices[0])
+    missing, command = say(en=" or ", ja=" と ").join(choices), download_command(choices[0])
     return "digits", say(
         en=f"{missing} is not downloaded; to train on it: {command}",
         ja=f"{missing} がまだダウンロードされていません。使うときのコマンド: {command}",
