@@ -20,6 +20,7 @@ test: $(VENV)/.ready-test
 
 test-all: $(VENV)/.ready-test test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' $(ARGS)
+	$(MAKE) check-labs ARGS='-m long'
 
 # The CUDA build (4 GB) without a GPU: a driver that has no device lets it load, and compute on CPU devices. A quick part of
 # the tests, beside its own: the numbers of training, kvstores and collectives.
