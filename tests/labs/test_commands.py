@@ -138,6 +138,7 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.mark.long  # three minutes together; make test-all
 @pytest.mark.parametrize("command", [command for command in IN_READMES if reason(command) is None])
 def test_a_command_of_the_readme_works(command, folder):
     words = words_of(command)
