@@ -21,6 +21,7 @@ test: $(VENV)/.ready-test
 test-all: $(VENV)/.ready-test test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' $(ARGS)
 	$(MAKE) check-sagemaker ARGS='-m long'
+	$(MAKE) check-labs ARGS='-m long'
 
 # The CUDA build (4 GB) without a GPU: a driver that has no device lets it load, and compute on CPU devices. Its own tests, and all
 # of make test but the doctor's in environments that are made of the CPU build.

@@ -109,7 +109,7 @@ def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
         given = reprlib.repr(answer)
         return _both(
             f"{message}\nyour answer, {given}, cannot be used as the exercise says: compare it with the stub",
-            f"{message}\n答え {given} は演習のとおりに使えません。元のセルと見比べてください",
+            f"{message}\n答え {given} は演習で求められている形になっていません。元のセルと見比べてください",
         )
     source = f": `{place.source}`" if place.source else ""
     return _both(

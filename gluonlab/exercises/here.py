@@ -102,5 +102,5 @@ def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
     missing, command = say(en=" or ", ja=" と ").join(choices), download_command(choices[0])
     return "digits", say(
         en=f"{missing} is not downloaded; to train on it: {command}",
-        ja=f"{missing} がまだダウンロードされていません。使うには: {command}",
+        ja=f"{missing} がまだダウンロードされていません。使うときのコマンド: {command}",
     )

@@ -33,7 +33,10 @@ def _places() -> Dict[str, int]:
 _REASONS = {
     "a": ("it was made with `ctx=first`", "`ctx=first` を指定して作られています"),
     "b": ("`as_in_context` gives a copy on the device that it is told", "`as_in_context` は指定したデバイス上のコピーを返します"),
-    "c": ("an operation runs where its input lies, and a is on `first`", "演算は入力のある場所で実行され、a は `first` にあります"),
+    "c": (
+        "an operation runs where its input lies, and a is on `first`",
+        "演算は入力のあるデバイスで実行され、a は `first` にあります",
+    ),
     "d": ("both inputs lie on `second`, and so the product does", "入力は 2 つとも `second` にあり、積もそこで作られます"),
     "e": ("`zeros_like` makes an array beside the one it is given", "`zeros_like` は渡された配列と同じデバイスに作ります"),
     "f": ("d was copied to `first` before the sum", "足す前に d が `first` にコピーされています"),
@@ -103,8 +106,8 @@ def a_clock_that_tells_the_truth(answer: Callable[[Callable[[], None]], float]) 
         raise Wrong(
             en=f"work that does nothing was said to take {got:.2f} s: {PAUSE_S} s of other work had been queued before, and were "
             "counted as well. Wait for that before the clock is started",
-            ja=f"何もしない仕事に {got:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} "
-            "秒の別の仕事まで数えています。"
+            ja=f"何もしない処理に {got:.2f} 秒かかったことになりました。その前にキューに入っていた {PAUSE_S} "
+            "秒の別の処理まで数えています。"
             "時計を動かす前に、それが終わるのを待ってください",
         )
 
@@ -133,18 +136,18 @@ def _not_too_short(got: float, en: str, ja: str) -> None:
     if got < 0:
         raise Wrong(
             en=f"{en} for {PAUSE_S} s was said to take {got:.3f} s: subtract the earlier time from the later one",
-            ja=f"{ja} {PAUSE_S} 秒の仕事が {got:.3f} 秒になりました。後の時刻から前の時刻を引いてください",
+            ja=f"{ja} {PAUSE_S} 秒の処理が {got:.3f} 秒になりました。後の時刻から前の時刻を引いてください",
         )
     if got < 0.9 * PAUSE_S:
         raise Wrong(
             en=f"{en} for {PAUSE_S} s was said to take {got:.3f} s: the clock was read when the work had been queued, before it "
             "was done",
-            ja=f"{ja} {PAUSE_S} 秒の仕事が {got:.3f} 秒になりました。仕事をキューに入れただけで、終わる前に時計を読んでいます",
+            ja=f"{ja} {PAUSE_S} 秒の処理が {got:.3f} 秒になりました。処理をキューに入れただけで、終わる前に時計を読んでいます",
         )
     if got > 100 * PAUSE_S:
         raise Wrong(
             en=f"{en} for {PAUSE_S} s was said to take {got:.3f}: return seconds",
-            ja=f"{ja} {PAUSE_S} 秒の仕事が {got:.3f} になりました。単位は秒にしてください",
+            ja=f"{ja} {PAUSE_S} 秒の処理が {got:.3f} になりました。単位は秒にしてください",
         )
 
 
@@ -241,7 +244,7 @@ def whole_gradient(answer: Callable[..., Any]) -> None:
             raise Wrong(
                 en=f"an operation had inputs on {one} and {other}: CPU devices bear that, two GPUs do not. Copy first, with "
                 "`as_in_context`",
-                ja=f"{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、2 つの GPU では動きません。"
+                ja=f"{one} と {other} の配列を 1 つの演算に渡しています。CPU デバイスでは動きますが、2 個の GPU では動きません。"
                 "先に `as_in_context` でコピーしてください",
             )
 
@@ -264,7 +267,7 @@ def _check_whole(got: Any, values: "np.ndarray[Any, Any]", sizes: "np.ndarray[An
         (values.mean(0), "that is their mean, in which an image of a small shard counts more than one of a large shard",
          "これは単純な平均です。小さいシャードの画像が大きいシャードの画像より重く数えられています"),
         ((values * sizes[:, None]).sum(0), "that is the gradient of the sum of all losses: divide by the number of all images",
-         "これは全損失の和の勾配です。全体の枚数で割ってください"),
+         "これは全損失の合計の勾配です。全体の枚数で割ってください"),
         ((values / sizes[:, None]).sum(0), "a larger shard must count more, not less: multiply by its size",
          "大きいシャードほど重く数える必要があります。枚数は割るのではなく掛けてください"),
     ):  # fmt: skip

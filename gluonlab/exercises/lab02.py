@@ -76,7 +76,10 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
                 "バッチを k 倍にしたら学習率も k 倍にします",
             )
             if math.isclose(rate, lr / k):
-                why_en, why_ja = "fewer steps must be longer, not shorter", "ステップが減るので、1 歩は小さくではなく大きくします"
+                why_en, why_ja = (
+                    "fewer steps must be longer, not shorter",
+                    "ステップ数が減るので、1 回の更新は小さくではなく大きくします",
+                )
             elif math.isclose(rate, math.sqrt(k) * lr):
                 why_en, why_ja = (
                     "that is the square root rule; the linear one is asked for",
@@ -172,13 +175,13 @@ def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
     else:
         en, ja = (
             f"{busiest} owns too much. Give away the largest parameters first, each to the device that owns least so far",
-            f"{busiest} の受け持ちが多すぎます。大きいパラメータから順に、受け持ちが最も少ないデバイスに割り当ててください",
+            f"{busiest} の担当分が多すぎます。大きいパラメータから順に、担当分が最も少ないデバイスに割り当ててください",
         )
     raise Wrong(
         en=f"the sums are right. But with parameters of {sizes} numbers on {devices} devices they received {numbers} numbers; "
         f"{fair} at most are possible: {en}",
         ja=f"合計は正しいのですが、{sizes} 個の数のパラメータを {devices} 台で合計したとき、受け取った数は {numbers} でした。"
-        f"最大でも {fair} にできます。{ja}",
+        f"多くても {fair} で済みます。{ja}",
     )
 
 
@@ -214,7 +217,7 @@ def test_accuracy(answer: Callable[..., Any]) -> None:
                 en=f"{en}: the result is right, but {busiest} computed {rows[busiest]} of the images, {share} are its share: split "
                 "every "
                 "batch over all devices",
-                ja=f"{ja}: 結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。受け持ちは {share} 枚です。"
+                ja=f"{ja}: 結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。担当分は {share} 枚です。"
                 "すべてのバッチを全デバイスに分割してください",
             )
         if waits:

@@ -265,5 +265,5 @@ def _check_largest(answer: Callable[..., Any], needs: Memory, budget: int, limit
             en=f"{want} is right, but with a limit of {limit:,} images `memory` was asked {len(asked):,} times, "
             f"expected at most {most}: halve the range with each question",
             ja=f"{want} は正しいのですが、上限 {limit:,} 枚に対して `memory` を {len(asked):,} 回呼びました。"
-            f"多くても {most} 回で済みます。1 回の質問で範囲を半分にしてください",
+            f"多くても {most} 回で済みます。1 回呼ぶごとに範囲を半分に絞ってください",
         )

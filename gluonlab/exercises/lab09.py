@@ -68,9 +68,9 @@ def allreduce(answer: Callable[[List[nd.NDArray]], None]) -> None:
                 f"すべてのデバイスで {wanted} になるはずです",
             )
         if np.array_equal(got[0], want):
-            en, ja = ": the sum does not come back to all devices", "。和がすべてのデバイスには戻っていません"
+            en, ja = ": the sum does not come back to all devices", "。合計がすべてのデバイスには戻っていません"
         elif all(np.allclose(each, want / len(begin)) for each in got):
-            en, ja = ": that is the mean, not the sum", "。それは和ではなく平均です"
+            en, ja = ": that is the mean, not the sum", "。それは合計ではなく平均です"
         raise Wrong(
             en=f"allreduce of {given[0]} left {came[0]}, expected {wanted} on every device{en}",
             ja=f"{given[1]} の allreduce の結果が {came[1]} でした。すべてのデバイスで {wanted} になるはずです{ja}",
@@ -150,7 +150,7 @@ def _check_step(got: Values, before: Values, want: Values, batch: Batch, ctxs: S
     elif got.near(before.step(batch, LR / share / count)):
         en, ja = ": it was right for batches that divide evenly", "。均等に割り切れるバッチでは正しい値でした"
     elif got.near(before.step(batch, LR)):
-        en, ja = ": the gradients are added up, and nothing divides them", "。勾配の和を何も割っていません"
+        en, ja = ": the gradients are added up, and nothing divides them", "。勾配の合計がどこでも割られていません"
     raise Wrong(
         en=f"{size} images on {devices_in_words(count)}: on {ctx} the weights moved by {moved}, expected {wanted}, "
         f"as on one device{en}",

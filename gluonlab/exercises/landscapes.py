@@ -67,7 +67,7 @@ def check_rates(got: Any, landscape: Landscape) -> None:
         elif math.isnan(accuracies.get(got[k], 0)):
             why_en, why_ja = (
                 ": that training diverged. `max` never lets go of a nan that comes first",
-                "。その学習は発散しています。`max` は先頭の nan を手放しません",
+                "。その学習は発散しています。先頭が nan だと `max` は nan を返します",
             )
         elif accuracies.get(got[k]) == highest:
             why_en, why_ja = ": of equal accuracies take the smaller rate", "。正解率が同じなら小さいほうの学習率を選んでください"

@@ -58,13 +58,13 @@ def _scales(before: Values, batch: Batch, parts: int) -> Iterator[Mistake]:
     yield (
         before.step(batch, LR),
         "the sum of the gradients was not divided by the number of images",
-        "勾配の和が画像の枚数で割られていません",
+        "勾配の合計が画像の枚数で割られていません",
     )
     for cut in (cuts[0], cuts[-1]):
         yield (
             before.step(batch, LR / len(cut[0])),
             "the sum is divided by the images of one part, or means of parts are added up",
-            "和が 1 個のマイクロバッチの枚数で割られているか、部分ごとの平均を足しています",
+            "合計が 1 個のマイクロバッチの枚数で割られているか、部分ごとの平均を足しています",
         )
     means = [(before.gradient(cut), LR / len(cut[0])) for cut in cuts]
     for factor, en, ja in (

@@ -57,7 +57,7 @@ def check_rounds(answer: Callable[[int, int, int], Rounds], images: int, devices
         if sum(b - a for a, b in own) != end - begin or (own and (own[0][0], own[-1][1]) != (begin, end)):
             raise wrong(
                 f"device {device} gets {own}, expected images {begin} to {end}: the shares of the devices are as even as can be",
-                f"デバイス {device} の担当が {own} です。{begin} から {end} までのはずです (できるだけ均等に分けます)",
+                f"デバイス {device} の担当分が {own} です。{begin} から {end} までのはずです (できるだけ均等に分けます)",
             )
         want = [(begin + a, begin + b) for a, b in shard_bounds(end - begin, microbatches)]
         if own != want:
@@ -73,5 +73,5 @@ def check_rounds(answer: Callable[[int, int, int], Rounds], images: int, devices
         if len(each) < sum(len(shard_bounds(end - begin, microbatches)) > number for begin, end in shards.values()):
             raise wrong(
                 f"in round {number} only {each} work, while another device has parts left: they should work side by side",
-                f"ラウンド {number} で動くのが {each} だけです。仕事の残るデバイスは同時に動かします",
+                f"ラウンド {number} で動くのが {each} だけです。画像の残っているデバイスは同時に動かします",
             )

@@ -17,6 +17,11 @@ WRITTEN_FIGURE = re.compile(
 )
 
 
+_KANA_OR_KANJI = "\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef"
+JAPANESE_END = re.compile(rf"(^|\n)(?![#|>!`]|\*\*図)[^\n]*[{_KANA_OR_KANJI}]\n\Z")  # no heading, table, figure or fence
+JAPANESE_START = re.compile(rf"\s*[{_KANA_OR_KANJI}]")
+
+
 class Writer:
     """Writes the blocks of one lab in one language, from its first to its last."""
 
@@ -37,12 +42,16 @@ class Writer:
         return f"# {words['lab'].format(self.lab.number)}: {self.lab.title[self.language]}\n\n{' · '.join(facts)}"
 
     def block(self, text: Text) -> str:
-        """One block, as it stands in the notebook."""
-        lines = [
-            line if fence is not None else self._line(number, line)
-            for number, line, fence in with_fences(text.blocks[self.language])
-        ]
-        return "\n".join(lines).strip("\n")
+        """One block, as it stands in the notebook; Japanese is written without spaces, so its lines are joined."""
+        made = ""
+        for number, line, fence in with_fences(text.blocks[self.language]):
+            written = line if fence is not None else self._line(number, line)
+            if fence is None and JAPANESE_END.search(made) and JAPANESE_START.match(written):
+                made = made[:-1] + written.lstrip()
+            else:
+                made += written
+            made += "\n"
+        return made.strip("\n")
 
     def _line(self, number: int, line: str) -> str:
         heading, figure = HEADING.fullmatch(line), FIGURE.fullmatch(line)

@@ -55,6 +55,20 @@ def test_sections_figures_and_references_are_numbered(made):
     assert "[Exercise 01-1](01-add.ipynb#exercise-01-1)" in texts(made, "en/02-more.ipynb")
 
 
+def test_japanese_lines_are_joined_without_a_space_and_nothing_else_is(tmp_path):
+    paragraphs = "一行目は、\n二行目に続き、\n2 行ではありません。\n\n段落。\n\n"
+    more = paragraphs + "- 項目は\n  続きます。\n- 次。\n\n| 表 |\n|---|\n| 行 |\n| 行 |\n\n"
+    wrapped = SOURCE.replace("## 作業 {#work}\n", f"## 作業 {{#work}}\n{more}")
+    place = Place(made_up_lab.write(tmp_path, source=wrapped))
+    text = texts({str(path): text for path, text in files(read_all(place, CHECKERS), place).items()}, "ja/01-add.ipynb")
+    for kept in (
+        "2. 作業\n一行目は、二行目に続き、\n2 行ではありません。\n\n段落。",
+        "- 項目は続きます。\n- 次。",
+        "| 表 |\n|---|\n| 行 |\n| 行 |\n",
+    ):
+        assert kept in text
+
+
 def test_solutions_take_the_place_of_stubs(tmp_path):
     place = Place(made_up_lab.write(tmp_path))
     solved = files(read_all(place, CHECKERS), place, solutions=True)

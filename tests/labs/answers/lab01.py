@@ -148,7 +148,7 @@ WRONG = {
     "01-2": [
         (reads_the_clock_too_early, "the clock was read when the work had been queued", "終わる前に時計を読んで"),
         (waits_before_only, "the clock was read when the work had been queued", "終わる前に時計を読んで"),
-        (counts_what_was_queued_before, "0.3 s of other work had been queued before", "別の仕事まで数えて"),
+        (counts_what_was_queued_before, "0.3 s of other work had been queued before", "別の処理まで数えて"),
         (starts_after_the_call, "the clock was started when `work` had come back", "`work` が戻ってから時計を動かして"),
         (warms_up, "`work` was called 2 times", "`work` が 2 回呼ばれました"),
         (subtracts_the_wrong_way_round, "subtract the earlier time", "前の時刻を引いて"),
@@ -167,7 +167,7 @@ WRONG = {
         (averages, "that is their mean", "単純な平均"),
         (forgets_to_divide, "divide by the number of all images", "全体の枚数で割って"),
         (writes_into_the_first, "array 0 that it was given was .* it was written into", "渡した配列 0 が"),
-        (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 つの GPU では動きません"),
+        (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
         (on_the_last_device, r"lies on cpu\(1\): it belongs on the first", "最初の勾配のデバイス"),
     ],
 }

@@ -220,7 +220,7 @@ WRONG = {
             r"\[1\], \[2\]: device 1 holds \[5\] afterwards, expected \[3\]: the devices do not agree",
             "デバイスによって値",
         ),
-        (adds_across_devices, r"an operation had arrays of cpu\(0\) and cpu\(1\)", "2 つの GPU では動きません"),
+        (adds_across_devices, r"an operation had arrays of cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
@@ -241,13 +241,13 @@ WRONG = {
     ],
     "02-4": [
         (the_star, r"cpu\(0\) collects everything, as in the star", "星形と同じく"),
-        (by_turns, "owns too much. Give away the largest", "受け持ちが多すぎます"),
+        (by_turns, "owns too much. Give away the largest", "担当分が多すぎます"),
         (only_the_first_parameters, "no array has changed", "どの配列も変わって"),
         (leaves_it_with_the_owner, "device 1 holds .* the sum never came back to this device", "戻されていません"),
-        (adds_by_owner_across_devices, "an operation had arrays of", "2 つの GPU では動きません"),
+        (adds_by_owner_across_devices, "an operation had arrays of", "2 個の GPU では動きません"),
     ],
     "02-5": [
-        (on_one_device, r"cpu\(0\) computed 4 of the images, 2 are its share", "受け持ちは 2 枚"),
+        (on_one_device, r"cpu\(0\) computed 4 of the images, 2 are its share", "担当分は 2 枚"),
         (averages_batches, "a mean of the batches' accuracies", "バッチごとの正解率を平均"),
         (drops_the_last_batch, "only 4 images were computed", "4 枚しか計算して"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),

@@ -257,9 +257,9 @@ def not_seeded(ctxs, seed=0):
 WRONG = {
     "09-1": [
         (into_the_first, "the sum does not come back", "戻っていません"),
-        (mean, "that is the mean, not the sum", "和ではなく平均"),
+        (mean, "that is the mean, not the sum", "合計ではなく平均"),
         (returned, r"still there: the arrays on 2 devices held \[1\] and \[2\]", "まだ直っていません"),
-        (mixed, "CPU devices bear that, two GPUs do not", "2 つの GPU"),
+        (mixed, "CPU devices bear that, two GPUs do not", "2 個の GPU"),
         (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
     "09-2": [
@@ -272,7 +272,7 @@ WRONG = {
     "09-3": [
         (as_if_even, "7 images on 2 devices.*right for batches that divide evenly", "均等に割り切れる"),
         (smaller_rate, "right for batches that divide evenly", "均等に割り切れる"),
-        (not_divided, "nothing divides them", "何も割っていません"),
+        (not_divided, "nothing divides them", "どこでも割られていません"),
         (divided_twice, "4 images on 2 devices", "4 枚を 2 台のデバイスで"),
     ],
     "09-4": [
