@@ -145,7 +145,9 @@ def interrupted(folder, arguments, after, sign):
         process.wait()
 
 
-@pytest.mark.parametrize(("sign", "after"), [(signal.SIGINT, 0), (signal.SIGINT, 0.35), (signal.SIGTERM, 0.35)])
+@pytest.mark.parametrize(
+    ("sign", "after"), [pytest.param(signal.SIGINT, 0, marks=pytest.mark.long), (signal.SIGINT, 0.35), (signal.SIGTERM, 0.35)]
+)
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
     status, err = interrupted(tmp_path, ["--gpus", "2", "--epochs", "1000", "--out", "run"], after, sign)
     assert status == 128 + sign

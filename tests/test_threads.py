@@ -89,7 +89,7 @@ def finished(result):
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("exported_threads", ["2", "8"])
+@pytest.mark.parametrize("exported_threads", ["2", pytest.param("8", marks=pytest.mark.long)])
 def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threads):
     result = python("-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--quiet", OMP_NUM_THREADS=exported_threads)
     assert result.returncode == 0, result.stderr

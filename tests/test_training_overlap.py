@@ -59,6 +59,7 @@ def test_the_first_bucket_is_summed_before_backward_ends(python, tmp_path, store
     assert first_sum(events, store) < end_of_backward(events)
 
 
+@pytest.mark.long  # what shows that the test above can fail
 @pytest.mark.parametrize(
     ("bucket_bytes", "environment"),
     [(10**9, {}), (1_100_000, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "1000"})],
