@@ -1,0 +1,50 @@
+"""What the README and its kin point to is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "README.ja.md", "CONTRIBUTING.md", "CHANGELOG.md", "sagemaker/README.md", "labs/glossary.md"]
+LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
+
+
+def anchors(page):
+    """The places in a page that a link may name, as GitHub makes them of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def missing(page):
+    """The links of a page that lead nowhere."""
+    found = []
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        other = page.parent / name if name else page
+        if not other.exists() or (anchor and anchor not in anchors(other)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name):
+    assert missing(ROOT / name) == []
+
+
+@pytest.mark.parametrize("bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](labs/pictures/none.png)"])
+def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
+    page = tmp_path / "page.md"
+    page.write_text(f"# A heading\n\n[x](#a-heading) {bad}\n", encoding="utf-8")
+    assert len(missing(page)) == 1
+
+
+def test_both_readmes_name_the_same_labs_tests_and_pictures():
+    def named(name):
+        return {link for link in LINK.findall((ROOT / name).read_text(encoding="utf-8")) if link.startswith(("labs/", "tests/"))}
+
+    assert named("README.md") == named("README.ja.md")
+    assert {link for link in named("README.md") if link.endswith(".ipynb")} == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "labs").glob("??/*.ipynb")
+    }
