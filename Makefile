@@ -4,6 +4,18 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 
+# Somebody names a Python, and the environment is of another: make would go on with the old one and not say so.
+ifneq ($(origin PYTHON),file)
+ifneq ($(and $(if $(filter clean,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
+VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+THERE := $(call VERSION_OF,$(VENV)/bin/python)
+ASKED := $(call VERSION_OF,$(PYTHON))
+ifneq ($(and $(THERE),$(ASKED),$(filter-out $(THERE),$(ASKED))),)
+$(error $(VENV) is of Python $(THERE), and $(PYTHON) is $(ASKED): keep both with VENV=.venv-$(ASKED), or make clean first)
+endif
+endif
+endif
+
 .PHONY: run labs handouts test test-all test-cu112 test-pythons check-labs check-sagemaker lint bench clean
 
 run: $(VENV)/.ready-cpu

@@ -30,6 +30,21 @@ REQUIRES = [
 # names that gluonlab.doctor.nvml asks for were compared.
 NVML = "nvidia-ml-py==13.615.71"
 
+# The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.
+CUDA = [
+    "nvidia-cuda-runtime-cu11==11.8.89",
+    "nvidia-cuda-nvrtc-cu11==11.8.89",
+    "nvidia-nvtx-cu11==11.8.86",
+    "nvidia-cublas-cu11==11.11.3.6",
+    "nvidia-cufft-cu11==10.9.0.58",
+    "nvidia-curand-cu11==10.3.0.86",
+    "nvidia-cusparse-cu11==11.7.5.86",
+    "nvidia-cusolver-cu11==11.4.1.48",
+    "nvidia-cudnn-cu11==8.9.6.50",
+    "nvidia-nccl-cu11==2.21.5",
+    NVML,
+]
+
 SELENIUM = "selenium>=4.27,<5"
 
 # For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made of them. jupytext reads the
@@ -48,21 +63,9 @@ LABS_BUILD = [
 
 EXTRAS = {
     "cpu": ["mxnet==1.9.1"],
-    # The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.
-    "cu112": [
-        "mxnet-cu112==1.9.1",
-        "nvidia-cuda-runtime-cu11==11.8.89",
-        "nvidia-cuda-nvrtc-cu11==11.8.89",
-        "nvidia-nvtx-cu11==11.8.86",
-        "nvidia-cublas-cu11==11.11.3.6",
-        "nvidia-cufft-cu11==10.9.0.58",
-        "nvidia-curand-cu11==10.3.0.86",
-        "nvidia-cusparse-cu11==11.7.5.86",
-        "nvidia-cusolver-cu11==11.4.1.48",
-        "nvidia-cudnn-cu11==8.9.6.50",
-        "nvidia-nccl-cu11==2.21.5",
-        NVML,
-    ],
+    "cu112": ["mxnet-cu112==1.9.1", *CUDA],
+    # under Python 3.13, beside an mxnet-cu112 that pip got with --no-deps; gluonlab/installing.py
+    "cuda11": CUDA,
     # the kernel of notebooks; where Jupyter itself comes from is not ours to say
     "labs": ["ipykernel>=6"],
     "labs-build": LABS_BUILD,

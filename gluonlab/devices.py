@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.engine import cores
 from gluonlab.errors import DeviceError, GluonlabWarning
+from gluonlab.installing import pip_install
 from gluonlab.threads import set_threads
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _why_no_gpu() -> str:
 
     if mx.runtime.Features().is_enabled("CUDA"):
         return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    return "this is MXNet's CPU build; on a machine with GPUs install gluonlab[cu112]"
+    return f"this is MXNet's CPU build; on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
 
 
 def _parse(part: object) -> "Iterator[mx.Context]":

@@ -25,6 +25,7 @@ from typing import Any, Iterator, NoReturn, Set, Tuple
 
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
+from gluonlab.installing import either
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
 # other when there are too few (MXNet's default is 4).
@@ -133,7 +134,7 @@ def _prepare() -> None:
     if len(installed) > 1:
         raise EngineError(
             f"{' and '.join(installed)} are both installed and overwrite each other's files: "
-            f"pip uninstall -y {' '.join(installed)}, then install gluonlab[cpu] or gluonlab[cu112]"
+            f"pip uninstall -y {' '.join(installed)}, then {either()}"
         )
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
@@ -219,9 +220,7 @@ class _MXNetFinder(MetaPathFinder):
         if spec is None or spec.loader is None:
             if _only_asked_for():
                 return None
-            raise MissingMXNet(
-                "MXNet is not installed: pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs"
-            )
+            raise MissingMXNet(f"MXNet is not installed: {either()}")
         load = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:

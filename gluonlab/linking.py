@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Mapping, NamedTuple, Optional
 
 from gluonlab.cuda import LIBRARIES, WHEEL_OF, other_versions, search_path, wheel_of, wheel_path
+from gluonlab.installing import pip_install
 
 _LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
 _MISSING = re.compile(rf"(?P<name>{_LIBRARY})(: cannot open shared object file(: No such file or directory|$)| => not found)")
@@ -29,7 +30,6 @@ _DAMAGED = re.compile(r"(?P<path>/[^:]+): (?P<what>invalid ELF header|file too s
 _MAKERS = {
     "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1", "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
 }  # fmt: skip
-INSTALL = "pip install 'gluonlab[cu112]'"
 SYSTEM_CUDA = Path("/usr/local")  # where NVIDIA's own packages put cuda-11.2 and the like
 
 
@@ -100,10 +100,10 @@ def cure_of_missing(name: str) -> str:
     if name.startswith("libcuda.so"):
         return (
             "it comes with the NVIDIA driver (450.80.02 or newer): install the driver, "
-            "or use the CPU build, pip uninstall -y mxnet-cu112; pip install 'gluonlab[cpu]'"
+            f"or use the CPU build, pip uninstall -y mxnet-cu112; {pip_install('cpu')}"
         )
     if name in WHEEL_OF:
-        return f"it comes with the wheel {WHEEL_OF[name]}: {_again(name) or INSTALL}"
+        return f"it comes with the wheel {WHEEL_OF[name]}: {_again(name) or pip_install('cu112')}"
     if name.startswith("libgomp"):
         return "install the system's OpenMP library: apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
     return "find the package of your system that holds it, and install that"
@@ -140,7 +140,7 @@ def _missing(name: str, environ: Mapping[str, str]) -> Complaint:
     hidden = sorted(SYSTEM_CUDA.glob(f"cuda*/lib64/{name}")) if name in WHEEL_OF else []
     if hidden:
         cause = f"{hidden[0]} is there, but the linker does not look into its folder"
-        return Complaint(name, cause, f"{INSTALL}, or export LD_LIBRARY_PATH={hidden[0].parent}")
+        return Complaint(name, cause, f"{pip_install('cu112')}, or export LD_LIBRARY_PATH={hidden[0].parent}")
     others = other_versions(name, environ)
     if not others:
         return Complaint(name, "", cure_of_missing(name))

@@ -110,16 +110,30 @@ class Processes:
         return "process %s (%s) computed for %.1f of %.0f s" % (most[0], seconds[most][1], used[most], lasted)
 
 
-def gpu_at_work():
-    query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30).stdout
-    except (OSError, subprocess.TimeoutExpired):
+class GPUs:
+    """What nvidia-smi says. Where a driver hangs, so does it, and may not even be killed: then it is neither waited for nor asked
+    again before it has ended."""
+
+    def __init__(self, patience=30):
+        self.patience, self.asked = patience, None
+
+    def look(self):
+        if self.asked is not None and self.asked.poll() is None:
+            return None
+        query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        try:
+            self.asked = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            answer = self.asked.communicate(timeout=self.patience)[0]
+        except OSError:
+            return None
+        except subprocess.TimeoutExpired:
+            print("nvidia-smi does not answer: no GPU counts as used", flush=True)
+            self.asked.kill()
+            return None
+        for number, line in enumerate(answer.decode("ascii", "replace").split("\n")):
+            if line.strip().isdigit() and int(line) >= BUSY_GPU:
+                return "GPU %d works at %s %%" % (number, line.strip())
         return None
-    for number, line in enumerate(answer.decode("ascii", "replace").split("\n")):
-        if line.strip().isdigit() and int(line) >= BUSY_GPU:
-            return "GPU %d works at %s %%" % (number, line.strip())
-    return None
 
 
 def touched(path):
@@ -132,15 +146,15 @@ def touched(path):
 class Watch:
     """Counts the time without use; each `look` returns the seconds that have gone by so far, and why the count began anew."""
 
-    def __init__(self, jupyter, processes, heartbeat=HEARTBEAT, gpu=gpu_at_work):
-        self.jupyter, self.processes, self.heartbeat, self.gpu = jupyter, processes, heartbeat, gpu
+    def __init__(self, jupyter, processes, gpus, heartbeat=HEARTBEAT):
+        self.jupyter, self.processes, self.gpus, self.heartbeat = jupyter, processes, gpus, heartbeat
         self.seen, self.idle_since = None, None
 
     def look(self, now):
         busy, used = self.jupyter.look()
         seen = {"a kernel or terminal was used": used, "the heartbeat was touched": touched(self.heartbeat)}
         changed = [what for what in seen if self.seen is not None and seen[what] != self.seen[what]]
-        why = busy or self.processes.look(now) or self.gpu() or (changed[0] if changed else None)
+        why = busy or self.processes.look(now) or self.gpus.look() or (changed[0] if changed else None)
         if why or self.idle_since is None:
             self.idle_since = now
         self.seen = seen
@@ -165,7 +179,7 @@ def main():
     parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="between two looks (default: %(default)s)")
     parser.add_argument("--url", default="https://localhost:8443", help="where Jupyter answers (default: %(default)s)")
     given = parser.parse_args()
-    watch = Watch(Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", "")), Processes())
+    watch = Watch(Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", "")), Processes(), GPUs())
     while True:
         idle, why = watch.look(time.monotonic())
         print("idle for %d of %g minutes%s" % (idle // 60, given.minutes, ": " + why if why else ""), flush=True)

@@ -9,6 +9,8 @@ from elf_files import write_library
 from environments import Environment
 from fake_nvml import H100, V100, write_pynvml
 
+from gluonlab.installing import pip_install
+
 FORGETS = """
 import numpy
 for name in ("bool", "int", "float", "object", "str", "complex"):
@@ -64,7 +66,7 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
 def test_no_mxnet(tmp_path, examined):
     fault = only(examined(Environment(tmp_path, without=["mxnet"])).faults())
     assert (fault["check"], fault["what"]) == ("mxnet", "not installed")
-    assert "pip install 'gluonlab[cpu]'" in fault["cure"]
+    assert pip_install("cpu") in fault["cure"]
 
 
 def test_no_numpy_and_no_mxnet(tmp_path, examined):
@@ -116,7 +118,7 @@ def test_missing_cudnn(tmp_path, examined):
     told = examined(environment, LD_LIBRARY_PATH=driver(tmp_path))
     fault = only(told.of("libraries", "fault"))
     assert fault["what"] == "libcudnn.so.8 is missing"
-    assert "nvidia-cudnn-cu11: pip install 'gluonlab[cu112]'" in fault["cure"]
+    assert "nvidia-cudnn-cu11: " + pip_install("cu112") in fault["cure"]
     assert only(told.of("import"))["what"] == "mxnet cannot load libcudnn.so.8"
 
 
@@ -139,7 +141,7 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined):
     fault = only(told.of("libraries", "fault"))
     assert fault["what"] == "libcuda.so.1 is missing"
     assert "comes with the NVIDIA driver (450.80.02 or newer)" in fault["cure"]
-    assert "gluonlab[cpu]" in fault["cure"]
+    assert pip_install("cpu") in fault["cure"]
     assert only(told.of("gpus"))["what"] == "no GPU"
     wheels = next(found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels"))
     assert "libcublasLt.so.11" not in wheels  # nobody needs it here

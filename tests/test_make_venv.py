@@ -129,6 +129,33 @@ def made(python, tmp_path):
     return "making env" in result.stdout
 
 
+def make(tmp_path, *words):
+    """What make would do, in a folder with our Makefile and an environment of this Python."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "VENV", "MAKEFLAGS", "MAKELEVEL")}
+    if not (tmp_path / "venv").exists():
+        venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
+        (tmp_path / "venv" / ".ready-cpu").touch()
+    command = ["make", "-n", "-f", str(SCRIPT.parent.parent / "Makefile"), "-o", "setup.py", "-o", "tools/make_venv.py", *words]
+    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=60)
+
+
+def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_path):
+    other = tmp_path / "python-other"
+    other.write_text("#!/bin/sh\necho 3.99\n")
+    other.chmod(0o755)
+    refused = make(tmp_path, "run", "VENV=venv", f"PYTHON={other}")
+    assert refused.returncode == 2
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert f"venv is of Python {here}, and {other} is 3.99: keep both with VENV=.venv-3.99, or make clean first" in refused.stderr
+    assert make(tmp_path, "VENV=venv", f"PYTHON={other}").returncode == 2
+    for words in (
+        ["run", "VENV=venv"],
+        ["run", "VENV=venv", f"PYTHON={sys.executable}"],
+        ["clean", "VENV=venv", f"PYTHON={other}"],
+    ):
+        assert make(tmp_path, *words).returncode == 0, words
+
+
 @pytest.mark.long
 def test_an_environment_that_was_interrupted_in_the_making_is_made_again(python, tmp_path):
     venv.create(tmp_path / "env", symlinks=True, with_pip=False)

@@ -11,6 +11,7 @@ from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
 from gluonlab.errors import GluonlabError
+from gluonlab.installing import pip_install
 from gluonlab.run import main
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
@@ -30,7 +31,7 @@ def the_error(result, folder):
     return lines[0]
 
 
-WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in engine.flavours() else "gluonlab[cu112]"
+WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in engine.flavours() else pip_install("cu112")
 
 # what is written -> what the line must say: the value, what is possible or what to do
 MISTAKES = {

@@ -11,6 +11,7 @@ from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.doctor.numbering import in_cuda_order, visible_gpus
 from gluonlab.doctor.nvml import BINDINGS, Driver
 from gluonlab.doctor.packages import numbers_of
+from gluonlab.installing import pip_install
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
 CODE_FOR = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))  # machine code in mxnet-cu112 1.9.1; no PTX that a driver could compile
@@ -31,11 +32,11 @@ def driver(found: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> List
     kinds = ", ".join(f"{count} x {name}" for name, count in Counter(gpu.name for gpu in found.gpus).items())
     lines.insert(0, ok("gpus", f"driver {found.version}, {kinds}"))
     if flavour == "mxnet":
-        cure = "pip uninstall -y mxnet, then pip install 'gluonlab[cu112]'"
+        cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
         lines.append(warning("gpus", "the GPUs are not used", "the installed MXNet is the CPU build", cure))
     if numbers_of(found.version) < numbers_of(OLDEST_DRIVER):
         cause = f"CUDA 11 needs {OLDEST_DRIVER} or newer"
-        cure = "install a newer driver; or the CPU build: pip uninstall -y mxnet-cu112, pip install 'gluonlab[cpu]'"
+        cure = f"install a newer driver; or the CPU build: pip uninstall -y mxnet-cu112, {pip_install('cpu')}"
         lines.append((fault if flavour == CU112 else warning)("gpus", f"driver {found.version} is too old", cause, cure))
     return lines
 

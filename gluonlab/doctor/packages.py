@@ -12,6 +12,7 @@ from typing import Dict, List, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.engine import FLAVOURS
+from gluonlab.installing import either, pip_install
 
 PYTHONS = ((3, 8), (3, 13))
 MXNET_VERSION = "1.9.1"
@@ -60,14 +61,11 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
     """``installed``: distribution -> version of all that bring the module mxnet. ``folder``: where the module lies."""
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
     if len(installed) > 1:
-        uninstall = (
-            f"pip uninstall -y {' '.join(installed)}, then pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' for NVIDIA GPUs"
-        )
+        uninstall = f"pip uninstall -y {' '.join(installed)}, then {either()}"
         return fault("mxnet", f"{names} are all installed", "they overwrite each other's files in the same folder", uninstall)
     if folder is None:
         if not installed:
-            cure = "pip install 'gluonlab[cpu]', or 'gluonlab[cu112]' on a machine with NVIDIA GPUs"
-            return fault("mxnet", "not installed", "gluonlab runs on MXNet and comes without one", cure)
+            return fault("mxnet", "not installed", "gluonlab runs on MXNet and comes without one", either())
         again = " ".join(f"{name}=={version}" for name, version in installed.items())
         cure = f"pip install --force-reinstall --no-deps {again}"
         return fault("mxnet", f"{names} is installed, but its files are gone", "something removed them", cure)
@@ -75,15 +73,11 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
         return fault("mxnet", f"{folder} is imported as mxnet", "a file of that name comes first in Python's path", "rename it")
     if not installed:
         cause = f"{folder} belongs to no installed package: built by hand, or left over"
-        return warning(
-            "mxnet", f"unknown build in {folder}", cause, "if it fails, remove that folder and pip install 'gluonlab[cpu]'"
-        )
+        return warning("mxnet", f"unknown build in {folder}", cause, f"if it fails, remove that folder, then {pip_install('cpu')}")
     [(name, version)] = installed.items()
     if name not in FLAVOURS or version != MXNET_VERSION:
         cause = f"gluonlab was tried with mxnet and mxnet-cu112 {MXNET_VERSION} only"
-        return warning(
-            "mxnet", f"{names}, {folder}", cause, f"pip uninstall -y {name}, then pip install 'gluonlab[cpu]' or [cu112]"
-        )
+        return warning("mxnet", f"{names}, {folder}", cause, f"pip uninstall -y {name}, then {either()}")
     return ok("mxnet", f"{names}, {folder}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.errors import KVStoreError, unknown
+from gluonlab.installing import pip_install
 
 if TYPE_CHECKING:
     from mxnet import Context
@@ -53,7 +54,7 @@ def _nccl() -> "KVStoreBase":
     if not mx.runtime.Features().is_enabled("NCCL"):
         raise KVStoreError(
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
-            "or install gluonlab[cu112] on a machine with GPUs"
+            f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
         )
     return mx.kv.create("nccl")
 

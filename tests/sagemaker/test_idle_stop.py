@@ -3,13 +3,14 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 from jupyter import TOKEN, Server
-from made_up_notebook import SAGEMAKER, until
+from made_up_notebook import SAGEMAKER, NoGPUs, until
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def watch(idle_stop, server, tmp_path):
             return {(pid, start): used for (pid, start), used in super().seconds().items() if int(pid) in mine}
 
     jupyter = idle_stop.Jupyter(server.url, TOKEN)
-    return idle_stop.Watch(jupyter, OfTheServer(), heartbeat=str(tmp_path / "heartbeat"), gpu=lambda: None)
+    return idle_stop.Watch(jupyter, OfTheServer(), NoGPUs(), heartbeat=str(tmp_path / "heartbeat"))
 
 
 @contextlib.contextmanager
@@ -139,7 +140,7 @@ def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(idle_stop, t
         def look(self, now):
             return None
 
-    watch = idle_stop.Watch(Ahead(), Quiet(), heartbeat=str(heartbeat), gpu=lambda: None)
+    watch = idle_stop.Watch(Ahead(), Quiet(), NoGPUs(), heartbeat=str(heartbeat))
     times = iter([5e9, 0.0, 2e9])
     monkeypatch.setattr(time, "time", lambda: next(times))
     assert [watch.look(now) for now in (50, 60, 3650)] == [(0, None), (10, None), (3600, None)]
@@ -154,12 +155,38 @@ def test_a_gpu_at_work_is_seen(idle_stop, tmp_path, monkeypatch, answer, why):
     smi.write_text(f"#!/bin/sh\n{answer}\n", encoding="utf-8")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert idle_stop.gpu_at_work() == why
+    assert idle_stop.GPUs().look() == why
 
 
 def test_without_nvidia_smi_no_gpu_is_at_work(idle_stop, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert idle_stop.gpu_at_work() is None
+    assert idle_stop.GPUs().look() is None
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["killed", "cannot be killed"])
+def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypatch, dies):
+    """Below a driver that hangs. Its child has its output, too: who reads to the end of that waits for ever."""
+    smi, pids = tmp_path / "nvidia-smi", tmp_path / "pids"
+    smi.write_text(f'#!/bin/sh\nsleep 600 &\necho $$ $! >>"{pids}"\nwait\n', encoding="utf-8")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with monkeypatch.context() as unkillable:
+        if not dies:
+            unkillable.setattr(subprocess.Popen, "kill", lambda process: None)
+        gpus = idle_stop.GPUs(patience=1)
+        began = time.monotonic()
+        try:
+            assert [gpus.look(), gpus.look()] == [None, None]
+            assert time.monotonic() - began < 60
+            if not dies:
+                assert len(pids.read_text().splitlines()) == 1  # it was not asked again
+        finally:
+            for pid in map(int, pids.read_text().split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    gpus.asked.wait(60)
+    smi.write_text("#!/bin/sh\necho 50\n", encoding="utf-8")
+    assert gpus.look() == "GPU 0 works at 50 %"
 
 
 def test_many_short_processes_are_a_job(idle_stop):

@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from made_up_notebook import NoGPUs
 
 
 class Halting(BaseHTTPRequestHandler):
@@ -45,7 +46,7 @@ def halting(idle_stop):
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     jupyter = idle_stop.Jupyter(f"http://127.0.0.1:{serving.server_port}")
-    yield idle_stop.Watch(jupyter, Quiet(), heartbeat="/nonexistent", gpu=lambda: None), Here
+    yield idle_stop.Watch(jupyter, Quiet(), NoGPUs(), heartbeat="/nonexistent"), Here
     serving.shutdown()
     thread.join()
     serving.server_close()
