@@ -30,7 +30,7 @@ handouts: $(VENV)/.ready-labs-build
 test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-test-all: $(VENV)/.ready-test test-cu112
+test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' $(ARGS)
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'

@@ -191,8 +191,7 @@ def test_a_host_worker_reports_every_column(tmp_path):
     assert "not measured" in host.verdict([row])
 
 
-@pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.torch
 def test_pytorch_trains_alone_and_as_two_processes(tmp_path):
     for name in ("torch-eager", "torch-ddp"):
         subject = next(subject for subject in peers.lenet() if subject.name == name)

@@ -39,8 +39,8 @@ def test_a_reader_counts_whole_epochs(folder, tmp_path, monkeypatch, reader):
     assert answer["seconds"] > 0
 
 
+@pytest.mark.torch
 def test_pytorchs_loader_is_measured_by_a_worker_of_its_own(python, folder):
-    pytest.importorskip("torch")
     [subject] = [each for each in subjects(folder, SMALL.size) if each.name == images.PEER]
     done = python(*subject.command()[1:])
     assert json.loads(done.stdout) == {"ready": True}, done.stderr
