@@ -9,7 +9,7 @@ from typing import Tuple
 # refuses them; MXNet without its metadata works with the numpy that gluonlab brings.
 WITHOUT_METADATA = {
     "cpu": "pip install --no-deps mxnet==1.9.1",
-    "cu112": "pip install --no-deps mxnet-cu112==1.9.1 && pip install 'gluonlab[cuda11]'",
+    "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
 }
 
 
