@@ -5,6 +5,7 @@ import time
 
 import pytest
 from browser import Page, has_no_network, start, wanted
+from japanese import english_words
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.check import states
@@ -13,6 +14,11 @@ from gluonlab.collectives.schedule import Schedule, Transfer
 
 pytestmark = pytest.mark.browser
 wanted()
+
+# All that is seen, and what is said of it to those who do not see.
+WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
+    return [document.title, document.body.innerText, ...all('[aria-label]', (e) => e.ariaLabel),
+            ...all('svg title', (e) => e.textContent), document.getElementById('slider').ariaValueText].join(' ');"""
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +161,24 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
         assert (picture <= stage) == (width > 1000)  # on a phone the picture scrolls within its frame
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_it_speaks_japanese_at_every_step(opened):
+    page, texts = opened(draw("ring", 4, language="ja")), []
+    page.find("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "チャンク 3" in page.text("as-table"))
+    for number, state in enumerate(states(ALGORITHMS["ring"](4))):
+        assert page.state() == state
+        assert page.text("counter") == f"ステップ {number} / 6"
+        texts.append(page.driver.execute_script(WORDS))
+        page.find("next").click()
+    assert "最初の状態" in texts[0]
+    assert "ステップ 1 の転送 (送信元 → 送信先)\n0 → 1: チャンク 0 +" in texts[1]
+    assert "ランク 0、チャンク 1: ランク 0, 1, 2, 3 の寄与" in texts[6]
+    page.find("play").click()
+    assert page.text("play") == "一時停止"
+    assert english_words(" ".join(texts)) == set()
+    assert re.findall("undefined|null|[{}]", " ".join(texts)) == []
 
 
 def test_halves_and_wrong_schedules_can_be_shown(opened):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
-from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.check import Contributions
+from gluonlab.collectives.render.words import ENGLISH, Words
 from gluonlab.collectives.schedule import ADD, ALL_GATHER, Schedule, Step
 from gluonlab.errors import ScheduleError
 
@@ -54,7 +54,7 @@ def _overlap(one: Bus, two: Bus) -> bool:
     return min(one.hub, *one.others) <= max(two.hub, *two.others) and min(two.hub, *two.others) <= max(one.hub, *one.others)
 
 
-def sends(step: Step) -> List[str]:
+def sends(step: Step, words: Words = ENGLISH) -> List[str]:
     """The step in words: ``0-6 -> 7: chunk 7 +`` adds the chunk 7 of ranks 0 to 6 to that of rank 7, ``=`` copies it over.
 
     Messages with the same chunks to, or from, the same rank are one line.
@@ -69,7 +69,7 @@ def sends(step: Step) -> List[str]:
     lines = []
     for (hub, add, moved), others in sorted(ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0])):
         src_dst = (numbers(others), str(hub)) if add else (str(hub), numbers(others))
-        lines.append(f"{' -> '.join(src_dst)}: chunk{'s' * (len(moved) > 1)} {numbers(moved)} {SIGNS[add]}")
+        lines.append(f"{' -> '.join(src_dst)}: {words.chunks[len(moved) > 1].format(numbers(moved))} {SIGNS[add]}")
     return lines
 
 
@@ -96,21 +96,22 @@ def goal(schedule: Schedule, chunk: int) -> Contributions:
     return tuple(int(schedule.collective != ALL_GATHER or rank == schedule.owner[chunk]) for rank in ranks)
 
 
-def in_words(contributions: Sequence[int]) -> str:
+def in_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
     """``ranks 0 and 2``; a contribution that is in a sum twice is said to be."""
-    held = [f"{rank}" if count == 1 else f"{rank} ({count} times)" for rank, count in enumerate(contributions) if count]
-    return f"rank{'s' * (len(held) > 1)} {' and '.join(filter(None, [', '.join(held[:-1]), held[-1]]))}" if held else "nothing"
+    held = sum(count > 0 for count in contributions)
+    return words.contributions[held > 1].format(in_few_words(contributions, words)) if held else words.nothing
 
 
-def size(schedule: Schedule) -> str:
+def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
+    """``0 and 2``, for a table that says of what."""
+    held = [f"{rank}" if count == 1 else words.times.format(rank, count) for rank, count in enumerate(contributions) if count]
+    return words.last.join(filter(None, [", ".join(held[:-1]), held[-1]])) if held else words.nothing
+
+
+def size(schedule: Schedule, words: Words = ENGLISH) -> str:
     """``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``"""
-    counts = {
-        "rank": schedule.world_size,
-        "chunk": schedule.chunks,
-        "step": len(schedule.steps),
-        "transfer": schedule.transfers,
-    }
-    return ", ".join([schedule.collective, *(plural(count, noun) for noun, count in counts.items())])
+    counts = (schedule.world_size, schedule.chunks, len(schedule.steps), schedule.transfers)
+    return words.comma.join([schedule.collective, *(forms[count != 1].format(count) for forms, count in zip(words.sizes, counts))])
 
 
 def plural(count: int, noun: str) -> str:
@@ -118,10 +119,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def description(schedule: Schedule) -> str:
-    """The first line of the docstring of the algorithm of this name; nothing for a schedule that has none."""
-    lines = (getattr(ALGORITHMS.get(schedule.name), "__doc__", None) or "").strip().splitlines()
-    return lines[0] if lines else ""
+def description(schedule: Schedule, words: Words = ENGLISH) -> str:
+    """What the algorithm of this name does; nothing for a schedule that has none."""
+    return words.descriptions.get(schedule.name, "")
 
 
 def drawable(schedule: Schedule) -> None:

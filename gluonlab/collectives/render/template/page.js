@@ -1,9 +1,11 @@
 "use strict";
 // data.schedules: every schedule with its steps, and what every rank holds before and after each, as Python computed it.
+// data.shown: the words that are shown, with {names} where something is filled in.
 // vectors[i] is how often each rank's contribution is in a sum; states[step][rank * chunks + chunk] is such an i.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
+  const say = (what, values) => data.shown[what].replace(/{(\w+)}/g, (_, name) => values[name]);
   const LANE = 9, ARROW = 14, GAP = 9, TITLE = 26, CORNER = 5; // px; the picture is the one that as_svg makes
   const HEIGHTS = {empty: 0.08, held: 0.38, new: 0.66, often: 0.6}; // of a segment, against its cell's
   const help = $("cell").textContent;
@@ -22,7 +24,7 @@
   function layOut() {
     const {world_size: ranks, chunks, lanes} = chosen;
     const room = Math.max(240, $("stage").clientWidth - 4), narrow = room < 560;
-    const labels = narrow ? 24 : 66;
+    const labels = narrow ? 24 : Number(getComputedStyle($("stage")).getPropertyValue("--labels"));
     const pitch = Math.max(Math.min((room - labels) / ranks, 160), 14 + 2 * ranks);
     const cell = pitch - Math.max(5, Math.min(24, pitch / 5));
     const tall = narrow || chunks > 8 ? 24 : 34;
@@ -42,7 +44,7 @@
   function drawCell(svg, frame, rank, chunk, written) {
     const now = held(step, rank, chunk), counts = chosen.vectors[now];
     const before = chosen.vectors[held(Math.max(0, step - 1), rank, chunk)];
-    const words = `rank ${rank}, chunk ${chunk}: ${chosen.words[now]}`;
+    const words = say("cell", {rank, chunk, held: chosen.words[now]});
     const whole = now === chosen.goal[chunk], kind = `${written ? " written" : ""}${whole ? " whole" : ""}`;
     const group = element(svg, "g", {role: "img", "aria-label": words, "data-rank": rank, "data-chunk": chunk,
       "data-contributions": counts.join(","), "data-whole": whole});
@@ -81,12 +83,12 @@
     const frame = layOut(), {world_size: ranks, chunks} = chosen;
     const svg = element(document.createDocumentFragment(), "svg",
       {width: frame.width, height: frame.height, role: "group", class: moving ? "moving" : ""});
-    if (!frame.narrow) element(svg, "text", {class: "quiet end", x: frame.labels - 6, y: 14}, "rank");
+    if (!frame.narrow) element(svg, "text", {class: "quiet end", x: frame.labels - 6, y: 14}, data.shown.ranks);
     for (let rank = 0; rank < ranks; rank++) element(svg, "text", {class: "middle", x: frame.middle(rank), y: 14}, rank);
     const buses = step ? chosen.steps[step - 1].buses : [];
     const written = new Set(buses.flatMap(([chunk, add, hub, , others]) => (add ? [hub] : others).map((dst) => `${dst},${chunk}`)));
     for (let chunk = 0; chunk < chunks; chunk++) {
-      const label = frame.narrow ? chunk : `chunk ${chunk}`;
+      const label = frame.narrow ? chunk : say("chunk", {chunk});
       element(svg, "text", {class: "quiet end", x: frame.labels - 6, y: frame.top(chunk) + frame.tall / 2 + 5}, label);
       for (let rank = 0; rank < ranks; rank++) drawCell(svg, frame, rank, chunk, written.has(`${rank},${chunk}`));
     }
@@ -107,26 +109,26 @@
     table.replaceChildren();
     const head = table.insertRow();
     cell(head, "th", "");
-    for (let rank = 0; rank < chosen.world_size; rank++) cell(head, "th", `rank ${rank}`);
+    for (let rank = 0; rank < chosen.world_size; rank++) cell(head, "th", say("rank", {rank}));
     for (let chunk = 0; chunk < chosen.chunks; chunk++) {
       const row = table.insertRow();
-      cell(row, "th", `chunk ${chunk}`);
-      for (let rank = 0; rank < chosen.world_size; rank++) cell(row, "td", chosen.words[held(step, rank, chunk)].replace(/^ranks? /, ""));
+      cell(row, "th", say("chunk", {chunk}));
+      for (let rank = 0; rank < chosen.world_size; rank++) cell(row, "td", chosen.few_words[held(step, rank, chunk)]);
     }
   }
 
   function drawWords() {
-    const last = chosen.steps.length;
-    $("counter").textContent = `step ${step} of ${last}`;
+    const last = chosen.steps.length, counter = say("counter", {step, last});
+    $("counter").textContent = counter;
     $("slider").max = last;
     $("slider").value = step;
-    $("slider").setAttribute("aria-valuetext", `step ${step} of ${last}`);
+    $("slider").setAttribute("aria-valuetext", counter);
     $("slider").disabled = !last;
     $("previous").disabled = step === 0;
     $("next").disabled = step === last;
     $("play").disabled = !last;
-    $("sends-title").textContent = step ? `Sent in step ${step}, rank to rank` : last ? "Start" : "Nothing is sent";
-    const lines = step ? chosen.steps[step - 1].sends : ["Every rank has its own contribution only."];
+    $("sends-title").textContent = step ? say("sent", {step}) : last ? data.shown.start : data.shown.silent;
+    const lines = step ? chosen.steps[step - 1].sends : [data.shown.own];
     $("sends").replaceChildren(...lines.map((line) => Object.assign(document.createElement("li"), {textContent: line})));
   }
 
@@ -161,7 +163,7 @@
 
   function showPlaying() {
     document.body.classList.toggle("playing", timer !== null);
-    $("play").querySelector("span").textContent = timer === null ? "Play" : "Pause";
+    $("play").querySelector("span").textContent = timer === null ? data.shown.play : data.shown.pause;
   }
 
   /** The schedule with this name and, of its world sizes, the one nearest to `ranks`. */
@@ -172,7 +174,7 @@
     fill($("algorithm"), [...new Set(data.schedules.map((schedule) => schedule.name))], name);
     fill($("world-size"), named.map((schedule) => schedule.world_size), chosen.world_size);
     for (const field of ["name", "size", "description"]) $(field).textContent = chosen[field];
-    document.title = `${chosen.name}, step by step`;
+    document.title = say("title", chosen);
     pointedAt = "";
     pause();
     go(0);
