@@ -106,7 +106,9 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
     status, out, err = bench("allreduce", "--draw", "star", "--out", "ring.html")
     assert (status, out) == (2, "") and err.startswith("error: --out ring.html exists")
     assert (empty_cwd / "ring.html").read_text(encoding="utf-8") == draw("ring", 4)
-    assert [path.name for path in empty_cwd.iterdir()] == ["ring.html"]
+    assert bench("allreduce", "--draw", "ring", "--out", "ja.html", "--language", "ja")[0] == 0
+    assert (empty_cwd / "ja.html").read_text(encoding="utf-8") == draw("ring", 4, language="ja")
+    assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "ring.html"]
 
 
 # --- mistakes
@@ -142,6 +144,9 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         (["--draw", "ring", "--devices", "-1"], "--devices -1: give a whole number"),
         (["--draw", "ring", "--sizes", "1KiB"], "--sizes has no part in --draw"),
         (["--draw", "ring", "--json"], "--json has no part in --draw"),
+        (["--draw", "ring", "--language", "ja"], "--language is for a page: give --out FILE"),
+        (["--draw", "ring", "--out", "ring.html", "--language", "jp"], "unknown language 'jp': choose en, ja"),
+        (["--language", "ja"], "--language has no part in measuring; it belongs to --draw"),
         (["--draw", "ring", "--out", "nowhere/ring.html"], "there is no folder nowhere"),
     ],
 )

@@ -120,6 +120,7 @@ def images(rounds: str, as_json: bool) -> None:
 @click.option("--simulate", metavar="NAME", help="run nothing: price the algorithms on p3.16xlarge or another topology")
 @click.option("--draw", metavar="ALGORITHM", help="run nothing: show the schedule step by step, as text")
 @click.option("--out", metavar="FILE", help="draw it as a page to step through, in a new HTML file")
+@click.option("--language", metavar="NAME", help="of the page, en or ja  [default: en]")
 @click.option("--json", "as_json", is_flag=True, help="print the numbers as JSON, and nothing else, on standard output")
 def allreduce(as_json: bool, **options: Optional[str]) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.

@@ -30,7 +30,7 @@ TABLES = EVERYWHERE | {"algorithms", "sizes", "plot", "json"}
 OPTIONS = {
     MEASURE: TABLES | {"dtype", "arrays", "repeat", "rounds", "topology"},
     SIMULATE: TABLES | {"simulate"},
-    DRAW: EVERYWHERE | {"draw", "out"},
+    DRAW: EVERYWHERE | {"draw", "out", "language"},
 }
 
 Asked = Mapping[str, Any]
@@ -52,7 +52,7 @@ def answer(asked: Dict[str, Any], watched: Callable[[Callable[[], Any]], Any]) -
     for name in asked:
         if name not in OPTIONS[mode]:
             where = "measuring" if mode == MEASURE else option_name(mode)
-            hint = "; it belongs to --draw" if name == "out" else ""
+            hint = "; it belongs to --draw" if name in OPTIONS[DRAW] else ""
             raise ConfigError(f"{option_name(name)} has no part in {where}{hint}: leave it out")
     if "chunks" in asked:
         asked["chunks"] = whole(1, MOST_CHUNKS)("--chunks", asked["chunks"])
@@ -69,12 +69,14 @@ def _draw(asked: Asked) -> Answer:
     from gluonlab.collectives.render import as_text, draw
 
     name, world_size = asked["draw"], _world_size(asked["devices"]) if "devices" in asked else DRAWN
-    cuts = {option: asked.get(option) for option in ("chunks", "groups")}
+    cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
     if "out" not in asked:
+        if "language" in asked:
+            raise ConfigError("--language is for a page: give --out FILE for one, or leave it out; the text is English")
         return Answer(as_text(make_schedule(name, world_size, **cuts)))
     path = Path(asked["out"])
     check_new("--out", path)
-    page = draw(name, world_size, **cuts)
+    page = draw(name, world_size, language=asked.get("language", "en"), **cuts)
     with new_file("--out", path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return Answer(f"written to {path}: open it in a browser")
