@@ -84,6 +84,7 @@ def test_setup_says_which_devices_and_data_and_why(spoken, capsys, monkeypatch, 
     assert len(here.devices) == len(set(here.devices)) == 2
     assert {"en": "devices: ", "ja": "デバイス: "}[spoken] in said
     assert here.data in said
+    assert here.language == spoken
     assert str(here.devices[1]) in said
     if not here.on_gpus:
         assert here.data == "digits"

@@ -11,7 +11,7 @@ from gluonlab.data.sources import SOURCES
 from gluonlab.data.verify import folder_of
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
-from gluonlab.exercises.languages import say
+from gluonlab.exercises.languages import language, say
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -25,6 +25,11 @@ class Here(NamedTuple):
     devices: "List[mx.Context]"
     on_gpus: bool
     data: str
+
+    @property
+    def language(self) -> str:
+        """That of the lab, ``en`` or ``ja``."""
+        return language()
 
     def __repr__(self) -> str:
         return f"Here(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, data={self.data!r})"

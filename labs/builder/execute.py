@@ -1,4 +1,4 @@
-"""A lab run once, in both languages: what check() and setup() say is asked again in the other one."""
+"""A lab run once, in both languages: what depends on the language is asked again in the other one."""
 
 from __future__ import annotations
 
@@ -63,9 +63,11 @@ def _other(kernel: Kernel, index: int, notebook: Any, other: Any, language: str)
 
 
 def speaks(source: str) -> bool:
-    """Whether a cell calls what answers in the language of the notebook."""
+    """Whether a cell calls what answers in the language of the notebook, or asks which it is, as ``here.language`` does."""
     try:
         tree = ast.parse(source)
     except SyntaxError:  # %time and the like
         return False
-    return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SPEAK for node in ast.walk(tree))
+    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    asked = (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return "language" in asked or any(isinstance(function, ast.Name) and function.id in _SPEAK for function in called)

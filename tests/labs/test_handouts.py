@@ -119,6 +119,7 @@ def test_the_allreduce_player_works_inside_the_page(language, handouts, driver):
     frames = driver.find_elements("css selector", "iframe")
     assert frames
     driver.switch_to.frame(frames[0])
+    assert driver.execute_script("return document.documentElement.lang") == language
     first = page.state()
     page.find("next").click()
     page.wait(lambda: page.state() != first)

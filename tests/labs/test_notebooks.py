@@ -8,6 +8,7 @@ from the_labs import LABS, PLACE, REPOSITORY, SERIES, module_of
 from builder.exercises import FAULTY, stubs
 from builder.faults import Faults
 from builder.notebook import notebook
+from builder.source import LANGUAGES
 from gluonlab.exercises.kernel import execute
 from gluonlab.exercises.verdict import PASSED, UNWRITTEN
 
@@ -34,6 +35,13 @@ def test_every_stub_in_the_notebook_is_called_unwritten_or_still_faulty_in_its_l
             [output] = cell.outputs
             assert said in output.data["text/plain"]
             assert said in output.data["text/html"]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_allreduce_player_speaks_the_language_of_its_notebook(language, executed):
+    cells = executed("04").notebooks[language].cells
+    [cell] = [cell for cell in cells if cell.cell_type == "code" and "show(draw(" in cell.source]
+    assert f"&lt;html lang=&quot;{language}&quot;&gt;" in cell.outputs[0].data["text/html"]
 
 
 @pytest.mark.parametrize("lab", LABS)
