@@ -181,6 +181,24 @@ def test_it_speaks_japanese_at_every_step(opened):
     assert re.findall("undefined|null|[{}]", " ".join(texts)) == []
 
 
+def test_on_paper_it_is_a_light_picture_without_what_can_be_pressed(opened, everything):
+    page = opened(everything)
+    page.find("next").click()
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    shown = "const [which, what] = arguments; return getComputedStyle(document.querySelector(which))[what]"
+    assert page.driver.execute_script(shown, ".bar", "display") != "none"
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
+    try:
+        assert page.driver.execute_script(shown, "body", "backgroundColor") == "rgba(0, 0, 0, 0)"
+        assert page.driver.execute_script(shown, "body", "color") == "rgb(28, 36, 48)"
+        assert page.driver.execute_script(shown, "#stage svg", "maxWidth") == "100%"  # it was drawn for a window
+        hidden = [".bar", "#as-table", "footer"]
+        assert [page.driver.execute_script(shown, which, "display") for which in hidden] == ["none"] * 3
+        assert page.text("sends").startswith("0 → 1: chunk 0 +")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
 def test_halves_and_wrong_schedules_can_be_shown(opened):
     wrong = Schedule("wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
     shown = {"scatter": HALVES["ring"][0](3), "gather": HALVES["ring"][1](3), "wrong": wrong}

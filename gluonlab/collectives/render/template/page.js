@@ -81,8 +81,8 @@
   /** `moving`: one step forwards, which is shown as it happens. */
   function drawPicture(moving) {
     const frame = layOut(), {world_size: ranks, chunks} = chosen;
-    const svg = element(document.createDocumentFragment(), "svg",
-      {width: frame.width, height: frame.height, role: "group", class: moving ? "moving" : ""});
+    const {width, height} = frame, svg = element(document.createDocumentFragment(), "svg",
+      {width, height, viewBox: `0 0 ${width} ${height}`, role: "group", class: moving ? "moving" : ""});
     if (!frame.narrow) element(svg, "text", {class: "quiet end", x: frame.labels - 6, y: 14}, data.shown.ranks);
     for (let rank = 0; rank < ranks; rank++) element(svg, "text", {class: "middle", x: frame.middle(rank), y: 14}, rank);
     const buses = step ? chosen.steps[step - 1].buses : [];
