@@ -56,7 +56,7 @@ def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], place: Place
 def write_index(series: Series, root: Path) -> None:
     """index.html, which leads to every page."""
     template = _environment().get_template("index.html")
-    write_text(root / "index.html", template.render(labs=series.labs, by_number=series.by_number, languages=LANGUAGES, **_common()))
+    write_text(root / "index.html", template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **_common()))
 
 
 def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
