@@ -163,6 +163,14 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
+    narrow = "<style id='early'>main { max-width: 320px }</style>"
+    late = "<script>document.getElementById('early').remove()</script>"
+    page = opened(everything.replace("</head>", f"{narrow}</head>").replace("</body>", f"{late}</body>"))
+    labels = "return [...document.querySelectorAll('#stage text')].map((label) => label.textContent)"
+    page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))  # a narrow picture has the numbers alone
+
+
 def test_it_speaks_japanese_at_every_step(opened):
     page, texts = opened(draw("ring", 4, language="ja")), []
     page.find("as-table").find_element("tag name", "summary").click()

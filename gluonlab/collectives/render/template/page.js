@@ -9,7 +9,7 @@
   const LANE = 9, ARROW = 14, GAP = 9, TITLE = 26, CORNER = 5; // px; the picture is the one that as_svg makes
   const HEIGHTS = {empty: 0.08, held: 0.38, new: 0.66, often: 0.6}; // of a segment, against its cell's
   const help = $("cell").textContent;
-  let chosen = data.schedules[data.start], step = 0, timer = null, pointedAt = "";
+  let chosen = data.schedules[data.start], step = 0, timer = null, pointedAt = "", laidOutFor = 0;
 
   // --- the picture
 
@@ -23,7 +23,8 @@
   /** Where things are, for the width there is: columns share it, but segments stay visible. */
   function layOut() {
     const {world_size: ranks, chunks, lanes} = chosen;
-    const room = Math.max(240, $("stage").clientWidth - 4), narrow = room < 560;
+    laidOutFor = $("stage").clientWidth;
+    const room = Math.max(240, laidOutFor - 4), narrow = room < 560;
     const labels = narrow ? 24 : Number(getComputedStyle($("stage")).getPropertyValue("--labels"));
     const pitch = Math.max(Math.min((room - labels) / ranks, 160), 14 + 2 * ranks);
     const cell = pitch - Math.max(5, Math.min(24, pitch / 5));
@@ -213,11 +214,9 @@
       pointedAt = `[data-rank="${cell.dataset.rank}"][data-chunk="${cell.dataset.chunk}"]`;
     });
   }
-  let width = 0;
-  new ResizeObserver(() => {
-    if (width && width !== $("stage").clientWidth) drawPicture(false);
-    width = $("stage").clientWidth;
-  }).observe($("stage"));
 
   choose(chosen.name, chosen.world_size);
+  new ResizeObserver(() => {
+    if (laidOutFor !== $("stage").clientWidth) drawPicture(false);
+  }).observe($("stage"));
 })();
