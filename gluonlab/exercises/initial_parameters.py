@@ -105,8 +105,9 @@ def _check_seeding(everywhere: List[Any], ctxs: List[mx.Context]) -> None:
         raise Wrong(
             en=f"the generators of all devices were seeded {len(everywhere)} times for {len(ctxs)} replicas. CPU devices "
             "share one, so it looks right here; GPUs have one each, which adds the device's number to its seed, and would differ",
-            ja=f"{len(ctxs)} 個のレプリカのために乱数生成器全体が {len(everywhere)} 回初期化されました。CPU デバイスは "
-            "1 個の生成器を共有するのでここでは合って見えますが、GPU では番号がシードに混ざるので値が変わります",
+            ja=f"{len(ctxs)} 個のレプリカのために、全デバイスの乱数生成器にシードが {len(everywhere)} 回設定されました。"
+            "CPU デバイスは 1 個の生成器を共有するので、ここでは正しく見えますが、"
+            "GPU では番号がシードに混ざり、デバイスごとに値が変わります",
         )
 
 

@@ -117,7 +117,7 @@ def _counts_waiting(got: float) -> None:
         raise Wrong(
             en=f"work that waits for its own {PAUSE_S} s before it returns was said to take {got:.3f} s: the clock was started "
             "when `work` had come back. Start it before the call",
-            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る仕事が {got:.3f} 秒になりました。`work` が戻ってから時計を動かしています。"
+            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3f} 秒になりました。`work` が戻ってから時計を動かしています。"
             "呼び出す前に動かしてください",
         )
 

@@ -83,7 +83,7 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
             elif math.isclose(rate, math.sqrt(k) * lr):
                 why_en, why_ja = (
                     "that is the square root rule; the linear one is asked for",
-                    "これは平方根の規則です。線形の規則を使ってください",
+                    "これは平方根の規則です。線形スケーリング則を使ってください",
                 )
             raise Wrong(
                 en=f"{en}: the learning rate is {rate:g}, expected {k * lr:g}: {why_en}",
@@ -95,8 +95,8 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
                 "at the "
                 "end is a step, too",
                 ja=f"{ja}: 1 エポックが {steps} ステップです。正しくは {math.ceil(images / (k * b))} です。{k * b} "
-                "枚ずつのバッチで、最後の端数の"
-                "バッチも 1 ステップです",
+                "枚ずつのバッチで、"
+                "最後の端数のあるバッチも 1 ステップです",
             )
 
 
@@ -180,8 +180,8 @@ def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
     raise Wrong(
         en=f"the sums are right. But with parameters of {sizes} numbers on {devices} devices they received {numbers} numbers; "
         f"{fair} at most are possible: {en}",
-        ja=f"合計は正しいのですが、{sizes} 個の数のパラメータを {devices} 台で合計したとき、受け取った数は {numbers} でした。"
-        f"多くても {fair} で済みます。{ja}",
+        ja=f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、各デバイスが受け取った数の個数は "
+        f"{numbers} でした。多くても {fair} 個で済みます。{ja}",
     )
 
 
@@ -225,7 +225,7 @@ def test_accuracy(answer: Callable[..., Any]) -> None:
                 en=f"{en}: the result is right, but Python waited {waits} times before the last shard was queued: let each "
                 "device count, and ask for the counts at the end",
                 ja=f"{ja}: 結果は正しいのですが、最後のシャードをキューに入れるまでに Python が {waits} 回待ちました。"
-                "各デバイスに数えさせ、結果は最後に聞いてください",
+                "各デバイスに数えさせ、結果は最後に読み出してください",
             )
         check_devices(Seen(mixed=seen.mixed))
 

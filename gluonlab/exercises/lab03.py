@@ -226,5 +226,8 @@ def _fault_of_speedup(host: float, compute: float, total: float, devices: int, g
             "。デバイスの計算中に、ホストは次のステップをキューに入れられます",
         )
     if is_near(devices * alone / max(devices * host, compute)):
-        return ": the sum is missing, which begins when the gradients are there", "。勾配がそろってから始まる合計の時間がありません"
+        return (
+            ": the sum is missing, which begins when the gradients are there",
+            "。勾配がそろってから始まる合計の時間が入っていません",
+        )
     return "", ""

@@ -87,9 +87,9 @@ def wrong_transfers(answer: Mapping[str, Place]) -> None:
         if not _mends(schedule, place):
             transfer = schedule.steps[place[0]][place[1]]
             fault = _told(schedule)
-            hint = "that is where `check` noticed it: what is sent there was wrong already, so go back" if fault == place else ""
+            hint = "that is where `prove` noticed it: what is sent there was wrong already, so go back" if fault == place else ""
             hint_ja = (
-                "そこは `check` が気づいた場所です。送られる中身がすでに間違っているので、さかのぼってください"
+                "そこは `prove` が気づいた場所です。送られる中身がすでに間違っているので、さかのぼってください"
                 if fault == place
                 else ""
             )

@@ -243,12 +243,13 @@ def _check_largest(answer: Callable[..., Any], needs: Memory, budget: int, limit
     if not isinstance(got, NUMBER):
         raise returned(got, f"largest_batch(memory, {budget}, {limit})", en="a number of images", ja="画像の枚数")
     fixed, each, block = needs
-    unit, unit_ja = ("image", "1 枚あたり") if block == 1 else (f"{block} images or part of them", f"{block} 枚まで")
-    unit_ja = unit_ja if block == 1 else f"{unit_ja}ごとに"
+    unit, unit_ja = (
+        ("image", "1 枚あたり") if block == 1 else (f"{block} images or part of them", f"{block} 枚ごと (端数は切り上げ) に")
+    )
     en = (
         f"with {fixed} bytes + {each} for each {unit}, a budget of {budget} and a limit of {limit} images: {got!r}, expected {want}"
     )
-    ja = f"必要量 {fixed} + {unit_ja} {each}、予算 {budget}、上限 {limit} 枚のとき {got!r} でしたが、正しくは {want} です"
+    ja = f"必要量 {fixed} バイト + {unit_ja} {each}、予算 {budget}、上限 {limit} 枚のとき {got!r} でしたが、正しくは {want} です"
     if got != want:
         if want == 0:
             en, ja = f"{en}: not even one image fits", f"{ja}。1 枚も入りません"

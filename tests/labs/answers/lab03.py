@@ -104,7 +104,7 @@ WRONG = {
         (
             lambda host, compute, total, k: k * max(host, compute) / max(k * host, compute),
             "sum is missing",
-            "合計の時間がありません",
+            "合計の時間が入っていません",
         ),
         (
             lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),

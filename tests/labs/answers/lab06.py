@@ -308,7 +308,7 @@ WRONG = {
         (
             lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
             "5 for each 8 images or part of them.* would fit, too",
-            "8 枚までごとに 5.*でも入ります",
+            "8 枚ごと .端数は切り上げ. に 5.*でも入ります",
         ),
     ],
 }
