@@ -42,7 +42,7 @@ def _conv(channels_in: int, channels: int, kernel: int, stride: int) -> Any:
 
 
 def resnet18() -> Any:
-    """He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2015, table 1: (n, 3, H, W) -> (n, 10)."""
+    """He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1: (n, 3, H, W) -> (n, 10)."""
     blocks = [
         _Residual(before, channels, stride)
         for before, channels, stride in [

@@ -40,7 +40,7 @@ class Draw(NamedTuple):
 class Augment:
     """Random crops of the images with ``padding`` black pixels around them, in their own size, and ``flip``: every other mirrored.
 
-    The usual way to train on CIFAR-10 (He et al., Deep Residual Learning, 2015, section 4.2: padding 4, and flips).
+    The usual way to train on CIFAR-10 (He et al., Deep Residual Learning, 2016, section 4.2: padding 4, and flips).
     """
 
     def __init__(self, padding: int = 0, flip: bool = False) -> None:

@@ -95,8 +95,9 @@ def spare_biases(net: gluon.Block) -> None:
 def compressing(kvstore: Any, config: TrainConfig, device_count: int) -> Any:
     """The same kvstore, set to compress the gradients that it sums if ``config`` asks for it.
 
-    What 2 bits cannot say stays on its device and is added to the next gradient (Seide et al., "1-bit stochastic gradient
-    descent", 2014, section 2). A gradient here is that of the sum over a device's shard, and so the threshold is, too.
+    What 2 bits cannot say stays on its device and is added to the next gradient (Seide et al., "1-bit stochastic gradient descent
+    and its application to data-parallel distributed training of speech DNNs", 2014, section 3). A gradient here is that of the sum
+    over a device's shard, and so the threshold is, too.
     """
     if config.compress is None:
         return kvstore
