@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import cpus
 
@@ -40,6 +40,7 @@ def by_numpy(images, labels, share):
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
 @settings(max_examples=30)
 @given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
+@example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
 def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(budget, n, batch, k, seed, alpha, raw):
     split = split_of(n)
     loader = Loader(split, cpus(k), batch, seed, raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))

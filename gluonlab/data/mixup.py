@@ -16,7 +16,7 @@ from gluonlab.data.chance import MIXTURES, chance
 if TYPE_CHECKING:
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
-SMALLEST = 1e-30  # a share is then 0 or 1; smaller ones would draw no number
+SMALLEST = 1e-30  # of an alpha: a share is then 0 or 1, and smaller ones would draw no number; of a share: MXNet refuses 1e-45
 
 
 class Mixup:
@@ -27,7 +27,8 @@ class Mixup:
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
         """The share that every image of a batch has in its own mixture, 0 to 1; its partner has the rest."""
-        return float(chance(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
+        share = float(chance(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
+        return share if share > SMALLEST else 0.0
 
     def __call__(self, own: "Shards", partners: "Shards", share: float) -> "Shards":
         """Images (n, C, H, W) and labels (n,) of each shard, and of their partners, as mixtures; nothing waits for it.
