@@ -5,7 +5,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 
 
 def textbook_lenet(classes=10, pool="max"):

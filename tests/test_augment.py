@@ -10,7 +10,8 @@ from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.augment import Augment, make_input
-from gluonlab.data.loader import shard, to_float
+from gluonlab.data.loader import to_float
+from gluonlab.data.shards import shard
 from gluonlab.invoke import from_host
 
 SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))  # (n, C, H, W)

@@ -1,5 +1,6 @@
 """Processes that decode: the same pixels in the same order, and none is left behind."""
 
+import fcntl
 import gc
 import json
 import os
@@ -7,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,13 +62,47 @@ def test_several_threads_may_ask_at_once(decoders, paths):
     assert all(np.array_equal(images, expected) for images in found)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_was_begun_may_be_taken_in_any_order(paths, count):
+    """Each process has memory for two requests, which it fills in turns."""
+    made = Decoders(16, count)
+    expected = np.stack([decode(path, 16) for path in paths])
+    begun = {first: made.begin(paths[first:]) for first in (0, 5, 20, 44, 45)}
+    for first in (20, 45, 0, 44, 5):
+        assert np.array_equal(begun[first].result(), expected[first:])
+    made.close()
+
+
+def test_what_was_given_up_is_not_decoded(tmp_path, paths):
+    """The first file is a pipe: while it is waited for, the rest is left."""
+    endless = tmp_path / "endless.jpg"
+    os.mkfifo(endless)
+    made = Decoders(16, 1)
+    first, second = made.begin([str(endless)]), made.begin(paths)
+    second.cancel()
+    third = made.begin(paths[:1])
+    held = os.open(endless, os.O_RDWR)
+    os.write(held, b"no image" * 4)
+    deadline = time.monotonic() + 30
+    while fcntl.ioctl(held, termios.FIONREAD, bytes(4)) != bytes(4):  # not read yet
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.close(held)
+    with pytest.raises(DataError, match="no JPEG or PNG"):
+        first.result()
+    assert np.array_equal(third.result()[0], decode(paths[0], 16))
+    with pytest.raises(CancelledError):
+        second.result()
+    made.close()
+
+
 def test_the_first_wrong_file_is_the_error_and_the_next_batch_is_right(decoders, paths, tmp_path):
     wrong = [tmp_path / "b.jpg", tmp_path / "a.jpg"]
     [path.write_bytes(b"no image") for path in wrong]
     mixed = [*paths[:20], str(wrong[0]), *paths[20:], str(wrong[1])]
     with pytest.raises(DataError, match=re.escape(f"{wrong[0]}: no JPEG or PNG")):
         decoders.decode(mixed)
-    images, bad = decoders.decode_good(mixed)
+    images, bad = decoders.begin(mixed).good()
     assert sorted(bad) == [20, 46]
     assert np.array_equal(np.delete(images, [20, 46], axis=0), decoders.decode(paths))
 
@@ -218,7 +254,7 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     child = subprocess.Popen(command, env=clean_environment(), pass_fds=[fd], **pipes)
     os.close(fd)
     child.stdout.close()
-    child.stdin.write(json.dumps({"paths": paths[:1], "seeds": None}).encode() + b"\n")
+    child.stdin.write(json.dumps({"paths": paths[:1], "seeds": None, "first": 0}).encode() + b"\n")
     child.stdin.close()
     assert (child.stderr.read(), child.wait(30)) == (b"", 0)
     child.stderr.close()

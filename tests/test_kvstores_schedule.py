@@ -10,7 +10,7 @@ from reference import as_is, cpus, distance, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore

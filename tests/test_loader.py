@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loader import shard, shard_bounds
+from gluonlab.data.shards import shard, shard_bounds
 
 
 def split_of(n):
@@ -146,6 +146,49 @@ def test_an_error_while_reading_ahead_reaches_the_reader():
     with pytest.raises(OSError, match="unreadable image"):
         list(Loader(FailingSplit(), cpus(1), 2, shuffle=False, prefetch=3))
     assert not prefetch_threads()
+
+
+class RecordingSplit(FailingSplit):
+    """A split that others read; notes what is begun, taken and given up, by the first label of the batch."""
+
+    def __init__(self):
+        self.noted = []
+
+    def batch(self, indices):
+        raise AssertionError("it is read ahead")
+
+    def begin(self, indices, seeds=None):
+        split, first = self, indices[0]
+        split.noted.append(("begin", first))
+
+        class Reading:
+            def result(self):
+                split.noted.append(("take", first))
+                return split_of(10).batch(indices)
+
+            def cancel(self):
+                split.noted.append(("give up", first))
+
+        return Reading()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_what_others_read_is_begun_a_batch_ahead(prefetch):
+    split = RecordingSplit()
+    batches = list(Loader(split, cpus(1), 4, shuffle=False, prefetch=prefetch))
+    assert [ys[0].asnumpy().tolist() for _, ys in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert split.noted == [("begin", 0), ("begin", 4), ("take", 0), ("begin", 8), ("take", 4), ("take", 8)]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_leaving_the_loop_early_gives_up_what_was_begun(prefetch):
+    split = RecordingSplit()
+    batches = iter(Loader(split, cpus(1), 2, shuffle=False, prefetch=prefetch))
+    next(batches)
+    batches.close()
+    begun, taken, given_up = ([first for what, first in split.noted if what == kind] for kind in ("begin", "take", "give up"))
+    assert begun == taken + given_up
+    assert given_up
 
 
 def test_leaving_the_loop_early_ends_the_thread():

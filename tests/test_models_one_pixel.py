@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, train_on_one_device, values
 
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.one_pixel import dense_where_one_pixel

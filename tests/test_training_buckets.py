@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, cpus, distance, random_batches, train_on_devices, values
 
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.bucket import ALIGNMENT_BYTES, Bucket, group, together

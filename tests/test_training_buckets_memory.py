@@ -7,7 +7,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, cpus, distance, random_batches, set_values, train_on_devices, values
 
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.errors import RunError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import BucketedTrainer

@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 from reference import as_is, cpus, random_batches, values
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.errors import ConfigError, DivergedError, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.training import plan

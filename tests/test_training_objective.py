@@ -8,7 +8,7 @@ from kvstore_runs import BATCHES, small_net
 from mxnet import autograd, gluon, nd
 from reference import as_is, cpus, distance, values
 
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.objective import SmoothedCrossEntropy, make_loss

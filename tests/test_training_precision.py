@@ -17,7 +17,7 @@ from reference import as_is, cpus, distance, random_batches, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.augment import make_input
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.errors import ConfigError, DivergedError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model

@@ -7,7 +7,8 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, cpus, distance, random_batches, set_values, textbook_lenet, train_on_one_device, values
 
-from gluonlab.data.loader import shard, to_float
+from gluonlab.data.loader import to_float
+from gluonlab.data.shards import shard
 from gluonlab.devices import devices
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model

@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import shard
+from gluonlab.data.shards import shard
 from gluonlab.devices import devices
 from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore

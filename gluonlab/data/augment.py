@@ -18,7 +18,8 @@ from mxnet import nd
 
 from gluonlab.data.chance import CROPS_AND_FLIPS, chance
 from gluonlab.data.dataset import Colours
-from gluonlab.data.loader import shard_bounds, to_float
+from gluonlab.data.loader import to_float
+from gluonlab.data.shards import shard_bounds
 from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:

@@ -32,12 +32,22 @@ class Split(Protocol):
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
 
 
-@runtime_checkable
-class CroppedSplit(Split, Protocol):
-    """A split whose images can be cut anew whenever they are read."""
+class Reading(Protocol):
+    """A batch that is being read."""
 
-    def cropped(self, indices: "Indices", seeds: Sequence[int]) -> "Tuple[Images, Labels]":
-        """As ``batch``, but of each image what `gluonlab.images.crop.random_box` cuts out for its seed, below 2**32."""
+    def result(self) -> "Tuple[Images, Labels]":
+        """Wait for what `Split.batch` gives."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+
+
+@runtime_checkable
+class ReadAheadSplit(Split, Protocol):
+    """A split that others read meanwhile, and whose images can be cut anew whenever they are read."""
+
+    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
+        """Begin with a batch. ``seeds``: of each image what `gluonlab.images.crop.random_box` cuts out for its own, below 2**32."""
 
 
 class PixelSplit:

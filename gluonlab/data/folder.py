@@ -11,9 +11,9 @@ import os
 import re
 import statistics
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from gluonlab.data.pack import is_packed, read
 from gluonlab.engine import cores
 from gluonlab.errors import DataError, GluonlabWarning
 from gluonlab.images.decode import CHANNELS, short_side
-from gluonlab.images.pool import Decoders
+from gluonlab.images.pool import Decoders, Decoding
 
 if TYPE_CHECKING:
     from gluonlab.data.dataset import Images, Indices, Labels
@@ -55,11 +55,26 @@ class FileSplit:
 
     def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
         """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices. Raises DataError for a file that is wrong."""
-        return self.decoders.decode([self.paths[index] for index in indices]), self.labels[indices]
+        return self.begin(indices).result()
 
-    def cropped(self, indices: "Indices", seeds: Sequence[int]) -> "Tuple[Images, Labels]":
-        """As ``batch``, but of each image what `gluonlab.images.crop.random_box` cuts out for its seed."""
-        return self.decoders.decode([self.paths[index] for index in indices], seeds), self.labels[indices]
+    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> "_Files":
+        """Have these n images decoded. ``seeds``: of each what `gluonlab.images.crop.random_box` cuts out for its own."""
+        return _Files(self.decoders.begin([self.paths[index] for index in indices], seeds), self.labels[indices])
+
+
+class _Files(NamedTuple):
+    """A batch that is being decoded."""
+
+    images: Decoding
+    labels: "Labels"
+
+    def result(self) -> "Tuple[Images, Labels]":
+        """Wait for it. Raises DataError for a file that is wrong."""
+        return self.images.result(), self.labels
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self.images.cancel()
 
 
 class ImageFolder:
@@ -153,11 +168,11 @@ def plain_name(folder: Path) -> str:
 def usual_size(paths: Sequence[str]) -> int:
     """The median of the images' short sides, at most LARGEST_SIDE; files that cannot be read are not counted here."""
     sides = []
-    for path in paths[:: max(1, len(paths) // SAMPLED)]:
-        try:
-            sides.append(short_side(path))
-        except DataError:
-            continue
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's; who decodes the image says what is wrong with it
+        for path in paths[:: max(1, len(paths) // SAMPLED)]:
+            with suppress(DataError):
+                sides.append(short_side(path))
     return min(LARGEST_SIDE, int(statistics.median(sides))) if sides else LARGEST_SIDE
 
 

@@ -11,26 +11,25 @@ import math
 import queue
 import threading
 from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
-from mxnet import gluon, nd
+from mxnet import nd
 
-from gluonlab.data.chance import FILE_CROPS, chance
-from gluonlab.data.dataset import ArraySplit, CroppedSplit, Split
+from gluonlab.data.dataset import ArraySplit, ReadAheadSplit, Split
+from gluonlab.data.shards import shard_bounds
+from gluonlab.data.streaming import Selection, Streaming, Wanted
 from gluonlab.errors import DataError
-from gluonlab.invoke import ARRAY_LIMIT, from_host
+from gluonlab.invoke import ARRAY_LIMIT
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
     from gluonlab.data.augment import Augment
-    from gluonlab.data.dataset import Images, Indices, Labels
+    from gluonlab.data.dataset import Indices
     from gluonlab.data.mixup import Mixup
-
-    Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
+    from gluonlab.data.shards import Shards
 
 
 def to_float(F: Any, images: Any) -> Any:
@@ -38,50 +37,11 @@ def to_float(F: Any, images: Any) -> Any:
     return F.cast(images, dtype="float32") * (1 / 255)
 
 
-def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
-    """Split the batch axis over the devices: as evenly as it goes, the first devices take what is left over.
-
-    A batch smaller than the number of devices occupies only the first ones: the list is then shorter than ``ctxs``.
-    """
-    busy = list(ctxs[: len(array)])
-    if not busy:  # a worker's part of a batch that is smaller than the number of workers
-        return []
-    return gluon.utils.split_and_load(array, busy, even_split=False)  # type: ignore[no-any-return]
-
-
-def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
-    """The (begin, end) that `shard` gives each of the parts that are not empty."""
-    each, extra = divmod(size, parts)
-    begins = [i * each + min(i, extra) for i in range(parts + 1)]
-    return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]
-
-
 def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
     """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for one of MXNet's arrays."""
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
     return split.images.nbytes + split.labels.nbytes <= resident_bytes
-
-
-class Selection(NamedTuple):
-    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split.
-
-    ``key``: the seed, the epoch and the step, from which what is random is drawn.
-    """
-
-    key: Tuple[int, int, int]
-    size: int
-    places: "Indices"
-    indices: "Indices"
-
-    def seeds(self) -> List[int]:
-        """A number below 2**32 for each image, which depends on the step and its place alone."""
-        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
-        return [int(seed) for seed in of_all[self.places]]
-
-
-# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner of each.
-Wanted = Tuple[Selection, ...]
 
 
 class Loader:
@@ -120,14 +80,13 @@ class Loader:
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
-        self._source: "_Streaming | _Resident"
-        if random_crops and not isinstance(split, CroppedSplit):
+        self._source: "Streaming | _Resident"
+        if random_crops and not isinstance(split, ReadAheadSplit):
             raise DataError("random crops are cut out of image files, and this split has none: leave random_crops out")
         if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
-            read = partial(_read_cropped, split) if isinstance(split, CroppedSplit) and random_crops else partial(_read, split)
-            self._source = _Streaming(read, self.ctxs)
+            self._source = Streaming(split, self.ctxs, random_crops)
 
     @property
     def resident(self) -> bool:
@@ -185,38 +144,6 @@ class Loader:
         places = np.array_split(np.arange(size), self.world_size)[self.rank]
         partners = [size - 1 - places] if self.mixup is not None else []
         return tuple(Selection((self.seed, self.epoch, step), size, each, batch[each]) for each in (places, *partners))
-
-
-def _read(split: Split, selection: Selection) -> "Tuple[Images, Labels]":
-    return split.batch(selection.indices)
-
-
-def _read_cropped(split: CroppedSplit, selection: Selection) -> "Tuple[Images, Labels]":
-    return split.cropped(selection.indices, selection.seeds())
-
-
-class _Streaming:
-    """Makes batches on the host."""
-
-    def __init__(self, read: "Callable[[Selection], Tuple[Images, Labels]]", ctxs: List[mx.Context]) -> None:
-        self.read, self.ctxs = read, ctxs
-
-    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
-        return map(self._make, batches)
-
-    def _make(self, wanted: Wanted) -> "Tuple[Shards, ...]":
-        own, *partners = wanted
-        images, labels = self.read(own)
-        made = [self._shards(images, labels)]
-        for other in partners:
-            if np.array_equal(other.places, own.places[::-1]):  # of a single worker: nothing is read twice
-                made.append(self._shards(images[::-1], labels[::-1]))
-            else:
-                made.append(self._shards(*self.read(other)))
-        return tuple(made)
-
-    def _shards(self, images: "Images", labels: "Labels") -> "Shards":
-        return shard(from_host(images), self.ctxs), shard(from_host(labels), self.ctxs)
 
 
 class _Resident:

@@ -42,7 +42,7 @@ def trained(ctxs: List[Any], images: Any, labels: Any) -> List[List[Any]]:
     """Each replica's parameters after one step: numpy arrays."""
     from mxnet import gluon, nd
 
-    from gluonlab.data.loader import shard
+    from gluonlab.data.shards import shard
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
     from gluonlab.training.buckets import BucketedTrainer

@@ -6,7 +6,7 @@ from typing import Callable, List, Tuple
 
 import numpy as np
 
-from gluonlab.data.loader import shard_bounds
+from gluonlab.data.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong, returned
 
 Rounds = List[List[Tuple[int, int, int]]]

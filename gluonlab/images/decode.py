@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator, Optional, Tuple
+from functools import partial
+from typing import TYPE_CHECKING, Callable, Optional, Tuple, TypeVar
 
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from gluonlab.errors import DataError
-from gluonlab.images.crop import Box, random_box
+from gluonlab.images.crop import random_box
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Pixels = NDArray[np.uint8]
+
+T = TypeVar("T")
 
 FORMATS = ("JPEG", "PNG")
 CHANNELS = 3
@@ -29,41 +30,43 @@ def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
 
     With a ``seed`` it is what `gluonlab.images.crop.random_box` cuts out, resized.
     Raises DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off, and for one whose header
-    promises more than MAX_PIXELS, before memory is taken for them.
+    promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's warnings are shown is up to who calls it.
     """
-    with _naming(path), Image.open(path, formats=FORMATS) as image:
-        _check_size(path, image.size)
-        if seed is not None:
-            return _cut(path, image, random_box(seed, *image.size), size)
-        image.draft("RGB", (size, size))  # a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still large enough
-        return _square(_as_rgb(path, image), size)
+    return _open(path, partial(_square if seed is None else partial(_cut, seed), path, size))
 
 
 def short_side(path: str) -> int:
     """The smaller of width and height, from the file's header. Raises DataError as `decode` does."""
-    with _naming(path), Image.open(path, formats=FORMATS) as image:
-        _check_size(path, image.size)
-        return min(image.size)
+    return _open(path, lambda image: min(image.size))
 
 
-def _square(image: Image.Image, size: int) -> "Pixels":
+def _square(path: str, size: int, image: Image.Image) -> "Pixels":
+    """The middle of an image that is not decoded yet."""
+    if min(image.size) >= 2 * size:
+        image.draft("RGB", (size, size))  # a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still large enough
+    image = _as_rgb(path, image)
     if image.size != (size, size):
         width, height = image.size
         side = min(width, height)
         left, top = (width - side) / 2, (height - side) / 2
         image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-    return np.asarray(image).transpose(2, 0, 1)  # (size, size, 3) -> (3, size, size)
+    return _planes(image)
 
 
-def _cut(path: str, image: Image.Image, box: Box, size: int) -> "Pixels":
-    """What is in the ``box`` of an image that is not decoded yet, as (3, ``size``, ``size``)."""
+def _cut(seed: int, path: str, size: int, image: Image.Image) -> "Pixels":
+    """What is in a random box of an image that is not decoded yet."""
     width, height = image.size
+    box = random_box(seed, width, height)
     enough = math.ceil(width * size / (box.right - box.left)), math.ceil(height * size / (box.bottom - box.top))
     drafted = image.draft("RGB", enough)  # as in `decode`, where the box is still large enough
     scale = drafted[1][2] / width if drafted else 1
     part = (box.left * scale, box.top * scale, box.right * scale, box.bottom * scale)
-    cut = _as_rgb(path, image).resize((size, size), Image.Resampling.BILINEAR, box=part)
-    return np.asarray(cut).transpose(2, 0, 1)  # (size, size, 3) -> (3, size, size)
+    return _planes(_as_rgb(path, image).resize((size, size), Image.Resampling.BILINEAR, box=part))
+
+
+def _planes(image: Image.Image) -> "Pixels":
+    """(height, width, 3) -> (3, height, width). From its bytes, since np.asarray(image) takes longer over the same."""
+    return np.frombuffer(image.tobytes(), np.uint8).reshape(image.height, image.width, CHANNELS).transpose(2, 0, 1)
 
 
 def _as_rgb(path: str, image: Image.Image) -> Image.Image:
@@ -78,7 +81,7 @@ def _as_rgb(path: str, image: Image.Image) -> Image.Image:
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
         raise DataError(f"{path}: grey values that are floats, of an unknown range: {REMEDY}")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _check_size(path: str, size: Tuple[int, int]) -> None:
@@ -87,15 +90,14 @@ def _check_size(path: str, size: Tuple[int, int]) -> None:
         raise DataError(f"{path}: {width}x{height} pixels, more than the {MAX_PIXELS:,} that are decoded: {REMEDY}")
 
 
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Whatever Pillow raises becomes a DataError that names the file; what it only warns of is not said."""
+def _open(path: str, read: Callable[[Image.Image], T]) -> T:
+    """What ``read`` makes of the file. Whatever Pillow raises becomes a DataError that names it."""
     # gluoncv, once it is imported, has Pillow fill up cut files with grey, in the whole process
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        with Image.open(path, formats=FORMATS) as image:
+            _check_size(path, image.size)
+            return read(image)
     except DataError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever a damage leads to, IndexError and struct.error included

@@ -35,6 +35,38 @@ Wrong = List[Tuple[int, str]]  # positions of files that cannot be decoded, and 
 SLOTS = 16  # images per request: long beside a request's own cost, short beside a batch that several processes share
 
 
+# glibc gives memory back to the system, and takes it again page by page, for every image; here it keeps what one image needs.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**26)}
+
+
+class Decoding:
+    """Images (n, 3, size, size) that are being decoded. Nobody but `Decoders` makes one."""
+
+    def __init__(self, images: "Pixels", parts: "List[Future[Wrong]]") -> None:
+        self._images, self._parts = images, parts
+
+    def result(self) -> "Pixels":
+        """Wait for the images. Raises DataError for the first that is wrong."""
+        images, wrong = self.good()
+        if wrong:
+            raise DataError(wrong[min(wrong)])
+        return images
+
+    def good(self) -> "Tuple[Pixels, Dict[int, str]]":
+        """Wait for the images; for the positions of those that are wrong, which are left as they come, the reason."""
+        try:
+            found = [part.result() for part in self._parts]
+        finally:
+            self.cancel()
+        begins = range(0, len(self._images), SLOTS)
+        return self._images, {begin + slot: reason for begin, wrong in zip(begins, found) for slot, reason in wrong}
+
+    def cancel(self) -> None:
+        """Leave what has not begun: nobody waits for it."""
+        for part in self._parts:
+            part.cancel()
+
+
 class Decoders:
     """``count`` processes that decode images to (3, ``size``, ``size``). They end with this object, or with this process."""
 
@@ -43,40 +75,34 @@ class Decoders:
         self._children = [_Child(size) for _ in range(count)]
         self._requests: "queue.SimpleQueue[Optional[_Request]]" = queue.SimpleQueue()
         for child in self._children:
-            threading.Thread(target=_serve, args=(child, self._requests), name="gluonlab-decode", daemon=True).start()
+            threading.Thread(target=_Server(child, self._requests).run, name="gluonlab-decode", daemon=True).start()
         self.close = weakref.finalize(self, _end, self._children, self._requests)  # call it to end them earlier
 
-    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
-        """The images (n, 3, size, size) in these n files, cut at random where there are n ``seeds``.
-
-        Raises DataError for the first that is wrong.
-        """
-        images, wrong = self.decode_good(paths, seeds)
-        if wrong:
-            raise DataError(wrong[min(wrong)])
-        return images
-
-    def decode_good(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Tuple[Pixels, Dict[int, str]]":
-        """The images (n, 3, size, size), and for the positions of those that are wrong, which are left as they come, the reason."""
+    def begin(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> Decoding:
+        """Have these files decoded, after all that was begun before; cut at random where there are as many ``seeds``."""
+        if not self.close.alive:
+            raise ValueError("these decoders have been closed")
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
         parts: "List[Future[Wrong]]" = [Future() for _ in begins]
-        if not self.close.alive:
-            raise ValueError("these decoders have been closed")
+        begun = Decoding(images, parts)
         try:
             for future, begin in zip(parts, begins):
                 part = slice(begin, begin + SLOTS)
                 self._requests.put(_Request(future, paths[part], seeds and seeds[part], images[part]))
-            found = [future.result() for future in parts]
-        finally:
-            for future in parts:
-                future.cancel()  # after an error or Ctrl-C: nobody waits for the rest
-        return images, {begin + slot: reason for begin, wrong in zip(begins, found) for slot, reason in wrong}
+        except BaseException:  # Ctrl-C
+            begun.cancel()
+            raise
+        return begun
+
+    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
+        """The images in these files. Raises DataError for the first that is wrong."""
+        return self.begin(paths, seeds).result()
 
     def in_turns(self, paths: Sequence[str], images: int) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
-        """``decode_good`` of ``images`` files at a time, for sets that do not fit memory."""
+        """What is `Decoding.good` of ``images`` files at a time, for sets that do not fit memory."""
         for begin in range(0, len(paths), images):
-            yield self.decode_good(paths[begin : begin + images])
+            yield self.begin(paths[begin : begin + images]).good()
 
 
 class _Request(NamedTuple):
@@ -89,60 +115,93 @@ class _Request(NamedTuple):
 
 
 class _Child:
-    """A process of `gluonlab.images.worker` and the memory that it shares with this one."""
+    """A process of `gluonlab.images.worker` and the memory that it shares with this one: for the images of two requests."""
 
     def __init__(self, size: int) -> None:
         fd = os.memfd_create("gluonlab-images")  # has no name in any folder: nothing is left behind, whoever is killed
         try:
-            os.ftruncate(fd, SLOTS * CHANNELS * size**2)
-            self.memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(SLOTS, CHANNELS, size, size)
+            os.ftruncate(fd, 2 * SLOTS * CHANNELS * size**2)
+            self.memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(2 * SLOTS, CHANNELS, size, size)
             package = str(Path(gluonlab.__file__).resolve().parent.parent)
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+            path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gluonlab.images.worker", str(fd), str(SLOTS), str(size)],
+                [sys.executable, "-m", "gluonlab.images.worker", str(fd), str(2 * SLOTS), str(size)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[fd],
-                env=environment,
+                env={**os.environ, **KEEP_MEMORY, "PYTHONPATH": path},
                 start_new_session=True,  # Ctrl-C is for the parent
                 encoding="utf-8",
             )
         finally:
             os.close(fd)
 
-    def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]], images: "Pixels") -> "Wrong":
-        """Fill ``images`` from ``paths``; (position, reason) of those that are wrong."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.write(json.dumps({"paths": list(paths), "seeds": seeds and list(seeds)}) + "\n")
+    def ask(self, paths: Sequence[str], seeds: Optional[Sequence[int]], first: int) -> None:
+        """Have it decode these files into the memory from the image ``first`` on."""
+        assert self.process.stdin is not None
+        with suppress(OSError, ValueError):  # closed on its side, or on this one: then it answers nothing
+            self.process.stdin.write(json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first}) + "\n")
             self.process.stdin.flush()
+
+    def answer(self) -> "Wrong":
+        """Wait until it has done what it was asked for; (position, reason) of the files that are wrong."""
+        assert self.process.stdout is not None
+        try:
             answer = self.process.stdout.readline()
-        except (OSError, ValueError):  # closed on its side, or on this one
+        except (OSError, ValueError):
             answer = ""
         if not answer:
             status = self.process.wait()
             raise RunError(f"a process that decodes images ended with status {status}: see above, or use fewer with --decoders")
-        images[:] = self.memory[: len(paths)]
         return [(slot, reason) for slot, reason in json.loads(answer)["wrong"]]
 
 
-def _serve(child: _Child, requests: "queue.SimpleQueue[Optional[_Request]]") -> None:
-    """One request after the other, until there is None: the work of one thread, to which Ctrl-C does not come.
+class _Server:
+    """Hands requests to one process, the next before the pixels of the last are copied: the work of one thread, to which Ctrl-C
+    does not come.
 
     Not a thread of concurrent.futures, which starts with the first request: a Ctrl-C just then leaves it unknown to its pool, and
-    Python waits for it for ever at its end. Not a method: a thread must not keep `Decoders` alive.
+    Python waits for it for ever at its end. It knows nothing of `Decoders`, which it must not keep alive.
     """
-    while True:
-        request = requests.get()
-        if request is None:
-            requests.put(None)  # for the other threads
-            return
-        if request.future.set_running_or_notify_cancel():
+
+    def __init__(self, child: _Child, requests: "queue.SimpleQueue[Optional[_Request]]") -> None:
+        self.child, self.requests = child, requests
+        self.first, self.ended = 0, False
+
+    def run(self) -> None:
+        """Until there is None instead of a request."""
+        asked: Optional[_Request] = None  # what the process is at
+        while asked is not None or not self.ended:
+            if asked is None:
+                asked = self._ask(wait=True)
+                continue
             try:
-                request.future.set_result(child.decode(request.paths, request.seeds, request.images))
+                wrong = self.child.answer()
             except BaseException as error:
-                request.future.set_exception(error)
-        del request  # the pixels belong to who has asked
+                asked.future.set_exception(error)
+                asked = None
+                continue
+            pixels = self.child.memory[self.first :][: len(asked.paths)]
+            done, asked = asked, self._ask(wait=False)
+            done.images[:] = pixels
+            done.future.set_result(wrong)
+            del done  # the pixels belong to who has asked
+
+    def _ask(self, wait: bool) -> Optional[_Request]:
+        """Hand the next request over; None if there is none, or nobody needs it any more."""
+        try:
+            request = self.requests.get(block=wait)
+        except queue.Empty:
+            return None
+        if request is None:
+            self.requests.put(None)  # for the other threads
+            self.ended = True
+            return None
+        if not request.future.set_running_or_notify_cancel():
+            return None
+        self.first = SLOTS - self.first
+        self.child.ask(request.paths, request.seeds, self.first)
+        return request
 
 
 def _end(children: List[_Child], requests: "queue.SimpleQueue[Optional[_Request]]") -> None:

@@ -1,8 +1,8 @@
 """The child's end of `gluonlab.images.pool`: ``python -m gluonlab.images.worker FD SLOTS SIZE``.
 
-FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...]}`` on standard input it decodes
-these files into the first slots, and answers with one line ``{"wrong": [[position, message], ...]}``; ``seeds`` are those of random
-crops, or null. It ends with standard input, so it does not outlive its parent.
+FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...], "first": 0}`` on standard input
+it decodes these files into the slots from ``first`` on, and answers with one line ``{"wrong": [[position, message], ...]}``;
+``seeds`` are those of random crops, or null. It ends with standard input, so it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def main(fd: int, slots: int, size: int) -> None:
     for line in sys.stdin:
         wrong = []
         asked = json.loads(line)
-        for slot, (path, seed) in enumerate(zip(asked["paths"], asked["seeds"] or itertools.repeat(None))):
+        for position, (path, seed) in enumerate(zip(asked["paths"], asked["seeds"] or itertools.repeat(None))):
             try:
-                memory[slot] = decode(path, size, seed)
+                memory[asked["first"] + position] = decode(path, size, seed)
             except DataError as error:
-                wrong.append([slot, str(error)])
+                wrong.append([position, str(error)])
         print(json.dumps({"wrong": wrong}), flush=True)
 
 

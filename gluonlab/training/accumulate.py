@@ -15,7 +15,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import shard_bounds
+from gluonlab.data.shards import shard_bounds
 from gluonlab.errors import ConfigError
 from gluonlab.invoke import AddInto, CopyInto
 

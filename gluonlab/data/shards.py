@@ -1,0 +1,29 @@
+"""A batch cut into shards, one for each device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, List, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import gluon, nd
+
+if TYPE_CHECKING:
+    Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
+
+
+def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
+    """Split the batch axis over the devices: as evenly as it goes, the first devices take what is left over.
+
+    A batch smaller than the number of devices occupies only the first ones: the list is then shorter than ``ctxs``.
+    """
+    busy = list(ctxs[: len(array)])
+    if not busy:  # a worker's part of a batch that is smaller than the number of workers
+        return []
+    return gluon.utils.split_and_load(array, busy, even_split=False)  # type: ignore[no-any-return]
+
+
+def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
+    """The (begin, end) that `shard` gives each of the parts that are not empty."""
+    each, extra = divmod(size, parts)
+    begins = [i * each + min(i, extra) for i in range(parts + 1)]
+    return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]

@@ -1,0 +1,97 @@
+"""Batches made on the host and sent to the devices: read from memory when they are needed, from files ahead of that."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+
+from gluonlab.data.chance import FILE_CROPS, chance
+from gluonlab.data.dataset import ReadAheadSplit, Reading, Split
+from gluonlab.data.shards import shard
+from gluonlab.invoke import from_host
+
+if TYPE_CHECKING:
+    from gluonlab.data.dataset import Images, Indices, Labels
+    from gluonlab.data.shards import Shards
+
+
+class Selection(NamedTuple):
+    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split.
+
+    ``key``: the seed, the epoch and the step, from which what is random is drawn.
+    """
+
+    key: Tuple[int, int, int]
+    size: int
+    places: "Indices"
+    indices: "Indices"
+
+    def seeds(self) -> List[int]:
+        """A number below 2**32 for each image, which depends on the step and its place alone."""
+        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
+        return [int(seed) for seed in of_all[self.places]]
+
+
+# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner of each.
+Wanted = Tuple[Selection, ...]
+
+
+class Streaming:
+    """Makes batches of a split; ``random_crops`` of a `ReadAheadSplit` only."""
+
+    def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
+        self.ctxs = ctxs
+        self.begin: Callable[[Selection], Reading] = partial(_Later, split)
+        if isinstance(split, ReadAheadSplit):
+            self.begin = partial(_begin, split, random_crops)
+
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        """Each batch is begun before the one ahead of it is taken: processes that decode files go on from one to the next."""
+        begun: "Deque[List[Reading]]" = deque()
+        try:
+            for wanted in batches:
+                begun.append([self.begin(selection) for selection in wanted[: 1 if _turned(wanted) else None]])
+                if len(begun) > 1:
+                    yield self._make(begun.popleft(), len(wanted))
+            while begun:
+                yield self._make(begun.popleft(), len(batches[-1]))
+        finally:
+            for reading in chain(*begun):
+                reading.cancel()
+
+    def _make(self, readings: List[Reading], parts: int) -> "Tuple[Shards, ...]":
+        read = [reading.result() for reading in readings]
+        if len(read) < parts:
+            images, labels = read[0]
+            read.append((images[::-1], labels[::-1]))
+        return tuple(self._shards(*each) for each in read)
+
+    def _shards(self, images: "Images", labels: "Labels") -> "Shards":
+        return shard(from_host(images), self.ctxs), shard(from_host(labels), self.ctxs)
+
+
+def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> Reading:
+    return split.begin(selection.indices, selection.seeds() if random_crops else None)
+
+
+class _Later(NamedTuple):
+    """A batch of a split that nobody else reads: it is read when it is needed."""
+
+    split: Split
+    selection: Selection
+
+    def result(self) -> "Tuple[Images, Labels]":
+        return self.split.batch(self.selection.indices)
+
+    def cancel(self) -> None:
+        """Nothing has begun."""
+
+
+def _turned(wanted: Wanted) -> bool:
+    """Whether the partners are the images themselves in reverse, as those of a single worker: nothing is read twice."""
+    return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])
