@@ -3,16 +3,16 @@
 A packed folder is given where the folder itself would be: ``--dataset folder:PACKED``. It holds pack.json and, for each split,
 images (N, 3, size, size) uint8 and labels (N,) int32 in NumPy's own format (numpy.lib.format, version 1.0), which maps into memory.
 
-Batches of 64 on two busy cores, measured beside each other by ``python -m gluonlab.bench images``, in images per second:
+Batches of 64 on two cores, measured beside each other by ``python -m gluonlab.bench images``, in images per second:
 
 =======================================  ===========  ====================
 way                                      64x64 JPEGs  320x240 -> 224x224
 =======================================  ===========  ====================
-packed                                   22,657       1,429
-mx.io.ImageRecordIter, a .rec of JPEGs   4,838        151
-gluonlab.images.pool, 2 processes        1,679        141
-PyTorch's DataLoader, 2 processes        1,454        91
-gluon's DataLoader, 2 processes          1,301        97
+packed                                   34,095       8,234
+mx.io.ImageRecordIter, a .rec of JPEGs   7,864        494
+gluonlab.images.pool, 2 processes        4,281        570
+PyTorch's DataLoader, 2 processes        3,686        551
+gluon's DataLoader, 2 processes          4,542        527
 =======================================  ===========  ====================
 
 ImageRecordIter cannot give the batches that a seed asks for, and repeats images to fill the last one; so it is not used.
