@@ -89,6 +89,13 @@ def finished(result):
     return json.loads(result.stdout)
 
 
+EXPORTED = pytest.mark.parametrize(
+    "environment",
+    [pytest.param({}, marks=pytest.mark.long), {"OMP_NUM_THREADS": "4"}],
+    ids=["nothing exported", "4 exported"],
+)
+
+
 @pytest.mark.parametrize("exported_threads", ["2", pytest.param("8", marks=pytest.mark.long)])
 def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threads):
     result = python("-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--quiet", OMP_NUM_THREADS=exported_threads)
@@ -116,7 +123,7 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
     assert any("OMP_NUM_THREADS=4" in warning for warning in said)
 
 
-@pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "4"}], ids=["nothing exported", "4 exported"])
+@EXPORTED
 def test_two_devices_compute_after_the_process_has_forked(python, environment):
     """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
     code = (
@@ -150,7 +157,7 @@ def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(pyth
 
 
 @pytest.mark.parametrize("prepare", ["", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)"], ids=str)
-@pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "4"}], ids=["nothing exported", "4 exported"])
+@EXPORTED
 def test_plain_contexts_compute_whatever_was_asked_for_before(python, prepare, environment):
     """Large products run in OpenBLAS, where two teams wait for each other for ever."""
     code = (

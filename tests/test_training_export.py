@@ -45,7 +45,7 @@ def trained(name, shape, steps=2):
     return net
 
 
-@pytest.mark.parametrize(("name", "shape"), [("lenet", (1, 28, 28)), ("resnet8", SHAPE)])
+@pytest.mark.parametrize(("name", "shape"), [pytest.param("lenet", (1, 28, 28), marks=pytest.mark.long), ("resnet8", SHAPE)])
 def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, monkeypatch, name, shape):
     monkeypatch.setattr("gluonlab.models.lanes", lambda ctxs: 16)  # whatever CPU this is
     net = trained(name, shape)
