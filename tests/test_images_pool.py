@@ -73,6 +73,19 @@ def test_what_was_begun_may_be_taken_in_any_order(paths, count):
     made.close()
 
 
+@pytest.mark.parametrize("asked", [([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])], ids=["path", "seed"])
+def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(paths, asked):
+    """A path that is no str, a seed that is no int."""
+    made = Decoders(16, 1)
+    before, wrong, after = made.begin(paths[:1]), made.begin(*asked), made.begin(paths[:1])
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        wrong._parts[0].result(20)
+    for begun in (before, after):
+        begun._parts[0].result(20)
+        assert np.array_equal(begun.result()[0], decode(paths[0], 16))
+    made.close()
+
+
 def test_what_was_given_up_is_not_decoded(tmp_path, paths):
     """The first file is a pipe: while it is waited for, the rest is left."""
     endless = tmp_path / "endless.jpg"

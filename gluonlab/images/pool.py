@@ -139,8 +139,9 @@ class _Child:
     def ask(self, paths: Sequence[str], seeds: Optional[Sequence[int]], first: int) -> None:
         """Have it decode these files into the memory from the image ``first`` on."""
         assert self.process.stdin is not None
+        words = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
         with suppress(OSError, ValueError):  # closed on its side, or on this one: then it answers nothing
-            self.process.stdin.write(json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first}) + "\n")
+            self.process.stdin.write(words + "\n")
             self.process.stdin.flush()
 
     def answer(self) -> "Wrong":
@@ -200,7 +201,11 @@ class _Server:
         if not request.future.set_running_or_notify_cancel():
             return None
         self.first = SLOTS - self.first
-        self.child.ask(request.paths, request.seeds, self.first)
+        try:
+            self.child.ask(request.paths, request.seeds, self.first)
+        except BaseException as error:  # such as TypeError for a path that is no str: it has not been asked
+            request.future.set_exception(error)
+            return None
         return request
 
 
