@@ -196,6 +196,20 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
         made.decode(paths[:1])
 
 
+def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(paths):
+    """As another thread may."""
+    made = Decoders(16, 1)
+
+    class Closing(list):
+        def __getitem__(self, part):
+            if part.start:
+                made.close()
+            return super().__getitem__(part)
+
+    with pytest.raises(ValueError, match="closed"):
+        made.begin(Closing(paths))
+
+
 def test_decoding_starts_no_thread(paths):
     """A Ctrl-C while a thread is being started would leave one that nobody ends."""
     made = Decoders(16, 3)

@@ -80,8 +80,6 @@ class Decoders:
 
     def begin(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> Decoding:
         """Have these files decoded, after all that was begun before; cut at random where there are as many ``seeds``."""
-        if not self.close.alive:
-            raise ValueError("these decoders have been closed")
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
         parts: "List[Future[Wrong]]" = [Future() for _ in begins]
@@ -90,7 +88,11 @@ class Decoders:
             for future, begin in zip(parts, begins):
                 part = slice(begin, begin + SLOTS)
                 self._requests.put(_Request(future, paths[part], seeds and seeds[part], images[part]))
-        except BaseException:  # Ctrl-C
+            if (
+                not self.close.alive
+            ):  # asked last: another thread may have closed them meanwhile, and nobody serves what comes later
+                raise ValueError("these decoders have been closed")
+        except BaseException:  # that, or Ctrl-C
             begun.cancel()
             raise
         return begun
