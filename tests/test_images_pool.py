@@ -135,6 +135,16 @@ def test_the_processes_end_with_the_object_that_started_them():
     assert all(map(gone, processes))
 
 
+def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
+    made = Decoders(16, 1)
+    processes, begun = pids(made), made.begin(paths)
+    del made
+    assert np.array_equal(begun.result(), np.stack([decode(path, 16) for path in paths]))
+    del begun
+    gc.collect()
+    assert all(map(gone, processes))
+
+
 def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypatch):
     """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
     unraisable = []

@@ -40,10 +40,10 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": s
 
 
 class Decoding:
-    """Images (n, 3, size, size) that are being decoded. Nobody but `Decoders` makes one."""
+    """Images (n, 3, size, size) that are being decoded. Nobody but `Decoders` makes one, and it keeps them alive."""
 
-    def __init__(self, images: "Pixels", parts: "List[Future[Wrong]]") -> None:
-        self._images, self._parts = images, parts
+    def __init__(self, decoders: Decoders, images: "Pixels", parts: "List[Future[Wrong]]") -> None:
+        self._decoders, self._images, self._parts = decoders, images, parts
 
     def result(self) -> "Pixels":
         """Wait for the images. Raises DataError for the first that is wrong."""
@@ -68,7 +68,10 @@ class Decoding:
 
 
 class Decoders:
-    """``count`` processes that decode images to (3, ``size``, ``size``). They end with this object, or with this process."""
+    """``count`` processes that decode images to (3, ``size``, ``size``).
+
+    They end with this object, once what it has begun is not waited for, or with this process.
+    """
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
@@ -83,7 +86,7 @@ class Decoders:
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
         parts: "List[Future[Wrong]]" = [Future() for _ in begins]
-        begun = Decoding(images, parts)
+        begun = Decoding(self, images, parts)
         try:
             for future, begin in zip(parts, begins):
                 part = slice(begin, begin + SLOTS)
