@@ -134,7 +134,7 @@ class _Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[fd],
-                env={**os.environ, **KEEP_MEMORY, "PYTHONPATH": path},
+                env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": path},  # what somebody has set is meant
                 start_new_session=True,  # Ctrl-C is for the parent
                 encoding="utf-8",
             )
