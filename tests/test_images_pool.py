@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import sys
 import termios
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from worker_processes import gone
 
 from gluonlab.errors import DataError, RunError
 from gluonlab.images.decode import decode
-from gluonlab.images.pool import SLOTS, Decoders, _Request
+from gluonlab.images.pool import SLOTS, Decoders, _Answer, _Request
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,23 @@ def decoders():
 
 def pids(decoders):
     return [child.process.pid for child in decoders._children]
+
+
+def taken(begun):
+    """The images, or what was raised instead of them; not waited for for ever."""
+    found = []
+
+    def take():
+        try:
+            found.append(begun.result())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=take, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found
+    return found[0]
 
 
 @pytest.mark.parametrize("count", [0, 1, SLOTS, SLOTS + 1, 45])
@@ -70,6 +88,16 @@ def test_what_was_begun_may_be_taken_in_any_order(paths, count):
     begun = {first: made.begin(paths[first:]) for first in (0, 5, 20, 44, 45)}
     for first in (20, 45, 0, 44, 5):
         assert np.array_equal(begun[first].result(), expected[first:])
+    made.close()
+
+
+@pytest.mark.parametrize("asked", [([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])], ids=["path", "seed"])
+def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(paths, asked):
+    """A path that is no str, a seed that is no int."""
+    made = Decoders(16, 1)
+    before, wrong, after = made.begin(paths[:1]), made.begin(*asked), made.begin(paths[:1])
+    assert "not JSON serializable" in str(taken(wrong))
+    assert all(np.array_equal(taken(begun)[0], decode(paths[0], 16)) for begun in (before, after))
     made.close()
 
 
@@ -122,6 +150,16 @@ def test_the_processes_end_with_the_object_that_started_them():
     assert all(map(gone, processes))
 
 
+def test_images_that_are_awaited_keep_the_processes_until_they_are_there(paths):
+    made = Decoders(16, 1)
+    processes, begun = pids(made), made.begin(paths)
+    del made
+    assert np.array_equal(begun.result(), np.stack([decode(path, 16) for path in paths]))
+    del begun
+    gc.collect()
+    assert all(map(gone, processes))
+
+
 def test_letting_go_while_images_are_decoded_ends_the_processes(paths, monkeypatch):
     """As Ctrl-C does: the threads are still at work when nobody needs the object any more."""
     unraisable = []
@@ -162,13 +200,43 @@ def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
     assert all(map(gone, processes))
 
 
+def test_after_ctrl_c_anywhere_the_next_images_come(paths):
+    """As a signal would, which comes before a line, or when a function has returned: perhaps one that has taken a lock."""
+    made = Decoders(16, 1)
+    expected = decode(paths[0], 16)
+
+    def interrupted(event):
+        left = itertools.count(event, -1)
+
+        def trace(frame, what, arg):
+            if next(left) == 0:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            made.decode(paths[: SLOTS + 1])
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    event = 0
+    while interrupted(event):
+        event += 1
+        assert np.array_equal(taken(made.begin(paths[:1]))[0], expected)
+    assert event > 20
+    made.close()
+
+
 def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
     """As the collector of garbage does, in whichever thread it happens to run."""
     made = Decoders(8, 2)
     processes = pids(made)
     closed = []
 
-    class Dropping(Future):
+    class Dropping(_Answer):
         def set_result(self, result):
             closed.append(made.close())
             super().set_result(result)
@@ -181,6 +249,20 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
     assert all(map(gone, processes))
     with pytest.raises(ValueError, match="closed"):
         made.decode(paths[:1])
+
+
+def test_closing_while_a_batch_is_being_begun_is_an_error_and_no_hang(paths):
+    """As another thread may."""
+    made = Decoders(16, 1)
+
+    class Closing(list):
+        def __getitem__(self, part):
+            if part.start:
+                made.close()
+            return super().__getitem__(part)
+
+    with pytest.raises(ValueError, match="closed"):
+        made.begin(Closing(paths))
 
 
 def test_decoding_starts_no_thread(paths):
@@ -258,6 +340,15 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
     child.stdin.close()
     assert (child.stderr.read(), child.wait(30)) == (b"", 0)
     child.stderr.close()
+
+
+def test_what_somebody_set_of_the_memory_holds(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
+    made = Decoders(8, 1)
+    variables = Path(f"/proc/{pids(made)[0]}/environ").read_text().split("\0")
+    assert [each for each in variables if each.startswith("MALLOC_TRIM_")] == ["MALLOC_TRIM_THRESHOLD_=65536"]
+    assert f"MALLOC_MMAP_THRESHOLD_={2**25}" in variables
+    made.close()
 
 
 def test_the_processes_load_nothing_of_mxnet():

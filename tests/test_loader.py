@@ -11,7 +11,9 @@ from mxnet import gluon, nd
 from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
+from gluonlab.data.mixup import Mixup
 from gluonlab.data.shards import shard, shard_bounds
+from gluonlab.errors import DataError
 
 
 def split_of(n):
@@ -151,8 +153,8 @@ def test_an_error_while_reading_ahead_reaches_the_reader():
 class RecordingSplit(FailingSplit):
     """A split that others read; notes what is begun, taken and given up, by the first label of the batch."""
 
-    def __init__(self):
-        self.noted = []
+    def __init__(self, wrong=None):
+        self.noted, self.wrong = [], wrong
 
     def batch(self, indices):
         raise AssertionError("it is read ahead")
@@ -164,6 +166,8 @@ class RecordingSplit(FailingSplit):
         class Reading:
             def result(self):
                 split.noted.append(("take", first))
+                if first == split.wrong:
+                    raise DataError("no image")
                 return split_of(10).batch(indices)
 
             def cancel(self):
@@ -189,6 +193,18 @@ def test_leaving_the_loop_early_gives_up_what_was_begun(prefetch):
     begun, taken, given_up = ([first for what, first in split.noted if what == kind] for kind in ("begin", "take", "give up"))
     assert begun == taken + given_up
     assert given_up
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_where_images_are_wrong_their_partners_are_given_up(prefetch):
+    """The first of two workers: images 0, 1 with 3, 2, then 4, 5 with 7, 6, which are wrong, and the last are 8 with 9."""
+    split = RecordingSplit(wrong=4)
+    loader = Loader(split, cpus(1), 4, 0, 0, 2, shuffle=False, prefetch=prefetch, mixup=Mixup(1))
+    with pytest.raises(DataError, match="no image"):
+        list(loader)
+    begun, taken, given_up = ([first for what, first in split.noted if what == kind] for kind in ("begin", "take", "give up"))
+    assert (begun, taken) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
+    assert {7, 8, 9} <= set(given_up)
 
 
 def test_leaving_the_loop_early_ends_the_thread():

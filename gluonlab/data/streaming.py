@@ -65,7 +65,12 @@ class Streaming:
                 reading.cancel()
 
     def _make(self, readings: List[Reading], parts: int) -> "Tuple[Shards, ...]":
-        read = [reading.result() for reading in readings]
+        try:
+            read = [reading.result() for reading in readings]
+        except BaseException:  # a wrong file, or Ctrl-C: nobody takes the others
+            for reading in readings:
+                reading.cancel()
+            raise
         if len(read) < parts:
             images, labels = read[0]
             read.append((images[::-1], labels[::-1]))

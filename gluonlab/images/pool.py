@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -40,10 +40,10 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": s
 
 
 class Decoding:
-    """Images (n, 3, size, size) that are being decoded. Nobody but `Decoders` makes one."""
+    """Images (n, 3, size, size) that are being decoded. Nobody but `Decoders` makes one, and it keeps them alive."""
 
-    def __init__(self, images: "Pixels", parts: "List[Future[Wrong]]") -> None:
-        self._images, self._parts = images, parts
+    def __init__(self, decoders: Decoders, images: "Pixels", parts: "List[_Answer]") -> None:
+        self._decoders, self._images, self._parts = decoders, images, parts
 
     def result(self) -> "Pixels":
         """Wait for the images. Raises DataError for the first that is wrong."""
@@ -68,7 +68,10 @@ class Decoding:
 
 
 class Decoders:
-    """``count`` processes that decode images to (3, ``size``, ``size``). They end with this object, or with this process."""
+    """``count`` processes that decode images to (3, ``size``, ``size``).
+
+    They end with this object, once what it has begun is not waited for, or with this process.
+    """
 
     def __init__(self, size: int, count: int) -> None:
         self.size, self.count = size, count
@@ -80,17 +83,19 @@ class Decoders:
 
     def begin(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> Decoding:
         """Have these files decoded, after all that was begun before; cut at random where there are as many ``seeds``."""
-        if not self.close.alive:
-            raise ValueError("these decoders have been closed")
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
-        parts: "List[Future[Wrong]]" = [Future() for _ in begins]
-        begun = Decoding(images, parts)
+        parts = [_Answer() for _ in begins]
+        begun = Decoding(self, images, parts)
         try:
-            for future, begin in zip(parts, begins):
+            for answer, begin in zip(parts, begins):
                 part = slice(begin, begin + SLOTS)
-                self._requests.put(_Request(future, paths[part], seeds and seeds[part], images[part]))
-        except BaseException:  # Ctrl-C
+                self._requests.put(_Request(answer, paths[part], seeds and seeds[part], images[part]))
+            if (
+                not self.close.alive
+            ):  # asked last: another thread may have closed them meanwhile, and nobody serves what comes later
+                raise ValueError("these decoders have been closed")
+        except BaseException:  # that, or Ctrl-C
             begun.cancel()
             raise
         return begun
@@ -105,10 +110,47 @@ class Decoders:
             yield self.begin(paths[begin : begin + images]).good()
 
 
+class _Answer:
+    """What becomes of a request: it is given once, to one who waits.
+
+    Not a Future, whose lock both sides take: a Ctrl-C in whoever has just taken it may leave it locked, and the thread that serves
+    would wait for it for ever. This one is only opened by that thread.
+    """
+
+    def __init__(self) -> None:
+        self.given_up = False
+        self._wrong: Optional[Wrong] = None
+        self._error: Optional[BaseException] = None
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def result(self) -> Wrong:
+        """Wait for it. Raises what went wrong, CancelledError for what was given up."""
+        if self._wrong is None and self._error is None:
+            with self._closed:
+                pass
+        if self._error is not None:
+            raise self._error
+        assert self._wrong is not None
+        return self._wrong
+
+    def cancel(self) -> None:
+        """Nobody needs it, unless it has begun."""
+        self.given_up = True
+
+    def set_result(self, wrong: Wrong) -> None:
+        self._wrong = wrong
+        self._closed.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self._closed.release()
+
+
 class _Request(NamedTuple):
     """At most `SLOTS` files, and where their pixels go."""
 
-    future: "Future[Wrong]"
+    answer: _Answer
     paths: Sequence[str]
     seeds: Optional[Sequence[int]]
     images: "Pixels"
@@ -129,7 +171,7 @@ class _Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=[fd],
-                env={**os.environ, **KEEP_MEMORY, "PYTHONPATH": path},
+                env={**KEEP_MEMORY, **os.environ, "PYTHONPATH": path},  # what somebody has set is meant
                 start_new_session=True,  # Ctrl-C is for the parent
                 encoding="utf-8",
             )
@@ -139,8 +181,9 @@ class _Child:
     def ask(self, paths: Sequence[str], seeds: Optional[Sequence[int]], first: int) -> None:
         """Have it decode these files into the memory from the image ``first`` on."""
         assert self.process.stdin is not None
+        words = json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first})
         with suppress(OSError, ValueError):  # closed on its side, or on this one: then it answers nothing
-            self.process.stdin.write(json.dumps({"paths": list(paths), "seeds": seeds and list(seeds), "first": first}) + "\n")
+            self.process.stdin.write(words + "\n")
             self.process.stdin.flush()
 
     def answer(self) -> "Wrong":
@@ -178,13 +221,13 @@ class _Server:
             try:
                 wrong = self.child.answer()
             except BaseException as error:
-                asked.future.set_exception(error)
+                asked.answer.set_exception(error)
                 asked = None
                 continue
             pixels = self.child.memory[self.first :][: len(asked.paths)]
             done, asked = asked, self._ask(wait=False)
             done.images[:] = pixels
-            done.future.set_result(wrong)
+            done.answer.set_result(wrong)
             del done  # the pixels belong to who has asked
 
     def _ask(self, wait: bool) -> Optional[_Request]:
@@ -197,10 +240,15 @@ class _Server:
             self.requests.put(None)  # for the other threads
             self.ended = True
             return None
-        if not request.future.set_running_or_notify_cancel():
+        if request.answer.given_up:
+            request.answer.set_exception(CancelledError())
             return None
         self.first = SLOTS - self.first
-        self.child.ask(request.paths, request.seeds, self.first)
+        try:
+            self.child.ask(request.paths, request.seeds, self.first)
+        except BaseException as error:  # such as TypeError for a path that is no str: it has not been asked
+            request.answer.set_exception(error)
+            return None
         return request
 
 
