@@ -6,7 +6,7 @@ ARGS ?=
 
 # Somebody names a Python, and the environment is of another: make would go on with the old one and not say so.
 ifneq ($(origin PYTHON),file)
-ifneq ($(and $(if $(filter clean,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
+ifneq ($(and $(if $(filter clean test-pythons test-cu112,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
 VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 THERE := $(call VERSION_OF,$(VENV)/bin/python)
 ASKED := $(call VERSION_OF,$(PYTHON))

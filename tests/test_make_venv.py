@@ -152,6 +152,7 @@ def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_pat
         ["run", "VENV=venv"],
         ["run", "VENV=venv", f"PYTHON={sys.executable}"],
         ["clean", "VENV=venv", f"PYTHON={other}"],
+        ["test-pythons", "VENV=venv", f"PYTHON={other}"],
     ):
         assert make(tmp_path, *words).returncode == 0, words
 

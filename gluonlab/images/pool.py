@@ -91,9 +91,8 @@ class Decoders:
             for answer, begin in zip(parts, begins):
                 part = slice(begin, begin + SLOTS)
                 self._requests.put(_Request(answer, paths[part], seeds and seeds[part], images[part]))
-            if (
-                not self.close.alive
-            ):  # asked last: another thread may have closed them meanwhile, and nobody serves what comes later
+            # asked last: another thread may have closed them meanwhile, and nobody serves what comes later
+            if not self.close.alive:
                 raise ValueError("these decoders have been closed")
         except BaseException:  # that, or Ctrl-C
             begun.cancel()
