@@ -32,7 +32,7 @@ def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
     Raises DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off, and for one whose header
     promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's warnings are shown is up to who calls it.
     """
-    return _open(path, partial(_square if seed is None else partial(_cut, seed), path, size))
+    return _open(path, partial(_whole if seed is None else partial(_cut, seed), path, size))
 
 
 def short_side(path: str) -> int:
@@ -40,28 +40,33 @@ def short_side(path: str) -> int:
     return _open(path, lambda image: min(image.size))
 
 
-def _square(path: str, size: int, image: Image.Image) -> "Pixels":
-    """The middle of an image that is not decoded yet."""
-    if min(image.size) >= 2 * size:
-        image.draft("RGB", (size, size))  # a JPEG is decoded at 1/2, 1/4 or 1/8 where that is still large enough
-    image = _as_rgb(path, image)
-    if image.size != (size, size):
-        width, height = image.size
-        side = min(width, height)
-        left, top = (width - side) / 2, (height - side) / 2
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-    return _planes(image)
+def _whole(path: str, size: int, image: Image.Image) -> "Pixels":
+    """The central square of an image that is not decoded yet."""
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return _part(path, size, image, (left, top, left + side, top + side))
 
 
 def _cut(seed: int, path: str, size: int, image: Image.Image) -> "Pixels":
     """What is in a random box of an image that is not decoded yet."""
+    return _part(path, size, image, random_box(seed, *image.size))
+
+
+def _part(path: str, size: int, image: Image.Image, box: Tuple[float, float, float, float]) -> "Pixels":
+    """What is in the ``box`` (left, top, right, bottom) of an image that is not decoded yet."""
     width, height = image.size
-    box = random_box(seed, width, height)
-    enough = math.ceil(width * size / (box.right - box.left)), math.ceil(height * size / (box.bottom - box.top))
-    drafted = image.draft("RGB", enough)  # as in `decode`, where the box is still large enough
-    scale = drafted[1][2] / width if drafted else 1
-    part = (box.left * scale, box.top * scale, box.right * scale, box.bottom * scale)
-    return _planes(_as_rgb(path, image).resize((size, size), Image.Resampling.BILINEAR, box=part))
+    across, down = box[2] - box[0], box[3] - box[1]
+    fraction = 1.0
+    if min(across, down) >= 2 * size:  # a JPEG is decoded at 1/2, 1/4 or 1/8 where the box is still large enough
+        drafted = image.draft("RGB", (math.ceil(width * size / across), math.ceil(height * size / down)))
+        # not what is left of the width: the last pixel may show less than the others
+        fraction = drafted[1][2] / width if drafted else 1.0
+    image = _as_rgb(path, image)
+    if image.size != (size, size) or (across * fraction, down * fraction) != (size, size):
+        left, top, right, bottom = (place * fraction for place in box)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
+    return _planes(image)
 
 
 def _planes(image: Image.Image) -> "Pixels":
