@@ -60,7 +60,7 @@ def _part(path: str, size: int, image: Image.Image, box: Tuple[float, float, flo
     fraction = 1.0
     if min(across, down) >= 2 * size:  # a JPEG is decoded at 1/2, 1/4 or 1/8 where the box is still large enough
         drafted = image.draft("RGB", (math.ceil(width * size / across), math.ceil(height * size / down)))
-        # not what is left of the width: the last pixel may show less than the others
+        # of Pillow's box, which is exact: the size is rounded up, and the last pixels may show less than the others
         fraction = drafted[1][2] / width if drafted else 1.0
     image = _as_rgb(path, image)
     if image.size != (size, size) or (across * fraction, down * fraction) != (size, size):
