@@ -19,5 +19,5 @@ def pip_install(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> 
 
 
 def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Both commands, and which is for whom."""
+    """Both commands in words, and which is for whom."""
     return f"{pip_install('cpu', version)}, or on a machine with NVIDIA GPUs {pip_install('cu112', version)}"

@@ -51,7 +51,11 @@ class Streaming:
             self.begin = partial(_begin, split, random_crops)
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
-        """Each batch is begun before the one ahead of it is taken: processes that decode files go on from one to the next."""
+        """The shards of each batch, of the images and then of their partners: images (n, C, H, W) uint8, labels (n,) int32.
+
+        Each batch is begun before the one ahead of it is taken: processes that decode files go on from one to the next. Raises what
+        the split raises, such as DataError for a file that is wrong, in the batch that has it.
+        """
         begun: "Deque[List[Reading]]" = deque()
         try:
             for wanted in batches:

@@ -46,7 +46,8 @@ class Decoding:
         self._decoders, self._images, self._parts = decoders, images, parts
 
     def result(self) -> "Pixels":
-        """Wait for the images. Raises DataError for the first that is wrong."""
+        """Wait for the images. Raises DataError for the first that is wrong, RunError for a process that has ended, and
+        CancelledError after `cancel`."""
         images, wrong = self.good()
         if wrong:
             raise DataError(wrong[min(wrong)])
@@ -82,7 +83,10 @@ class Decoders:
         self.close = weakref.finalize(self, _end, self._children, self._requests)  # call it to end them earlier
 
     def begin(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> Decoding:
-        """Have these files decoded, after all that was begun before; cut at random where there are as many ``seeds``."""
+        """Have these n files decoded, after all that was begun before; cut at random where there are n ``seeds``.
+
+        Raises ValueError once the decoders have been closed.
+        """
         images = np.empty((len(paths), CHANNELS, self.size, self.size), np.uint8)
         begins = range(0, len(paths), SLOTS)
         parts = [_Answer() for _ in begins]
@@ -100,7 +104,7 @@ class Decoders:
         return begun
 
     def decode(self, paths: Sequence[str], seeds: Optional[Sequence[int]] = None) -> "Pixels":
-        """The images in these files. Raises DataError for the first that is wrong."""
+        """The images (n, 3, size, size) in these files. Raises what `begin` and `Decoding.result` do."""
         return self.begin(paths, seeds).result()
 
     def in_turns(self, paths: Sequence[str], images: int) -> "Iterator[Tuple[Pixels, Dict[int, str]]]":
