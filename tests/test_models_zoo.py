@@ -4,8 +4,6 @@ import sys
 
 import mxnet as mx
 import pytest
-from gluoncv.model_zoo import cifarresnet
-from gluoncv.model_zoo import get_model as gluoncvs
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
@@ -16,6 +14,10 @@ from gluonlab.errors import ModelError
 from gluonlab.models import check_model, get_model, shapes
 from gluonlab.models.shapes import complete
 from gluonlab.models.zoo import gluoncv_names
+
+NAMES = gluoncv_names()  # beside PyTorch 2, gluoncv can be imported only as gluonlab does it
+cifarresnet = sys.modules["gluoncv.model_zoo.cifarresnet"]
+gluoncvs = sys.modules["gluoncv.model_zoo"].get_model
 
 
 def completed(name, shape=(3, 32, 32), classes=10, ctxs=None):
@@ -87,7 +89,7 @@ def test_networks_of_gluoncv_score_the_data_sets_classes(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", gluoncv_names())
+@pytest.mark.parametrize("name", NAMES)
 def test_every_network_of_gluoncv_scores_the_data_sets_classes(name):
     side = 32 if name.startswith("cifar") else 320 if "inception" in name else 224
     assert scores_shape(name, side) == [(2, 7)]
@@ -124,6 +126,18 @@ def test_gluoncv_is_imported_only_when_one_of_its_networks_is_asked_for(python):
         "get_model('gluoncv:mobilenet0.25', 10); assert 'gluoncv' in sys.modules"
     )
     result = python("-c", code)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("before", ["", "import torch; "])
+def test_gluoncv_can_be_imported_beside_pytorch_2(python, tmp_path, before):
+    """gluoncv's own check of PyTorch's version raises a RuntimeError there; a package of that name and version stands in."""
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
+    code = before + (
+        "from gluonlab.models import get_model; get_model('gluoncv:mobilenet0.25', 10); "
+        "import torch; assert torch.__version__ == '2.13.0'"
+    )
+    result = python("-c", code, path=[str(tmp_path)])
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 import warnings
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List
 
 from gluonlab.errors import ModelError
 
@@ -30,6 +31,7 @@ _CLASSES = {"hrnet": "num_classes"}  # how a module calls the number of classes,
 # Group normalisation as gluoncv 0.10 writes it cannot be compiled; hrnet's that end in _s segment images.
 _NOT_OFFERED = ("_gn", "_s")
 _SUGGESTIONS = 6
+_ABSENT: Any = object()
 
 
 def check_gluoncv(name: str) -> None:
@@ -64,11 +66,27 @@ def _module(make: Any) -> str:
     return str(make.__module__).split(".", 2)[-1]
 
 
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """PyTorch as if it were not installed: beside version 2 of it gluoncv refuses to be imported.
+
+    What MXNet's networks are made of does not need it.
+    """
+    former = sys.modules.get("torch", _ABSENT)
+    sys.modules["torch"] = None  # type: ignore[assignment]  # import torch is an ImportError then
+    try:
+        yield
+    finally:
+        del sys.modules["torch"]
+        if former is not _ABSENT:
+            sys.modules["torch"] = former
+
+
 def _makers() -> Dict[str, Any]:
     """gluoncv's own registry: name -> function."""
     try:
-        with redirect_stdout(StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as: both MXNet and PyTorch are installed
+        with redirect_stdout(StringIO()), warnings.catch_warnings(), _without_torch():
+            warnings.simplefilter("ignore")
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(
