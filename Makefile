@@ -65,12 +65,20 @@ lint: $(VENV)/.ready-lint
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+# Tables, and the same numbers as records for python -m gluonlab.bench compare; BESIDE=DIR takes turns with another checkout.
+RECORDS ?= bench-records
+BESIDE ?=
+IN_TURNS = $(if $(BESIDE),--beside $(BESIDE))
+FEW_STORES = $(if $(BESIDE),--stores device$(comma)ring$(comma)sharded-optimizer)  # both checkouts' are in memory at once
+comma := ,
+
 bench: $(VENV)/.ready-bench
-	$(VENV)/bin/python -m gluonlab.bench peers $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench peers --network resnet18 $(ARGS)
-	$(VENV)/bin/python -m gluonlab.bench host
-	$(VENV)/bin/python -m gluonlab.bench gradients
-	$(VENV)/bin/python -m gluonlab.bench images
+	@mkdir -p $(RECORDS)
+	$(VENV)/bin/python -m gluonlab.bench peers --out $(RECORDS)/peers-lenet.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench peers --network resnet18 --out $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
+	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
 
 clean:
 	rm -rf $(VENV) $(CU112) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

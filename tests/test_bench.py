@@ -1,7 +1,6 @@
 """The benchmarks: that they compare the same work, count correctly, and outlive their workers."""
 
 import importlib.util
-import json
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from gluonlab.bench.classic_loop import lenet, train_batch
 from gluonlab.bench.environment import child_environment
 from gluonlab.bench.machine import Others, busy_seconds
 from gluonlab.bench.process import Worker, WorkerError
+from gluonlab.bench.record import Series, read_record
 from gluonlab.bench.rounds import Measurement, Subject, measure, rotated
 from gluonlab.bench.work import LENET, TASKS, conv, dense, images_and_labels, training_flops
 from gluonlab.devices import devices
@@ -85,7 +85,7 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
         "not here",
     ]
     assert running(tmp_path) == []
-    table = peers.table(TASK, peers.make_rows(TASK, [works, *broken]), rounds=3)
+    table = peers.table(TASK, rows_of([works, *broken]), rounds=3)
     assert "out of luck" in table and max(map(len, table.split("\n"))) <= 80
 
 
@@ -103,13 +103,17 @@ def test_the_rounds_begin_with_another_row_each():
     assert [rotated("abc", number) for number in range(4)] == [list("abc"), list("bca"), list("cab"), list("abc")]
 
 
+def rows_of(measurements):
+    return peers.make_rows(peers.series(TASK, measurements))
+
+
 def measured(name, steps, seconds):
     return Measurement(Subject(name, name, "job"), [{"seconds": s} for s in seconds], steps)
 
 
 def test_ratios_are_medians_of_each_rounds_ratio():
     # 128 * 10 images in 1, 2, 4 s; the peer does half as many steps in 1, 4, 2 s
-    rows = peers.make_rows(TASK, [measured(REFERENCE, 10, [1, 2, 4]), measured("classic", 5, [1, 4, 2])])
+    rows = rows_of([measured(REFERENCE, 10, [1, 2, 4]), measured("classic", 5, [1, 4, 2])])
     assert (rows[0].images_per_second, rows[0].lowest, rows[0].highest, rows[0].ratio) == (640, 320, 1280, 1)
     assert (rows[1].images_per_second, rows[1].lowest, rows[1].highest) == (320, 160, 640)
     assert rows[1].ratio == 2  # the median of 1280/640, 640/160 and 320/320
@@ -129,7 +133,7 @@ def test_the_best_pytorch_row_is_the_one_that_counts():
 def test_without_torch_its_rows_say_how_to_get_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     missing = [Measurement(subject, reason=subject.missing) for subject in peers.lenet()]
-    table = peers.table(TASK, peers.make_rows(TASK, missing), rounds=1).split("\n")
+    table = peers.table(TASK, rows_of(missing), rounds=1).split("\n")
     assert sum(line.endswith("torch is not installed: pip install 'gluonlab[bench]'") for line in table) == 4
     assert max(map(len, table)) <= 80
 
@@ -183,9 +187,11 @@ def test_a_host_worker_reports_every_column(tmp_path):
     worker = Worker(subject.command(), child_environment(subject.variables, tmp_path), tmp_path / "log")
     try:
         worker.answer(60)
-        row = host.make_row(Measurement(subject, [worker.ask({"steps": 8}, 60)]))
+        found = host.series([Measurement(subject, [worker.ask({"steps": 8}, 60)])])
     finally:
         worker.end(grace_s=2)
+    [row] = host.make_report(found).rows
+    assert (row.label, row.devices, {one.unit for one in found}) == ("gluonlab", 2, {"us"})
     assert set(row.microseconds) == set(host.COLUMNS) and min(row.microseconds.values()) > 0
     assert max(map(len, host.table([row]).split("\n"))) <= 80
     assert "not measured" in host.verdict([row])
@@ -239,7 +245,7 @@ def test_other_processes_are_counted_from_the_ticks_of_proc_stat():
 
 
 def test_a_table_from_a_busy_machine_comes_with_a_warning(capsys, monkeypatch):
-    monkeypatch.setattr(peers, "measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)])
+    monkeypatch.setattr("gluonlab.bench.__main__.measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)])
     monkeypatch.setattr(Others, "cores", lambda self: 1.25)
     with warnings.catch_warnings(), pytest.raises(SystemExit) as ended:
         warnings.simplefilter("always", GluonlabWarning)
@@ -247,10 +253,17 @@ def test_a_table_from_a_busy_machine_comes_with_a_warning(capsys, monkeypatch):
     assert ended.value.code == 0 and "warning: other processes kept 1.2 of " in capsys.readouterr().err
 
 
-def test_json_is_alone_on_standard_output(capsys, monkeypatch):
+def test_json_is_a_record_alone_on_standard_output_and_out_writes_the_same(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)
-    monkeypatch.setattr(peers, "measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)])
+    monkeypatch.setattr("gluonlab.bench.__main__.measure", lambda subjects, rounds: [measured(REFERENCE, 10, [1.0] * rounds)])
     with pytest.raises(SystemExit) as ended:
-        main(["peers", "--rounds", "2", "--json"])
-    rows = json.loads(capsys.readouterr().out)
-    assert ended.value.code == 0 and rows[0]["images_per_second"] == 1280 and rows[0]["ratio"] == 1
+        main(["peers", "--rounds", "2", "--json", "--out", str(tmp_path / "record.json")])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0 and printed == (tmp_path / "record.json").read_text()
+    record = read_record(tmp_path / "record.json")
+    assert (record.bench, dict(record.options), record.rounds) == ("peers", {"network": "lenet"}, 2)
+    assert record.series == (Series(REFERENCE, REFERENCE, "images/s", (1280.0, 1280.0)),)
+    assert set(record.about) == {
+        "gluonlab", "commit", "cpu", "cores", "versions", "began", "seconds", "load", "others"
+    }  # fmt: skip
+    assert {"python", "mxnet", "numpy"} <= set(record.about["versions"])

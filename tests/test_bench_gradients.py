@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from bench_command import HERE, ROW, without_its_last_transfer
 
-from gluonlab.bench import gradient_steps, gradients
-from gluonlab.bench.gradient_steps import StepRow, measure_steps
+from gluonlab.bench import gradient_job, gradient_steps, gradients
+from gluonlab.bench.gradient_steps import TRAINERS, StepRow, measure_steps
+from gluonlab.bench.variants import PEERS
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.devices import devices
 
@@ -90,12 +91,23 @@ def test_the_command_measures_gradients_and_judges(bench, monkeypatch):
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
     assert out.count("reached\n") == 8 and "2 gradients, 85 numbers, on 2 devices" in out
     status, out, _ = bench(*args, "--json")
-    report = json.loads(out)
-    assert status == 0 and [row["arrays"] for row in report["allreduce"]] == [16] * len(HERE) + [1] * (len(HERE) - 1)
-    assert [(row["trainer"], row["store"], row["error"]) for row in report["steps"]] == [
-        (trainer, store, 0) for trainer in ("gluon.Trainer", "BucketedTrainer") for store in ("device", "sharded-optimizer")
+    found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
+    assert status == 0 and all(len(values) == 1 and values[0] > 0 for values in found.values())
+    assert [name for name in found if name.startswith("step")] == [
+        f"step 2 {trainer} {store}" for trainer in TRAINERS for store in ("device", "sharded-optimizer")
     ]
-    assert len(report["verdicts"]) == 8
+    sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
+    several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
+    assert several == {*HERE, gradients.LIMIT} and one == several - {"sharded-whole"}
+
+
+def test_a_worker_makes_the_calls_of_ours_that_the_command_makes(monkeypatch):
+    monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
+    monkeypatch.setattr(gradient_job, "resnet18_shapes", lambda: [(3, 5), (70,)])
+    job = gradient_job.make(2, 2000, ["device", "ring"])
+    named = {one.name for one in gradients.gradients(["device", "ring"], [2], 2000, 1).series()}
+    ours = {name for name in named if name.split()[-1] not in (*PEERS, "limit") or name.startswith("step")}
+    assert set(job(1)) == {"seconds", *ours}
 
 
 @pytest.mark.parametrize(

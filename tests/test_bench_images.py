@@ -1,6 +1,7 @@
 """python -m gluonlab.bench images: every reader reads every image, and the table says what was measured."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -46,11 +47,17 @@ def test_pytorchs_loader_is_measured_by_a_worker_of_its_own(python, folder):
     assert json.loads(done.stdout) == {"ready": True}, done.stderr
 
 
+def rows_of(label, measurements):
+    for one in measurements:
+        one.subject = replace(one.subject, name=f"{label}: {one.subject.name}")
+    return make_rows(images.series(measurements))
+
+
 def test_the_rows_are_images_per_second_beside_pytorchs():
-    rows = make_rows("a -> b", [measured("packed", [10, 20, 40]), measured(images.PEER, [10, 10, 10])])
+    rows = rows_of("a -> b", [measured("packed", [10, 20, 40]), measured(images.PEER, [10, 10, 10])])
     assert [(row.images_per_second, row.lowest, row.highest, row.ratio) for row in rows] == [(20, 10, 40, 2.0), (10, 10, 10, 1.0)]
     broken = Measurement(Subject("record", "the record", "images"), reason="it died " * 30)
-    text = table([*rows, *make_rows("a -> b", [broken])], rounds=3)
+    text = table([*rows, *rows_of("a -> b", [broken])], rounds=3)
     assert max(map(len, text.splitlines())) <= 80
     assert "2.00x" in text and "it died" in text
 
@@ -61,7 +68,8 @@ def test_the_command_prints_every_set(ended, monkeypatch):
     monkeypatch.setattr("gluonlab.bench.machine.Others.cores", lambda self: 0.0)
     status, out, err = ended(main, "images", "--rounds", "2", "--json")
     assert (status, err) == (0, "")
-    assert {(row["images"], row["images_per_second"]) for row in json.loads(out)} == {("20x16 -> 8x8", 5.0)}
+    found = json.loads(out)["series"]
+    assert {(one["name"].partition(":")[0], *one["values"]) for one in found} == {("20x16 -> 8x8", 5.0, 5.0)}
     status, out, err = ended(main, "images", "--rounds", "2")
     assert (status, err) == (0, "")
     assert "20x16 -> 8x8" in out

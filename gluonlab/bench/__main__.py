@@ -2,101 +2,156 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
-import warnings
-from typing import Callable, Optional, Sequence, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
 import click
 
-from gluonlab import engine
+from gluonlab.bench import compare as _compare
 from gluonlab.bench import host as _host
 from gluonlab.bench import images as _images
 from gluonlab.bench import peers as _peers
 from gluonlab.bench.allreduce_modes import DEVICES, DRAWN, SIZES, answer
-from gluonlab.bench.machine import Others, describe_machine
+from gluonlab.bench.machine import describe_machine
+from gluonlab.bench.record import Record
+from gluonlab.bench.rounds import Subject, measure
+from gluonlab.bench.session import Session, ToSeries, check_checkout, measure_beside
 from gluonlab.bench.sizes import parse_sizes
 from gluonlab.cli import command, dispatch
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology import TOPOLOGIES
-from gluonlab.config import whole
-from gluonlab.errors import ConfigError, GluonlabWarning, RunError
+from gluonlab.config import real, whole
+from gluonlab.errors import ConfigError, RunError
 
 INTERRUPTED = "nothing is kept of a measurement"
-BUSY_CORES = 0.2  # what other processes may take before a table comes with a warning
 _T = TypeVar("_T")
 
 
-def _measured(measure: Callable[[int], _T], rounds: str) -> _T:
-    """``measure(rounds)``, watched."""
-    count = whole(1)("--rounds", rounds)
-    return _watched(lambda: measure(count))
-
-
-def _watched(measure: Callable[[], _T]) -> _T:
-    """``measure()``. Warns when the machine had other work meanwhile."""
-    others = Others()
-    measured = measure()
-    if others.cores() > BUSY_CORES:
-        message = (
-            f"other processes kept {others.cores():.1f} of {engine.cores()} cores busy meanwhile: measure again when they do not"
-        )
-        warnings.warn(message, GluonlabWarning, stacklevel=2)
-    return measured
+def _watched(measured: Callable[[], _T]) -> _T:
+    """``measured()``. Warns when the machine had other work meanwhile."""
+    session = Session()
+    found = measured()
+    session.warn_if_busy()
+    return found
 
 
 def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def add(function: Callable[..., None]) -> Callable[..., None]:
-        times = "how often each row is measured"
-        alone = "print the numbers as JSON, and nothing else, on standard output"
-        function = click.option("--json", "as_json", is_flag=True, help=alone)(function)
-        return click.option("--rounds", metavar="N", default=str(rounds), show_default=True, help=times)(function)
+        for option in (
+            click.option("--out", metavar="FILE", help="write the record, as --json prints it, into a file"),
+            click.option("--json", "as_json", is_flag=True, help="print the record as JSON, and nothing else, on standard output"),
+            click.option("--rounds", metavar="N", default=str(rounds), show_default=True, help="how often each row is measured"),
+        ):
+            function = option(function)
+        return function
 
     return add
 
 
+_beside = click.option(
+    "--beside", metavar="DIR", help="take turns with the gluonlab in this other checkout; our own rows only, compared at the end"
+)
+
+
+def _say(record: Record, text: Callable[[], str], as_json: bool, out: Optional[str]) -> None:
+    """The end of every measurement: its record into the file, and text or record to standard output."""
+    if out is not None:
+        record.write(Path(out))
+    click.echo(record.as_json() if as_json else f"{describe_machine()}\n\n{text()}", nl=not as_json)
+
+
+def _take_turns(
+    subjects: Sequence[Subject],
+    to_series: ToSeries,
+    title: Tuple[str, Dict[str, Any]],
+    rounds: int,
+    beside: str,
+    out: Optional[str],
+) -> str:
+    """Measure ``subjects`` here and in the checkout ``beside``; the comparison, as text. Writes two records where ``out`` says."""
+    checkout = check_checkout(Path(beside))
+    session = Session()
+    ours, theirs = measure_beside(subjects, rounds, checkout)
+    session.warn_if_busy()
+    records = [
+        session.record(*title, rounds, to_series(theirs), checkout),
+        session.record(*title, rounds, to_series(ours)),
+    ]
+    if out is not None:
+        path = Path(out)
+        records[1].write(path)
+        records[0].write(path.with_name(f"{path.stem}-beside{path.suffix}"))
+    found = _compare.compare(*records)
+    return f"{_compare.table(found)}\n\n{_compare.notes([found])}"
+
+
 @command("python -m gluonlab.bench peers", INTERRUPTED)
 @_options(_peers.ROUNDS)
+@_beside
 @click.option("--network", metavar="NAME", default="lenet", show_default=True, help=f"one of {', '.join(_peers.COMPARISONS)}")
-def peers(rounds: str, as_json: bool, network: str) -> None:
+def peers(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], network: str) -> None:
     """Measure gluonlab on two devices, the classic Gluon loop and PyTorch side by side.
 
     A slow result is a result: it does not change the exit status.
     """
-    comparison = _peers.check_network(network)
-    rows = _measured(lambda count: _peers.peers(comparison, count), rounds)
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+    comparison, count = _peers.check_network(network), whole(1)("--rounds", rounds)
+    title = ("peers", {"network": network})
+    to_series = partial(_peers.series, comparison.task)
+    if beside is not None:
+        click.echo(_take_turns(_peers.ours(comparison), to_series, title, count, _no_json(as_json, beside), out))
         return
-    found = _peers.table(comparison.task, rows, int(rounds))
-    click.echo("\n".join([describe_machine(), "", found, "", *_peers.verdicts(comparison.targets, rows)]))
+    session = Session()
+    record = session.record(*title, count, to_series(measure(comparison.subjects(), count)))
+    session.warn_if_busy()
+
+    def text() -> str:
+        rows = _peers.make_rows(record.series)
+        return "\n".join([_peers.table(comparison.task, rows, count), "", *_peers.verdicts(comparison.targets, rows)])
+
+    _say(record, text, as_json, out)
 
 
 @command("python -m gluonlab.bench host", INTERRUPTED)
 @_options(_host.ROUNDS)
-def host(rounds: str, as_json: bool) -> None:
+@_beside
+def host(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str]) -> None:
     """Measure what the host's Python costs a step, and how much of a core's arithmetic training reaches."""
-    report = _measured(_host.host, rounds)
-    if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
+    count = whole(1)("--rounds", rounds)
+    if beside is not None:
+        click.echo(_take_turns(_host.ours(), _host.series, ("host", {}), count, _no_json(as_json, beside), out))
         return
-    conclusion = [*_host.efficiency_lines(report.efficiency), "", _host.verdict(report.rows)]
-    click.echo("\n".join([describe_machine(), "", _host.table(report.rows), "", *conclusion]))
+    session = Session()
+    record = session.record("host", {}, count, _host.series(measure(_host.subjects(), count)))
+    session.warn_if_busy()
+
+    def text() -> str:
+        report = _host.make_report(record.series)
+        conclusion = [*_host.efficiency_lines(report.efficiency), "", _host.verdict(report.rows)]
+        return "\n".join([_host.table(report.rows), "", *conclusion])
+
+    _say(record, text, as_json, out)
 
 
 @command("python -m gluonlab.bench images", INTERRUPTED)
 @_options(_images.ROUNDS)
-def images(rounds: str, as_json: bool) -> None:
+def images(rounds: str, as_json: bool, out: Optional[str]) -> None:
     """Measure how many JPEGs per second become batches: gluonlab, MXNet's own iterators and PyTorch's DataLoader.
 
     A slow result is a result: it does not change the exit status.
     """
-    rows = _measured(_images.images, rounds)
+    count, session = whole(1)("--rounds", rounds), Session()
+    record = session.record("images", {}, count, _images.series(_images.images(count)))
+    session.warn_if_busy()
+    _say(record, lambda: _images.table(_images.make_rows(record.series), count), as_json, out)
+
+
+def _no_json(as_json: bool, beside: str) -> str:
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
-        return
-    click.echo("\n".join([describe_machine(), "", _images.table(rows, int(rounds))]))
+        raise ConfigError(f"--json prints one record, and --beside {beside} makes two: write them with --out FILE")
+    return beside
 
 
 @command("python -m gluonlab.bench allreduce", INTERRUPTED)
@@ -145,31 +200,71 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
 
 @command("python -m gluonlab.bench gradients", INTERRUPTED)
 @_options(9)
+@_beside
 @click.option("--size", metavar="SIZE", default="46MB", show_default=True, help="of the buffers for allreduce alone")
 @click.option(
     "--stores", metavar="NAMES", default="all", show_default=True, help="kvstores for allreduce with update, such as device,ring"
 )
 @click.option("--world-sizes", metavar="N,N", default="2,4", show_default=True, help="numbers of CPU devices")
-def gradients(rounds: str, as_json: bool, size: str, stores: str, world_sizes: str) -> None:
+def gradients(
+    rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], size: str, stores: str, world_sizes: str
+) -> None:
     """Measure allreduce, and allreduce with update, on gradients of ResNet-18's size, and judge our best.
 
     A slow result is a result: it does not change the exit status.
     """
     from gluonlab.bench import gradients as _gradients  # MXNet is loaded here, not for the other commands
 
-    sizes = parse_sizes(size, "--size")
+    count, sizes = whole(1)("--rounds", rounds), parse_sizes(size, "--size")
     if len(sizes) != 1:
         raise ConfigError(f"--size {size}: give one size, such as 46MB")
     names, counts = _gradients.parse_stores(stores), _gradients.parse_world_sizes(world_sizes)
-    findings = _measured(lambda count: _gradients.gradients(names, counts, sizes[0], count), rounds)
-    click.echo(json.dumps(findings.as_json()) if as_json else f"{describe_machine()}\n\n{_gradients.report(findings)}")
-    if findings.wrong():
-        raise RunError(f"wrong sums by {', '.join(findings.wrong())}: see the column error")
+    title = ("gradients", {"size": size, "stores": stores, "world-sizes": world_sizes})
+    if beside is not None:
+        subjects = _gradients.ours(names, counts, sizes[0])
+        click.echo(_take_turns(subjects, _gradients.job_series, title, count, _no_json(as_json, beside), out))
+        return
+    session = Session()
+    findings = _gradients.gradients(names, counts, sizes[0], count)
+    session.warn_if_busy()
+    wrong = f"wrong sums by {', '.join(findings.wrong())}: see the column error" if findings.wrong() else None
+    record = session.record(*title, count, findings.series())
+    _say(record, lambda: _gradients.report(findings), as_json, None if wrong else out)
+    if wrong:
+        raise RunError(wrong)
+
+
+@command("python -m gluonlab.bench compare")
+@click.argument("first", metavar="FIRST")
+@click.argument("second", metavar="SECOND")
+@click.option("--at-least", metavar="RATIO", help="exit with 1 if a row's whole interval lies below this, such as 0.97")
+@click.option("--json", "as_json", is_flag=True, help="print the comparison as JSON, and nothing else, on standard output")
+def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
+    """Compare two records of one measurement, files that --out wrote or folders of them: ratios with 95 % intervals.
+
+    Rounds that were measured in turns (--beside) are compared pair by pair.
+    """
+    limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
+    found = [_compare.compare(*pair) for pair in _compare.pairs_of_records(Path(first), Path(second))]
+    if as_json:
+        click.echo(json.dumps([{**vars(one), "rows": [row.as_json() for row in one.rows]} for one in found]))
+    else:
+        click.echo("\n\n".join([*map(_compare.table, found), _compare.notes(found)]))
+    slower = [] if limit is None else _compare.slower(found, limit)
+    if slower:
+        raise RunError(f"slower, below {at_least} with 95 % confidence: {'; '.join(slower)}")
 
 
 COMMANDS = {
     name: (made.get_short_help_str(100), made)
-    for name, made in (("peers", peers), ("host", host), ("images", images), ("allreduce", allreduce), ("gradients", gradients))
+    for name, made in (
+        ("peers", peers),
+        ("host", host),
+        ("images", images),
+        ("allreduce", allreduce),
+        ("gradients", gradients),
+        ("compare", compare),
+    )
 }
 
 

@@ -125,7 +125,7 @@ def measure(
     rows: List[Row] = []
     with tqdm(total=len(sizes) * rounds, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
         for count in counts:
-            rows += _measure_size(_Buffers(ctxs, count, dtype, arrays), variants, rounds, repeat, on, bar.update)
+            rows += _measure_size(Buffers(ctxs, count, dtype, arrays), variants, rounds, repeat, on, bar.update)
     return Report(rows, rounds, on, speeds)
 
 
@@ -139,7 +139,7 @@ def _elements(size_bytes: int, dtype: str, arrays: int) -> int:
 
 
 def _measure_size(
-    buffers: _Buffers,
+    buffers: Buffers,
     variants: Sequence[Variant],
     rounds: int,
     repeat: Optional[int],
@@ -164,7 +164,7 @@ def _measure_size(
     ]  # fmt: skip
 
 
-class _Buffers:
+class Buffers:
     """The arrays of all variants, the same for each. They have been written to: no measurement is the first to touch a page."""
 
     def __init__(self, ctxs: Sequence[mx.Context], count: int, dtype: str, arrays: int) -> None:

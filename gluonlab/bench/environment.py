@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Optional
 
 import gluonlab
 
@@ -15,10 +15,13 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else a pool of processes stays beside the measured one
 
 
-def child_environment(variables: Mapping[str, str], folder: Path) -> Dict[str, str]:
-    """This process's environment without TUNING, with ``variables``, and with ``folder`` for temporary files."""
+def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
+    """This process's environment without TUNING, with ``variables``, and with ``folder`` for temporary files.
+
+    The child measures this gluonlab, or that of ``checkout``, and not another one that is installed.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING)}
-    package = str(Path(gluonlab.__file__).resolve().parent.parent)  # the children measure this gluonlab, not another one
+    package = str(checkout or Path(gluonlab.__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
     environment["TMPDIR"] = str(folder)  # what a worker leaves there disappears with it
     return {**environment, **variables}

@@ -51,19 +51,32 @@ class StepRow:
     error: float
 
     @property
+    def name(self) -> str:
+        """``step 2 BucketedTrainer ring``: that of its series."""
+        return f"step {self.world_size} {self.trainer} {self.store}"
+
+    @property
     def time_s(self) -> float:
         """The median over the rounds."""
         return statistics.median(self.seconds)
 
-    def as_json(self) -> Dict[str, Any]:
-        """What --json prints of the row."""
-        times = {"time_us": self.time_s * 1e6, "lowest_us": min(self.seconds) * 1e6, "highest_us": max(self.seconds) * 1e6}
-        error = None if math.isnan(self.error) else self.error
-        return {"trainer": self.trainer, "store": self.store, "world_size": self.world_size, **times, "error": error}
-
 
 def measure_steps(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context], rounds: int) -> List[StepRow]:
     """Every store under both trainers, which take turns. Raises ConfigError when there is not enough memory."""
+    subjects, errors = make_subjects(shapes, stores, ctxs)
+    steps = {subject.label: subject.step for subject in subjects}
+    with tqdm(total=rounds, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
+        seconds = time_in_turns(steps, rounds, done=bar.update)
+    return [
+        StepRow(subject.kind, subject.store, len(ctxs), tuple(seconds[subject.label]), error)
+        for subject, error in zip(subjects, errors)
+    ]
+
+
+def make_subjects(
+    shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context]
+) -> "Tuple[List[Subject], List[float]]":
+    """Every store under both trainers, and the error of the first step of each. Raises ConfigError as `measure_steps` does."""
     size = 4 * sum(map(math.prod, shapes))
     # Bucketed, each has weights, gradients and momentum of its own; under gluon.Trainer all share the first two.
     need = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
@@ -73,14 +86,7 @@ def measure_steps(shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence
     subjects = [
         Subject(kind, store, shared if kind == GLUON else parameters(shapes, ctxs)) for kind in TRAINERS for store in stores
     ]
-    errors = [subject.check(gradients) for subject in subjects]
-    steps = {subject.label: subject.step for subject in subjects}
-    with tqdm(total=rounds, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
-        seconds = time_in_turns(steps, rounds, done=bar.update)
-    return [
-        StepRow(subject.kind, subject.store, len(ctxs), tuple(seconds[subject.label]), error)
-        for subject, error in zip(subjects, errors)
-    ]
+    return subjects, [subject.check(gradients) for subject in subjects]
 
 
 class Subject:

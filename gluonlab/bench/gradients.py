@@ -6,12 +6,14 @@ import math
 import textwrap
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from gluonlab.bench import allreduce, allreduce_text
 from gluonlab.bench.allreduce import Report, Row, ratio
 from gluonlab.bench.gradient_steps import BUCKETED, GLUON, STORES, Shape, StepRow, measure_steps, resnet18_shapes
 from gluonlab.bench.plans import make_plans
+from gluonlab.bench.record import Series
+from gluonlab.bench.rounds import Measurement, Subject
 from gluonlab.bench.sizes import in_words
 from gluonlab.bench.variants import CHAPTER, PEERS, make_variants
 from gluonlab.config import whole
@@ -75,11 +77,40 @@ class Findings:
         names = [row.algorithm for report in self.allreduces for row in report.rows if row.error != 0]
         return list(dict.fromkeys([*names, *[f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]]))
 
-    def as_json(self) -> Dict[str, Any]:
-        """What --json prints."""
-        verdicts = [{**vars(verdict), "reached": verdict.reached} for verdict in self.verdicts()]
-        rows = [{"world_size": row.world_size, **row.as_json()} for report in self.allreduces for row in report.rows]
-        return {"allreduce": rows, "steps": [row.as_json() for row in self.steps], "verdicts": verdicts}
+    def series(self) -> List[Series]:
+        """Seconds of every allreduce and step, and of the memory limit, by round."""
+        found = []
+        for report in self.allreduces:
+            for row in report.rows:
+                found.append(Series(allreduce_name(row.world_size, row.arrays, row.algorithm), row.algorithm, "s", row.seconds))
+            if report.rows and report.rows[0].limit_s:
+                first = report.rows[0]
+                found.append(Series(allreduce_name(first.world_size, first.arrays, LIMIT), LIMIT, "s", first.limit_s or ()))
+        return found + [Series(row.name, f"{row.store}, {row.trainer}", "s", row.seconds) for row in self.steps]
+
+
+def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
+    """``allreduce 2 16 ring``: that of the series of 2 devices and 16 arrays."""
+    return f"allreduce {world_size} {arrays} {algorithm}"
+
+
+def ours(stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int) -> List[Subject]:
+    """What a change of gluonlab changes, as jobs of workers."""
+    return [
+        Subject(f"gradients-{n}", f"{n} devices", "gradients", {"world_size": n, "size_bytes": size_bytes, "stores": list(stores)})
+        for n in world_sizes
+    ]
+
+
+def job_series(measurements: Sequence[Measurement]) -> List[Series]:
+    """Seconds of every call of the jobs, by round."""
+    found = []
+    for measurement in measurements:
+        names = [name for name in (measurement.answers or [{}])[0] if name != "seconds"]
+        found += [Series(name, name, "s", tuple(measurement.column(name))) for name in names]
+        if measurement.reason:
+            found.append(Series(measurement.subject.name, measurement.subject.label, "s", (), measurement.reason))
+    return found
 
 
 def parse_stores(text: str) -> List[str]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import statistics
 import textwrap
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence
 
-from gluonlab.bench.rounds import Measurement, Subject, measure
+from gluonlab.bench.record import Series
+from gluonlab.bench.rounds import Measurement, Subject
 
 ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
+EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET_US = 150.0  # per device and step
 TARGET_DEVICES = 4
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
@@ -50,28 +52,45 @@ def subjects() -> List[Subject]:
     """A worker for every device count and loop, and one for the arithmetic, which comes last."""
     cases = [(kind, count) for kind in _LABELS for count in DEVICE_COUNTS]
     costs = [Subject(f"host-{kind}-{count}", _LABELS[kind], "host", {"kind": kind, "device_count": count}) for kind, count in cases]
-    return [*costs, Subject("efficiency", "arithmetic", "efficiency")]
+    return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency")]
 
 
-def host(rounds: int = ROUNDS) -> Report:
-    """Measure all rows in one run, interleaved."""
-    *costs, arithmetic = measure(subjects(), rounds)
-    return Report([make_row(measurement) for measurement in costs], make_efficiency(arithmetic))
+def ours() -> List[Subject]:
+    """The subjects that a change of gluonlab changes."""
+    return [subject for subject in subjects() if subject.options.get("kind") == "gluonlab"]
 
 
-def make_row(measurement: Measurement) -> Row:
-    """The table's numbers for one loop and device count."""
-    subject = measurement.subject
-    columns = [name for name in COLUMNS if all(name in answer for answer in measurement.answers)] if measurement.answers else []
-    medians = {name: statistics.median(measurement.column(name)) for name in columns}
-    return Row(subject.name, subject.label, subject.options["device_count"], medians, measurement.reason)
+def series(measurements: Sequence[Measurement]) -> List[Series]:
+    """``host-gluonlab-4 total`` and so on in microseconds, ``efficiency sgemm`` and ``lenet`` in GFLOP/s, by round."""
+    return [one for measurement in measurements for one in _series(measurement)]
 
 
-def make_efficiency(measurement: Measurement) -> Efficiency:
-    """The medians over the rounds."""
-    if not measurement.answers:
-        return Efficiency(reason=measurement.reason)
-    sgemm, lenet = measurement.column("sgemm"), measurement.column("lenet")
+def _series(measurement: Measurement) -> Iterator[Series]:
+    subject, costs = measurement.subject, measurement.subject.job == "host"
+    for name in COLUMNS if costs else KERNELS:
+        has_it = measurement.answers and name in measurement.answers[0]
+        if has_it or measurement.reason:
+            values = tuple(measurement.column(name)) if has_it else ()
+            unit = "us" if costs else "GFLOP/s"
+            yield Series(f"{subject.name} {name}", subject.label, unit, values, measurement.reason)
+
+
+def make_report(found: Sequence[Series]) -> Report:
+    """The tables' numbers: medians over the rounds."""
+    names = [name for name in dict.fromkeys(one.name.rpartition(" ")[0] for one in found) if name != EFFICIENCY]
+    rows = [_row(name, [one for one in found if one.name.startswith(f"{name} ")]) for name in names]
+    return Report(rows, _efficiency([one for one in found if one.name.startswith(f"{EFFICIENCY} ")]))
+
+
+def _row(name: str, columns: Sequence[Series]) -> Row:
+    medians = {one.name.rpartition(" ")[2]: statistics.median(one.values) for one in columns if one.values}
+    return Row(name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason)
+
+
+def _efficiency(found: Sequence[Series]) -> Efficiency:
+    if not found or not found[0].values:
+        return Efficiency(reason=found[0].reason if found else "not measured")
+    sgemm, lenet = (one.values for one in found)
     fraction = statistics.median(reached / possible for reached, possible in zip(lenet, sgemm))
     return Efficiency(statistics.median(sgemm), statistics.median(lenet), fraction)
 

@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence
 
@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from gluonlab.bench import peers
+from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject, measure
 from gluonlab.bench.worker import Job
 
@@ -62,14 +63,16 @@ def subjects(folder: Path, size: int) -> List[Subject]:
     ]
 
 
-def images(rounds: int = ROUNDS) -> List[Row]:
-    """Measure every way on every set, interleaved; the JPEGs are made for it, and removed."""
-    rows: List[Row] = []
+def images(rounds: int = ROUNDS) -> List[Measurement]:
+    """Measure every way on every set, interleaved; the JPEGs are made for it, and removed. Names tell the set."""
+    found: List[Measurement] = []
     for photographs in SETS:
         with tempfile.TemporaryDirectory(prefix="gluonlab-images-") as folder:
             make_jpegs(Path(folder), photographs)
-            rows += make_rows(photographs.label(), measure(subjects(Path(folder), photographs.size), rounds))
-    return rows
+            for one in measure(subjects(Path(folder), photographs.size), rounds):
+                one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
+                found.append(one)
+    return found
 
 
 def make_jpegs(folder: Path, photographs: Photographs) -> None:
@@ -102,23 +105,28 @@ def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
     return run
 
 
-def make_rows(label: str, measurements: Sequence[Measurement]) -> List[Row]:
-    """The table's numbers for one set."""
-    rates = {measurement.subject.name: _rates(measurement) for measurement in measurements}
-    return [_row(label, measurement, rates) for measurement in measurements]
+def series(measurements: Sequence[Measurement]) -> List[Series]:
+    """Images/s, by round."""
+    return [Series(one.subject.name, one.subject.label, "images/s", tuple(_rates(one)), one.reason) for one in measurements]
 
 
 def _rates(measurement: Measurement) -> List[float]:
     return [images / seconds for images, seconds in zip(measurement.column("images"), measurement.column("seconds"))]
 
 
-def _row(label: str, measurement: Measurement, rates: Dict[str, List[float]]) -> Row:
-    subject = measurement.subject
-    own, peer = rates[subject.name], rates.get(PEER, [])
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """The table's numbers; of each set PyTorch's row is the reference."""
+    rates = {one.name: one.values for one in found}
+    return [_row(one, rates.get(f"{one.name.partition(': ')[0]}: {PEER}", ())) for one in found]
+
+
+def _row(one: Series, peer: Sequence[float]) -> Row:
+    label, _, name = one.name.partition(": ")
+    own = one.values
     if not own:
-        return Row(subject.name, subject.label, reason=measurement.reason, images=label)
+        return Row(name, one.label, reason=one.reason, images=label)
     ratio = statistics.median(mine / its for mine, its in zip(own, peer)) if peer else None
-    return Row(subject.name, subject.label, statistics.median(own), min(own), max(own), ratio, images=label)
+    return Row(name, one.label, statistics.median(own), min(own), max(own), ratio, images=label)
 
 
 def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 import time
 from pathlib import Path
+from typing import Any, Dict, Optional
 
+import gluonlab
 from gluonlab import engine
+
+PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
 
 
 def describe_machine() -> str:
@@ -17,6 +22,35 @@ def describe_machine() -> str:
     count = engine.cores()
     versions = f"Python {platform.python_version()}, {mxnet} {_version(mxnet)}, torch {_version('torch')}"
     return f"{cpu_model()}, {count} core{'s' * (count > 1)}\n{versions}"
+
+
+def about(checkout: Optional[Path] = None) -> Dict[str, Any]:
+    """What a record says of gluonlab, this one or that of ``checkout``, of the machine, and of what else is installed."""
+    here = Path(gluonlab.__file__).resolve().parent.parent
+    versions = {name: _version(name) for name in PACKAGES}
+    installed = {name: version for name, version in versions.items() if version != "not installed"}
+    return {
+        "gluonlab": gluonlab.__version__,
+        "commit": commit(checkout or here),
+        "cpu": cpu_model(),
+        "cores": engine.cores(),
+        "versions": {"python": platform.python_version(), **installed},
+    }
+
+
+def commit(checkout: Path) -> Optional[str]:
+    """The commit that is checked out there, with a + behind it when files differ; None for what is no checkout of git."""
+    try:
+        top, name = _git(checkout, "rev-parse", "--show-toplevel"), _git(checkout, "rev-parse", "--short=12", "HEAD")
+        changed = _git(checkout, "status", "--porcelain")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return name + "+" * bool(changed) if Path(top) == checkout.resolve() else None  # not of what lies around it
+
+
+def _git(folder: Path, *words: str) -> str:
+    said = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, encoding="utf-8", check=True)
+    return said.stdout.strip()
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
 from gluonlab.bench.environment import COMPILE_IN_PROCESS, LOOPBACK
-from gluonlab.bench.rounds import Measurement, Subject, measure
+from gluonlab.bench.record import Series
+from gluonlab.bench.rounds import Measurement, Subject
 from gluonlab.bench.work import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
 
@@ -129,27 +130,31 @@ def check_network(name: str) -> Comparison:
     return COMPARISONS[name]
 
 
-def peers(comparison: Comparison, rounds: int = ROUNDS) -> List[Row]:
-    """Measure all rows in one run, interleaved; takes about a second per row and round, and some to start."""
-    return make_rows(comparison.task, measure(comparison.subjects(), rounds))
-
-
-def make_rows(task: Task, measurements: Sequence[Measurement]) -> List[Row]:
-    """The table's numbers; the first measurement is the reference of the ratios."""
-    reference = rates(task, measurements[0])
-    return [_row(measurement.subject, measurement.reason, rates(task, measurement), reference) for measurement in measurements]
-
-
-def rates(task: Task, measurement: Measurement) -> List[float]:
+def series(task: Task, measurements: Sequence[Measurement]) -> List[Series]:
     """Images/s, by round."""
+    return [Series(one.subject.name, one.subject.label, "images/s", tuple(_rates(task, one)), one.reason) for one in measurements]
+
+
+def _rates(task: Task, measurement: Measurement) -> List[float]:
     return [task.global_batch_size * measurement.steps / seconds for seconds in measurement.column("seconds")]
 
 
-def _row(subject: Subject, reason: Optional[str], own: List[float], reference: List[float]) -> Row:
+def ours(comparison: Comparison) -> List[Subject]:
+    """The rows that a change of gluonlab changes."""
+    return [subject for subject in comparison.subjects() if subject.job == "gluonlab"]
+
+
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """The table's numbers; the first series is the reference of the ratios."""
+    return [_row(one, found[0].values) for one in found]
+
+
+def _row(one: Series, reference: Sequence[float]) -> Row:
+    own = one.values
     if not own:
-        return Row(subject.name, subject.label, reason=reason)
+        return Row(one.name, one.label, reason=one.reason)
     ratio = statistics.median(mine / its for mine, its in zip(reference, own)) if reference else None
-    return Row(subject.name, subject.label, statistics.median(own), min(own), max(own), ratio)
+    return Row(one.name, one.label, statistics.median(own), min(own), max(own), ratio)
 
 
 def table(task: Task, rows: Sequence[Row], rounds: int, width: int = 80) -> str:

@@ -33,8 +33,9 @@ class Worker:
         self._ended = False
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
-            )
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
+                cwd=log.parent,  # python -m would prefer a gluonlab in the folder where somebody has started the bench
+            )  # fmt: skip
 
     @property
     def pid(self) -> int:

@@ -24,7 +24,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: a job of `gluonlab.bench.worker` with its options, and the variables of its environment."""
+    """What is measured: a job of `gluonlab.bench.worker` with its options, and the variables of its environment.
+
+    ``checkout``: the folder with the gluonlab whose worker runs it; None is this one.
+    """
 
     name: str
     label: str
@@ -33,6 +36,7 @@ class Subject:
     variables: Mapping[str, str] = field(default_factory=dict)
     missing: Optional[str] = None  # why it cannot be measured here, when that is known beforehand
     start_timeout_s: float = START_TIMEOUT_S
+    checkout: Optional[Path] = None
 
     def command(self) -> List[str]:
         """The command line of its worker."""
@@ -103,7 +107,7 @@ class _Bench:
 
     def _start(self, measurement: Measurement) -> None:
         subject = measurement.subject
-        environment = child_environment(subject.variables, self.folder)
+        environment = child_environment(subject.variables, self.folder, subject.checkout)
         worker = Worker(subject.command(), environment, self.folder / f"{subject.name}.log")
         self.workers[subject.name] = worker
         worker.answer(subject.start_timeout_s)  # it is ready

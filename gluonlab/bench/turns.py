@@ -33,6 +33,11 @@ def time_in_turns(
     return seconds
 
 
+def time_once(calls: Mapping[str, Call], repeat: int) -> Dict[str, float]:
+    """Seconds that each call takes, of one block of ``repeat`` calls."""
+    return {name: _block(call, repeat) for name, call in calls.items()}
+
+
 def _warm_up(call: Call, repeat: Optional[int]) -> int:
     """Call it until it is as fast as it gets; how often it will be called in a block."""
     _block(call, 1)

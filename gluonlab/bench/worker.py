@@ -26,6 +26,7 @@ JOBS = {
     "torch-ddp": "gluonlab.bench.torch_ddp",
     "host": "gluonlab.bench.host_cost",
     "efficiency": "gluonlab.bench.efficiency",
+    "gradients": "gluonlab.bench.gradient_job",
     "images": "gluonlab.bench.image_readers",
     "torch-images": "gluonlab.bench.torch_images",
 }

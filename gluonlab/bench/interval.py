@@ -1,0 +1,64 @@
+"""How sure a ratio of two speeds is: 95 % intervals that assume no distribution, only that rounds are alike.
+
+Times on a shared machine have long tails, so means and their standard errors say little. Both intervals here
+are made of order statistics (Hollander, Wolfe, Chicken, "Nonparametric statistical methods", 2014,
+sections 3.6 and 4.3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import Optional, Sequence
+
+CONFIDENCE = 0.95
+QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of speeds, and where it lies with a confidence of 95 %; no interval of too few rounds."""
+
+    value: float
+    lowest: Optional[float] = None
+    highest: Optional[float] = None
+
+    def below(self, limit: float) -> bool:
+        """Whether the whole interval is."""
+        return self.highest is not None and self.highest < limit
+
+    def __str__(self) -> str:
+        if self.lowest is None or self.highest is None:
+            return f"{self.value:.3f}"
+        return f"{self.value:.3f}  {self.lowest:.3f}..{self.highest:.3f}"
+
+
+def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """The median of the rounds' ratios above / below, with the interval of the sign test.
+
+    The k-th smallest and the k-th largest of n ratios hold the median between them unless fewer than k of n
+    fair coins show heads; k is the largest for which that is at most 2.5 % on each side. Six rounds are the
+    fewest that give one.
+    """
+    ratios = sorted(a / b for a, b in zip(above, below))
+    n, tail, k = len(ratios), 0.0, 0
+    while k < n and tail + math.comb(n, k) / 2**n <= (1 - CONFIDENCE) / 2:
+        tail += math.comb(n, k) / 2**n
+        k += 1
+    if k == 0:
+        return Ratio(median(ratios))
+    return Ratio(median(ratios), ratios[k - 1], ratios[n - k])
+
+
+def of_separate(above: Sequence[float], below: Sequence[float]) -> Ratio:
+    """The median of all ratios of a value above to one below, with the interval of the rank sum test.
+
+    For runs that did not take turns: what changed on the machine between them is not seen, and not in the interval.
+    """
+    ratios = sorted(a / b for a in above for b in below)
+    m, n = len(above), len(below)
+    k = math.floor(m * n / 2 - QUANTILE * math.sqrt(m * n * (m + n + 1) / 12))
+    if k < 1:
+        return Ratio(median(ratios))
+    return Ratio(median(ratios), ratios[k - 1], ratios[m * n - k])

@@ -1,0 +1,105 @@
+"""What a measurement leaves behind: a JSON file with its numbers by round, and all that they depend on.
+
+    {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c...",
+     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "cores": 2, "versions": {...}, "began": ...,
+               "seconds": ..., "load": ..., "others": ...},
+     "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
+
+Records with the same ``turns`` were measured in turns: round i of one belongs to round i of the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from gluonlab.errors import DataError
+from gluonlab.files import write_text
+
+FORMAT = 1
+LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
+RATES = ("images/s", "GFLOP/s")  # more of it is better; of every other unit, less
+
+
+@dataclass(frozen=True)
+class Series:
+    """One row of a table: a number for each round in ``unit``, or the ``reason`` why there is none."""
+
+    name: str
+    label: str
+    unit: str
+    values: Tuple[float, ...] = ()
+    reason: Optional[str] = None
+
+    def speeds(self) -> List[float]:
+        """The values, or where less is better one over them: twice as much is twice as fast."""
+        return [value if self.unit in RATES else 1 / value for value in self.values]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement. ``about``: machine, versions, load; plain values, as JSON has them."""
+
+    bench: str
+    options: Mapping[str, Any]
+    rounds: int
+    turns: str
+    about: Mapping[str, Any]
+    series: Tuple[Series, ...]
+
+    @property
+    def title(self) -> str:
+        """``peers --network lenet``."""
+        return " ".join([self.bench, *(f"--{name} {value}" for name, value in self.options.items())])
+
+    def find(self, name: str) -> Optional[Series]:
+        """The series of this name, if it was measured."""
+        return next((one for one in self.series if one.name == name and one.values), None)
+
+    def as_json(self) -> str:
+        """The record as text, a line for each series."""
+        head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD}}
+        lines = [json.dumps({k: v for k, v in dataclasses.asdict(one).items() if v is not None}) for one in self.series]
+        return json.dumps(head)[:-1] + ', "series": [\n  ' + ",\n  ".join(lines) + "\n]}\n"
+
+    def write(self, path: Path) -> None:
+        """Write it as a whole. Raises OutputError."""
+        write_text(path, self.as_json())
+
+
+HEAD = ("bench", "options", "rounds", "turns", "about")
+
+
+def read_record(path: Path) -> Record:
+    """Raises DataError, which names the file, for one that is missing, too large or no record."""
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise ValueError("it is too large")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return _record(content)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): give a file that bench --out wrote") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:80]
+        raise DataError(f"{path} is no record of a measurement ({reason}): give a file that bench --out wrote") from None
+
+
+def _record(content: Dict[str, Any]) -> Record:
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']} instead of {FORMAT}")
+    for name, kind in (("bench", str), ("options", dict), ("rounds", int), ("turns", str), ("about", dict), ("series", list)):
+        if not isinstance(content[name], kind):
+            raise ValueError(f"{name} is no {kind.__name__}")
+    series = tuple(_series(one) for one in content["series"])
+    return Record(**{name: content[name] for name in HEAD}, series=series)
+
+
+def _series(one: Mapping[str, Any]) -> Series:
+    values = tuple(float(value) for value in one["values"])
+    if not all(0 < value < math.inf for value in values):
+        raise ValueError(f"{one['name']} has values that are not above 0")
+    return Series(str(one["name"]), str(one["label"]), str(one["unit"]), values, one.get("reason"))

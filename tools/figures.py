@@ -1,0 +1,151 @@
+"""The README's tables of measurements, made from the records in tools/figures that `make bench` wrote.
+
+    make bench RECORDS=tools/figures && .venv/bin/python tools/figures.py
+
+Each stands between a line `<!-- figures: NAME -->` and a line `<!-- end of figures -->`.
+"""
+
+import re
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this gluonlab
+
+from gluonlab.bench import host, images, peers  # noqa: E402
+from gluonlab.bench.record import read_record  # noqa: E402
+
+RECORDS = Path(__file__).resolve().parent / "figures"
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->\n)", re.S)
+RIGHT, LEFT = "---:", "---"
+
+LABELS = {
+    "classic": "the classic lab's loop, 2 devices, MXNet as it comes",
+    "torch-eager": "PyTorch, 2 threads",
+    "torch-channels-last": "PyTorch, 2 threads, channels last",
+    "torch-compile": "PyTorch, 2 threads, torch.compile",
+    "torch-ddp": "PyTorch DDP, gloo, 2 processes",
+    "gluonlab-2x1": "gluonlab, 2 devices",
+    "gluonlab-2x1-sharded-optimizer": "gluonlab, 2 devices, `sharded-optimizer`",
+    "gluonlab-1x2": "gluonlab, 1 device, 2 threads",
+    "gluonlab-1x1": "gluonlab, 1 device, 1 thread",
+    "decoders": "gluonlab, 2 decoders",
+    "packed": "gluonlab, packed",
+    "record": "MXNet's ImageRecordIter, a .rec of the JPEGs",
+    "gluon": "gluon's DataLoader, 2 workers, gluonlab's way to decode",
+    "torch": "PyTorch's DataLoader, 2 workers, Pillow",
+}
+
+
+def markdown(heads, rows, right_from=1):
+    """A table; all columns from `right_from` on are numbers."""
+    rules = [LEFT] * right_from + [RIGHT] * (len(heads) - right_from)
+    lines = [" | ".join(heads), "|".join(rules), *(" | ".join(row) for row in rows)]
+    return "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines).replace("|  |", "| |")
+
+
+def peers_table(record):
+    rows = peers.make_rows(record.series)
+    measured = [row for row in rows if row.images_per_second is not None]
+    return markdown(
+        ["", "images/s", f"{LABELS[rows[0].name]}, is faster by"],
+        [[LABELS[row.name], f"{row.images_per_second:,.0f}", "" if row is rows[0] else f"{row.ratio:.2f}x"] for row in measured],
+    )
+
+
+def host_table(record):
+    rows = host.make_report(record.series).rows
+    return markdown(
+        ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
+        [
+            [row.label, str(row.devices), *(_whole(row.microseconds.get(name)) for name in host.COLUMNS)]
+            for row in rows
+            if row.microseconds
+        ],
+    )
+
+
+def _whole(value):
+    return "-" if value is None else f"{value:.0f}"
+
+
+def images_table(record):
+    rows = images.make_rows(record.series)
+    sets = list(dict.fromkeys(row.images for row in rows))
+    names = list(dict.fromkeys(row.name for row in rows))
+    cells = {(row.name, row.images): row for row in rows}
+    return markdown(
+        ["images/s, and beside PyTorch", *sets],
+        [[LABELS[name], *(_images_cell(cells[name, each]) for each in sets)] for name in names],
+    )
+
+
+def _images_cell(row):
+    if row.images_per_second is None:
+        return "-"
+    beside = f" ({row.ratio:.2f}x)" if row.ratio is not None and row.name != images.PEER else ""
+    return f"{row.images_per_second:,.0f}{beside}"
+
+
+def gradients_table(record):
+    found = [(one.name.split(" ", 3), one.values) for one in record.series if one.values]
+    lines = []
+    for world_size in dict.fromkeys(words[1] for words, _ in found):
+        for arrays, what in (("1", "one array"), ("16", "16 arrays")):
+            sums = {words[3]: v for words, v in found if words[:3] == ["allreduce", world_size, arrays]}
+            ours = {name: v for name, v in sums.items() if name not in (*PEERS, LIMIT)}
+            best = min(ours, key=lambda name: statistics.median(ours[name]))
+            lines.append(
+                [
+                    f"{world_size} devices: allreduce, {record.options['size'].replace('MB', ' MB')} in {what}, `{best}`",
+                    _milliseconds(ours[best]),
+                    _times(sums.get("device"), ours[best]),
+                    _times(sums.get("chapter"), ours[best]),
+                    f"{ratio(sums[LIMIT], ours[best]):.0%}" if LIMIT in sums else "",
+                ]
+            )
+        steps = {(words[2], words[3]): v for words, v in found if words[:2] == ["step", world_size]}
+        ours = {key: v for key, v in steps.items() if key[1] not in PEERS}
+        best = min(ours, key=lambda key: statistics.median(ours[key]))
+        beside = [
+            f"{_times(steps.get((kind, 'device')), ours[best])} {words}"
+            for kind, words in (("gluon.Trainer", "under gluon.Trainer"), ("BucketedTrainer", "in buckets"))
+        ]
+        what = f"{world_size} devices: allreduce and update, SGD with momentum, `{best[1]}`"
+        lines.append([what, _milliseconds(ours[best]), ", ".join(beside), "", ""])
+    heads = ["", "time", "beside `device`", "beside the chapter's five lines", "of the memory's limit"]
+    return markdown(heads, lines)
+
+
+def ratio(above, below):
+    """The median of the rounds' ratios."""
+    return statistics.median(a / b for a, b in zip(above, below))
+
+
+def _times(slow, fast):
+    return "" if slow is None else f"{ratio(slow, fast):.2f}x"
+
+
+def _milliseconds(seconds):
+    return f"{statistics.median(seconds) * 1e3:.1f} ms"
+
+
+PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"  # those of gluonlab.bench.variants, gradients
+TABLES = {
+    "peers-lenet": peers_table,
+    "peers-resnet18": peers_table,
+    "host": host_table,
+    "images": images_table,
+    "gradients": gradients_table,
+}
+
+
+def with_tables(text, records=RECORDS):
+    """The README with all of its tables made anew."""
+    return BLOCK.sub(lambda m: m[1] + TABLES[m[2]](read_record(records / f"{m[2]}.json")) + m[3], text)
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(with_tables(readme.read_text(encoding="utf-8")), encoding="utf-8")
