@@ -7,7 +7,7 @@ to step. Here they are converted once.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -31,6 +31,33 @@ def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
     check_call(_LIB.MXNDArrayGetData(made.handle, ctypes.byref(memory)))
     ctypes.memmove(memory, array.ctypes.data, array.nbytes)
     return made
+
+
+def memory_of(array: nd.NDArray) -> Tuple[int, int]:
+    """Where an array's elements lie: the first address, and the one behind the last. Waits for what writes to it."""
+    array.wait_to_read()
+    begin = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(begin)))
+    return begin.value or 0, (begin.value or 0) + array.size * np.dtype(array.dtype).itemsize
+
+
+def same_memory(one: nd.NDArray, other: nd.NDArray) -> bool:
+    """Whether two arrays are the same elements, as an array and what as_np_ndarray() makes of it are."""
+    return one is other or memory_of(one) == memory_of(other)
+
+
+def share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
+    """Whether any two of ``arrays`` have elements in common, or one of them with one of ``others``.
+
+    The engine orders what is done with arrays that share memory, but not when some of it goes by aliases.
+    """
+    spans = sorted((*memory_of(array), own) for own, group in ((True, arrays), (False, others)) for array in group if array.size)
+    ends = {True: 0, False: 0}  # of what began before
+    for begin, end, own in spans:
+        if begin < ends[True] or (own and begin < ends[False]):
+            return True
+        ends[own] = max(ends[own], end)
+    return False
 
 
 class OperatorCall:

@@ -22,7 +22,7 @@ from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.partition import Part, partition, split_evenly
 from gluonlab.collectives.schedule import ADD, Schedule, Step, Transfer
 from gluonlab.errors import ScheduleError
-from gluonlab.invoke import NO_ATTRIBUTES, Attributes, Fence, OperatorCall
+from gluonlab.invoke import NO_ATTRIBUTES, Attributes, Fence, OperatorCall, share_memory
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were equally fast here; the smaller, the
 # more calls there are.
@@ -247,6 +247,8 @@ def _check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) ->
             raise ScheduleError(
                 f"{schedule.name}: rank {rank} has sparse arrays: dense ones can be summed, array.tostype('default')"
             )
+    if share_memory([array for rank_arrays in arrays for array in rank_arrays]):
+        raise ScheduleError(f"{schedule.name}: some of the arrays share memory: give each its own, array.copy()")
     kinds = {ctx.device_type for ctx in ctxs}
     if not kinds <= {"cpu", "gpu"}:
         raise ScheduleError(f"{schedule.name}: the arrays lie on {', '.join(sorted(kinds))}: use devices cpu(i) or gpu(i)")

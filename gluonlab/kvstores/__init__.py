@@ -26,9 +26,9 @@ class KVStoreKind:
 
 def _native(name: str) -> "Callable[[], KVStoreBase]":
     def create() -> "KVStoreBase":
-        import mxnet as mx
+        from gluonlab.kvstores.native import NativeKVStore
 
-        return mx.kv.create(name)
+        return NativeKVStore(name)
 
     return create
 
@@ -56,7 +56,7 @@ def _nccl() -> "KVStoreBase":
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
             f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
         )
-    return mx.kv.create("nccl")
+    return _native("nccl")()
 
 
 ALLREDUCES = {

@@ -7,25 +7,31 @@ optimizations toward training trillion parameter models", 2020, section 5.1).
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import mxnet as mx
-from mxnet import nd
+from mxnet import autograd, nd
 
 from gluonlab.arrays import save_arrays
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
-from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.errors import KVStoreError
+from gluonlab.invoke import CopyInto, share_memory
 from gluonlab.kvstores import sgd
-from gluonlab.kvstores.schedule import Arrays, Keys, ScheduleKVStore, by_rank, lists, named, serves
+from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
+from gluonlab.kvstores.sums import Call, Entry, described, same
 
 # Their update of an element looks at that element only, so it does not matter what lies beside it.
 ELEMENT_WISE = (
     mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
     mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
+
+Arrays = List[List[nd.NDArray]]  # of each key, those of each device
 
 SHARDED = "sharded-optimizer"
 UPDATES = "updates"  # beside a key's states: how many updates they have seen
@@ -47,7 +53,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @staticmethod
     def is_capable(capability: str) -> bool:
-        return capability == "optimizer"
+        return capability.lower() == "optimizer"
 
     @property
     def type(self) -> str:
@@ -73,7 +79,7 @@ class ShardedKVStore(ScheduleKVStore):
         if out is None or self._optimizer is None:
             super().pushpull(key, value, out, priority)
             return
-        update = self._update(*lists(key, value, out))
+        update = self._update(key, value, out)
         update.reduce(priority)
         update.finish(priority)
 
@@ -82,7 +88,7 @@ class ShardedKVStore(ScheduleKVStore):
 
         They may be changed before `update` does the rest. Needs `set_optimizer`; raises KVStoreError as `pushpull` does.
         """
-        update = self._update(*lists(key, grads, weights))
+        update = self._update(key, grads, weights)
         update.reduce(priority)
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
@@ -119,17 +125,16 @@ class ShardedKVStore(ScheduleKVStore):
         """What `set_optimizer` was given."""
         return self._optimizer
 
-    def _update(self, keys: Keys, grads: Arrays, weights: Arrays) -> "_ShardedUpdate":
+    def _update(self, key: Any, grads: Any, weights: Any) -> "_ShardedUpdate":
         """The update of these keys; made anew, with its state, when they come with other arrays."""
-        self._check_alike(keys, grads, weights)
+        entries = self._entries(key, grads, weights)
+        keys = tuple(entry.key for entry in entries)
         update = self._updates.get(keys)
-        if update is None or not update.serves(grads, weights):
-            state = self._loaded if update is None else update.state()
+        if update is None or not update.serves(entries):
+            self._made(keys, partial(_check, entries))
             self._check_company(keys)
-            try:
-                update = _ShardedUpdate(self._name, keys, self._optimizer, grads, weights)
-            except ScheduleError as error:
-                raise KVStoreError(f"kvstore {self.type!r}, {named(keys)}: {error}") from error
+            state = self._loaded if update is None else update.state()
+            update = self._made(keys, partial(_ShardedUpdate, self._name, self._optimizer, entries))
             if any(f"{key}/{UPDATES}" in state for key in keys):
                 update.check_fit(state)
                 update.restore(state)
@@ -145,6 +150,25 @@ class ShardedKVStore(ScheduleKVStore):
             if others != keys and not set(others).isdisjoint(keys):
                 both = f"{named(keys)} cannot be updated after {named(others)}"
                 raise KVStoreError(f"kvstore {self.type!r}: {both}: give the same keys in every call")
+
+
+def _check(entries: Sequence[Entry]) -> None:
+    """Raise KVStoreError when the weights cannot be updated with these gradients."""
+    keys = [entry.key for entry in entries]
+    for key, grads, weights in entries:
+        if keys.count(key) > 1:
+            raise KVStoreError(f"key {key!r} comes several times in one call: give each parameter a key of its own")
+        if len(grads) != len(weights) or not grads:
+            raise KVStoreError(f"key {key!r}: {len(grads)} arrays and {len(weights)} outputs: give one for each")
+        if len(weights) != len(entries[0].outs):
+            both = f"key {keys[0]!r} is on {len(entries[0].outs)} devices, {key!r} on {len(weights)}"
+            raise KVStoreError(f"{both}: give keys of one call the same devices")
+        for grad, weight in zip(grads, weights):
+            if (grad.shape, grad.dtype, grad.context) != (weight.shape, weight.dtype, weight.context):
+                raise KVStoreError(f"key {key!r}: {described(grad)} cannot be left in {described(weight)}: they must be alike")
+    gradients = [grad for entry in entries for grad in entry.values]
+    if share_memory([weight for entry in entries for weight in entry.outs], gradients):
+        raise KVStoreError(f"{named(keys)}: weights share memory with other weights or gradients: give each its own")
 
 
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
@@ -182,18 +206,32 @@ class _Shard:
 class _ShardedUpdate:
     """The three phases for some keys: reduce-scatter of the gradients, update by the owners, all-gather of the weights."""
 
-    def __init__(self, name: str, keys: Keys, optimizer: Any, grads: Arrays, weights: Arrays) -> None:
-        reduce_scatter, all_gather = (half(len(grads[0])) for half in HALVES[name])
-        self.keys, self.optimizer, self.grads, self.weights = keys, optimizer, grads, weights
-        self.reduce_scatter = Executor(reduce_scatter, by_rank(grads))
-        self.all_gather = Executor(all_gather, by_rank(weights))
-        self.shards: Dict[Any, List[_Shard]] = {key: [] for key in keys}
-        parts = partition([of_key[0].size for of_key in weights], reduce_scatter.chunks)
+    def __init__(self, name: str, optimizer: Any, entries: Sequence[Entry]) -> None:
+        self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
+        self._arrays = [(entry.values, entry.outs) for entry in entries]
+        self.weights = [entry.outs for entry in entries]
+        reduce_scatter, all_gather = (half(len(self.weights[0])) for half in HALVES[name])
+        self._copies: List[Call] = []
+        grads = self._own([entry.values for entry in entries])
+        self.reduce_scatter = Executor(reduce_scatter, _by_rank(grads))
+        self.all_gather = Executor(all_gather, _by_rank(self.weights))
+        self.shards: Dict[Any, List[_Shard]] = {key: [] for key in self.keys}
+        parts = partition([of_key[0].size for of_key in self.weights], reduce_scatter.chunks)
         for chunk, owner in enumerate(reduce_scatter.owner):
             for place, begin, end in parts[chunk]:
-                weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (weights, grads))
-                self.shards[keys[place]].append(_Shard(f"{keys[place]}/{chunk}", optimizer, keys[place], weight, grad))
-        self._sgd = [self._devices_sgd(key) for key in keys] if sgd.applies(optimizer) else None
+                key = self.keys[place]
+                weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (self.weights, grads))
+                self.shards[key].append(_Shard(f"{key}/{chunk}", optimizer, key, weight, grad))
+        self._sgd = [self._devices_sgd(key) for key in self.keys] if sgd.applies(optimizer) else None
+
+    def _own(self, grads: Arrays) -> Arrays:
+        """Gradients that may be used up: the given ones, or copies where some of them share memory."""
+        if not share_memory([grad for of_key in grads for grad in of_key]):
+            return grads
+        copies = [[grad.copy() for grad in of_key] for of_key in grads]
+        for copy, grad in zip(chain(*copies), chain(*grads)):
+            self._copies.append(partial(CopyInto(copy).copy, grad))
+        return copies
 
     def _devices_sgd(self, key: Any) -> sgd.DevicesSGD:
         shards = self.shards[key]
@@ -201,15 +239,19 @@ class _ShardedUpdate:
         return sgd.DevicesSGD(self.optimizer, key, weights, grads, [shard.state for shard in shards])
 
     def reduce(self, priority: int) -> None:
+        with autograd.pause():
+            for call in self._copies:
+                call()
         self.reduce_scatter.run(priority)
 
     def finish(self, priority: int) -> None:
-        self.all_gather.settle()  # before a shard of the weights is written
-        if self._sgd is not None:
-            for update in self._sgd:
-                update.update()
-        else:
-            self._update_shards()
+        with autograd.pause():
+            self.all_gather.settle()  # before a shard of the weights is written
+            if self._sgd is not None:
+                for update in self._sgd:
+                    update.update()
+            else:
+                self._update_shards()
         self.all_gather.run(priority)
 
     def _update_shards(self) -> None:
@@ -222,8 +264,10 @@ class _ShardedUpdate:
     def transfers_run(self) -> int:
         return self.reduce_scatter.transfers_run + self.all_gather.transfers_run
 
-    def serves(self, grads: Arrays, weights: Arrays) -> bool:
-        return serves(self.grads, grads) and serves(self.weights, weights)
+    def serves(self, entries: Sequence[Entry]) -> bool:
+        return all(
+            same(grads, entry.values) and same(weights, entry.outs) for (grads, weights), entry in zip(self._arrays, entries)
+        )
 
     def state(self) -> Dict[str, nd.NDArray]:
         counts = {f"{key}/{UPDATES}": nd.array([self._updates_so_far(key)], dtype="int64") for key in self.keys}
@@ -264,8 +308,14 @@ class _ShardedUpdate:
         self.optimizer.num_update = max(self.optimizer.num_update, updates)
 
 
+def _by_rank(arrays: Arrays) -> Arrays:
+    """Per key the array of each device -> per device the array of each key."""
+    return [list(of_device) for of_device in zip(*arrays)]
+
+
 def _part(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
-    return array.reshape((-1,))[begin:end]
+    """A view; reshape of an mx.np array would copy it."""
+    return array.as_nd_ndarray().reshape((-1,))[begin:end]
 
 
 def _flat(state: Any) -> List[nd.NDArray]:

@@ -1,0 +1,46 @@
+"""Which gluon.Trainer a store updates for: one at a time; another that comes takes it over, and may be taken over again."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from mxnet import gluon
+
+
+class Owner:
+    """The Trainer whose optimizer ``store`` was given last, if it was a Trainer that gave it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = ref(store)
+        self._present: "Optional[ReferenceType[gluon.Trainer]]" = None
+        self._known: "WeakKeyDictionary[Any, ReferenceType[gluon.Trainer]]" = WeakKeyDictionary()
+
+    @property
+    def trainer(self) -> Optional[gluon.Trainer]:
+        """It, if it is still there and still uses the store."""
+        trainer = self._present() if self._present is not None else None
+        return trainer if trainer is not None and trainer._kvstore in (None, self._store()) else None
+
+    def take(self, optimizer: Any) -> Optional[gluon.Trainer]:
+        """The Trainer of ``optimizer`` is the owner from now on. Returns it; None for an optimizer without one."""
+        trainer = self._of(optimizer)
+        if trainer is None or trainer is not self.trainer:
+            self.release()
+        self._present = ref(trainer) if trainer is not None else None
+        return trainer
+
+    def release(self) -> None:
+        """Have the owner hand its weights and its optimizer to the store anew before its next step, as set_data does."""
+        trainer = self.trainer
+        if trainer is not None and trainer._kvstore is not None:
+            trainer._reset_kvstore()
+        self._present = None
+
+    def _of(self, optimizer: Any) -> Optional[gluon.Trainer]:
+        for param in optimizer.param_dict.values():
+            trainer = getattr(param, "_trainer", None)
+            if trainer is not None and trainer._optimizer is optimizer:
+                self._known[optimizer] = ref(trainer)
+        known = self._known.get(optimizer)
+        return known() if known is not None else None

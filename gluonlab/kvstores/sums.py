@@ -1,0 +1,152 @@
+"""The sums of one `pushpull`, worked out once for its arrays, which may share memory and lie anywhere, and made as often as wanted.
+
+What MXNet's own stores do is the definition: the sum of a key is that of all its values, all values are read before anything is
+written, and every out gets the sum of its key; where one is the out of several keys, that of the last stays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, nd
+
+from gluonlab.collectives.executor import Executor
+from gluonlab.collectives.schedule import Schedule
+from gluonlab.errors import KVStoreError
+from gluonlab.invoke import AddInto, CopyInto, same_memory, share_memory
+
+Call = Callable[[], None]
+
+
+class Entry(NamedTuple):
+    """A key, its values, and what its sum is left in."""
+
+    key: Any
+    values: List[nd.NDArray]
+    outs: List[nd.NDArray]
+
+
+class Sums:
+    """``run()`` leaves the sum of each entry's values in its outs, by schedules; nothing waits for it or is recorded.
+
+    Values that lie on distinct devices are summed in the outs themselves, where these lie on the same devices and nothing else
+    shares their memory. Others are first copied to where they can be summed, one array for each device of the key.
+    Raises KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
+    """
+
+    def __init__(self, schedule: Callable[[int], Schedule], entries: Sequence[Entry]) -> None:
+        self._arrays = [(entry.values, entry.outs) for entry in entries]
+        self._before: List[Call] = []
+        self._after: List[Call] = []
+        groups: Dict[Tuple[mx.Context, ...], List[List[nd.NDArray]]] = {}  # devices -> arrays
+        merged = list(_merged(entries))
+        for entry in merged:
+            check(entry)
+        in_place = not _mixed_up(merged)
+        for entry in merged:
+            summed = self._in_outs(entry) if in_place and _fits(entry) else self._aside(entry)
+            groups.setdefault(tuple(array.context for array in summed), []).append(summed)
+        self._executors = [Executor(schedule(len(ctxs)), [list(rank) for rank in zip(*arrays)]) for ctxs, arrays in groups.items()]
+
+    @property
+    def transfers_run(self) -> int:
+        return sum(executor.transfers_run for executor in self._executors)
+
+    def serves(self, entries: Sequence[Entry]) -> bool:
+        """Whether these are the very arrays that it was made for."""
+        return len(self._arrays) == len(entries) and all(
+            same(values, entry.values) and same(outs, entry.outs) for (values, outs), entry in zip(self._arrays, entries)
+        )
+
+    def run(self, priority: int = 0) -> None:
+        with autograd.pause():
+            for call in self._before:
+                call()
+            for executor in self._executors:
+                executor.run(priority)
+            for call in self._after:
+                call()
+
+    def _in_outs(self, entry: Entry) -> List[nd.NDArray]:
+        """The outs, which get the values first."""
+        for value, out in zip(entry.values, entry.outs):
+            if value.size and not same_memory(value, out):
+                self._before.append(partial(CopyInto(out).copy, value))
+        return entry.outs
+
+    def _aside(self, entry: Entry) -> List[nd.NDArray]:
+        """New arrays, one for each device, which get the sum of the values there, and from which the outs are copied."""
+        shape, dtype = entry.values[0].shape, entry.values[0].dtype
+        places: Dict[mx.Context, nd.NDArray] = {}
+        for value in entry.values if entry.values[0].size else ():
+            if value.context in places:
+                self._before.append(partial(AddInto(places[value.context]).add, value))
+            else:
+                places[value.context] = nd.empty(shape, value.context, dtype)
+                self._before.append(partial(CopyInto(places[value.context]).copy, value))
+        for out in entry.outs if places else ():
+            source = places.get(out.context, next(iter(places.values())))
+            self._after.append(partial(CopyInto(out).copy, source))
+        return list(places.values()) or entry.values[:1]
+
+
+def same(some: Sequence[nd.NDArray], others: Sequence[nd.NDArray]) -> bool:
+    """Whether these are the same objects, one by one."""
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others))
+
+
+def described(array: nd.NDArray) -> str:
+    """Type, shape and device, for a message."""
+    return f"{np.dtype(array.dtype).name}{list(array.shape)} on {array.context}"
+
+
+def _merged(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """One entry for each key, with the values and outs of all that it comes with, in the order of MXNet's: that of the keys."""
+    of_key: Dict[Any, Entry] = {}
+    for key, values, outs in entries:
+        entry = of_key.setdefault(key, Entry(key, [], []))
+        entry.values.extend(values)
+        entry.outs.extend(outs)
+    if all(isinstance(key, int) for key in of_key):
+        return iter(of_key[key] for key in sorted(of_key))
+    return iter(of_key.values())
+
+
+def check(entry: Entry) -> None:
+    """Raise KVStoreError when the values of a key cannot be summed and left in its outs."""
+    key, values, outs = entry
+    if not values:
+        raise KVStoreError(f"key {key!r}: there are no arrays to sum: give one for each device")
+    first = values[0]
+    for array in (*values, *outs):
+        if array.stype != "default":
+            raise KVStoreError(f"key {key!r}: sparse arrays cannot be summed: use array.tostype('default'), or choose device")
+    for value in values:
+        if (value.shape, value.dtype) != (first.shape, first.dtype):
+            raise KVStoreError(f"key {key!r}: {described(first)} and {described(value)} cannot be summed: they must be alike")
+    for out in outs:
+        if (out.shape, out.dtype) != (first.shape, first.dtype):
+            raise KVStoreError(f"key {key!r}: {described(first)} cannot be left in {described(out)}: they must be alike")
+
+
+def _fits(entry: Entry) -> bool:
+    """Whether there is an out for each value, on its device, and no device comes twice."""
+    ctxs = [value.context for value in entry.values]
+    return ctxs == [out.context for out in entry.outs] and len(set(ctxs)) == len(ctxs)
+
+
+def _mixed_up(entries: Sequence[Entry]) -> bool:
+    """Whether writing to an out would change another, or a value that is not to be summed in this very place."""
+    outs = [out for entry in entries for out in entry.outs]
+    if share_memory(outs):
+        return True
+    others = [
+        value
+        for entry in entries
+        for place, value in enumerate(entry.values)
+        if place >= len(entry.outs) or not same_memory(value, entry.outs[place])
+    ]
+    return share_memory(outs, others)
