@@ -171,13 +171,6 @@ def test_a_key_is_always_updated_in_the_same_company():
     assert [array.asnumpy()[0] for of_key in weights for array in of_key] == pytest.approx([1 - 0.1 * 2] * 6)
 
 
-def test_a_sharded_store_serves_one_trainer():
-    store = make_kvstore("sharded-optimizer")
-    trained(gluon.Trainer, store, "sgd", cpus(2))
-    with pytest.raises(KVStoreError, match="make a kvstore for each"):
-        trained(gluon.Trainer, store, "sgd", cpus(2))
-
-
 def test_optimizers_that_look_at_whole_parameters_are_refused():
     with pytest.raises(KVStoreError, match=r"LAMB does not allow: choose one of AdaDelta, .*, or another kvstore"):
         trained_with = small_net(cpus(2))

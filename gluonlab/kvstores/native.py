@@ -45,6 +45,7 @@ class NativeKVStore(KVStore):
         self._compression: Optional[Dict[str, Any]] = None
         self._update: Optional[Callable[..., None]] = None
         self._owner = Owner(self)
+        self._failure: Optional[Exception] = None  # of the updater
         self._claimed = False  # whether `set_optimizer` came after the last key
 
     def __del__(self) -> None:
@@ -67,7 +68,7 @@ class NativeKVStore(KVStore):
         """Keep ``value``; ``key`` may be a list, of values then."""
         for name, values in self._pairs(key, value):
             kept = self._kept.get(name)
-            if kept is not None and kept.store is self._latest and self._owner.trainer is not None and not self._claimed:
+            if kept is not None and kept.store is self._latest and self._owner.known and not self._claimed:
                 self._owner.release()  # it would have given its optimizer again: somebody else comes
                 self._update = None
             self._keep(name, values[0])
@@ -86,7 +87,7 @@ class NativeKVStore(KVStore):
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Leave the sum of ``value``, or with an optimizer the updated weights, in each of it, or in ``out``."""
-        if out is None and self._update is not None and self._owner.trainer is not None:
+        if out is None and self._update is not None and self._owner.known:
             raise KVStoreError(f"kvstore {self._name!r} updates for another Trainer now: make a kvstore for each")
         for name, values in self._pairs(key, value):
             self._prepare(name, values)
@@ -116,7 +117,15 @@ class NativeKVStore(KVStore):
     def _set_updater(self, updater: Callable[..., None]) -> None:
         self._update = updater
         for store in self._stores():
-            store._set_updater(updater)
+            store._set_updater(self._guarded)
+
+    def _guarded(self, key: Any, grad: nd.NDArray, weight: nd.NDArray) -> None:
+        """The updater, called by MXNet's C code, which would print what it raises, and go on."""
+        try:
+            if self._update is not None and self._failure is None:
+                self._update(key, grad, weight)
+        except Exception as error:
+            self._failure = error
 
     def _stores(self) -> List[KVStore]:
         return list({id(store): store for store in (self._latest, *(kept.store for kept in self._kept.values()))}.values())
@@ -134,7 +143,7 @@ class NativeKVStore(KVStore):
         if self._compression is not None:
             store.set_gradient_compression(self._compression)
         if self._update is not None:
-            store._set_updater(self._update)
+            store._set_updater(self._guarded)
         return store
 
     def _prepare(self, key: Any, values: Sequence[nd.NDArray]) -> None:
@@ -169,9 +178,12 @@ class NativeKVStore(KVStore):
         if all(store is stores[0] for store in stores):
             if stores:
                 getattr(stores[0], call)(keys if _several(key) else keys[0], *arrays, **settings)
-            return
-        for name, store, *of_key in zip(keys, stores, *arrays):
-            getattr(store, call)(name, *of_key, **settings)
+        else:
+            for name, store, *of_key in zip(keys, stores, *arrays):
+                getattr(store, call)(name, *of_key, **settings)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def _pairs(self, key: Any, value: Any) -> List[Tuple[Any, List[nd.NDArray]]]:
         """Each key with its values. Raises KVStoreError for what MXNet takes for no keys, or for no values of theirs."""

@@ -14,7 +14,12 @@ class Owner:
     def __init__(self, store: Any) -> None:
         self._store = ref(store)
         self._present: "Optional[ReferenceType[gluon.Trainer]]" = None
-        self._known: "WeakKeyDictionary[Any, ReferenceType[gluon.Trainer]]" = WeakKeyDictionary()
+        self._trainers: "WeakKeyDictionary[Any, ReferenceType[gluon.Trainer]]" = WeakKeyDictionary()
+
+    @property
+    def known(self) -> bool:
+        """Whether it was a Trainer that came last; it may be gone."""
+        return self._present is not None
 
     @property
     def trainer(self) -> Optional[gluon.Trainer]:
@@ -41,6 +46,6 @@ class Owner:
         for param in optimizer.param_dict.values():
             trainer = getattr(param, "_trainer", None)
             if trainer is not None and trainer._optimizer is optimizer:
-                self._known[optimizer] = ref(trainer)
-        known = self._known.get(optimizer)
-        return known() if known is not None else None
+                self._trainers[optimizer] = ref(trainer)
+        found = self._trainers.get(optimizer)
+        return found() if found is not None else None

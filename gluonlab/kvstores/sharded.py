@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
+from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from mxnet import autograd, nd
@@ -22,6 +23,7 @@ from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError
 from gluonlab.invoke import CopyInto, share_memory
 from gluonlab.kvstores import sgd
+from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
 from gluonlab.kvstores.sums import Call, Entry, described, same
 
@@ -50,6 +52,8 @@ class ShardedKVStore(ScheduleKVStore):
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
         self._updates: Dict[Keys, _ShardedUpdate] = {}
         self._loaded: Dict[str, nd.NDArray] = {}
+        self._owner = Owner(self)
+        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[str, nd.NDArray]]" = WeakKeyDictionary()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -64,22 +68,35 @@ class ShardedKVStore(ScheduleKVStore):
         return super().transfers_run + sum(update.transfers_run for update in self._updates.values())
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time."""
+        """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time.
+
+        The optimizer of another Trainer finds no state but what it left here: the former one's is put aside until it comes again.
+        """
         check_element_wise(type(optimizer))
-        if self._optimizer not in (None, optimizer):
-            raise KVStoreError("this 'sharded-optimizer' kvstore belongs to another Trainer: make a kvstore for each")
+        self._owner.take(optimizer)
+        if self._optimizer is not None and self._optimizer is not optimizer:
+            self._aside[self._optimizer] = self._states()
+            self._retired += sum(update.transfers_run for update in self._updates.values())
+            self._updates, self._loaded = {}, self._aside.pop(optimizer, {})
         self._optimizer = optimizer
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices.
 
-        The gradients are used up: what they hold afterwards is neither their own nor the sum. Without ``out``, or before
-        `set_optimizer`, sum only. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
+        The gradients stay as they are, for which each device has memory for another copy of them; `update_and_use_up` needs none.
+        Without ``out``, or before `set_optimizer`, sum only. Raises KVStoreError, and changes nothing, when the arrays cannot be
+        summed.
         """
         if out is None or self._optimizer is None:
             super().pushpull(key, value, out, priority)
             return
-        update = self._update(key, value, out)
+        self._run(self._update(key, value, out, keep=True), priority)
+
+    def update_and_use_up(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> None:
+        """``pushpull(key, grads, out=weights)``, but what ``grads`` hold afterwards is neither their own nor the sum."""
+        self._run(self._update(key, grads, weights), priority)
+
+    def _run(self, update: "_ShardedUpdate", priority: int) -> None:
         update.reduce(priority)
         update.finish(priority)
 
@@ -98,10 +115,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write every shard's state and the counts of updates, in MXNet's own format for arrays. Raises OutputError."""
-        arrays = dict(self._loaded)
-        for update in self._updates.values():
-            arrays.update(update.state())
-        save_arrays(Path(fname), arrays, remedy="choose another place")
+        save_arrays(Path(fname), self._states(), remedy="choose another place")
 
     def load_optimizer_states(self, fname: str) -> None:
         """Read what `save_optimizer_states` wrote, for as many devices as there were then.
@@ -116,6 +130,13 @@ class ShardedKVStore(ScheduleKVStore):
         used = tuple(f"{key}/" for update in self._updates.values() for key in update.keys)
         self._loaded = {name: array for name, array in arrays.items() if not name.startswith(used)}
 
+    def _states(self) -> Dict[str, nd.NDArray]:
+        """Those of all keys, and of those that were loaded and have not come yet."""
+        arrays = dict(self._loaded)
+        for update in self._updates.values():
+            arrays.update(update.state())
+        return arrays
+
     @property
     def _updater(self) -> "ShardedKVStore":
         return self  # gluon.Trainer.load_states asks it for its ``optimizer``
@@ -125,16 +146,16 @@ class ShardedKVStore(ScheduleKVStore):
         """What `set_optimizer` was given."""
         return self._optimizer
 
-    def _update(self, key: Any, grads: Any, weights: Any) -> "_ShardedUpdate":
+    def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> "_ShardedUpdate":
         """The update of these keys; made anew, with its state, when they come with other arrays."""
         entries = self._entries(key, grads, weights)
         keys = tuple(entry.key for entry in entries)
         update = self._updates.get(keys)
-        if update is None or not update.serves(entries):
+        if update is None or not update.serves(entries, keep):
             self._made(keys, partial(_check, entries))
             self._check_company(keys)
             state = self._loaded if update is None else update.state()
-            update = self._made(keys, partial(_ShardedUpdate, self._name, self._optimizer, entries))
+            update = self._made(keys, partial(_ShardedUpdate, self._name, self._optimizer, entries, keep))
             if any(f"{key}/{UPDATES}" in state for key in keys):
                 update.check_fit(state)
                 update.restore(state)
@@ -206,13 +227,15 @@ class _Shard:
 class _ShardedUpdate:
     """The three phases for some keys: reduce-scatter of the gradients, update by the owners, all-gather of the weights."""
 
-    def __init__(self, name: str, optimizer: Any, entries: Sequence[Entry]) -> None:
+    def __init__(self, name: str, optimizer: Any, entries: Sequence[Entry], keep: bool) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
         self._arrays = [(entry.values, entry.outs) for entry in entries]
         self.weights = [entry.outs for entry in entries]
         reduce_scatter, all_gather = (half(len(self.weights[0])) for half in HALVES[name])
         self._copies: List[Call] = []
-        grads = self._own([entry.values for entry in entries])
+        self._keeps, grads = keep, [entry.values for entry in entries]
+        if keep or share_memory([*chain(*grads)]):
+            grads = self._copied(grads)
         self.reduce_scatter = Executor(reduce_scatter, _by_rank(grads))
         self.all_gather = Executor(all_gather, _by_rank(self.weights))
         self.shards: Dict[Any, List[_Shard]] = {key: [] for key in self.keys}
@@ -224,10 +247,8 @@ class _ShardedUpdate:
                 self.shards[key].append(_Shard(f"{key}/{chunk}", optimizer, key, weight, grad))
         self._sgd = [self._devices_sgd(key) for key in self.keys] if sgd.applies(optimizer) else None
 
-    def _own(self, grads: Arrays) -> Arrays:
-        """Gradients that may be used up: the given ones, or copies where some of them share memory."""
-        if not share_memory([grad for of_key in grads for grad in of_key]):
-            return grads
+    def _copied(self, grads: Arrays) -> Arrays:
+        """Where copies of the gradients are used up in each update, instead of them."""
         copies = [[grad.copy() for grad in of_key] for of_key in grads]
         for copy, grad in zip(chain(*copies), chain(*grads)):
             self._copies.append(partial(CopyInto(copy).copy, grad))
@@ -264,8 +285,8 @@ class _ShardedUpdate:
     def transfers_run(self) -> int:
         return self.reduce_scatter.transfers_run + self.all_gather.transfers_run
 
-    def serves(self, entries: Sequence[Entry]) -> bool:
-        return all(
+    def serves(self, entries: Sequence[Entry], keep: bool) -> bool:
+        return self._keeps == keep and all(
             same(grads, entry.values) and same(weights, entry.outs) for (grads, weights), entry in zip(self._arrays, entries)
         )
 

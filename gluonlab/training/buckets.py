@@ -170,8 +170,10 @@ class BucketedTrainer(gluon.Trainer):
             self._update_in_halves()
         elif self._sums:
             for call in self._calls:
-                out = call.weights if self._update_on_kvstore else None
-                self._kvstore.pushpull(call.key, call.grads, out=out, priority=call.priority)
+                if self._update_on_kvstore:
+                    self._kvstore.update_and_use_up(call.key, call.grads, call.weights, priority=call.priority)
+                else:
+                    self._kvstore.pushpull(call.key, call.grads, priority=call.priority)
 
     def _update_in_halves(self) -> None:
         """The store's work: what is known only when the last bucket is summed is needed before the first is updated."""
