@@ -53,6 +53,7 @@ class NativeKVStore(KVStore):
 
     @property
     def handle(self) -> Any:
+        """That of the store of MXNet's that gets new keys."""
         return self._latest.handle
 
     @property

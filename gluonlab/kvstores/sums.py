@@ -53,6 +53,7 @@ class Sums:
 
     @property
     def transfers_run(self) -> int:
+        """How many transfers its executors have queued so far."""
         return sum(executor.transfers_run for executor in self._executors)
 
     def serves(self, entries: Sequence[Entry]) -> bool:
@@ -62,6 +63,7 @@ class Sums:
         )
 
     def run(self, priority: int = 0) -> None:
+        """Queue everything. ``priority``: as in `Executor.run`."""
         with autograd.pause():
             for call in self._before:
                 call()
