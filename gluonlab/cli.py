@@ -63,7 +63,7 @@ class Command(click.Command):
             warnings.showwarning = show
 
     def _option_names(self) -> "list[str]":
-        return [name for param in self.params for name in param.opts if name.startswith("--")]
+        return [name for param in self.params for name in [*param.opts, *param.secondary_opts] if name.startswith("--")]
 
     def _form(self) -> str:
         """What may stand behind this command, with its first option that has a value."""
@@ -74,11 +74,12 @@ class Command(click.Command):
 
     def _explain(self, error: click.UsageError) -> str:
         """What is wrong with the words of the command line, and what to write instead."""
-        option = next((param for param in self.params if getattr(error, "option_name", None) in param.opts), None)
+        named = getattr(error, "option_name", None)
+        option = next((param for param in self.params if named in [*param.opts, *param.secondary_opts]), None)
         if isinstance(option, click.Option):
             help = f"({_one_line(option.help or '')}); see --help"
             if option.is_flag:
-                return f"{option.opts[0]} takes no value: write {option.opts[0]} alone {help}"
+                return f"{named} takes no value: write {named} alone {help}"
             return f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"
         text = _one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)

@@ -96,6 +96,28 @@ def compression(name: str, value: Any) -> str:
     return f"2bit:{number!r}"
 
 
+def colours(name: str, value: Any) -> str:
+    """A name such as ``imagenet`` or ``none``, or ``M,M,M/S,S,S``: means and positive deviations of the channels.
+
+    Two lists of numbers become such a text.
+    """
+    if isinstance(value, (list, tuple)):
+        lists = [each if isinstance(each, (list, tuple)) else [each] for each in value]
+        value = "/".join(",".join(map(str, each)) for each in lists)
+    wanted = text(name, value).strip().lower()
+    if re.fullmatch("[a-z][a-z0-9-]*", wanted):
+        return wanted
+    parts = [part.split(",") for part in wanted.split("/")]
+    try:
+        means, deviations = [[float(number) for number in part] for part in parts]
+    except ValueError:
+        means, deviations = [], []
+    fits = means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
+    if not fits or min(deviations) < SMALLEST_LIMIT or max(map(abs, [*means, *deviations])) >= LARGEST_RATE:
+        raise ConfigError(f"{_given(name, value)}: give imagenet, none, or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25")
+    return "/".join(",".join(map(repr, each)) for each in (means, deviations))
+
+
 def text(name: str, value: Any) -> str:
     """A check for text that is not empty; a path or a whole number becomes text."""
     if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
@@ -124,7 +146,9 @@ def setting(default: Any, check: Check, help: str, metavar: str = "N") -> Any:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides how a run goes. What is None takes the data set's own default when the run begins.
+    """Everything that decides how a run goes. What is None takes the recipe's value when the run begins.
+
+    Recipes go by data set and network: `gluonlab.training.recipes`.
 
     Raises ConfigError for a value out of its range and for settings that contradict each other.
     Batch sizes count images; ``batch_size`` is per device, ``global_batch_size`` is over all devices.
@@ -142,18 +166,26 @@ class TrainConfig:
     data_dir: Optional[str] = setting(
         None, text, "the folder of the data set's files (default: where gluonlab.data downloads to)", "DIR"
     )
+    recipe: Optional[str] = setting(
+        None, text, "what takes the place of settings that are not given: quick, published, ... (see --list)", "NAME"
+    )
     image_size: Optional[int] = setting(
         None, whole(8, 2048), "width and height of images from files (default: their own, at most 224)", "PIXELS"
     )
     decoders: Optional[int] = setting(None, whole(1, 256), "processes that decode image files (default: one for each core)")
     skip_bad: bool = setting(False, flag, "try all image files first, and leave out those that cannot be decoded")
-    random_resized_crop: bool = setting(
-        False, flag, "train on random parts of image files, resized; they are decoded in every epoch, as --decoders can"
+    random_resized_crop: Optional[bool] = setting(
+        None, flag, "train on random parts of image files, resized; they are decoded in every epoch, as --decoders can"
     )
-    crop_padding: int = setting(0, whole(0, 1024), "shift training images at random by up to N pixels, black beside them")
-    flip: bool = setting(False, flag, "mirror every other training image, at random")
-    mixup: float = setting(
-        0.0, real(0, LARGEST_RATE), "mix training images in pairs, in shares drawn from Beta(ALPHA, ALPHA); 0: none", "ALPHA"
+    crop_padding: Optional[int] = setting(
+        None, whole(0, 1024), "shift training images at random by up to N pixels, black beside them; 0: not"
+    )
+    flip: Optional[bool] = setting(None, flag, "mirror every other training image, at random")
+    mixup: Optional[float] = setting(
+        None, real(0, LARGEST_RATE), "mix training images in pairs, in shares drawn from Beta(ALPHA, ALPHA); 0: none", "ALPHA"
+    )
+    normalise: Optional[str] = setting(
+        None, colours, "normalise colours by imagenet, cifar10, mnist, none, or means/deviations M,M,M/S,S,S", "NAME"
     )
     batch_size: Optional[int] = setting(None, whole(1), "images per device and step")
     global_batch_size: Optional[int] = setting(None, whole(1), "images per step over all devices, instead of --batch-size")
@@ -165,18 +197,26 @@ class TrainConfig:
     )
     epochs: Optional[int] = setting(None, whole(1), "passes over the training images")
     lr: Optional[float] = setting(None, real(0, LARGEST_RATE, above_minimum=True), "learning rate", "RATE")
-    scale_lr: bool = setting(False, flag, "multiply the learning rate by the number of devices (linear scaling)")
-    lr_schedule: str = setting("constant", text, "how the learning rate goes on: constant, step, cosine or linear", "NAME")
-    warmup_epochs: float = setting(
-        0.0, real(0, LARGEST_RATE), "let the learning rate grow evenly from nearly 0 in this many epochs, such as 5 or 0.5", "E"
+    scale_lr: bool = setting(
+        False,
+        flag,
+        "linear scaling: multiply the learning rate by the images of a step over those that it is made for (the recipe's; "
+        "for an --lr of your own --batch-size, if given)",
+    )
+    lr_schedule: Optional[str] = setting(None, text, "how the learning rate goes on: constant, step, cosine or linear", "NAME")
+    warmup_epochs: Optional[float] = setting(
+        None, real(0, LARGEST_RATE), "let the learning rate grow evenly from nearly 0 in this many epochs, such as 5 or 0.5", "E"
     )
     lr_decay: Optional[float] = setting(
-        None, real(0, below=1, above_minimum=True), "what each step of --lr-schedule step multiplies by (default: 0.1)", "FACTOR"
+        None,
+        real(0, below=1, above_minimum=True),
+        "what each step of --lr-schedule step multiplies by (default: the recipe's, else 0.1)",
+        "FACTOR",
     )
     lr_decay_epochs: Optional[str] = setting(
         None,
         epoch_list,
-        "the finished epochs after which it steps (default: half and three quarters of what follows the warm-up)",
+        "the finished epochs after which it steps (default: the recipe's, else 1/2 and 3/4 of what follows the warm-up)",
         "E,E",
     )
     final_lr: Optional[float] = setting(
@@ -185,14 +225,16 @@ class TrainConfig:
     optimizer: Optional[str] = setting(None, text, "an optimizer of MXNet: sgd, nag, adam, ...", "NAME")
     momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
     wd: Optional[float] = setting(None, real(0, LARGEST_RATE), "weight decay", "WD")
-    no_bias_decay: bool = setting(False, flag, "no weight decay for biases, nor for the gamma and beta of normalisations")
+    no_bias_decay: Optional[bool] = setting(None, flag, "no weight decay for biases, nor for the gamma and beta of normalisations")
     clip_norm: Optional[float] = setting(
         None,
         real(SMALLEST_LIMIT, LARGEST_RATE),
         "scale the mean gradient of a batch down to this norm, where its own is greater",
         "NORM",
     )
-    label_smoothing: float = setting(0.0, real(0, below=1), "spread this share of a label over all classes, in training", "SHARE")
+    label_smoothing: Optional[float] = setting(
+        None, real(0, below=1), "spread this share of a label over all classes, in training", "SHARE"
+    )
     sync_bn: bool = setting(
         False, flag, "BatchNorm takes mean and variance of the batch on all devices, not of each device's share"
     )

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 import click
 
 from gluonlab.cli import command
-from gluonlab.config import TrainConfig, option_name, size_in_bytes
+from gluonlab.config import TrainConfig, flag, option_name, size_in_bytes
 from gluonlab.errors import ConfigError
 
 
@@ -23,11 +23,18 @@ def config_options(function: Callable[..., None]) -> Callable[..., None]:
         name, help = option_name(field.name), field.metadata["help"]
         if field.default is False:
             option = click.option(name, field.name, is_flag=True, help=help)
+        elif field.metadata["check"] is flag:
+            option = click.option(f"{name}/{opposite(name)}", field.name, default=None, help=help)
         else:
             shown = "" if field.default is None else f"  [default: {field.default}]"  # click would add brackets of its own
             option = click.option(name, field.name, metavar=field.metadata["metavar"], default=None, help=help + shown)
         function = option(function)
     return function
+
+
+def opposite(name: str) -> str:
+    """The option that says no where a recipe may have said yes: ``--flip`` -> ``--no-flip``, and back."""
+    return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
 
 
 def _counts(text: str) -> List[int]:
@@ -48,7 +55,7 @@ def _counts(text: str) -> List[int]:
 )
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
-@click.option("--list", "list_names", is_flag=True, help="list networks, data sets and kvstores")
+@click.option("--list", "list_names", is_flag=True, help="list networks, data sets, kvstores and recipes")
 def main(
     compare: Optional[str],
     evaluate: Optional[str],
@@ -61,7 +68,7 @@ def main(
     """Train a Gluon CNN on several devices.
 
     Without options: LeNet on the built-in handwritten digits, on the first GPU or on the CPU.
-    What is not given takes the default of the data set.
+    What is not given takes the value of the recipe, which goes by data set and network: see --list.
     """
     if list_names:
         click.echo(_names())
@@ -70,16 +77,22 @@ def main(
         for other, value in (("--compare", compare), ("--find-batch-size", find_batch_size)):
             if value is not None:
                 raise ConfigError(f"--evaluate {evaluate} and {other} {value} contradict each other: give one of them")
-        _evaluate(evaluate, {name: value for name, value in settings.items() if value not in (None, False)}, as_json)
+        _evaluate(evaluate, _given(settings), as_json)
         return
     counts = _counts(compare) if compare is not None else None
-    config = TrainConfig(**{name: value for name, value in settings.items() if value is not None})
+    config = TrainConfig(**_given(settings))
     if find_batch_size is None:
         _run(config, counts, as_json, quiet)
     elif counts is None:
         _find_batch_size(config, size_in_bytes("--find-batch-size", find_batch_size), as_json)
     else:
         raise ConfigError(f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: give one of them")
+
+
+def _given(settings: Dict[str, Any]) -> Dict[str, Any]:
+    """What stands on the command line: plain flags are off and all others None where they do not."""
+    plain = {field.name for field in dataclasses.fields(TrainConfig) if field.default is False}
+    return {name: value for name, value in settings.items() if value is not None and not (value is False and name in plain)}
 
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
@@ -138,6 +151,7 @@ def _names() -> str:
     from gluonlab.data.registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, zoo
+    from gluonlab.training.recipes import described
 
     networks = {name: kind.summary for name, kind in MODELS.items()}
     networks[f"{zoo.PREFIX}NAME"] = zoo.SUMMARY
@@ -145,7 +159,7 @@ def _names() -> str:
     for title, registry in (("data sets", DATASETS), ("kvstores", KVSTORES)):
         lines += [title, *(f"  {name:<20}{kind.summary}" for name, kind in registry.items()), ""]
     lines = ["networks", *(f"  {name:<20}{summary}" for name, summary in networks.items()), "", *lines]
-    return "\n".join(lines[:-1])
+    return "\n".join([*lines, "recipes", *described()])
 
 
 if __name__ == "__main__":

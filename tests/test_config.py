@@ -26,6 +26,7 @@ VALID = {
     "pretrained": WORDS,
     "dataset": WORDS,
     "data_dir": WORDS,
+    "recipe": WORDS,
     "image_size": st.integers(8, 2048),
     "decoders": st.integers(1, 256),
     "skip_bad": st.booleans(),
@@ -33,6 +34,7 @@ VALID = {
     "crop_padding": st.integers(0, 1024),
     "flip": st.booleans(),
     "mixup": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
+    "normalise": st.sampled_from(["imagenet", "none", "0.25,0.5/1.0,2.0", "-0.5/0.125"]),
     "batch_size": COUNTS,
     "global_batch_size": COUNTS,
     "microbatches": COUNTS,
@@ -132,6 +134,10 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
         *(
             ("compress", value)
             for value in ("1bit:0.5", "2bit:", "2bit:0", "2bit:nan", "2bit:1:2", "2bit:-1", "0.5", 2, "2bit:1e-300")
+        ),
+        *(
+            ("normalise", value)
+            for value in ("0.5/0", "0.5/-1", "0.5,0.5", "1/2/3", "nan/1", "0/inf", "x,1/1,1", "/", 0.5, [[0.5]], [])
         ),
         *(("clip_norm", value) for value in (0, 1e-300)),
         ("label_smoothing", 1),

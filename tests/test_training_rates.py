@@ -137,10 +137,13 @@ def test_a_run_of_a_single_step_is_made_with_the_full_rate():
 
 
 def test_scaling_the_rate_scales_the_whole_schedule():
-    config = TrainConfig(devices="cpu", lr_schedule="linear", lr=0.4, final_lr=0.1, global_batch_size=100)
+    config = TrainConfig(devices="cpu", lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100)
     one = make_plan(config).rates
     three = make_plan(config.replace(devices="cpu*3", scale_lr=True)).rates
-    assert [three(step) for step in (1, 70, 150)] == pytest.approx([3 * one(step) for step in (1, 70, 150)])
+    same = make_plan(config.replace(devices="cpu*3", batch_size=None, global_batch_size=300)).rates  # as many steps, unscaled
+    steps = range(1, three.steps + 1)
+    assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
+    assert three(1) == pytest.approx(3 * one(1))
 
 
 # --- what training does with them

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from gluonlab.data.colours import COLOURS
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.pack import is_packed, read
 from gluonlab.engine import cores
@@ -35,8 +36,7 @@ MOST_DECODERS = 16
 NAMED = 3  # bad files that are named in a line; the others are counted
 DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
 LAYOUT = "folders train and val (or test), each with a folder of JPEG or PNG images for every class"
-# mean and standard deviation of ImageNet's colours, as fractions of 255: what networks for photographs are trained with
-PHOTOGRAPHS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
 
 
 class FileSplit:
@@ -137,11 +137,9 @@ def load(
     decoded now, once and for all; the training split is not with ``random_resized_crop``, for which it is decoded in every epoch.
     Raises DataError.
     """
-    with _readable(Path(path)):
-        packed = is_packed(Path(path))
-    if packed and random_resized_crop:
-        raise DataError(f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of")
-    if packed:
+    if packed(Path(path)):
+        if random_resized_crop:
+            raise DataError(f"--random-resized-crop cuts image files, and {path} is packed: give the folder that it was made of")
         for option, given in (("--decoders", decoders), ("--skip-bad", skip_bad)):
             if given:
                 raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
@@ -158,6 +156,12 @@ def load(
         defaults=DEFAULTS,
         colours=PHOTOGRAPHS,
     )
+
+
+def packed(path: Path) -> bool:
+    """Whether `gluonlab.data.pack` made this folder. Raises DataError for one that cannot be read."""
+    with _readable(path):
+        return is_packed(path)
 
 
 def plain_name(folder: Path) -> str:

@@ -12,25 +12,38 @@ from gluonlab.errors import DataError, unknown
 
 
 class DatasetKind(NamedTuple):
-    """How a data set is loaded, and one line about it."""
+    """How a data set is loaded, one line about it, and what it has by default."""
 
     load: Callable[..., Dataset]
     summary: str
+    defaults: Defaults
 
 
+_CLOTHES = Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)
 DATASETS: Dict[str, DatasetKind] = {
-    "digits": DatasetKind(digits.load, "1,797 handwritten digits, built in: 28x28 grey, 10 classes"),
+    "digits": DatasetKind(digits.load, "1,797 handwritten digits, built in: 28x28 grey, 10 classes", digits.DEFAULTS),
     "mnist": DatasetKind(
-        idx.loader("mnist", idx.DIGITS, Defaults()), "70,000 handwritten digits from IDX files: 28x28 grey, 10 classes"
+        idx.loader("mnist", idx.DIGITS, Defaults()),
+        "70,000 handwritten digits from IDX files: 28x28 grey, 10 classes",
+        Defaults(),
     ),
     "fashion-mnist": DatasetKind(
-        idx.loader("fashion-mnist", idx.CLOTHES, Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)),
+        idx.loader("fashion-mnist", idx.CLOTHES, _CLOTHES),
         "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",
+        _CLOTHES,
     ),
-    "cifar10": DatasetKind(cifar.load, "60,000 photographs: 32x32 in colour, 10 classes"),
-    **{name: DatasetKind(imagenette.loader(name), imagenette.summary(name)) for name in imagenette.NAMES},
-    "folder:PATH": DatasetKind(folder.load, "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*"),
-    "synthetic": DatasetKind(synthetic.load, "random images with random labels, for measuring: 28x28 grey, 10 classes"),
+    "cifar10": DatasetKind(cifar.load, "60,000 photographs: 32x32 in colour, 10 classes", cifar.DEFAULTS),
+    **{name: DatasetKind(imagenette.loader(name), imagenette.summary(name), folder.DEFAULTS) for name in imagenette.NAMES},
+    "folder:PATH": DatasetKind(
+        folder.load,
+        "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*",
+        folder.DEFAULTS,
+    ),
+    "synthetic": DatasetKind(
+        synthetic.load,
+        "random images with random labels, for measuring: 28x28 grey, 10 classes",
+        synthetic.DEFAULTS,
+    ),
 }
 
 
@@ -60,6 +73,14 @@ def takes(name: str, option: str) -> bool:
 def of_image_files(name: str) -> bool:
     """Whether the data set is decoded from files of images, or was."""
     return takes(name, "image_size")
+
+
+def is_cut_already(name: str, root: Optional[str] = None) -> bool:
+    """Whether the data set's images were packed, so that no other parts can be cut from their files. Raises DataError."""
+    if not of_image_files(name):
+        return False
+    named = find_kind(name)[1]
+    return folder.packed(Path(named["path"]) if named else imagenette.find(name, root))
 
 
 def all_of_image_files() -> List[str]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
 
+DEFAULTS = Defaults(lr=0.01, epochs=3)
+
 
 def load(samples: int = 8192, shape: Tuple[int, int, int] = (1, 28, 28), classes: int = 10, seed: int = 0) -> Dataset:
     """``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images."""
@@ -17,7 +19,7 @@ def load(samples: int = 8192, shape: Tuple[int, int, int] = (1, 28, 28), classes
         train=_split(random, samples, shape, classes),
         test=_split(random, max(1, samples // 4), shape, classes),
         classes=tuple(str(label) for label in range(classes)),
-        defaults=Defaults(lr=0.01, epochs=3),
+        defaults=DEFAULTS,
     )
 
 

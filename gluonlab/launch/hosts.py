@@ -21,6 +21,7 @@ from gluonlab.errors import ConfigError, EngineError
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.loop import make_net
 from gluonlab.training.plan import make_plan
+from gluonlab.training.recipes import QUICK
 from gluonlab.training.record import RunDirectory
 from gluonlab.training.statistics import RunningStatistics
 
@@ -104,8 +105,9 @@ def train_on_hosts(config: TrainConfig, group: "ParameterServer | Horovod") -> "
 
     ``config.batch_size`` is per device, as ever; the learning rate is that of the global batch. Raises the errors of make_plan.
     """
-    plan = make_plan(group.place(config))
-    global_batch_size = plan.config.global_batch_size or plan.global_batch_size * group.size
+    config = group.place(config).replace(recipe=QUICK)  # others have schedules and crops, of which this loop knows nothing
+    plan = make_plan(config)
+    global_batch_size = config.global_batch_size or plan.global_batch_size * group.size
     net = make_net(plan)
     net.hybridize(static_alloc=True)
     replicas = Replicas(net, plan.ctxs, make_input(plan.dataset.colours))
@@ -115,7 +117,7 @@ def train_on_hosts(config: TrainConfig, group: "ParameterServer | Horovod") -> "
     images, result = len(plan.dataset.train), None
     if run is not None:
         settings = {**plan.settings(), "global_batch_size": global_batch_size, "processes": group.size}
-        run.config({"gluonlab": gluonlab.__version__, "settings": settings, "config": plan.config.to_dict()})
+        run.config({"gluonlab": gluonlab.__version__, "settings": settings, "config": config.to_dict()})
     for epoch in range(1, plan.epochs + 1):
         began = time.perf_counter()
         for step, (xs, ys) in enumerate(loader):

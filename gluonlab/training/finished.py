@@ -23,6 +23,7 @@ from gluonlab.training.evaluate import Score, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.recipes import QUICK
 from gluonlab.training.record import PARAMETERS
 
 # The settings that an evaluation takes from the command line.
@@ -153,6 +154,8 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
         and takes(str(settings.get("dataset")), "image_size")
     ):
         settings["image_size"] = shape[-1]  # the default follows the images that are there now
+    settings["recipe"] = QUICK  # with which nothing is normalised or cut but as the run notes, or its data set is of itself
+    settings["normalise"] = found.used.get("normalise")
     try:
         TrainConfig(**settings)
     except ConfigError as error:

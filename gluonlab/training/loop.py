@@ -118,7 +118,7 @@ def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
     """Make network and step. Raises a UsageError for what the plan could not show: nothing else is found before the first batch."""
     config, net = plan.config, make_net(plan)
     loaded = load_pretrained(net, config.pretrained, len(plan.dataset.classes)) if config.pretrained is not None else None
-    step = strategy(net, make_loss(config.label_smoothing, mixed=config.mixup > 0), plan)
+    step = strategy(net, make_loss(config.label_smoothing or 0.0, mixed=bool(config.mixup)), plan)
     memory = None
     if config.memory:
         memory = Needs(plan, net).memory(plan.largest_share)
@@ -154,9 +154,10 @@ class _Run:
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
         config = plan.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
-        augment = Augment(config.crop_padding, config.flip) if config.crop_padding or config.flip else None
+        padding, flip = config.crop_padding or 0, bool(config.flip)
+        augment = Augment(padding, flip) if padding or flip else None
         mixup = Mixup(config.mixup) if config.mixup else None
-        changes: Dict[str, Any] = dict(random_crops=config.random_resized_crop, augment=augment, mixup=mixup)
+        changes: Dict[str, Any] = dict(random_crops=bool(config.random_resized_crop), augment=augment, mixup=mixup)
         self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
         self.test_loader = test_loader(plan)
 
@@ -196,6 +197,7 @@ class _Run:
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}"),
+            *plan.settled.in_words(),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):

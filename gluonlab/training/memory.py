@@ -62,7 +62,7 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
-        self._mixed = plan.config.mixup > 0
+        self._mixed = bool(plan.config.mixup)
         convert = conversion(plan.config, len(plan.ctxs))
         self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
@@ -159,7 +159,7 @@ def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol) -> Non
     """
     _check_on_host(plan, plan.largest_share)
     images = Microbatches.of(plan.config).largest(plan.largest_share)
-    labels = (images, LABELS_MIXED) if plan.config.mixup > 0 else (images,)
+    labels = (images, LABELS_MIXED) if plan.config.mixup else (images,)
     shapes = {name: param.shape for name, param in net.collect_params().items()}
     shapes.update({IMAGES: (images, *plan.dataset.image_shape), LABELS: labels})
     _check_inside(graph, {name: shapes[name] for name in graph.list_arguments()}, images)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import textwrap
 import warnings
-from typing import Any, Iterator, List, Tuple
+from fractions import Fraction
+from typing import Any, Iterator, List, Sequence, Tuple
 
 from mxnet import gluon
 
@@ -14,7 +15,9 @@ from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, unknown
 from gluonlab.kvstores import KVSTORES
 from gluonlab.training.rates import LR_SCHEDULES, Rates
 
-DECAY = 0.1
+CONSTANT, DECAY = "constant", 0.1
+# where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
+HALF_AND_THREE_QUARTERS = (Fraction(1, 2), Fraction(3, 4))
 UNSCHEDULED = {
     "adadelta": "uses no learning rate",
     "lbsgd": "asks for its rate before it counts the step, and so mixes two of them",  # also under gluon.Trainer
@@ -25,7 +28,7 @@ NO_DECAY = r".*(bias|gamma|beta)$"
 
 def check_optimization(config: TrainConfig) -> None:
     """Raise ConfigError or KVStoreError for an unknown schedule, and for settings that contradict each other."""
-    schedule = config.lr_schedule
+    schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
     for option, value, schedules in (
@@ -44,32 +47,41 @@ def check_optimization(config: TrainConfig) -> None:
 
 def check_effect(config: TrainConfig, optimizer: str, wd: float) -> None:
     """Raise ConfigError for a schedule that ``optimizer`` would not follow, and for --no-bias-decay without any decay ``wd``."""
-    if optimizer in UNSCHEDULED and (config.lr_schedule != "constant" or config.warmup_epochs):
-        asked = "--warmup-epochs" if config.lr_schedule == "constant" else f"--lr-schedule {config.lr_schedule}"
+    schedule = config.lr_schedule or CONSTANT
+    if optimizer in UNSCHEDULED and (schedule != CONSTANT or config.warmup_epochs):
+        asked = "--warmup-epochs" if schedule == CONSTANT else f"--lr-schedule {schedule}"
         raise ConfigError(f"{asked}: {optimizer} {UNSCHEDULED[optimizer]}: leave it out, or choose another optimizer, such as sgd")
     if config.no_bias_decay and not wd:
         raise ConfigError("--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out")
 
 
-def make_rates(config: TrainConfig, base_lr: float, epochs: int, steps_per_epoch: int, scale: int = 1) -> Rates:
+def make_rates(
+    config: TrainConfig,
+    base_lr: float,
+    epochs: int,
+    steps_per_epoch: int,
+    scale: float = 1.0,
+    decay_shares: Sequence[Fraction] = HALF_AND_THREE_QUARTERS,
+) -> Rates:
     """The learning rate of every step. ``base_lr`` is scaled already; ``scale`` is what --final-lr must be multiplied by.
 
+    ``decay_shares``: where --lr-schedule step steps without --lr-decay-epochs, as shares of what follows the warm-up.
     Raises ConfigError for epochs beyond the run, and for a final rate above the first.
     """
     final_lr = (config.final_lr or 0.0) * scale
     if final_lr > base_lr:
         raise ConfigError(f"--final-lr {config.final_lr:g} is above the learning rate {base_lr / scale:g}: give a smaller one")
-    warmup = config.warmup_epochs
+    warmup, schedule = config.warmup_epochs or 0.0, config.lr_schedule or CONSTANT
     if warmup >= epochs:
         raise ConfigError(f"--warmup-epochs {warmup:g} leaves nothing of the run's {epochs}: give fewer, or more --epochs")
     steps, warmup_steps = epochs * steps_per_epoch, round(warmup * steps_per_epoch)
     milestones: Tuple[int, ...] = ()
     if config.lr_decay_epochs is not None:
         milestones = tuple(epoch * steps_per_epoch for epoch in _decay_epochs(config.lr_decay_epochs, warmup, epochs))
-    elif config.lr_schedule == "step":  # where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
-        milestones = tuple(warmup_steps + math.ceil((steps - warmup_steps) * share) for share in (0.5, 0.75))
+    elif schedule == "step":
+        milestones = tuple(warmup_steps + math.ceil((steps - warmup_steps) * share) for share in decay_shares)
     decay = DECAY if config.lr_decay is None else config.lr_decay
-    return Rates(base_lr, steps, config.lr_schedule, warmup_steps, final_lr, decay, milestones)
+    return Rates(base_lr, steps, schedule, warmup_steps, final_lr, decay, milestones)
 
 
 def _decay_epochs(text: str, warmup: float, epochs: int) -> List[int]:
@@ -125,6 +137,7 @@ def in_words(config: TrainConfig, rates: Rates, device_count: int) -> Iterator[T
         f"crop padding {config.crop_padding}" if config.crop_padding else "",
         "flip" if config.flip else "",
         f"mixup {config.mixup:g}" if config.mixup else "",
+        f"normalise {config.normalise}" if config.normalise is not None else "",
         "sync-bn" if config.sync_bn and device_count > 1 else "",
         "no bias decay" if config.no_bias_decay else "",
         f"compress {config.compress}" if config.compress is not None and device_count > 1 else "",

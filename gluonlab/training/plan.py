@@ -1,20 +1,22 @@
-"""From a TrainConfig to a plan without gaps: what the user left open takes the data set's defaults.
+"""From a TrainConfig to a plan without gaps: what the user left open takes the recipe's value.
 
 Everything that can be wrong with a run is found here, before anything is computed or written.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.dataset import Dataset
-from gluonlab.data.registry import all_of_image_files, check_dataset, load_dataset, of_image_files
+from gluonlab.data.colours import colours_for, find_colours, in_text
+from gluonlab.data.dataset import Dataset, Defaults
+from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, unknown
 from gluonlab.kvstores import check_kvstore, make_kvstore
@@ -24,23 +26,42 @@ from gluonlab.models.pretrained import check_pretrained
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.loss_scale import LossScale, make_loss_scale
-from gluonlab.training.optimize import check_effect, check_optimization, compressing, make_rates
+from gluonlab.training.optimize import (
+    HALF_AND_THREE_QUARTERS,
+    check_effect,
+    check_optimization,
+    compressing,
+    make_rates,
+)
 from gluonlab.training.precision import check_devices, check_dtype
 from gluonlab.training.rates import Rates
+from gluonlab.training.settle import Settled, settle, without_crops
 
 # Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
 DRIFTING = ("nadam", "sgld")
 # test is MXNet's own; groupadagrad takes the rows of embeddings only.
 NOT_OFFERED = ("test", "groupadagrad")
-# How training images are changed at random; told where it is asked for.
-CHANGES = ("random_resized_crop", "crop_padding", "flip", "mixup")
+# What recipes may turn on, besides the optimization.
+SWITCHED = (
+    "no_bias_decay",
+    "label_smoothing",
+    "random_resized_crop",
+    "crop_padding",
+    "flip",
+    "mixup",
+)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run in which nothing is open any more. ``lr`` is what the optimizer gets, after --scale-lr."""
+    """A run in which nothing is open any more. ``lr`` is what the optimizer gets, after --scale-lr.
+
+    ``config``: what was asked, with the recipe's values in its gaps; ``settled`` knows both. The
+    data set's colours are those by which this run normalises.
+    """
 
     config: TrainConfig
+    settled: Settled
     ctxs: List[mx.Context]
     threads: int
     dataset: Dataset
@@ -75,6 +96,7 @@ class Plan:
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
+            "recipe": self.settled.recipe.name,
             "model": self.model,
             "dataset": self.dataset.name,
             "image_shape": list(self.dataset.image_shape),
@@ -83,27 +105,35 @@ class Plan:
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **self.rates.settings(),
-            **{name: getattr(self.config, name) for name in CHANGES if getattr(self.config, name)},
+            **{name: getattr(self.config, name) for name in SWITCHED},
+            "normalise": in_text(self.dataset.colours),
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
         }
 
 
-def check_config(config: TrainConfig) -> List[mx.Context]:
-    """Raise a UsageError for what can be found wrong before the data set is read; the devices."""
+def check_config(config: TrainConfig, defaults: Optional[Defaults] = None) -> Tuple[List[mx.Context], Settled]:
+    """Raise a UsageError for what can be found wrong before the data set is read; the devices, and the config without gaps.
+
+    ``defaults``: those of a data set that has been read already.
+    """
     check_kvstore(config.kvstore)
     check_dataset(config.dataset)
+    settled = settle(config, defaults or find_kind(config.dataset)[0].defaults)
+    config = settled.config
     check_optimization(config)
     check_dtype(config)
     if config.model is not None:
         check_model(config.model)
+    if config.normalise is not None:
+        find_colours(config.normalise)
     ctxs = find_devices(config)
     check_devices(config, ctxs)
     if config.optimizer is not None:
-        check_optimizer(config.optimizer, config, len(ctxs))
+        check_optimizer(config.optimizer, settled.asked, len(ctxs))
     if config.pretrained is not None:
         check_pretrained(config.pretrained)
-    return ctxs
+    return ctxs, settled
 
 
 def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
@@ -111,36 +141,53 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
 
     ``dataset``: the one that the config names, where it has been read already.
     """
-    ctxs = check_config(config)
-    options = file_options(config)
+    ctxs, settled = check_config(config, dataset.defaults if dataset is not None else None)
+    options = file_options(settled.asked)  # those of a recipe are none for other data sets
+    settled = without_crops(settled, dataset)
+    config, recipe = settled.config, settled.recipe
+    if config.random_resized_crop:
+        options["random_resized_crop"] = True
     kvstore = compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs))
     if dataset is None:
         dataset = load_dataset(config.dataset, config.data_dir, **options)
-    defaults = dataset.defaults
-    batch_size = config.batch_size or defaults.batch_size
-    global_batch_size = config.global_batch_size or batch_size * len(ctxs)
-    Microbatches.of(config).check(min(global_batch_size, len(dataset.train)), len(ctxs))
-    optimizer = (config.optimizer or defaults.optimizer).lower()
-    check_optimizer(optimizer, config, len(ctxs))
-    epochs = config.epochs or defaults.epochs
-    optimizer_params = _optimizer_params(config, dataset, optimizer, len(ctxs))
+    if config.normalise is not None:
+        colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
+        dataset = dataclasses.replace(dataset, colours=colours)
+    images, devices = len(dataset.train), len(ctxs)
+    global_batch_size = config.global_batch_size or (config.batch_size or 1) * devices
+    Microbatches.of(config).check(min(global_batch_size, images), devices)
+    optimizer, epochs = (config.optimizer or recipe.optimizer).lower(), config.epochs or recipe.epochs
+    scale = _scale(settled, global_batch_size, images)
+    optimizer_params = _optimizer_params(config, optimizer, scale)
     check_effect(config, optimizer, optimizer_params["wd"])
-    steps_per_epoch = math.ceil(len(dataset.train) / global_batch_size)
-    scale = len(ctxs) if config.scale_lr else 1
+    shares = recipe.decay_shares or HALF_AND_THREE_QUARTERS
+    steps_per_epoch = math.ceil(images / global_batch_size)
     return Plan(
         config=config,
+        settled=settled,
         ctxs=ctxs,
         threads=set_threads(ctxs, config.threads),
         dataset=dataset,
-        model=config.model or defaults.model,
+        model=config.model or dataset.defaults.model,
         epochs=epochs,
         global_batch_size=global_batch_size,
         optimizer=optimizer,
         optimizer_params=optimizer_params,
         kvstore=kvstore,
-        rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale),
-        loss_scale=make_loss_scale(config, min(global_batch_size, len(dataset.train)) // len(ctxs)),
+        rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale, shares),
+        loss_scale=make_loss_scale(config, min(global_batch_size, images) // devices),
     )
+
+
+def _scale(settled: Settled, global_batch_size: int, images: int) -> float:
+    """What --scale-lr multiplies rates by: the images of a step over those for which the rate is made.
+
+    Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1. No step has more than all images.
+    """
+    if not settled.config.scale_lr:
+        return 1.0
+    made_for = settled.rate_batch if settled.is_recipes_rate else min(settled.rate_batch, images)
+    return min(global_batch_size, images) / made_for
 
 
 def file_options(config: TrainConfig) -> Dict[str, Any]:
@@ -192,16 +239,10 @@ def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
         check_element_wise(optimizer)
 
 
-def _optimizer_params(config: TrainConfig, dataset: Dataset, optimizer: str, device_count: int) -> Dict[str, float]:
-    """Learning rate, momentum and weight decay: the user's, else the data set's if they were made for this optimizer."""
-    defaults = dataset.defaults
-    suits = optimizer == defaults.optimizer
-    lr: Optional[float] = config.lr if config.lr is not None else (defaults.lr if suits else None)
-    momentum = config.momentum if config.momentum is not None else (defaults.momentum if suits else None)
-    wd = config.wd if config.wd is not None else defaults.wd
-    if lr is None:
-        lr = float(_optimizer_class(optimizer)().learning_rate)
-    params = {"learning_rate": lr * (device_count if config.scale_lr else 1), "wd": wd}
-    if momentum is not None:
-        params["momentum"] = momentum
+def _optimizer_params(config: TrainConfig, optimizer: str, scale: float) -> Dict[str, float]:
+    """Learning rate, momentum and weight decay of a settled ``config``; MXNet's own rate where it has none."""
+    lr = config.lr if config.lr is not None else float(_optimizer_class(optimizer)().learning_rate)
+    params = {"learning_rate": lr * scale, "wd": config.wd or 0.0}
+    if config.momentum is not None:
+        params["momentum"] = config.momentum
     return params

@@ -1,0 +1,112 @@
+"""What a recipe is: settings that go together, for a data set and networks, and where they come from."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import List, Mapping, Optional, Tuple
+
+from gluonlab.data.registry import of_image_files
+from gluonlab.models.zoo import PREFIX
+
+PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
+WIDTH = 78
+# Networks that gluonlab and gluoncv both have, under two names.
+SAME = {
+    "cifar_resnet20": f"{PREFIX}cifar_resnet20_v1",
+    "resnet18": f"{PREFIX}resnet18_v1",
+    "resnet50": f"{PREFIX}resnet50_v1",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the settings of TrainConfig are where they are not given; they have the same names.
+
+    ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
+    percent, by network; a recipe without any is for all networks. ``reported``: what else there is
+    to say of the figures. ``pretrained``: it is for networks that begin with parameters of a file.
+    Either ``batch_size``, per device, or ``global_batch_size``: that for which the source has its
+    learning rate. The rate steps after ``decay_epochs`` of the recipe's ``epochs``, and after the
+    same shares of a run that is shorter or longer.
+    """
+
+    name: str
+    data: str
+    source: str
+    epochs: int
+    lr: float
+    optimizer: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    reported: str = ""
+    url: str = ""
+    pretrained: bool = False
+    batch_size: Optional[int] = None
+    global_batch_size: Optional[int] = None
+    momentum: Optional[float] = None
+    wd: float = 0.0
+    no_bias_decay: bool = False
+    lr_schedule: str = "constant"
+    lr_decay: Optional[float] = None
+    decay_epochs: Tuple[int, ...] = ()
+    warmup_epochs: float = 0.0
+    label_smoothing: float = 0.0
+    random_resized_crop: bool = False
+    crop_padding: int = 0
+    flip: bool = False
+    mixup: float = 0.0
+    normalise: Optional[str] = None
+
+    @property
+    def rate_batch(self) -> int:
+        """The images of a step for which ``lr`` is made: those of one device, or all."""
+        return self.global_batch_size or self.batch_size or 1
+
+    @property
+    def decay_shares(self) -> Tuple[Fraction, ...]:
+        """``decay_epochs`` as shares of the run."""
+        return tuple(Fraction(epoch, self.epochs) for epoch in self.decay_epochs)
+
+    def figure(self, model: str) -> Optional[float]:
+        """The accuracy that the source reports for this network, in percent."""
+        return self.figures.get(SAME.get(model, model))
+
+    def suits(self, dataset: str, model: str, pretrained: bool) -> bool:
+        """Whether it is for this data set and network."""
+        if self.pretrained and not pretrained:
+            return False
+        if dataset != self.data and not (self.data == PHOTOGRAPHS and of_image_files(dataset)):
+            return False
+        return not self.figures or self.figure(model) is not None
+
+    def in_words(self) -> str:
+        """``nag, rate 0.1 for 128 images, times 0.1 after 100 and 150 epochs, ...``"""
+        *most, last = [*map(str, self.decay_epochs)] or [""]
+        after = f"{', '.join(most)} and {last}" if most else last
+        schedule = f"times {self.lr_decay:g} after {after} epochs" if after else self.lr_schedule
+        said = [
+            f"{self.optimizer}, rate {self.lr:g} for {self.rate_batch} images",
+            schedule if schedule != "constant" else "",
+            f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
+            f"momentum {self.momentum:g}" if self.momentum else "",
+            f"wd {self.wd:g}" if self.wd else "",
+            "no bias decay" if self.no_bias_decay else "",
+            f"label smoothing {self.label_smoothing:g}" if self.label_smoothing else "",
+            "random resized crop" if self.random_resized_crop else "",
+            f"crop padding {self.crop_padding}" if self.crop_padding else "",
+            "flip" if self.flip else "",
+            f"mixup {self.mixup:g}" if self.mixup else "",
+            f"normalise {self.normalise}" if self.normalise else "",
+        ]
+        return ", ".join(filter(None, said))
+
+    def described(self) -> List[str]:
+        """Lines for --list."""
+        own = {theirs: ours for ours, theirs in SAME.items()}
+        figures = ", ".join(f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
+        pretrained = "with --pretrained, " if self.pretrained else ""
+        lines = [f"  {self.name:<20}{self.data}, {pretrained}{self.epochs} epochs: {self.source}"]
+        for text in (self.in_words(), figures, self.reported, self.url):
+            lines += [f"{'':<22}{line}" for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)]
+        return lines

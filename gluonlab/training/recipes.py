@@ -1,0 +1,249 @@
+"""The recipes: what somebody has published for a data set and networks, and what it reached there.
+
+They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The recipe
+``quick``, the lab's own for a first try, is made of each data set's `gluonlab.data.dataset.Defaults`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, List, Tuple
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.dataset import Defaults
+from gluonlab.data.registry import DATASETS
+from gluonlab.errors import ConfigError, unknown
+from gluonlab.models.zoo import PREFIX
+from gluonlab.training.recipe import PHOTOGRAPHS, Recipe
+
+QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
+_LOGS = "https://github.com/dmlc/web-data/tree/master/gluoncv/logs/classification"
+
+
+def _gluoncv(**figures: float) -> Dict[str, float]:
+    """``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``"""
+    return {PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure for name, figure in figures.items()}
+
+
+_CIFAR = Recipe(
+    PUBLISHED,
+    "cifar10",
+    "gluon-cv, train_cifar10.py",
+    epochs=200,
+    global_batch_size=128,
+    lr=0.1,
+    lr_schedule="step",
+    lr_decay=0.1,
+    decay_epochs=(100, 150),
+    optimizer="nag",
+    momentum=0.9,
+    wd=1e-4,
+    crop_padding=4,
+    flip=True,
+    normalise="cifar10",
+    figures=_gluoncv(
+        cifar_resnet20_v1=92.1,
+        cifar_resnet56_v1=93.6,
+        cifar_resnet110_v1=93.0,
+        cifar_resnet20_v2=92.1,
+        cifar_resnet56_v2=93.7,
+        cifar_resnet110_v2=94.3,
+    ),
+    url=f"{_LOGS}/cifar",
+)
+_PHOTOGRAPHS = Recipe(
+    IMAGENET,
+    PHOTOGRAPHS,
+    "gluon-cv, train_imagenet.py",
+    epochs=120,
+    global_batch_size=256,  # their 1,024 with a rate of 0.4
+    lr=0.1,
+    lr_schedule="cosine",
+    warmup_epochs=5,
+    optimizer="nag",
+    momentum=0.9,
+    wd=1e-4,
+    random_resized_crop=True,
+    flip=True,
+    figures=_gluoncv(
+        resnet18_v1=70.93,
+        resnet34_v1=74.37,
+        resnet101_v1=78.34,
+        resnet18_v2=71.00,
+        resnet34_v2=74.40,
+        resnet50_v2=77.11,
+        resnet101_v2=78.53,
+    ),
+    reported="on ImageNet; theirs jitters colours, too",
+    url=f"{_LOGS}/imagenet",
+)
+_TRICKS = replace(
+    _PHOTOGRAPHS,
+    source="gluon-cv, train_imagenet.py; He et al., Bag of tricks, 2019",
+    label_smoothing=0.1,
+    no_bias_decay=True,
+    reported="on ImageNet; theirs jitters colours, too, and ResNets begin with the last gammas at 0",
+)
+
+RECIPES: Tuple[Recipe, ...] = (
+    _CIFAR,
+    replace(
+        _CIFAR,
+        lr_decay=0.2,
+        decay_epochs=(60, 120, 160),
+        wd=5e-4,
+        figures=_gluoncv(cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9),
+    ),
+    replace(
+        _CIFAR,
+        epochs=300,
+        decay_epochs=(150, 225),
+        wd=5e-4,
+        figures=_gluoncv(cifar_resnext29_16x64d=96.3),
+    ),
+    replace(
+        _CIFAR,
+        data="fashion-mnist",
+        source="Zhong et al., Random erasing, 2020: the baseline",
+        epochs=300,
+        decay_epochs=(150, 225),
+        optimizer="sgd",
+        wd=5e-4,
+        normalise="mnist",
+        figures=_gluoncv(cifar_resnet20_v1=95.61),
+        url="https://github.com/zhunzhong07/Random-Erasing",
+    ),
+    Recipe(
+        FINETUNE,
+        PHOTOGRAPHS,
+        "gluon-cv, transfer learning with MINC-2500",
+        pretrained=True,
+        epochs=40,
+        batch_size=64,
+        lr=0.001,
+        lr_schedule="step",
+        lr_decay=0.75,
+        decay_epochs=(10, 20, 30),
+        optimizer="sgd",
+        momentum=0.9,
+        wd=1e-4,
+        random_resized_crop=True,
+        flip=True,
+        reported="resnet50_v2 pretrained on ImageNet: around 80 % on MINC-2500; theirs jitters colours, too",
+        url="https://cv.gluon.ai/build/examples_classification/transfer_learning_minc.html",
+    ),
+    _PHOTOGRAPHS,
+    replace(
+        _TRICKS,
+        figures=_gluoncv(
+            resnet50_v1=77.36,
+            resnet50_v1b=77.67,
+            resnet50_v1c=78.03,
+            resnet101_v1b=79.20,
+            resnet101_v1c=79.60,
+            resnet152_v1=79.22,
+            resnet152_v1b=79.69,
+            resnet152_v1c=80.01,
+            mobilenet0p25=52.91,
+            mobilenet0p5=65.20,
+            mobilenet0p75=70.25,
+        ),
+    ),
+    replace(
+        _TRICKS,
+        epochs=200,
+        mixup=0.2,
+        figures=_gluoncv(
+            resnet50_v1d=79.15,
+            resnet101_v1d=80.51,
+            resnet152_v1d=80.61,
+            resnext50_32x4d=79.32,
+            resnext101_32x4d=80.37,
+            resnext101_64x4d=80.69,
+            se_resnext50_32x4d=79.95,
+            se_resnext101_32x4d=80.91,
+            se_resnext101_64x4d=81.01,
+            darknet53=78.56,
+            mobilenet1p0=73.28,
+        ),
+    ),
+    replace(
+        _TRICKS,
+        epochs=150,
+        lr=0.05,
+        wd=4e-5,
+        reported=_PHOTOGRAPHS.reported,
+        figures=_gluoncv(
+            mobilenetv2_0p25=51.76,
+            mobilenetv2_0p5=64.43,
+            mobilenetv2_0p75=69.36,
+            mobilenetv2_1p0=72.04,
+        ),
+    ),
+    replace(
+        _PHOTOGRAPHS,
+        epochs=100,
+        lr=0.01,
+        lr_schedule="step",
+        lr_decay=0.1,
+        decay_epochs=(50, 80),
+        warmup_epochs=0,
+        figures=_gluoncv(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
+    ),
+)
+
+
+def quick(dataset: str, defaults: Defaults) -> Recipe:
+    """The lab's own recipe for this data set: short, and for any network."""
+    return Recipe(
+        QUICK,
+        dataset,
+        "the lab's own",
+        epochs=defaults.epochs,
+        batch_size=defaults.batch_size,
+        lr=defaults.lr,
+        optimizer=defaults.optimizer,
+        momentum=defaults.momentum,
+        wd=defaults.wd,
+    )
+
+
+def fitting(config: TrainConfig, defaults: Defaults) -> List[Recipe]:
+    """The recipes for the config's data set and network; the first is the one without --recipe.
+
+    The network that a data set has by default keeps the quick one, so that a first try is short.
+    """
+    model, pretrained = config.model or defaults.model, config.pretrained is not None
+    found = [recipe for recipe in RECIPES if recipe.suits(config.dataset, model, pretrained)]
+    short = quick(config.dataset, defaults)
+    if found and (model != defaults.model or found[0].pretrained):
+        return [*found, short]
+    return [short, *found]
+
+
+def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
+    """The recipe that ``config`` names, or the first that fits. Raises ConfigError, with the choices."""
+    recipes = fitting(config, defaults)
+    if config.recipe is None:
+        return recipes[0]
+    names = list(dict.fromkeys([QUICK, *(recipe.name for recipe in RECIPES)]))
+    if config.recipe not in names:
+        raise ConfigError(unknown("--recipe", config.recipe, names))
+    found = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
+    if found is None:
+        model = config.model or defaults.model
+        needs = any(each.name == config.recipe and each.pretrained for each in RECIPES)
+        begin = " without --pretrained" if needs and config.pretrained is None else ""
+        choices = " or ".join(recipe.name for recipe in recipes)
+        raise ConfigError(
+            f"--recipe {config.recipe} is not for {model} on {config.dataset}{begin}: "
+            f"choose {choices}, or leave it out (--list tells what each is for)"
+        )
+    return found
+
+
+def described() -> List[str]:
+    """Lines for --list: every recipe with its source and what was reported."""
+    epochs = [kind.defaults.epochs for kind in DATASETS.values()]
+    first = f"  {QUICK:<20}every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
+    return [first, *(line for recipe in RECIPES for line in recipe.described())]

@@ -1,0 +1,124 @@
+"""From what was asked to settings without gaps: what is given wins, the recipe fills the rest."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.dataset import Dataset, Defaults, ReadAheadSplit
+from gluonlab.data.registry import is_cut_already, of_image_files
+from gluonlab.training.optimize import UNSCHEDULED
+from gluonlab.training.recipe import Recipe
+from gluonlab.training.recipes import choose, fitting
+
+# They differ in where the gradient is taken; rates and momenta are given for one and used for both.
+WITH_MOMENTUM = ("sgd", "nag")
+
+
+class Settled(NamedTuple):
+    """``config``: what was asked, with the recipe's values in its gaps.
+
+    What stays None has no value of its own: the other batch size, options of another schedule, and
+    the rate and momentum of an optimizer for which the recipe has none.
+    """
+
+    asked: TrainConfig
+    config: TrainConfig
+    recipe: Recipe
+    alternatives: Tuple[Recipe, ...]
+
+    @property
+    def is_recipes_rate(self) -> bool:
+        """Whether the learning rate is the recipe's."""
+        return self.asked.lr is None and self.config.lr is not None
+
+    @property
+    def rate_batch(self) -> int:
+        """The images of a step for which the learning rate is made, before --scale-lr.
+
+        The recipe's; for a rate of one's own those of one device, where --batch-size gives them.
+        """
+        own = None if self.is_recipes_rate else self.asked.batch_size
+        return own or self.recipe.rate_batch
+
+    def in_words(self) -> Iterator[Tuple[str, str]]:
+        """(title, text) of what a run says of its recipe, where there is a choice."""
+        if not self.alternatives:
+            return
+        names = ", ".join(f"--recipe {each.name}: {each.epochs}" for each in self.alternatives)
+        figure = self.recipe.figure(self.config.model or "")
+        reached = f", {figure:g} % there" if figure is not None else ""
+        yield "recipe", f"{self.recipe.name}: {self.recipe.source}{reached}"
+        yield "", f"{self.config.epochs} epochs ({names})"
+        left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
+        if left_out and self.asked.random_resized_crop is None:
+            yield "", "without its random resized crops: the images are cut already"
+
+
+def settle(config: TrainConfig, defaults: Defaults) -> Settled:
+    """Fill the gaps of ``config``. ``defaults``: the data set's. Raises ConfigError for a recipe that does not fit."""
+    recipe = choose(config, defaults)
+    filled = config.replace(
+        **{name: value for name, value in _values(config, recipe, defaults).items() if getattr(config, name) is None}
+    )
+    others = {each.name: each for each in fitting(config, defaults) if each.name != recipe.name}
+    return Settled(config, filled, recipe, tuple(others.values()))
+
+
+def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settled:
+    """The same where images cannot be cut anew: a recipe's crops are left out, crops that were asked for are an error elsewhere.
+
+    ``dataset``: the data set, where it has been read already.
+    """
+    config = settled.config
+    is_recipes = config.random_resized_crop and settled.asked.random_resized_crop is None
+    if not is_recipes:
+        return settled
+    if dataset is not None:
+        can_be_cut = isinstance(dataset.train, ReadAheadSplit)
+    else:
+        can_be_cut = not is_cut_already(config.dataset, config.data_dir)
+    if can_be_cut:
+        return settled
+    return settled._replace(config=config.replace(random_resized_crop=False))
+
+
+def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str, Any]:
+    """What each gap takes."""
+    epochs = config.epochs or recipe.epochs
+    optimizer = (config.optimizer or recipe.optimizer).lower()
+    suits = _suits(optimizer, recipe)
+    scheduled = optimizer not in UNSCHEDULED
+    schedule = config.lr_schedule or (recipe.lr_schedule if scheduled else "constant")
+    steps = schedule == "step" and recipe.lr_schedule == "step"
+    wd = recipe.wd if config.wd is None else config.wd
+    warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)  # a short run has no less of the rest
+    given_batch = config.batch_size or config.global_batch_size
+    return {
+        "recipe": recipe.name,
+        "model": defaults.model,
+        "epochs": epochs,
+        "batch_size": None if given_batch else recipe.batch_size,
+        "global_batch_size": None if given_batch else recipe.global_batch_size,
+        "optimizer": recipe.optimizer,
+        "lr": recipe.lr if suits else None,
+        "momentum": recipe.momentum if suits else None,
+        "wd": recipe.wd,
+        "no_bias_decay": recipe.no_bias_decay and wd > 0,
+        "lr_schedule": schedule,
+        "lr_decay": recipe.lr_decay if steps else None,
+        "warmup_epochs": warmup if scheduled else 0.0,
+        "label_smoothing": recipe.label_smoothing,
+        "random_resized_crop": recipe.random_resized_crop and of_image_files(config.dataset),
+        "crop_padding": recipe.crop_padding,
+        "flip": recipe.flip,
+        "mixup": recipe.mixup,
+        "normalise": recipe.normalise,
+    }
+
+
+def _suits(optimizer: str, recipe: Recipe) -> bool:
+    """Whether the recipe's rate and momentum are made for this optimizer."""
+    made_for = recipe.optimizer
+    alike = optimizer in WITH_MOMENTUM and made_for in WITH_MOMENTUM and recipe.momentum is not None
+    return optimizer == made_for or alike
