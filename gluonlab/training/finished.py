@@ -37,6 +37,8 @@ KEPT = (
     "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "microbatches",
     "microbatch_size", "seed", "prefetch", "resident_bytes",
 )  # fmt: skip
+# Images are seen as they are.
+UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
 SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
 # What makes the run's own choice of these void.
 BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
@@ -154,13 +156,13 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
         and takes(str(settings.get("dataset")), "image_size")
     ):
         settings["image_size"] = shape[-1]  # the default follows the images that are there now
-    settings["recipe"] = QUICK  # with which nothing is normalised or cut but as the run notes, or its data set is of itself
+    settings["recipe"] = QUICK  # which normalises nothing of itself: that is the run's, or of old its data set's
     settings["normalise"] = found.used.get("normalise")
     try:
         TrainConfig(**settings)
     except ConfigError as error:
         raise ConfigError(f"{found.file} is damaged: {error}") from None
-    return TrainConfig(**{**settings, "model": found.used["model"], **given})
+    return TrainConfig(**{**settings, **UNCHANGED, "model": found.used["model"], **given})
 
 
 def _largest_share(found: Description) -> Optional[int]:

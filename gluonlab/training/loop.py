@@ -30,7 +30,7 @@ from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.memory import Memory, Needs, check_batch
-from gluonlab.training.objective import make_loss
+from gluonlab.training.objective import MixedLoss, make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.precision import conversion
@@ -61,8 +61,6 @@ Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
 def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
     """Every device holds the whole network and works on its shard of each batch."""
     config = plan.config
-    if config.no_bias_decay:
-        spare_biases(net)  # before the trainer puts parameters of equal multipliers side by side
     settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
     trainer = BucketedTrainer(
         net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm, plan.loss_scale
@@ -70,7 +68,7 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
     preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
     step = DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
-    check_batch(plan, net, step.replicas[0].graph)
+    check_batch(plan, net, step.replicas[0].graph, mixed=isinstance(loss, MixedLoss))
     return step
 
 
@@ -116,7 +114,7 @@ class Ready(NamedTuple):
 
 def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
     """Make network and step. Raises a UsageError for what the plan could not show: nothing else is found before the first batch."""
-    config, net = plan.config, make_net(plan)
+    config, net = plan.settled.config, make_net(plan)
     loaded = load_pretrained(net, config.pretrained, len(plan.dataset.classes)) if config.pretrained is not None else None
     step = strategy(net, make_loss(config.label_smoothing or 0.0, mixed=bool(config.mixup)), plan)
     memory = None
@@ -133,6 +131,8 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
         check_network(net, plan.model)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
+    if plan.settled.config.no_bias_decay:
+        spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
     return net
 
 
@@ -152,7 +152,7 @@ class _Run:
         self.net, self.step = ready.net, ready.step
         self.statistics = RunningStatistics(ready.net)
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
-        config = plan.config
+        config = plan.settled.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
         padding, flip = config.crop_padding or 0, bool(config.flip)
         augment = Augment(padding, flip) if padding or flip else None
@@ -179,12 +179,12 @@ class _Run:
                 self.reporter.epoch_ends(line)
         if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
             cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
-            if self.plan.config.random_resized_crop:
+            if self.plan.settled.config.random_resized_crop:
                 cure = "decode them with more --decoders, or without --random-resized-crop once and for all"
             self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:
-        plan, config = self.plan, self.plan.config
+        plan, config = self.plan, self.plan.settled.config
         if self.ready.pretrained is not None:
             self.reporter.say(f"pretrained {self.ready.pretrained}")
         threads = "" if plan.ctxs[0].device_type == "gpu" else f", {plan.threads} thread{'s' * (plan.threads > 1)} each"
@@ -195,9 +195,9 @@ class _Run:
             ("devices", describe(plan.ctxs) + threads),
             ("network", f"{plan.model}, {size:,} parameters"),
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
+            *plan.settled.in_words(),
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}"),
-            *plan.settled.in_words(),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):

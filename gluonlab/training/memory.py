@@ -62,7 +62,7 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
-        self._mixed = bool(plan.config.mixup)
+        self._mixed = bool(plan.settled.config.mixup)
         convert = conversion(plan.config, len(plan.ctxs))
         self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
@@ -108,7 +108,7 @@ class Needs:
 
         With mixup the partners of the share, or of the batch in the making, are as many.
         """
-        config, dataset = self.plan.config, self.plan.dataset
+        config, dataset = self.plan.settled.config, self.plan.dataset
         resident = [split for split in (dataset.train, dataset.test) if stays_on_devices(split, config.resident_bytes)]
         changed, streamed = bool(self._mixed or config.crop_padding or config.flip), dataset.train not in resident
         unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
@@ -152,14 +152,14 @@ class Needs:
         return int(mebibytes)
 
 
-def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol) -> None:
+def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol, mixed: bool = False) -> None:
     """Raise ConfigError when the plan's batches take larger arrays than MXNet has, which it would say in its own words.
 
-    ``graph``: the `loss_graph` of a device.
+    ``graph``: the `loss_graph` of a device; ``mixed``: that of a `MixedLoss`.
     """
     _check_on_host(plan, plan.largest_share)
     images = Microbatches.of(plan.config).largest(plan.largest_share)
-    labels = (images, LABELS_MIXED) if plan.config.mixup else (images,)
+    labels = (images, LABELS_MIXED) if mixed else (images,)
     shapes = {name: param.shape for name, param in net.collect_params().items()}
     shapes.update({IMAGES: (images, *plan.dataset.image_shape), LABELS: labels})
     _check_inside(graph, {name: shapes[name] for name in graph.list_arguments()}, images)

@@ -56,7 +56,7 @@ SWITCHED = (
 class Plan:
     """A run in which nothing is open any more. ``lr`` is what the optimizer gets, after --scale-lr.
 
-    ``config``: what was asked, with the recipe's values in its gaps; ``settled`` knows both. The
+    ``config``: what was asked; ``settled.config``: that with the recipe's values in its gaps. The
     data set's colours are those by which this run normalises.
     """
 
@@ -105,7 +105,7 @@ class Plan:
             "optimizer": self.optimizer,
             **self.optimizer_params,
             **self.rates.settings(),
-            **{name: getattr(self.config, name) for name in SWITCHED},
+            **{name: getattr(self.settled.config, name) for name in SWITCHED},
             "normalise": in_text(self.dataset.colours),
             "kvstore": self.config.kvstore,
             "seed": self.config.seed,
@@ -163,7 +163,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
     shares = recipe.decay_shares or HALF_AND_THREE_QUARTERS
     steps_per_epoch = math.ceil(images / global_batch_size)
     return Plan(
-        config=config,
+        config=settled.asked,
         settled=settled,
         ctxs=ctxs,
         threads=set_threads(ctxs, config.threads),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.dataset import Dataset, Defaults, ReadAheadSplit
 from gluonlab.data.registry import is_cut_already, of_image_files
-from gluonlab.training.optimize import UNSCHEDULED
+from gluonlab.training.optimize import OPTIONS_WIDTH, UNSCHEDULED
 from gluonlab.training.recipe import Recipe
 from gluonlab.training.recipes import choose, fitting
 
@@ -46,13 +47,17 @@ class Settled(NamedTuple):
         if not self.alternatives:
             return
         names = ", ".join(f"--recipe {each.name}: {each.epochs}" for each in self.alternatives)
-        figure = self.recipe.figure(self.config.model or "")
+        figure, epochs = self.recipe.figure(self.config.model or ""), self.config.epochs or 0
         reached = f", {figure:g} % there" if figure is not None else ""
-        yield "recipe", f"{self.recipe.name}: {self.recipe.source}{reached}"
-        yield "", f"{self.config.epochs} epochs ({names})"
+        said = [
+            f"{self.recipe.name}: {self.recipe.source}{reached}",
+            f"{epochs} epoch{'s' * (epochs > 1)} ({names})",
+        ]
         left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
         if left_out and self.asked.random_resized_crop is None:
-            yield "", "without its random resized crops: the images are cut already"
+            said.append("without its random resized crops: the images are cut already")
+        lines = [line for text in said for line in textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)]
+        yield from zip(["recipe", *[""] * len(lines)], lines)
 
 
 def settle(config: TrainConfig, defaults: Defaults) -> Settled:
