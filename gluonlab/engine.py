@@ -157,6 +157,27 @@ def _one_thread_for_each_worker() -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = users
 
 
+@contextmanager
+def exact_memory_plan() -> Iterator[None]:
+    """Graphs that are bound meanwhile let two arrays share memory only if they are of one size; by default it may differ 16-fold.
+
+    It is for graphs of several CPU devices. Where a value goes from one device to another, MXNet copies it without looking at what
+    its memory held before: an order of oneDNN's, for another shape, is kept, and the value is written in it. Of the same size that
+    does no harm, as every element has a place there; with fewer places than elements the last are lost, and with more MXNet
+    reads beyond the value. So a graph's memory must not be another one's either (``shared_exec``).
+    """
+    name = "NNVM_EXEC_MATCH_RANGE"
+    users = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if users is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = users
+
+
 def cores() -> int:
     """The physical cores that this process may use: affinity and container limits count, hyper-threads do not."""
     allowed = os.sched_getaffinity(0)

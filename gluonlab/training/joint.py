@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
+from gluonlab.engine import exact_memory_plan
 from gluonlab.invoke import Attributes, CopyInto, OperatorCall
 from gluonlab.training.accumulate import Part
 from gluonlab.training.replica import IMAGES, LABELS, Heads, fitted
@@ -34,7 +36,7 @@ class JointReplicas:
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._layers = batch_norms(graph)
         self._bound: Dict[Any, _Bound] = {}
-        self._memory: Any = None  # as in Replica: the graphs run one after the other, in the same memory
+        self._memory: Any = None  # on GPUs, as in Replica: the graphs run one after the other, in the same memory
         self._last: "_Bound | None" = None
 
     def forward(self, parts: Sequence[Part], add: bool = False) -> List[nd.NDArray]:
@@ -85,12 +87,15 @@ class JointReplicas:
                     args[joint_name] = param.data(ctx)
                     if param.grad_req != "null":
                         grads[joint_name] = param.grad(ctx)
-        executor = graph.bind(
-            self.ctxs[parts[0].device], args, args_grad=grads, aux_states=aux, shared_exec=self._memory,
-            grad_req={name: "null" if name not in grads else "add" if add else "write" for name in args},
-            group2ctx={group_of(position): self.ctxs[part.device] for position, part in enumerate(parts)},
-        )  # fmt: skip
-        self._memory = self._memory or executor
+        on_gpus = self.ctxs[0].device_type == "gpu"
+        with nullcontext() if on_gpus else exact_memory_plan():
+            executor = graph.bind(
+                self.ctxs[parts[0].device], args, args_grad=grads, aux_states=aux, shared_exec=self._memory,
+                grad_req={name: "null" if name not in grads else "add" if add else "write" for name in args},
+                group2ctx={group_of(position): self.ctxs[part.device] for position, part in enumerate(parts)},
+            )  # fmt: skip
+        if on_gpus:
+            self._memory = self._memory or executor
         outputs, each = executor.outputs, len(self.graph.list_outputs())
         losses = [each * position for position in range(len(parts))]
         moving = self._moving(parts, outputs[each * len(parts) :])

@@ -100,9 +100,16 @@ class _Joint:
         return [len(self.nodes) - 1, 0, 0]
 
     def total(self, parts: List[Entry]) -> List[Entry]:
-        """The sum over the devices, computed on the first, for each of them."""
-        total = parts[0] if len(parts) == 1 else self.add("add_n", 0, parts, num_args=len(parts))
-        return [total for _ in parts]
+        """The sum over the devices, computed on the first, for each of them.
+
+        What other devices send arrives in memory that may still have oneDNN's order (`gluonlab.engine.exact_memory_plan`), which
+        `broadcast_add` and `_mul_scalar` undo when they read, and oneDNN's own sum does not. The latter, with which every device
+        has a result of its own, is there for backward: what it sends back goes through the same, before MXNet adds it up.
+        """
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.add("broadcast_add", 0, [total, part])
+        return [self.add("_mul_scalar", 0, [total], scalar=1.0) for _ in parts]
 
     def symbol(self, heads: List[Entry], attrs: Dict[str, Any]) -> mx.sym.Symbol:
         return to_symbol(self.nodes, heads, attrs)
