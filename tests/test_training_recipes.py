@@ -17,6 +17,7 @@ from gluonlab.data.colours import COLOURS
 from gluonlab.data.pack import pack
 from gluonlab.data.registry import DATASETS
 from gluonlab.errors import ConfigError
+from gluonlab.launch.hosts import train_on_hosts
 from gluonlab.models import check_model
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
@@ -63,7 +64,7 @@ EVERY = [(recipe, model) for recipe in RECIPES for model in recipe.figures or ("
 IDS = [f"{recipe.data}-{recipe.name}-{model}" for recipe, model in EVERY]
 
 
-OWN_NAMES = {"data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name"}
+OWN_NAMES = {"data", "source", "figures", "reported", "url", "pretrained", "decay_epochs", "name", "lr_per_images"}
 
 
 @pytest.mark.parametrize(("recipe", "model"), EVERY, ids=IDS)
@@ -83,7 +84,8 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
             if field.name not in OWN_NAMES:
                 assert getattr(settled.config, field.name) == getattr(recipe, field.name), field.name
         plan = make_plan(config, dataset)
-        assert plan.lr == recipe.lr and plan.rates.steps == recipe.epochs * IMAGES // recipe.rate_batch
+        assert plan.lr == recipe.lr * (recipe.usual_batch / (recipe.lr_per_images or recipe.usual_batch))
+        assert plan.rates.steps == recipe.epochs * IMAGES // recipe.usual_batch
         assert plan.dataset.colours == (COLOURS[recipe.normalise] if recipe.normalise else None)
 
 
@@ -142,11 +144,13 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
         assert getattr(plan.settled.config, name) == getattr(plan.config, name) == value
     used = plan.settings()
     assert used["epochs"] == given.get("epochs", recipe.epochs)
-    batch = given.get("batch_size", 0) * devices or given.get("global_batch_size", recipe.global_batch_size)
+    each = None if "global_batch_size" in given else given.get("batch_size", recipe.batch_size)
+    batch = each * devices if each else given.get("global_batch_size", recipe.global_batch_size)
     assert used["global_batch_size"] == batch
+    rate = recipe.lr * batch / recipe.lr_per_images if recipe.lr_per_images else recipe.lr
     optimizer = given.get("optimizer", recipe.optimizer).lower()
     if optimizer in ("sgd", "nag"):
-        assert used["learning_rate"] == given.get("lr", recipe.lr)
+        assert used["learning_rate"] == pytest.approx(given.get("lr", rate), rel=1e-12)
         assert used["momentum"] == given.get("momentum", recipe.momentum)
     else:
         assert used["learning_rate"] == given.get("lr", {"adam": 0.001, "adadelta": 0.01}[optimizer])
@@ -301,7 +305,11 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     large, tuned = make_plan(config.replace(model="resnet50")), make_plan(config.replace(pretrained=parameters))
     assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
     assert all(plan.settled.config.random_resized_crop and plan.settled.config.flip for plan in (large, tuned))
-    assert large.rates.warmup_steps == 5 and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
+    assert (
+        large.rates.warmup_steps == 5
+        and large.lr == 0.1 * 18 / 256
+        and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
+    )
     assert large.dataset.colours == tuned.dataset.colours == COLOURS["imagenet"]
     assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.colours is None
 
@@ -342,3 +350,28 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
     else:
         assert each == pytest.approx(lr * min(batch * many, IMAGES) / batch, rel=1e-12)
     assert rate(few) == pytest.approx(base * (few if model == "lenet" else 1), rel=1e-12)
+
+
+class Alone:
+    """A process of its own, which is what `gluonlab.launch.hosts` calls a group."""
+
+    rank, size = 0, 1
+
+    def place(self, config):
+        return config
+
+    def trainer(self, net, optimizer, params):
+        return gluon.Trainer(net.collect_params(), optimizer, params)
+
+    def step(self, trainer, images):
+        trainer.step(images)
+
+
+def test_many_processes_train_by_the_quick_recipe(tmp_path, capsys):
+    """Their loop has no schedule and no crops, so it must not note any."""
+    write_mnist(tmp_path / "data", train=40, test=10)
+    common = dict(dataset="fashion-mnist", data_dir=str(tmp_path / "data"), model="cifar_resnet20", devices="cpu", epochs=1)
+    train_on_hosts(TrainConfig(**common, out=str(tmp_path / "run")), Alone())
+    noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    quick = {"recipe": QUICK, "lr_schedule": "constant", "learning_rate": 0.2, "global_batch_size": 256, "normalise": "none"}
+    assert quick.items() <= noted.items() and not noted["flip"]

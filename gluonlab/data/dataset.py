@@ -82,7 +82,7 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """The hyperparameters that suit a data set; ``batch_size`` is per device."""
+    """A data set's own network, and its recipe ``quick``, for a first try; ``batch_size`` is per device."""
 
     model: str = "lenet"
     batch_size: int = 64

@@ -44,7 +44,8 @@ def config_options(function: Callable[..., None]) -> Callable[..., None]:
 def main(backend: str, **settings: Any) -> None:
     """Train with many processes, on one host or on several, that somebody else has started with the same options.
 
-    MXNet's launch.py, mpirun, horovodrun and SageMaker's training images do that.
+    MXNet's launch.py, mpirun, horovodrun and SageMaker's training images do that. What is not given takes
+    the value of the data set's recipe quick.
     """
     from gluonlab.launch.hosts import BACKENDS, train_on_hosts  # MXNet is loaded here, not for --help
 

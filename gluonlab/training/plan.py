@@ -180,11 +180,11 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
 
 
 def _scale(settled: Settled, global_batch_size: int, images: int) -> float:
-    """What --scale-lr multiplies rates by: the images of a step over those for which the rate is made.
+    """What linear scaling multiplies rates by: the images of a step over those for which the rate is made.
 
     Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1. No step has more than all images.
     """
-    if not settled.config.scale_lr:
+    if not settled.scales:
         return 1.0
     made_for = settled.rate_batch if settled.is_recipes_rate else min(settled.rate_batch, images)
     return min(global_batch_size, images) / made_for

@@ -27,9 +27,10 @@ class Recipe:
     ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
     percent, by network; a recipe without any is for all networks. ``reported``: what else there is
     to say of the figures. ``pretrained``: it is for networks that begin with parameters of a file.
-    Either ``batch_size``, per device, or ``global_batch_size``: that for which the source has its
-    learning rate. The rate steps after ``decay_epochs`` of the recipe's ``epochs``, and after the
-    same shares of a run that is shorter or longer.
+    Either ``batch_size``, per device, or ``global_batch_size``. The source has its learning rate for
+    that batch, or gives it per ``lr_per_images``, and it then goes by the batch in any case. It steps
+    after ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that is
+    shorter or longer.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Recipe:
     pretrained: bool = False
     batch_size: Optional[int] = None
     global_batch_size: Optional[int] = None
+    lr_per_images: Optional[int] = None
     momentum: Optional[float] = None
     wd: float = 0.0
     no_bias_decay: bool = False
@@ -60,7 +62,12 @@ class Recipe:
 
     @property
     def rate_batch(self) -> int:
-        """The images of a step for which ``lr`` is made: those of one device, or all."""
+        """The images of a step for which ``lr`` is made."""
+        return self.lr_per_images or self.usual_batch
+
+    @property
+    def usual_batch(self) -> int:
+        """The images of a step: those of one device, or all."""
         return self.global_batch_size or self.batch_size or 1
 
     @property
@@ -86,7 +93,9 @@ class Recipe:
         after = f"{', '.join(most)} and {last}" if most else last
         schedule = f"times {self.lr_decay:g} after {after} epochs" if after else self.lr_schedule
         said = [
-            f"{self.optimizer}, rate {self.lr:g} for {self.rate_batch} images",
+            self.optimizer,
+            f"{self.batch_size} images per device" if self.batch_size else f"{self.global_batch_size} images",
+            f"rate {self.lr:g}" + (f" per {self.lr_per_images} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
             f"momentum {self.momentum:g}" if self.momentum else "",

@@ -37,10 +37,14 @@ class Settled(NamedTuple):
     def rate_batch(self) -> int:
         """The images of a step for which the learning rate is made, before --scale-lr.
 
-        The recipe's; for a rate of one's own those of one device, where --batch-size gives them.
+        The recipe's; for a rate of one's own --batch-size, that of one device, or what it is by default.
         """
-        own = None if self.is_recipes_rate else self.asked.batch_size
-        return own or self.recipe.rate_batch
+        return self.recipe.rate_batch if self.is_recipes_rate else self.asked.batch_size or self.recipe.usual_batch
+
+    @property
+    def scales(self) -> bool:
+        """Whether the learning rate goes by the batch."""
+        return self.config.scale_lr or (self.is_recipes_rate and self.recipe.lr_per_images is not None)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
         """(title, text) of what a run says of its recipe, where there is a choice."""
