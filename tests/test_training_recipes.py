@@ -218,10 +218,10 @@ def test_the_list_tells_every_recipes_source_and_figures(run):
 def clothes(tmp_path_factory):
     """A run of a published recipe on a few images, whose epochs alone are given; and where its data lies."""
     folder = tmp_path_factory.mktemp("clothes")
-    write_mnist(folder / "data", train=40, test=30)
+    write_mnist(folder / "data", train=20, test=12)
     common = dict(dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1)
     said = Said()
-    config = TrainConfig(**common, global_batch_size=20, devices="cpu*2", export=True, out=str(folder / "run"))
+    config = TrainConfig(**common, global_batch_size=10, devices="cpu*2", export=True, out=str(folder / "run"))
     return train(config, reporter=said), said
 
 
@@ -367,9 +367,10 @@ class Alone:
         trainer.step(images)
 
 
+@pytest.mark.long
 def test_many_processes_train_by_the_quick_recipe(tmp_path, capsys):
     """Their loop has no schedule and no crops, so it must not note any."""
-    write_mnist(tmp_path / "data", train=40, test=10)
+    write_mnist(tmp_path / "data", train=4, test=2)
     common = dict(dataset="fashion-mnist", data_dir=str(tmp_path / "data"), model="cifar_resnet20", devices="cpu", epochs=1)
     train_on_hosts(TrainConfig(**common, out=str(tmp_path / "run")), Alone())
     noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
