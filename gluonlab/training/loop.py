@@ -180,7 +180,7 @@ class _Run:
         if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
             cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
             if self.plan.settled.config.random_resized_crop:
-                cure = "decode them with more --decoders, or without --random-resized-crop once and for all"
+                cure = "decode them with more --decoders, or once and for all with --no-random-resized-crop"
             self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
     def _introduce(self) -> None:

@@ -57,7 +57,8 @@ class Rates:
     def in_words(self) -> str:
         """``cosine to 0, warm-up in 46 steps``."""
         if self.schedule == "step":
-            after = " and ".join(f"{milestone:,}" for milestone in self.milestones)
+            *most, last = (f"{milestone:,}" for milestone in self.milestones)
+            after = f"{', '.join(most)} and {last}" if most else last
             words = f"times {self.decay:g} after {after} steps"
         else:
             words = self.schedule + (f" to {self.final_lr:g}" if self.schedule != "constant" else "")

@@ -52,7 +52,8 @@ class Settled(NamedTuple):
             return
         names = ", ".join(f"--recipe {each.name}: {each.epochs}" for each in self.alternatives)
         figure, epochs = self.recipe.figure(self.config.model or ""), self.config.epochs or 0
-        reached = f", {figure:g} % there" if figure is not None else ""
+        where = self.recipe.reported.partition(";")[0] or "there"
+        reached = f", {figure:g} % {where}" if figure is not None else ""
         said = [
             f"{self.recipe.name}: {self.recipe.source}{reached}",
             f"{epochs} epoch{'s' * (epochs > 1)} ({names})",
