@@ -163,11 +163,13 @@ def test_half_sizes_are_understood():
     assert size_in_bytes("--x", " 1.5 GiB ") == 3 * 2**29
 
 
-def test_epochs_and_compression_have_one_spelling():
+def test_epochs_compression_and_colours_have_one_spelling():
     assert TrainConfig(lr_decay_epochs=[10, 20]) == TrainConfig(lr_decay_epochs=" 10, 020 ")
     assert TrainConfig(lr_decay_epochs=10).lr_decay_epochs == "10"
     assert TrainConfig(compress="2bit") == TrainConfig(compress=" 2bit:.50 ")
     assert TrainConfig(compress="2bit").compress == "2bit:0.5"
+    assert TrainConfig(normalise=((0.5, 0.25), (1, 2))) == TrainConfig(normalise=" .5,0.250 / 1,2e0 ")
+    assert TrainConfig(normalise=(0.5, 2)).normalise == "0.5/2.0" and TrainConfig(normalise="ImageNet").normalise == "imagenet"
 
 
 def test_a_path_becomes_text():

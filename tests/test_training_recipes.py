@@ -205,6 +205,11 @@ def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
     assert all(each in str(error.value) for each in said) and "\n" not in str(error.value)
 
 
+def test_one_mean_is_for_all_channels():
+    config = TrainConfig(dataset="cifar10", devices="cpu", normalise="0.5/0.25")
+    assert make_plan(config, dataset_for("cifar10")).dataset.colours == ((0.5,) * 3, (0.25,) * 3)
+
+
 def test_the_list_tells_every_recipes_source_and_figures(run):
     out = " ".join(run("--list")[1].split())
     for recipe in RECIPES:
