@@ -222,8 +222,14 @@ class TrainConfig:
     final_lr: Optional[float] = setting(
         None, real(0, LARGEST_RATE), "where --lr-schedule cosine or linear goes to (default: 0)", "RATE"
     )
-    optimizer: Optional[str] = setting(None, text, "an optimizer of MXNet: sgd, nag, adam, ...", "NAME")
-    momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum, ...", "M")
+    optimizer: Optional[str] = setting(None, text, "the optimizer (see --list): sgd, nag, adam, ...", "NAME")
+    momentum: Optional[float] = setting(None, real(0, below=1), "momentum of sgd, nag, signum and lars", "M")
+    momentum_rule: Optional[str] = setting(
+        None,
+        text,
+        "under a changing rate: corrected, as papers and PyTorch mean it, or mxnet, with the rate in the momentum of sgd and nag",
+        "NAME",
+    )
     wd: Optional[float] = setting(None, real(0, LARGEST_RATE), "weight decay", "WD")
     no_bias_decay: Optional[bool] = setting(None, flag, "no weight decay for biases, nor for the gamma and beta of normalisations")
     clip_norm: Optional[float] = setting(

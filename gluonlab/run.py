@@ -55,7 +55,7 @@ def _counts(text: str) -> List[int]:
 )
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
-@click.option("--list", "list_names", is_flag=True, help="list networks, data sets, kvstores and recipes")
+@click.option("--list", "list_names", is_flag=True, help="list networks, data sets, kvstores, optimizers and recipes")
 def main(
     compare: Optional[str],
     evaluate: Optional[str],
@@ -151,12 +151,13 @@ def _names() -> str:
     from gluonlab.data.registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, zoo
+    from gluonlab.optimizers import OPTIMIZERS
     from gluonlab.training.recipes import described
 
     networks = {name: kind.summary for name, kind in MODELS.items()}
     networks[f"{zoo.PREFIX}NAME"] = zoo.SUMMARY
     lines = []
-    for title, registry in (("data sets", DATASETS), ("kvstores", KVSTORES)):
+    for title, registry in (("data sets", DATASETS), ("kvstores", KVSTORES), ("optimizers", OPTIMIZERS)):
         lines += [title, *(f"  {name:<20}{kind.summary}" for name, kind in registry.items()), ""]
     lines = ["networks", *(f"  {name:<20}{summary}" for name, summary in networks.items()), "", *lines]
     return "\n".join([*lines, "recipes", *described()])

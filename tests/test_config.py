@@ -49,6 +49,7 @@ VALID = {
     "final_lr": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
+    "momentum_rule": WORDS,
     "wd": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "no_bias_decay": st.booleans(),
     "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True),

@@ -20,7 +20,7 @@ LAYERS = [
     {"engine"},
     {"threads"},
     {"devices", "config", "invoke", "images", "arrays"},
-    {"data", "models", "collectives"},
+    {"data", "models", "collectives", "optimizers"},
     {"kvstores"},
     {"training", "scratch"},
     {"parallel", "launch"},

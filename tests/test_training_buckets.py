@@ -12,11 +12,13 @@ from mxnet.gluon import nn
 from reference import as_is, cpus, distance, random_batches, train_on_devices, values
 
 from gluonlab.data.shards import shard
-from gluonlab.errors import KVStoreError, RunError
+from gluonlab.errors import ConfigError, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
+from gluonlab.optimizers import registry
+from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.training.bucket import ALIGNMENT_BYTES, Bucket, group, together
-from gluonlab.training.buckets import ELEMENT_WISE, BucketedTrainer
-from gluonlab.training.plan import DRIFTING, NOT_OFFERED
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.rates import Rates
 from gluonlab.training.step import DataParallelStep
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -37,7 +39,7 @@ def train(net, trainer, ctxs, batches):
 
 
 BATCHES = random_batches([6] * 4, shape=(1, 2, 3), classes=4)
-OPTIMIZERS = [cls.__name__.lower() for cls in ELEMENT_WISE]
+OPTIMIZERS = [cls.__name__.lower() for cls in registry.MXNETS_ELEMENT_WISE]
 
 
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "nadam", "lamb", "lars"])
@@ -167,13 +169,22 @@ def test_states_are_saved_and_loaded_like_gluons(optimizer, params, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
 
-@pytest.mark.parametrize("optimizer", sorted(set(mx.optimizer.Optimizer.opt_registry) - {*NOT_OFFERED, *DRIFTING}))
+@pytest.mark.parametrize("optimizer", registry.OPTIMIZERS)
 def test_replicas_stay_identical_under_every_optimizer_that_is_offered(optimizer):
     net = small_net(cpus(2))
-    trainer = BucketedTrainer(net.collect_params(), optimizer, None, make_kvstore("device"))
+    made = make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": Rates(0.1, 4, "cosine", 2)})
+    trainer = BucketedTrainer(net.collect_params(), made, None, make_kvstore("device"))
     trainer.prepare()
     train(net, trainer, cpus(2), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net, mx.cpu(0)), values(net, mx.cpu(1))))
+
+
+@pytest.mark.parametrize("optimizer", ["nadam", "lars", "sgld"])
+def test_optimizers_of_mxnet_that_let_replicas_drift_are_refused_for_several_devices(optimizer):
+    params = small_net(cpus(2)).collect_params()
+    with pytest.raises(ConfigError, match="lets 2 replicas drift apart: use "):
+        BucketedTrainer(params, optimizer, None, make_kvstore("device"))
+    BucketedTrainer(small_net(cpus(1)).collect_params(), optimizer)
 
 
 def test_parameters_that_were_initialised_anew_are_not_silently_left_behind():

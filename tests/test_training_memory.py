@@ -11,11 +11,12 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
+from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
 from gluonlab.run import main
 from gluonlab.study.largest_batch import find_batch_size
 from gluonlab.training.loop import make_net, prepare, train
 from gluonlab.training.memory import MIB, Needs, _arrays
-from gluonlab.training.plan import NOT_OFFERED, make_plan
+from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter
 
 IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
@@ -43,12 +44,9 @@ def test_parameters_gradients_and_optimizer_state_are_counted(settings, states):
     assert memory.total == 4 * WEIGHTS * (2 + states) + memory.activations + memory.data
 
 
-OFFERED = sorted(set(mx.optimizer.Optimizer.opt_registry) - set(NOT_OFFERED))
-
-
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_state_is_what_the_optimizer_really_makes(name):
-    optimizer = mx.optimizer.create(name)
+    optimizer = make_optimizer(name, {})
     weights = [nd.zeros(shape) for shape in ((128, 784), (128,), (64, 128), (64,), (10, 64), (10,))]
     made = [array for i, weight in enumerate(weights) for array in _arrays(optimizer.create_state_multi_precision(i, weight))]
     assert needs(devices="cpu", optimizer=name).memory(10).optimizer_state == sum(array.size * 4 for array in made)

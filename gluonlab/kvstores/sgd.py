@@ -1,6 +1,6 @@
-"""SGD on several devices: what mx.optimizer.SGD does, with everything that is the same on all of them done once.
+"""SGD on several devices: what the optimizer does, with everything that is the same on all of them done once.
 
-The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not to a device. mx.optimizer.SGD
+The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not to a device. The optimizer
 works them out for each device anew, which takes several times as long as queueing the update.
 """
 
@@ -11,11 +11,12 @@ from typing import Any, Dict, List
 import mxnet as mx
 
 from gluonlab.invoke import Attributes, OperatorCall
+from gluonlab.optimizers.sgd import SGD
 
 
 def applies(optimizer: mx.optimizer.Optimizer) -> bool:
-    """Whether `DevicesSGD` does what ``optimizer`` would: SGD itself, without master copies of low-precision weights."""
-    return type(optimizer) is mx.optimizer.SGD and not optimizer.multi_precision
+    """Whether `DevicesSGD` does what ``optimizer`` would: SGD by either rule, without master copies of low-precision weights."""
+    return type(optimizer) in (SGD, mx.optimizer.SGD) and not optimizer.multi_precision
 
 
 class DevicesSGD:
@@ -23,6 +24,7 @@ class DevicesSGD:
 
     def __init__(self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
         self.optimizer, self.key = optimizer, key
+        self._arrays, self._device = list(zip(weights, grads, states)), weights[0].context.device_id
         # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued faster and give the same bits,
         # except with clipped gradients or weight decay.
         self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
@@ -30,27 +32,36 @@ class DevicesSGD:
             OperatorCall(f"{self._several}sgd_update", [weight, grad], weight)
             if state is None
             else OperatorCall(f"{self._several}sgd_mom_update", [weight, grad, state], weight)
-            for weight, grad, state in zip(weights, grads, states)
+            for weight, grad, state in self._arrays
         ]
         self._values: Dict[str, Any] = {}
         self._attributes = Attributes({})
 
     def update(self) -> None:
         """Queue the update of every device."""
-        self.optimizer._update_count(self.key)
-        values = self._current_values()
+        optimizer = self.optimizer
+        optimizer._set_current_context(self._device)  # it counts for each device; here always for the same one
+        optimizer._update_count(self.key)
+        lr, wd, momentum = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key)), optimizer.momentum
+        if momentum and isinstance(optimizer, SGD):
+            scale, ratio = optimizer.rescale(self.key, lr)
+            if scale != lr:
+                for weight, grad, state in self._arrays:
+                    optimizer.move_a_little(weight, grad, state, lr, scale, ratio, wd)
+                return
+            momentum *= ratio
+        values = self._current_values(lr, wd, momentum)
         if values != self._values:
             self._values, self._attributes = values, Attributes(values)
         for call in self._calls:
             call(self._attributes)
 
-    def _current_values(self) -> Dict[str, Any]:
+    def _current_values(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
         optimizer = self.optimizer
-        lr, wd = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key))
         values: Dict[str, Any] = {"num_weights": 1, "lrs": (lr,), "wds": (wd,)} if self._several else {"lr": lr, "wd": wd}
         values["rescale_grad"] = optimizer.rescale_grad
-        if optimizer.momentum:
-            values["momentum"] = optimizer.momentum
+        if momentum:
+            values["momentum"] = momentum
         if optimizer.clip_gradient:
             values["clip_gradient"] = optimizer.clip_gradient
         return values

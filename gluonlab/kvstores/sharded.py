@@ -26,12 +26,7 @@ from gluonlab.kvstores import sgd
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
 from gluonlab.kvstores.sums import Call, Entry, described, same
-
-# Their update of an element looks at that element only, so it does not matter what lies beside it.
-ELEMENT_WISE = (
-    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
-    mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
-)  # fmt: skip
+from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 
 Arrays = List[List[nd.NDArray]]  # of each key, those of each device
 
@@ -194,8 +189,8 @@ def _check(entries: Sequence[Entry]) -> None:
 
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
     """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
-    if optimizer not in ELEMENT_WISE:
-        names = ", ".join(sorted(kind.__name__ for kind in ELEMENT_WISE))
+    if not is_element_wise(optimizer):
+        names = ", ".join(sorted({kind.__name__ for kind in ELEMENT_WISE}))
         raise KVStoreError(
             f"kvstore {SHARDED!r} cuts parameters anywhere, which {optimizer.__name__} does not allow: "
             f"choose one of {names}, or another kvstore"

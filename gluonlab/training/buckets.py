@@ -16,7 +16,8 @@ from mxnet.gluon import Parameter
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import sgd
 from gluonlab.kvstores.schedule import ScheduleKVStore
-from gluonlab.kvstores.sharded import ELEMENT_WISE, ShardedKVStore
+from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.optimizers.registry import check_replicas, is_element_wise
 from gluonlab.training.bucket import Bucket, group, together
 from gluonlab.training.clip import GlobalNormClipping
 from gluonlab.training.loss_scale import LossScale, Unscaling
@@ -39,7 +40,8 @@ class BucketedTrainer(gluon.Trainer):
     ``kvstore`` is an instance (`make_kvstore`); it sums the gradients, the optimizer runs on every device (or, for
     "sharded-optimizer", on the store). Buckets hold at most ``bucket_bytes``. The first one holds the last layers, whose gradients
     backward finishes first, so it can travel while backward goes on; a store that spreads its keys has something to spread.
-    An optimizer that is not in ELEMENT_WISE updates parameter by parameter; its gradients still travel in buckets.
+    ``optimizer``: as gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance may be one of
+    `gluonlab.optimizers`. One that is not element-wise updates parameter by parameter; its gradients still travel in buckets.
     With ``clip_norm`` the gradient of all parameters, summed and divided by the batch size, has at most this norm.
     With a ``loss_scale`` the gradients are taken for those of a loss that was multiplied by ``loss_scale.value``, and divided by it
     before the update. A step whose summed gradients are not finite changes no parameter and no state of the optimizer on any
@@ -51,7 +53,8 @@ class BucketedTrainer(gluon.Trainer):
     before that keeps writing gradients to where they were: this is noticed in the next step, and raises RunError. So does a
     parameter that gets other arrays or multipliers once it is in a bucket.
 
-    Raises KVStoreError for parameters with sparse gradients, and for ``clip_norm`` or ``loss_scale`` with gradients that are not
+    Raises ConfigError for an optimizer of MXNet's under which replicas drift apart, KVStoreError for parameters with sparse
+    gradients, and for ``clip_norm`` or ``loss_scale`` with gradients that are not
     float32.
     """
 
@@ -66,6 +69,7 @@ class BucketedTrainer(gluon.Trainer):
         loss_scale: Optional[LossScale] = None,
     ) -> None:
         super().__init__(params, optimizer, optimizer_params, kvstore=kvstore, update_on_kvstore=False)
+        check_replicas(self._optimizer, len(self._contexts))
         if isinstance(kvstore, ShardedKVStore) and len(self._contexts) > 1:
             self._kvstore_params["update_on_kvstore"] = True
         if self._contains_sparse_weight or self._contains_sparse_grad:
@@ -161,8 +165,8 @@ class BucketedTrainer(gluon.Trainer):
 
     @property
     def _by_bucket(self) -> bool:
-        """Whether the optimizer may update a bucket at once; not a subclass of those that may, it could do anything."""
-        return type(self._optimizer) in ELEMENT_WISE
+        """Whether the optimizer may update a bucket at once."""
+        return is_element_wise(type(self._optimizer))
 
     def _allreduce_grads(self) -> None:
         self._check_parameters()

@@ -23,6 +23,7 @@ from gluonlab.errors import DivergedError
 from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
+from gluonlab.optimizers.momentum import MXNET
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.ending import recorded
@@ -61,9 +62,8 @@ Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
 def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
     """Every device holds the whole network and works on its shard of each batch."""
     config = plan.config
-    settings = {**plan.optimizer_params, "lr_scheduler": plan.rates}
     trainer = BucketedTrainer(
-        net.collect_params(), plan.optimizer, settings, plan.kvstore, config.bucket_bytes, config.clip_norm, plan.loss_scale
+        net.collect_params(), plan.make_optimizer(), None, plan.kvstore, config.bucket_bytes, config.clip_norm, plan.loss_scale
     )
     sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
     preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
@@ -197,7 +197,7 @@ class _Run:
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
             *plan.settled.in_words(),
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
-            ("optimizer", f"{plan.optimizer}, {settings}"),
+            ("optimizer", f"{plan.optimizer}, {settings}" + f", {plan.momentum_rule} momentum" * (plan.momentum_rule == MXNET)),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):

@@ -89,7 +89,7 @@ class Needs:
         return Memory(images, self._parameters, self._gradients, self._state, self._activations[part], data)
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
-        optimizer = mx.optimizer.create(self.plan.optimizer, **self.plan.optimizer_params)
+        optimizer = self.plan.make_optimizer()
         one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)  # states are as large as their weights
         arrays = _arrays(optimizer.create_state_multi_precision(0, one))
         return sum(_bytes(param.shape, array.dtype) * int(array.size) for array in arrays)

@@ -13,15 +13,12 @@ from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, unknown
 from gluonlab.kvstores import KVSTORES
+from gluonlab.optimizers.momentum import MOMENTUM_RULES
 from gluonlab.training.rates import LR_SCHEDULES, Rates
 
 CONSTANT, DECAY = "constant", 0.1
 # where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10
 HALF_AND_THREE_QUARTERS = (Fraction(1, 2), Fraction(3, 4))
-UNSCHEDULED = {
-    "adadelta": "uses no learning rate",
-    "lbsgd": "asks for its rate before it counts the step, and so mixes two of them",  # also under gluon.Trainer
-}
 OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 NO_DECAY = r".*(bias|gamma|beta)$"
 
@@ -31,6 +28,8 @@ def check_optimization(config: TrainConfig) -> None:
     schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
+    if config.momentum_rule not in (None, *MOMENTUM_RULES):
+        raise ConfigError(unknown("--momentum-rule", str(config.momentum_rule), MOMENTUM_RULES))
     for option, value, schedules in (
         ("--lr-decay", config.lr_decay, ("step",)),
         ("--lr-decay-epochs", config.lr_decay_epochs, ("step",)),
@@ -45,14 +44,16 @@ def check_optimization(config: TrainConfig) -> None:
         raise KVStoreError(f"--compress {config.compress}: kvstore {config.kvstore!r} cannot compress gradients: choose {able}")
 
 
-def check_effect(config: TrainConfig, optimizer: str, wd: float) -> None:
-    """Raise ConfigError for a schedule that ``optimizer`` would not follow, and for --no-bias-decay without any decay ``wd``."""
-    schedule = config.lr_schedule or CONSTANT
-    if optimizer in UNSCHEDULED and (schedule != CONSTANT or config.warmup_epochs):
-        asked = "--warmup-epochs" if schedule == CONSTANT else f"--lr-schedule {schedule}"
-        raise ConfigError(f"{asked}: {optimizer} {UNSCHEDULED[optimizer]}: leave it out, or choose another optimizer, such as sgd")
+def check_effect(config: TrainConfig, asked: TrainConfig, wd: float, momentum: float) -> None:
+    """Raise ConfigError for --no-bias-decay without any decay ``wd``, and for --momentum-rule without any ``momentum``.
+
+    ``asked``: without a recipe's values.
+    """
     if config.no_bias_decay and not wd:
         raise ConfigError("--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out")
+    if asked.momentum_rule is not None and not momentum:
+        rule = f"--momentum-rule {asked.momentum_rule}"
+        raise ConfigError(f"{rule}: the momentum is 0: give one, such as --momentum 0.9, or leave it out")
 
 
 def make_rates(

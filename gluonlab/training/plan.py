@@ -6,7 +6,6 @@ Everything that can be wrong with a run is found here, before anything is comput
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
@@ -18,11 +17,13 @@ from gluonlab.data.colours import colours_for, find_colours, in_text
 from gluonlab.data.dataset import Dataset, Defaults
 from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files
 from gluonlab.devices import devices, gpu_count, gpus
-from gluonlab.errors import ConfigError, DeviceError, unknown
+from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.kvstores import check_kvstore, make_kvstore
 from gluonlab.kvstores.sharded import SHARDED, check_element_wise
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
+from gluonlab.optimizers.momentum import CORRECTED
+from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer, optimizer_kind
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.loss_scale import LossScale, make_loss_scale
@@ -37,10 +38,6 @@ from gluonlab.training.precision import check_devices, check_dtype
 from gluonlab.training.rates import Rates
 from gluonlab.training.settle import Settled, settle, without_crops
 
-# Nadam keeps one product of its schedule for all devices and parameters, SGLD draws each device's noise for itself.
-DRIFTING = ("nadam", "sgld")
-# test is MXNet's own; groupadagrad takes the rows of embeddings only.
-NOT_OFFERED = ("test", "groupadagrad")
 # What recipes may turn on, besides the optimization.
 SWITCHED = (
     "no_bias_decay",
@@ -57,7 +54,8 @@ class Plan:
     """A run in which nothing is open any more. ``lr`` is what the optimizer gets, after --scale-lr.
 
     ``config``: what was asked; ``settled.config``: that with the recipe's values in its gaps. The
-    data set's colours are those by which this run normalises.
+    data set's colours are those by which this run normalises. ``momentum_rule`` is None where there
+    is no momentum that a rate could be part of.
     """
 
     config: TrainConfig
@@ -73,6 +71,13 @@ class Plan:
     kvstore: Any
     rates: Rates
     loss_scale: Optional[LossScale] = None
+    momentum_rule: Optional[str] = None
+
+    def make_optimizer(self) -> mx.optimizer.Optimizer:
+        """A new one, which follows the schedule of the learning rate."""
+        return make_optimizer(
+            self.optimizer, {**self.optimizer_params, "lr_scheduler": self.rates}, self.momentum_rule or CORRECTED
+        )
 
     @property
     def lr(self) -> float:
@@ -104,6 +109,7 @@ class Plan:
             "global_batch_size": self.global_batch_size,
             "optimizer": self.optimizer,
             **self.optimizer_params,
+            **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
             **self.rates.settings(),
             **{name: getattr(self.settled.config, name) for name in SWITCHED},
             "normalise": in_text(self.dataset.colours),
@@ -159,7 +165,9 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
     optimizer, epochs = (config.optimizer or recipe.optimizer).lower(), config.epochs or recipe.epochs
     scale = _scale(settled, global_batch_size, images)
     optimizer_params = _optimizer_params(config, optimizer, scale)
-    check_effect(config, optimizer, optimizer_params["wd"])
+    momentum = optimizer_params.get("momentum", 0.0)
+    check_effect(config, settled.asked, optimizer_params["wd"], momentum)
+    has_rules = momentum and optimizer_kind(optimizer).by_mxnets_rule is not None
     shares = recipe.decay_shares or HALF_AND_THREE_QUARTERS
     steps_per_epoch = math.ceil(images / global_batch_size)
     return Plan(
@@ -176,6 +184,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
         kvstore=kvstore,
         rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale, shares),
         loss_scale=make_loss_scale(config, min(global_batch_size, images) // devices),
+        momentum_rule=(config.momentum_rule or CORRECTED) if has_rules else None,
     )
 
 
@@ -217,31 +226,25 @@ def find_devices(config: TrainConfig) -> List[mx.Context]:
         raise DeviceError(f"--devices {error}") from None
 
 
-def _optimizer_class(name: str) -> Any:
-    registry = mx.optimizer.Optimizer.opt_registry
-    offered = [key for key in registry if key not in NOT_OFFERED]
-    if name.lower() not in offered:
-        raise ConfigError(unknown("optimizer", name, offered))
-    return registry[name.lower()]
-
-
 def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
-    """Raise ConfigError for an unknown optimizer, and for a momentum that it does not have.
+    """Raise ConfigError for an optimizer that is not offered, and for a momentum or a rule of it that it does not have.
 
-    Also for one that these devices forbid, and KVStoreError for one that the kvstore forbids.
+    Also KVStoreError for one that the kvstore forbids.
     """
-    optimizer = _optimizer_class(name)
-    if name.lower() in DRIFTING and device_count > 1:
-        raise ConfigError(f"--optimizer {name} lets {device_count} replicas drift apart: choose sgd or adam, or use one device")
-    if config.momentum is not None and "momentum" not in inspect.signature(optimizer.__init__).parameters:
-        raise ConfigError(f"--momentum {config.momentum:g}: {name} has no momentum, leave it out or use sgd, nag or signum")
+    kind = optimizer_kind(name)
+    if config.momentum is not None and not kind.momentum:
+        able = ", ".join(other for other, its in OPTIMIZERS.items() if its.momentum)
+        raise ConfigError(f"--momentum {config.momentum:g}: {name} has no momentum, leave it out or use one of {able}")
+    if config.momentum_rule is not None and kind.by_mxnets_rule is None:
+        able = " or ".join(other for other, its in OPTIMIZERS.items() if its.by_mxnets_rule is not None)
+        raise ConfigError(f"--momentum-rule {config.momentum_rule} says nothing to {name}: leave it out, or use {able}")
     if config.kvstore == SHARDED and device_count > 1:
-        check_element_wise(optimizer)
+        check_element_wise(kind.cls)
 
 
 def _optimizer_params(config: TrainConfig, optimizer: str, scale: float) -> Dict[str, float]:
-    """Learning rate, momentum and weight decay of a settled ``config``; MXNet's own rate where it has none."""
-    lr = config.lr if config.lr is not None else float(_optimizer_class(optimizer)().learning_rate)
+    """Learning rate, momentum and weight decay of a settled ``config``; the optimizer's own rate where it has none."""
+    lr = config.lr if config.lr is not None else float(optimizer_kind(optimizer).cls().learning_rate)
     params = {"learning_rate": lr * scale, "wd": config.wd or 0.0}
     if config.momentum is not None:
         params["momentum"] = config.momentum

@@ -30,7 +30,8 @@ class Recipe:
     Either ``batch_size``, per device, or ``global_batch_size``. The source has its learning rate for
     that batch, or gives it per ``lr_per_images``, and it then goes by the batch in any case. It steps
     after ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that is
-    shorter or longer.
+    shorter or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of
+    papers and PyTorch.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Recipe:
     global_batch_size: Optional[int] = None
     lr_per_images: Optional[int] = None
     momentum: Optional[float] = None
+    momentum_rule: Optional[str] = None
     wd: float = 0.0
     no_bias_decay: bool = False
     lr_schedule: str = "constant"
@@ -99,6 +101,7 @@ class Recipe:
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
             f"momentum {self.momentum:g}" if self.momentum else "",
+            f"momentum rule {self.momentum_rule}" if self.momentum_rule else "",
             f"wd {self.wd:g}" if self.wd else "",
             "no bias decay" if self.no_bias_decay else "",
             f"label smoothing {self.label_smoothing:g}" if self.label_smoothing else "",

@@ -14,6 +14,7 @@ from gluonlab.data.dataset import Defaults
 from gluonlab.data.registry import DATASETS
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.zoo import PREFIX
+from gluonlab.optimizers.momentum import MXNET
 from gluonlab.training.recipe import PHOTOGRAPHS, Recipe
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
@@ -37,6 +38,7 @@ _CIFAR = Recipe(
     decay_epochs=(100, 150),
     optimizer="nag",
     momentum=0.9,
+    momentum_rule=MXNET,
     wd=1e-4,
     crop_padding=4,
     flip=True,
@@ -63,6 +65,7 @@ _PHOTOGRAPHS = Recipe(
     warmup_epochs=5,
     optimizer="nag",
     momentum=0.9,
+    momentum_rule=MXNET,
     wd=1e-4,
     random_resized_crop=True,
     flip=True,
@@ -105,6 +108,7 @@ RECIPES: Tuple[Recipe, ...] = (
     replace(
         _CIFAR,
         data="fashion-mnist",
+        momentum_rule=None,
         source="Zhong et al., Random erasing, 2020: the baseline",
         epochs=300,
         decay_epochs=(150, 225),
@@ -127,6 +131,7 @@ RECIPES: Tuple[Recipe, ...] = (
         decay_epochs=(10, 20, 30),
         optimizer="sgd",
         momentum=0.9,
+        momentum_rule=MXNET,
         wd=1e-4,
         random_resized_crop=True,
         flip=True,

@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 from gluonlab.config import TrainConfig
 from gluonlab.data.dataset import Dataset, Defaults, ReadAheadSplit
 from gluonlab.data.registry import is_cut_already, of_image_files
-from gluonlab.training.optimize import OPTIONS_WIDTH, UNSCHEDULED
+from gluonlab.training.optimize import OPTIONS_WIDTH
 from gluonlab.training.recipe import Recipe
 from gluonlab.training.recipes import choose, fitting
 
@@ -98,8 +98,7 @@ def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str
     epochs = config.epochs or recipe.epochs
     optimizer = (config.optimizer or recipe.optimizer).lower()
     suits = _suits(optimizer, recipe)
-    scheduled = optimizer not in UNSCHEDULED
-    schedule = config.lr_schedule or (recipe.lr_schedule if scheduled else "constant")
+    schedule = config.lr_schedule or recipe.lr_schedule
     steps = schedule == "step" and recipe.lr_schedule == "step"
     wd = recipe.wd if config.wd is None else config.wd
     warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)  # a short run has no less of the rest
@@ -113,11 +112,12 @@ def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str
         "optimizer": recipe.optimizer,
         "lr": recipe.lr if suits else None,
         "momentum": recipe.momentum if suits else None,
+        "momentum_rule": recipe.momentum_rule if suits else None,
         "wd": recipe.wd,
         "no_bias_decay": recipe.no_bias_decay and wd > 0,
         "lr_schedule": schedule,
         "lr_decay": recipe.lr_decay if steps else None,
-        "warmup_epochs": warmup if scheduled else 0.0,
+        "warmup_epochs": warmup,
         "label_smoothing": recipe.label_smoothing,
         "random_resized_crop": recipe.random_resized_crop and of_image_files(config.dataset),
         "crop_padding": recipe.crop_padding,

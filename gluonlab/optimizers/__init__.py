@@ -1,0 +1,27 @@
+"""Optimizers by their definitions; what ``--optimizer`` offers is in `gluonlab.optimizers.registry`.
+
+trainer = BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=0.9), ...)
+
+A plain ``"sgd"`` is MXNet's own there, as for gluon.Trainer.
+"""
+
+from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adamax, Nadam
+from gluonlab.optimizers.layerwise import LAMB, LARS
+from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
+from gluonlab.optimizers.sgd import NAG, SGD
+from gluonlab.optimizers.signum import Signum
+
+__all__ = [
+    "FTML",
+    "LAMB",
+    "LARS",
+    "NAG",
+    "OPTIMIZERS",
+    "SGD",
+    "AdaDelta",
+    "AdaGrad",
+    "Adamax",
+    "Nadam",
+    "Signum",
+    "make_optimizer",
+]

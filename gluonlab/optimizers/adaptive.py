@@ -1,0 +1,199 @@
+"""Optimizers that divide by what gradients were, where MXNet's own have traps.
+
+What MXNet's do otherwise: Adamax divides 0 by 0 for an element whose gradients are all 0, which is
+a ReLU's death; Nadam counts each parameter and device as a step of its momentum's schedule;
+AdaDelta does not look at the learning rate, and decays weights past it; AdaGrad decays them past
+its division; FTML divides by the rate. AdaDelta also changes the gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+
+class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """What these have in common: ``states`` arrays like the weight, 0 at first, and the gradient.
+
+    It is that of the loss plus wd / 2 |w|^2; ``clip_gradient`` limits each element of it.
+    """
+
+    states = 1
+
+    def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
+        return tuple(nd.zeros(weight.shape, weight.context, dtype=weight.dtype) for _ in range(self.states))
+
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]) -> None:
+        self._update_count(index)
+        lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
+        grad = grad * self.rescale_grad
+        if wd:
+            grad += wd * weight
+        if self.clip_gradient is not None:
+            nd.clip(grad, -self.clip_gradient, self.clip_gradient, out=grad)
+        weight -= lr * self.direction(grad, state, t)
+
+    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """What the rate multiplies in update number ``t``, from 1 on; moves ``state`` on."""
+        raise NotImplementedError
+
+    def above_zero(self, grad: nd.NDArray) -> float:
+        """``epsilon``, or the smallest ordinary number of a type that would make 0 of it."""
+        return max(float(self.epsilon), float(np.finfo(np.dtype(grad.dtype)).tiny))
+
+
+class Adamax(Adaptive):
+    """PyTorch's Adamax.
+
+    m = beta1 m + (1 - beta1) g, u = max(beta2 u, |g| + epsilon), w = w - rate / (1 - beta1^t) m /
+    u.
+
+    Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 2, which lacks the
+    epsilon.
+    """
+
+    states = 2
+
+    def __init__(
+        self,
+        learning_rate: float = 0.002,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """See `Adaptive.direction`."""
+        mean, largest = state
+        _fade(mean, self.beta1, grad)
+        largest *= self.beta2
+        nd.broadcast_maximum(largest, grad.abs() + self.above_zero(grad), out=largest)
+        return mean / largest / (1 - self.beta1**t)
+
+
+class Nadam(Adaptive):
+    """Adam with Nesterov's momentum, and a schedule of the momentum of its own: PyTorch's NAdam.
+
+    Dozat, "Incorporating Nesterov momentum into Adam", 2016, algorithm 2: beta1 grows from about
+    half to itself.
+    """
+
+    states = 2
+
+    def __init__(
+        self,
+        learning_rate: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        schedule_decay: float = 0.004,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta1, self.beta2, self.epsilon, self.schedule_decay = (
+            beta1,
+            beta2,
+            epsilon,
+            schedule_decay,
+        )
+        self._products: List[float] = [1.0]  # of the momenta of the first t updates
+
+    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """See `Adaptive.direction`."""
+        mean, square = state
+        _fade(mean, self.beta1, grad)
+        _fade(square, self.beta2, grad * grad)
+        now, later = self._momentum(t), self._momentum(t + 1)
+        while len(self._products) <= t:
+            self._products.append(self._products[-1] * self._momentum(len(self._products)))
+        product = self._products[t]
+        ahead = grad * ((1 - now) / (1 - product)) + mean * (later / (1 - product * later))
+        return ahead / ((square / (1 - self.beta2**t)).sqrt() + self.above_zero(grad))
+
+    def _momentum(self, t: int) -> float:
+        return float(self.beta1 * (1 - 0.5 * 0.96 ** (t * self.schedule_decay)))
+
+
+class AdaGrad(Adaptive):
+    """s = s + g^2, w = w - rate g / (sqrt(s) + epsilon): PyTorch's Adagrad.
+
+    Duchi, Hazan, Singer, "Adaptive subgradient methods for online learning and stochastic
+    optimization", 2011, figure 1.
+    """
+
+    def __init__(self, learning_rate: float = 0.01, epsilon: float = 1e-10, **kwargs: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.epsilon = epsilon
+
+    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """See `Adaptive.direction`."""
+        (total,) = state
+        total += grad * grad
+        return grad / (total.sqrt() + self.above_zero(grad))
+
+
+class AdaDelta(Adaptive):
+    """PyTorch's Adadelta, with a rate, which is 1 unless one is given.
+
+    s = rho s + (1 - rho) g^2, d = sqrt(u + epsilon) / sqrt(s + epsilon) g, u = rho u + (1 - rho)
+    d^2, w = w - rate d.
+
+    Zeiler, "ADADELTA: an adaptive learning rate method", 2012, algorithm 1.
+    """
+
+    states = 2
+
+    def __init__(self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6, **kwargs: Any) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.rho, self.epsilon = rho, epsilon
+
+    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """See `Adaptive.direction`."""
+        square, update = state
+        epsilon = self.above_zero(grad)
+        _fade(square, self.rho, grad * grad)
+        delta = (update + epsilon).sqrt() / (square + epsilon).sqrt() * grad
+        _fade(update, self.rho, delta * delta)
+        return delta
+
+
+class FTML(Adaptive):
+    """Follow the moving leader, without a division by the rate.
+
+    v = beta2 v + (1 - beta2) g^2, w = w - rate (1 - beta1) / (1 - beta1^t) g / (sqrt(v / (1 -
+    beta2^t)) + epsilon).
+
+    Zheng, Kwok, "Follow the moving leader in deep learning", 2017, algorithm 1. There z is kept and
+    w = -z / d, with the rate below a line. But -z is always d w of the step before, so what is left
+    of z and d is this.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float = 0.0025,
+        beta1: float = 0.6,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
+        """See `Adaptive.direction`."""
+        (square,) = state
+        _fade(square, self.beta2, grad * grad)
+        root = (square / (1 - self.beta2**t)).sqrt() + self.above_zero(grad)
+        return grad / root * ((1 - self.beta1) / (1 - self.beta1**t))
+
+
+def _fade(mean: nd.NDArray, decay: float, value: nd.NDArray) -> None:
+    """mean = decay mean + (1 - decay) value, in place."""
+    mean *= decay
+    mean += (1 - decay) * value
