@@ -19,7 +19,7 @@ LAYERS = [
     {"linking"},
     {"engine"},
     {"threads"},
-    {"devices", "config", "invoke", "images", "arrays"},
+    {"devices", "config", "invoke", "semantics", "images", "arrays"},
     {"data", "models", "collectives", "optimizers"},
     {"kvstores"},
     {"training", "scratch"},

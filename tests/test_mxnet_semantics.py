@@ -13,6 +13,9 @@ from gluonlab.kvstores import KVSTORES, make_kvstore
 
 STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
 FROM_SCRATCH = [name for name in STORES if name not in ("device", "local")]
+NOW = ("device", "local", "double_tree", "ring", "sharded-optimizer")
+# For what takes longer: some of them in make test, all in make test-all.
+SOME_NOW = [name if name in NOW else pytest.param(name, marks=pytest.mark.long) for name in STORES]
 LENGTH, PARENT = 4, 12  # elements of an array, and of what it is a slice of
 
 places = st.tuples(st.integers(0, 4), st.sampled_from([0, 2, 4, 8]))  # device, where the slice begins

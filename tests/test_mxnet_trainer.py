@@ -7,7 +7,7 @@ from kvstore_runs import BATCHES, small_net
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, set_values, train_on_devices, train_on_one_device, values
-from test_mxnet_semantics import FROM_SCRATCH, STORES
+from test_mxnet_semantics import FROM_SCRATCH, NOW, SOME_NOW, STORES
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -16,6 +16,7 @@ from gluonlab.training.buckets import BucketedTrainer
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
 NATIVE = ["device", "local"]
 WHERE = [(name, None) for name in STORES] + [(name, update) for name in NATIVE for update in (True, False)]
+WHERE = [where if where[0] in NOW else pytest.param(*where, marks=pytest.mark.long) for where in WHERE]
 
 
 def trainer_of(net, store, update=None, optimizer="sgd", **settings):
@@ -92,7 +93,7 @@ def test_one_store_serves_several_trainers(name, update, plan):
         assert distance(on_every_device(net, ctxs), values_) < 1e-5
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", SOME_NOW)
 def test_a_net_gets_another_trainer_with_the_store_that_it_had(name):
     found = []
     for devices in (1, 3):
@@ -117,7 +118,7 @@ def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
         train_on_devices(nets[1], sums, ctxs, BATCHES[1:2])
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", SOME_NOW)
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_rates_follow_their_schedule(name, devices):
     found = []
@@ -136,7 +137,7 @@ def test_rates_follow_their_schedule(name, devices):
     assert distance(found[1][1], found[0][1]) < 1e-5
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", SOME_NOW)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_saved_states_go_on_where_they_stopped(name, optimizer, tmp_path):
     found = []
@@ -193,7 +194,7 @@ def with_stale_gradients(store, update, ignore):
 
 
 @pytest.mark.parametrize("ignore", [False, True])
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", SOME_NOW)
 def test_stale_gradients_are_what_they_are_under_mxnets_store(name, ignore):
     store = make_kvstore(name)
     expected = with_stale_gradients("device", store.is_capable("optimizer"), ignore)

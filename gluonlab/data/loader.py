@@ -22,6 +22,7 @@ from gluonlab.data.shards import shard_bounds
 from gluonlab.data.streaming import Selection, Streaming, Wanted
 from gluonlab.errors import DataError
 from gluonlab.invoke import ARRAY_LIMIT
+from gluonlab.semantics import as_users
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -48,6 +49,7 @@ class Loader:
     """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device that has one.
 
     ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32 labels (n,).
+    They are mx.nd arrays, or mx.np ones after ``npx.set_np()``.
     Every image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
     The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of each batch.
 
@@ -109,7 +111,7 @@ class Loader:
         with closing(_ahead(made, self.prefetch) if self.prefetch and self._works else (shards for shards in made)) as ready:
             for xs, ys in ready:
                 self.step += 1
-                yield [finish(x) for x in xs], ys
+                yield as_users([finish(x) for x in xs]), as_users(ys)
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:

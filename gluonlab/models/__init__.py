@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Sequence
 
+import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
 from gluonlab.errors import ModelError, unknown
@@ -48,6 +49,7 @@ MODELS: Dict[str, ModelKind] = {
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
     ),
 }
+OF_GLUONCV = ("cifar_resnet20",)
 
 
 def check_model(name: str) -> None:
@@ -67,6 +69,11 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """
     check_model(name)
     net: Any
+    if mx.util.is_np_array() and (name.startswith(zoo.PREFIX) or name in OF_GLUONCV):
+        raise ModelError(
+            f"model {name!r} is gluoncv's, which is written for mx.nd: use it before npx.set_np(), or within "
+            "mx.util.np_array(False); gluonlab.train takes it as it is"
+        )
     if name.startswith(zoo.PREFIX):
         net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
     else:

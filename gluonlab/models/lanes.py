@@ -16,6 +16,8 @@ from typing import Any, Sequence
 import mxnet as mx
 from mxnet.gluon import HybridBlock, nn
 
+from gluonlab.semantics import of_nd
+
 # (family, model) of /proc/cpuinfo -> lanes. Intel 6/85 (Skylake-SP, Cascade Lake): LeNet trains 1.3 to 1.6 times as fast.
 MEASURED = {(6, 85): 16}
 
@@ -52,6 +54,7 @@ class LaneConv2D(nn.Conv2D):
         self._more_out = padded(channels, lanes) - channels
         self._kwargs["num_filter"] = channels + self._more_out
 
+    @of_nd
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         weight = _with_zeros(F, weight, self._more_in, axis=1)  # (out, in + more, k, k)
         weight = _with_zeros(F, weight, self._more_out, axis=0)  # (out + more, in + more, k, k)
@@ -66,6 +69,7 @@ class TrueChannels(HybridBlock):
         self._channels = channels
         self._more = padded(channels, lanes) - channels
 
+    @of_nd
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         if not self._more:
             return x

@@ -18,6 +18,7 @@ from gluonlab.data.loader import Loader
 from gluonlab.errors import DivergedError, ModelError
 from gluonlab.scratch.data_parallel import Allreduce, Replica, allreduce, devices_of, get_params, split_batch, train_batch
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
+from gluonlab.semantics import nd_semantics
 
 LATE = 8  # steps after which a loss is read: no step waits for it, and no more than these are queued
 
@@ -56,6 +57,7 @@ class Trained(NamedTuple):
         return statistics.median(rates[1:] or rates)
 
 
+@nd_semantics()
 def train(
     dataset: Dataset,
     params: Params,
@@ -90,6 +92,7 @@ def train(
     return trained
 
 
+@nd_semantics()
 def train_epoch(batches: Iterable[Batch], replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce) -> float:
     """Train on each batch, wait until all is done, and return the mean loss of the images, each as it was when it was seen.
 
@@ -107,6 +110,7 @@ def train_epoch(batches: Iterable[Batch], replicas: Sequence[Replica], lr: float
     return total / seen
 
 
+@nd_semantics()
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
     """The fraction of a split's images that the network gets right, computed by all devices; each image counts once.
 

@@ -6,11 +6,13 @@ from typing import Optional
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError
+from gluonlab.semantics import nd_semantics
 from gluonlab.training.loop import make_net
 from gluonlab.training.memory import MIB, Memory, Needs
 from gluonlab.training.plan import make_plan
 
 
+@nd_semantics()
 def find_batch_size(config: TrainConfig, budget_bytes: int) -> Memory:
     """The largest batch per device, up to the device's share of the training images, that needs at most ``budget_bytes``.
 

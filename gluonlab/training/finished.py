@@ -19,6 +19,7 @@ from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.files import folder_for
 from gluonlab.models.pretrained import load_parameters
+from gluonlab.semantics import nd_semantics
 from gluonlab.training.evaluate import Score, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.loop import data_parallel, make_net
@@ -72,6 +73,7 @@ class Evaluation:
         return found
 
 
+@nd_semantics()
 def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     """Evaluate the run in this folder; ``given``: the settings of TrainConfig named in GIVEN, such as devices.
 

@@ -24,6 +24,7 @@ from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
 from gluonlab.optimizers.momentum import MXNET
+from gluonlab.semantics import make_users, nd_semantics
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.ending import recorded
@@ -82,10 +83,17 @@ def train(
 
     ``dataset``: the one that the config names, where it has been read already.
     Raises a UsageError before anything is written when the config cannot be carried out, and DivergedError when the loss
-    is no longer a number. After an error or Ctrl-C the folder holds everything up to the last whole epoch; a UsageError before that
+    is no longer a number. The run computes with mx.nd; its network is of the user's kind, mx.np after ``npx.set_np()``.
+    After an error or Ctrl-C the folder holds everything up to the last whole epoch; a UsageError before that
     one, such as for an image that cannot be decoded, takes it away again.
     """
-    reporter, config = reporter or ConsoleReporter(), config or TrainConfig()
+    with nd_semantics():
+        result = _train(config or TrainConfig(), strategy, reporter or ConsoleReporter(), dataset)
+    make_users(result.net)
+    return result
+
+
+def _train(config: TrainConfig, strategy: Strategy, reporter: Reporter, dataset: Optional[Dataset]) -> Result:
     RunDirectory.check(config.out)
     plan = make_plan(config, dataset)
     began = time.perf_counter()
@@ -112,6 +120,7 @@ class Ready(NamedTuple):
     memory: Optional[Memory]
 
 
+@nd_semantics()
 def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
     """Make network and step. Raises a UsageError for what the plan could not show: nothing else is found before the first batch."""
     config, net = plan.settled.config, make_net(plan)
