@@ -3,14 +3,13 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from full_disk import full_at
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, train_on_devices, values
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.errors import KVStoreError, OutputError
+from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.buckets import BucketedTrainer
@@ -53,51 +52,6 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimize
     trainer.load_states(states)
     train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(expected)))
-
-
-def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tmp_path):
-    file = tmp_path / "states"
-    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))
-    trainer.save_states(str(file))
-    whole = file.read_bytes()
-    with full_at(len(whole) - 1), pytest.raises(OutputError, match=r"cannot write .*states: File too large; choose another place$"):
-        trainer.save_states(str(file))
-    assert file.read_bytes() == whole
-
-
-def test_states_of_another_number_of_devices_are_refused(tmp_path):
-    states = str(tmp_path / "states")
-    trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))[1].save_states(states)
-    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(3))
-    with pytest.raises(KVStoreError, match="does not fit key 0 on 3 devices"):
-        trainer.load_states(states)
-
-
-def test_states_that_do_not_fit_change_nothing(tmp_path):
-    """Neither what there is, nor what is saved next."""
-    other, own = str(tmp_path / "other"), str(tmp_path / "own")
-    trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(2))[1].save_states(other)
-    _, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", cpus(3))
-    trainer.save_states(own)
-    before = {name: array.asnumpy() for name, array in nd.load(own).items()}
-    with pytest.raises(KVStoreError, match="does not fit"):
-        trainer.load_states(other)
-    trainer.save_states(own)
-    after = {name: array.asnumpy() for name, array in nd.load(own).items()}
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
-
-
-def test_files_of_other_stores_are_not_states(tmp_path):
-    ctxs = cpus(2)
-    net, trainer = trained(gluon.Trainer, ShardedKVStore(), "adam", ctxs)
-    _, other = trained(BucketedTrainer, make_kvstore("device"), "adam", ctxs)
-    other.save_states(str(tmp_path / "device"))
-    net.save_parameters(str(tmp_path / "params"))
-    nd.save(str(tmp_path / "list"), [nd.ones((1,))])
-    for name, message in {"device": "cannot be read", "params": "no states", "list": "no states", "none": "cannot be read"}.items():
-        with pytest.raises(KVStoreError, match=message):
-            trainer.load_states(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("loaded", [False, True])

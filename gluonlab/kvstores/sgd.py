@@ -11,6 +11,7 @@ from typing import Any, Dict, List
 import mxnet as mx
 
 from gluonlab.invoke import Attributes, OperatorCall
+from gluonlab.kvstores.counts import COUNTED_AT
 from gluonlab.optimizers.sgd import SGD
 
 
@@ -24,7 +25,7 @@ class DevicesSGD:
 
     def __init__(self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
         self.optimizer, self.key = optimizer, key
-        self._arrays, self._device = list(zip(weights, grads, states)), weights[0].context.device_id
+        self._arrays = list(zip(weights, grads, states))
         # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued faster and give the same bits,
         # except with clipped gradients or weight decay.
         self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
@@ -40,7 +41,7 @@ class DevicesSGD:
     def update(self) -> None:
         """Queue the update of every device."""
         optimizer = self.optimizer
-        optimizer._set_current_context(self._device)  # it counts for each device; here always for the same one
+        optimizer._set_current_context(COUNTED_AT)
         optimizer._update_count(self.key)
         lr, wd, momentum = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key)), optimizer.momentum
         if momentum and isinstance(optimizer, SGD):

@@ -9,29 +9,30 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
 from mxnet import autograd, nd
 
-from gluonlab.arrays import save_arrays
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError
 from gluonlab.invoke import CopyInto, share_memory
 from gluonlab.kvstores import sgd
+from gluonlab.kvstores.counts import Before, Rewinding, memory_of, numbers_of, updates_of
+from gluonlab.kvstores.fitting import fitted, resume
+from gluonlab.kvstores.matching import Own, unique
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
+from gluonlab.kvstores.states import ParameterState, States, flat, kind_of, read, save, to_arrays
 from gluonlab.kvstores.sums import Call, Entry, described, same
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 
 Arrays = List[List[nd.NDArray]]  # of each key, those of each device
 
 SHARDED = "sharded-optimizer"
-UPDATES = "updates"  # beside a key's states: how many updates they have seen
 
 
 class ShardedKVStore(ScheduleKVStore):
@@ -46,9 +47,10 @@ class ShardedKVStore(ScheduleKVStore):
         super().__init__(name)
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
         self._updates: Dict[Keys, _ShardedUpdate] = {}
-        self._loaded: Dict[str, nd.NDArray] = {}
+        self._loaded: Dict[Any, ParameterState] = {}  # of keys that have not been updated since
         self._owner = Owner(self)
-        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[str, nd.NDArray]]" = WeakKeyDictionary()
+        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, ParameterState]]" = WeakKeyDictionary()
+        self._schedules: "WeakKeyDictionary[mx.optimizer.Optimizer, Rewinding]" = WeakKeyDictionary()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -70,10 +72,11 @@ class ShardedKVStore(ScheduleKVStore):
         check_element_wise(type(optimizer))
         self._owner.take(optimizer)
         if self._optimizer is not None and self._optimizer is not optimizer:
-            self._aside[self._optimizer] = self._states()
+            self._aside[self._optimizer] = {key: self.state_of(key) for key in self._own()}
             self._retired += sum(update.transfers_run for update in self._updates.values())
             self._updates, self._loaded = {}, self._aside.pop(optimizer, {})
         self._optimizer = optimizer
+        self._schedules.setdefault(optimizer, Rewinding(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices.
@@ -109,28 +112,59 @@ class ShardedKVStore(ScheduleKVStore):
         self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority)
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write every shard's state and the counts of updates, in MXNet's own format for arrays. Raises OutputError."""
-        save_arrays(Path(fname), self._states(), remedy="choose another place")
+        """Write the states of all parameters, each whole, as `gluonlab.kvstores.states` lays them out. Raises OutputError.
+
+        They are named as the optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their keys. The
+        schedule of learning rates is not in the file, so ``dump_optimizer`` changes nothing.
+        """
+        assert self._optimizer is not None
+        numbers, own = numbers_of(self._optimizer), self._own()
+        parameters = tuple(self.state_of(key)._replace(name=param.name, shape=param.shape) for key, param in own.items())
+        save(fname, to_arrays(States(kind_of(self._optimizer), self._optimizer.num_update, numbers, parameters)))
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Read what `save_optimizer_states` wrote, for as many devices as there were then.
+        """Read what `save_optimizer_states`, BucketedTrainer.save_states or gluon.Trainer.save_states wrote, on any devices.
 
         Raises KVStoreError, and changes nothing, when the file holds something else or does not fit.
         """
-        arrays = _read_states(fname)
-        for update in self._updates.values():
-            update.check_fit(arrays)
-        for update in self._updates.values():
-            update.restore(arrays)
-        used = tuple(f"{key}/" for update in self._updates.values() for key in update.keys)
-        self._loaded = {name: array for name, array in arrays.items() if not name.startswith(used)}
+        assert self._optimizer is not None
+        states, own = read(fname), self._own()
+        if own:
+            states = fitted(self._optimizer, states, list(own.values()), repr(str(fname)))
+        keys = list(own) or [int(state.name) if state.name.isdecimal() else state.name for state in states.parameters]
+        of_keys = dict(zip(keys, states.parameters))
+        self.set_states(of_keys)
+        resume(self._optimizer, of_keys, states.num_update, states.numbers, (), self._schedules[self._optimizer])
 
-    def _states(self) -> Dict[str, nd.NDArray]:
-        """Those of all keys, and of those that were loaded and have not come yet."""
-        arrays = dict(self._loaded)
-        for update in self._updates.values():
-            arrays.update(update.state())
-        return arrays
+    def _own(self) -> Dict[Any, Own]:
+        """The parameters of gluon.Trainer, by key; or, where there is none, the keys that have been updated or loaded."""
+        assert self._optimizer is not None
+        params = {key: param for key, param in self._optimizer.param_dict.items() if hasattr(param, "name")}
+        if params:
+            named = zip(params.items(), unique(params.values()))
+            return {key: Own(name, param.shape, param.dtype, param.grad_req != "null") for (key, param), name in named}
+        seen = {
+            key: (weights[0].shape, weights[0].dtype)
+            for update in self._updates.values()
+            for key, weights in zip(update.keys, update.weights)
+        }
+        loaded = {key: (state.shape, "float32") for key, state in self._loaded.items()}
+        return {key: Own(str(key), shape, dtype, True) for key, (shape, dtype) in {**loaded, **seen}.items()}
+
+    def state_of(self, key: Any) -> ParameterState:
+        """What the optimizer knows of a key: copies on the CPU, of the shape that its arrays on the devices have, or flat."""
+        assert self._optimizer is not None
+        if key in self._loaded:
+            return self._loaded[key]
+        arrays = next((update.whole(key) for update in self._updates.values() if key in update.keys), ())
+        updates, memory = updates_of(self._optimizer, key), memory_of(self._optimizer, key)
+        return ParameterState(str(key), None, updates, arrays, memory)
+
+    def set_states(self, of_keys: Mapping[Any, ParameterState]) -> None:
+        """Have each key's arrays, those of whole arrays in their shape or flat, when it is next updated; others begin anew."""
+        self._retired += sum(update.transfers_run for update in self._updates.values())
+        self._updates.clear()
+        self._loaded = dict(of_keys)
 
     @property
     def _updater(self) -> "ShardedKVStore":
@@ -149,13 +183,11 @@ class ShardedKVStore(ScheduleKVStore):
         if update is None or not update.serves(entries, keep):
             self._made(keys, partial(_check, entries))
             self._check_company(keys)
-            state = self._loaded if update is None else update.state()
+            states = {key: self.state_of(key).arrays for key in keys}
             update = self._made(keys, partial(_ShardedUpdate, self._name, self._optimizer, entries, keep))
-            if any(f"{key}/{UPDATES}" in state for key in keys):
-                update.check_fit(state)
-                update.restore(state)
-            used = tuple(f"{key}/" for key in keys)
-            self._loaded = {name: array for name, array in self._loaded.items() if not name.startswith(used)}
+            update.restore(states)
+            for key in keys:
+                self._loaded.pop(key, None)
             self._retired += self._updates[keys].transfers_run if keys in self._updates else 0
             self._updates[keys] = update
         return update
@@ -197,26 +229,15 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
         )
 
 
-def _read_states(fname: str) -> Dict[str, nd.NDArray]:
-    try:
-        arrays = nd.load(fname)
-    except mx.MXNetError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise KVStoreError(f"{fname!r} cannot be read as optimizer states: {reason}") from error
-    if not isinstance(arrays, dict) or not any(name.endswith(f"/{UPDATES}") for name in arrays):
-        raise KVStoreError(f"{fname!r} holds no states of a sharded optimizer: load what save_states wrote under this kvstore")
-    return arrays
-
-
 class _Shard:
     """What one rank owns of a parameter: its part of weight and gradient, and the only copy of the optimizer's state for it."""
 
-    def __init__(self, name: str, optimizer: Any, key: Any, weight: nd.NDArray, grad: nd.NDArray) -> None:
-        self.name, self.weight, self.grad = name, weight, grad
+    def __init__(self, optimizer: Any, key: Any, part: slice, weight: nd.NDArray, grad: nd.NDArray) -> None:
+        self.part, self.weight, self.grad = part, weight, grad  # part: of the flat parameter
         self.state = optimizer.create_state_multi_precision(key, weight)
 
     def arrays(self) -> List[nd.NDArray]:
-        return _flat(self.state)
+        return flat(self.state)
 
 
 class _ShardedUpdate:
@@ -239,7 +260,7 @@ class _ShardedUpdate:
             for place, begin, end in parts[chunk]:
                 key = self.keys[place]
                 weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (self.weights, grads))
-                self.shards[key].append(_Shard(f"{key}/{chunk}", optimizer, key, weight, grad))
+                self.shards[key].append(_Shard(optimizer, key, slice(begin, end), weight, grad))
         self._sgd = [self._devices_sgd(key) for key in self.keys] if sgd.applies(optimizer) else None
 
     def _copied(self, grads: Arrays) -> Arrays:
@@ -272,8 +293,9 @@ class _ShardedUpdate:
 
     def _update_shards(self) -> None:
         for key, shards in self.shards.items():
+            before = Before(self.optimizer, key)
             for shard in shards:
-                self.optimizer._set_current_context(shard.weight.context.device_id)  # it counts each device's updates for itself
+                before.restore()
                 self.optimizer.update_multi_precision(key, shard.weight, shard.grad, shard.state)
 
     @property
@@ -285,43 +307,30 @@ class _ShardedUpdate:
             same(grads, entry.values) and same(weights, entry.outs) for (grads, weights), entry in zip(self._arrays, entries)
         )
 
-    def state(self) -> Dict[str, nd.NDArray]:
-        counts = {f"{key}/{UPDATES}": nd.array([self._updates_so_far(key)], dtype="int64") for key in self.keys}
-        return {**self._named_arrays(), **counts}
+    def whole(self, key: Any) -> Tuple[nd.NDArray, ...]:
+        """The state's arrays, put together: copies on the CPU, of the weight's shape."""
+        shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
+        arrays = []
+        for parts in zip(*(shard.arrays() for shard in shards)):
+            whole = nd.empty((weight.size,), mx.cpu(), parts[0].dtype)
+            for shard, part in zip(shards, parts):
+                part.copyto(whole[shard.part])
+            arrays.append(whole.reshape(weight.shape or (1,)))
+        return tuple(arrays)
 
-    def check_fit(self, state: Dict[str, nd.NDArray]) -> None:
-        """Raise KVStoreError when ``state`` is not that of such shards."""
-        own = self._named_arrays()
-        missing = any(f"{key}/{UPDATES}" not in state for key in self.keys)
-        if missing or any(name not in state or state[name].shape != array.shape for name, array in own.items()):
-            raise KVStoreError(
-                f"this optimizer state does not fit {named(self.keys)} on {len(self.weights[0])} devices: "
-                "load it with the optimizer, the network and the number of devices that it was saved with"
-            )
-
-    def restore(self, state: Dict[str, nd.NDArray]) -> None:
-        for name, array in self._named_arrays().items():
-            state[name].copyto(array)
-        for key in self.keys:
-            self._count(key, int(state[f"{key}/{UPDATES}"].asscalar()))
-
-    def _named_arrays(self) -> Dict[str, nd.NDArray]:
-        return {
-            f"{shard.name}/{place}": array
-            for shards in self.shards.values()
-            for shard in shards
-            for place, array in enumerate(shard.arrays())
-        }
-
-    def _updates_so_far(self, key: Any) -> int:
-        counts = self.optimizer._all_index_update_counts.values()
-        return max((count.get(key, 0) for count in counts), default=0)
-
-    def _count(self, key: Any, updates: int) -> None:
-        for shard in self.shards[key]:
-            self.optimizer._set_current_context(shard.weight.context.device_id)
-            self.optimizer._index_update_count[key] = updates
-        self.optimizer.num_update = max(self.optimizer.num_update, updates)
+    def restore(self, states: Mapping[Any, Tuple[nd.NDArray, ...]]) -> None:
+        """Set the states to these whole ones; a key without any begins anew. Raises KVStoreError when they do not fit."""
+        for key, weights in zip(self.keys, self.weights):
+            wanted = {len(shard.arrays()) for shard in self.shards[key]} if states[key] else set()
+            if wanted - {len(states[key])} or any(array.size != weights[0].size for array in states[key]):
+                raise KVStoreError(
+                    f"the loaded optimizer state does not fit key {key!r}: "
+                    "load it with the optimizer and the network that it was saved with"
+                )
+        for key, shards in self.shards.items():
+            for shard in shards:
+                for array, whole in zip(shard.arrays(), states[key]):
+                    whole.reshape((-1,))[shard.part].astype(array.dtype).copyto(array)
 
 
 def _by_rank(arrays: Arrays) -> Arrays:
@@ -332,9 +341,3 @@ def _by_rank(arrays: Arrays) -> Arrays:
 def _part(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
     """A view; reshape of an mx.np array would copy it."""
     return array.as_nd_ndarray().reshape((-1,))[begin:end]
-
-
-def _flat(state: Any) -> List[nd.NDArray]:
-    if state is None:
-        return []
-    return [state] if isinstance(state, nd.NDArray) else [array for part in state for array in _flat(part)]

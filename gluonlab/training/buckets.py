@@ -15,12 +15,15 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError, RunError
 from gluonlab.kvstores import sgd
+from gluonlab.kvstores.counts import Before, Rewinding
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.states import States, read, save
 from gluonlab.optimizers.registry import check_replicas, is_element_wise
 from gluonlab.training.bucket import Bucket, group, together
 from gluonlab.training.clip import GlobalNormClipping
 from gluonlab.training.loss_scale import LossScale, Unscaling
+from gluonlab.training.states import gather_states, put_awaited, restore
 
 BUCKET_BYTES = 4 * 2**20
 
@@ -87,6 +90,9 @@ class BucketedTrainer(gluon.Trainer):
         self._sgd: "List[sgd.DevicesSGD] | None" = None
         self._frozen: List[Parameter] = []
         self._looks_left = 0
+        self._schedule = Rewinding(self._optimizer)
+        self._awaited: Optional[States] = None  # states that were loaded before there were buckets
+        self._apart = False
         if all(param._data is not None for param in self._params):
             self.prepare()
 
@@ -105,6 +111,7 @@ class BucketedTrainer(gluon.Trainer):
             for key, bucket in enumerate(self.buckets):
                 self._kvstore.broadcast(key, bucket.weights[0], bucket.weights)
         self._params_to_init: List[Parameter] = []
+        put_awaited(self)
 
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if param.grad_req != "null"]
@@ -156,17 +163,33 @@ class BucketedTrainer(gluon.Trainer):
             for device in devices:
                 bucket.grads[device][:] = 0
 
+    def save_states(self, fname: str) -> None:
+        """Write the optimizer's states, by parameter name, each whole, as `gluonlab.kvstores.states` lays them out.
+
+        They can be loaded under any store, bucket size and number of devices. gluon.Trainer cannot read them, but what
+        `gluonlab.training.states.export_gluon_states` writes. Raises OutputError, and leaves an old file then.
+        """
+        save(fname, gather_states(self))
+
     def load_states(self, fname: str) -> None:
-        """Read what `save_states` wrote; everything that was made from the old states is made anew."""
-        super().load_states(fname)
-        self._sgd = None
-        if self._by_bucket:
-            self._optimizer.param_dict = dict(enumerate(self.buckets))
+        """Go on from what `save_states`, or gluon.Trainer's own, wrote; before the first step, or later.
+
+        As gluon.Trainer does it, this sets the counts of updates and, where no schedule does, the learning rate; call
+        ``set_learning_rate`` afterwards for another. Momenta, weight decay and the schedule are those that this trainer was made
+        with, and the schedule goes on where the saved one stopped. Parameters are found by name, or, if names differ, as
+        `gluonlab.kvstores.matching` says; those of gluon.Trainer's files by their positions. Of such a file, a pickle, nothing is
+        run (`gluonlab.kvstores.gluon_pickle`). Raises KVStoreError, and changes nothing, for a file of anything else, of another
+        optimizer or another network.
+        """
+        restore(self, read(fname), repr(str(fname)))
 
     @property
     def _by_bucket(self) -> bool:
-        """Whether the optimizer may update a bucket at once."""
-        return is_element_wise(type(self._optimizer))
+        """Whether the optimizer may update a bucket at once.
+
+        Not if loaded states have parameters of one bucket that were updated more often than others.
+        """
+        return is_element_wise(type(self._optimizer)) and not self._apart
 
     def _allreduce_grads(self) -> None:
         self._check_parameters()
@@ -247,10 +270,11 @@ class BucketedTrainer(gluon.Trainer):
 
     def _update_buckets(self) -> None:
         """One call of the optimizer per bucket and device, past gluon's Updater, whose checks cost more than the call."""
-        for device, ctx in enumerate(self._contexts):
-            self._optimizer._set_current_context(ctx.device_id)  # it counts each device's updates for itself
-            for key, bucket in enumerate(self.buckets):
+        for key, bucket in enumerate(self.buckets):
+            before = Before(self._optimizer, key)
+            for device in range(len(self._contexts)):
                 weight, grad, state = bucket.weights[device], bucket.grads[device], self._state(device, key)
+                before.restore()
                 self._optimizer.update_multi_precision(key, weight, grad, state)
 
     def _state(self, device: int, key: int) -> Any:
@@ -258,9 +282,6 @@ class BucketedTrainer(gluon.Trainer):
         updater = self._updaters[device]
         if key not in updater.states:
             updater.states[key] = self._optimizer.create_state_multi_precision(key, self.buckets[key].weights[device])
-            updater.states_synced[key] = True
-        elif not updater.states_synced[key]:  # loaded from a file, and so not yet on this device
-            updater.states[key] = updater.sync_state_context(updater.states[key], self._contexts[device])
             updater.states_synced[key] = True
         return updater.states[key]
 

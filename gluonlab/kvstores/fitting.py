@@ -1,0 +1,99 @@
+"""An optimizer goes on with saved states, if it can: that is found out before anything is changed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, List, Mapping, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from gluonlab.errors import GluonlabWarning, KVStoreError
+from gluonlab.kvstores.counts import Rewinding, set_memory, set_numbers, set_updates, updates_of
+from gluonlab.kvstores.matching import Own, matched
+from gluonlab.kvstores.states import ParameterState, States, flat, kind_of, kinds_of
+
+
+def fitted(optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str) -> States:
+    """The same states under the names of ``own``, in their order; a parameter that was never updated has none.
+
+    ``what`` begins every message. Raises KVStoreError for states of another optimizer, other settings of it, or another network.
+    Warns where a file does not say how often parameters have been updated.
+    """
+    if states.optimizer is not None and states.optimizer not in kinds_of(optimizer):
+        raise KVStoreError(
+            f"{what} holds the states of {states.optimizer}, and the optimizer here is {kind_of(optimizer)}: "
+            f"make the trainer with {states.optimizer.lower()!r}, or begin without states"
+        )
+    found = matched(states, own, what)
+    for state, param in zip(found, own):
+        if state is not None and param.trainable and (state.arrays or state.updates):
+            _check_arrays(optimizer, state, param, what)
+    if states.num_update is None and states.parameters:
+        warnings.warn(
+            f"{what} does not say how often parameters were updated (it was saved without the optimizer): "
+            "learning rates and corrections of bias go on from the counts of this trainer",
+            GluonlabWarning,
+            stacklevel=4,
+        )
+    parameters = tuple(_renamed(state, param) for state, param in zip(found, own))
+    return states._replace(optimizer=kind_of(optimizer), parameters=parameters, named=True)
+
+
+def _renamed(state: Optional[ParameterState], param: Own) -> ParameterState:
+    if state is None or not param.trainable:
+        return ParameterState(param.name, param.shape, 0)
+    return state._replace(name=param.name, shape=param.shape)
+
+
+def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, param: Own, what: str) -> None:
+    if param.shape is not None and 0 in param.shape and not state.arrays:
+        return  # no elements, or not known yet
+    wanted = template(optimizer, param)
+    if len(wanted) != len(state.arrays):
+        raise KVStoreError(
+            f"{what} holds {len(state.arrays)} arrays for {param.name}, and {kind_of(optimizer)} as it is set here keeps "
+            f"{len(wanted)}: give it the momentum, multi_precision and other settings that it was saved with"
+        )
+    for array, like in zip(state.arrays, wanted):
+        if np.dtype(array.dtype) != np.dtype(like.dtype):
+            raise KVStoreError(
+                f"{what} holds {np.dtype(array.dtype)} for {param.name}, and {kind_of(optimizer)} keeps {np.dtype(like.dtype)} "
+                "here: cast the network to the type that it was saved with"
+            )
+
+
+def template(optimizer: mx.optimizer.Optimizer, param: Own) -> List[nd.NDArray]:
+    """The arrays of a new state for a parameter of the same type and number of dimensions, but one element."""
+    return flat(nest(optimizer, param))
+
+
+def nest(optimizer: mx.optimizer.Optimizer, param: Own) -> Any:
+    """The state of which `template` has the arrays."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # float16 without multi_precision: the real state will say so
+        weight = nd.zeros((1,) * max(1, len(param.shape or ())), dtype=param.dtype)
+        return optimizer.create_state_multi_precision(0, weight)
+
+
+def resume(
+    optimizer: mx.optimizer.Optimizer,
+    of_keys: Mapping[Any, ParameterState],
+    num_update: Optional[int],
+    numbers: Mapping[str, float],
+    ctxs: Sequence[mx.Context],
+    schedule: Rewinding,
+) -> None:
+    """Have the optimizer go on, on any of these devices, as one that has updated its keys as ``of_keys`` says, and no others.
+
+    A count that is None stays as it is.
+    """
+    devices = [ctx.device_id for ctx in ctxs]
+    counts = {key: updates_of(optimizer, key) if state.updates is None else state.updates for key, state in of_keys.items()}
+    set_updates(optimizer, counts, devices)
+    set_memory(optimizer, {key: state.memory for key, state in of_keys.items()}, devices, ctxs[0] if ctxs else mx.cpu())
+    set_numbers(optimizer, numbers)
+    if num_update is not None:
+        optimizer.num_update = num_update
+        schedule.to(num_update)

@@ -1,0 +1,194 @@
+"""The states of an optimizer as they are kept in a file: by parameter name, each whole, wherever and however they lie in memory.
+
+A file is MXNet's own list of named arrays (`gluonlab.arrays`), without pickle:
+
+====================  ======================  ========================================================================
+name                  array                   meaning
+====================  ======================  ========================================================================
+optimizer/KIND        int64 (1,)              the optimizer's class, and its ``num_update``, by which schedules go
+number/ATTRIBUTE      float64 (1,)            a number that the optimizer changes: the learning rate where no schedule
+                                              sets it, Nadam's ``m_schedule``, LARS's ``cur_lr`` and ``last_lr``
+parameter/NAME        int64 (1 + ndim,)       how many updates the parameter has seen, and its shape
+state/I/NAME          of the state            array I of its state, in the order in which the optimizer nests them
+former_rate/NAME      float64 (1,)            the learning rate of its last update, where the momentum goes by it
+num_cums/NAME,        int64 (1,), the         what LBSGD gathers
+cum_grad/NAME         parameter's shape
+====================  ======================  ========================================================================
+
+Not in the file, because the user gives it anew: the schedule of the learning rate, momenta, weight decay and other settings, the
+scale of the loss, what compressed gradients have left over.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from gluonlab.arrays import LIST_MAGIC, read_arrays, save_arrays
+from gluonlab.errors import KVStoreError
+from gluonlab.invoke import from_host
+from gluonlab.kvstores.gluon_states import GluonStates, read_gluon_states
+
+MEMORY = ("former_rate", "num_cums", "cum_grad")
+
+
+class ParameterState(NamedTuple):
+    """What an optimizer knows of a parameter. ``updates`` is None where a file does not say it, ``shape`` where it cannot be told.
+
+    ``arrays``: those of the state, each whole, in the order in which they are nested. ``memory``: see `counts.memory_of`.
+    """
+
+    name: str
+    shape: Optional[Tuple[int, ...]]
+    updates: Optional[int]
+    arrays: Tuple[nd.NDArray, ...] = ()
+    memory: Mapping[str, nd.NDArray] = {}
+
+
+class States(NamedTuple):
+    """All that is in a file. ``named`` is False where parameters go by their positions, as in gluon.Trainer's own files.
+
+    ``optimizer``, ``num_update``: None where a file does not say it.
+    """
+
+    optimizer: Optional[str]
+    num_update: Optional[int]
+    numbers: Mapping[str, float]
+    parameters: Tuple[ParameterState, ...]
+    named: bool = True
+
+
+def kind_of(optimizer: mx.optimizer.Optimizer) -> str:
+    """The name of the optimizer's class, or of that class of MXNet's that it is a kind of."""
+    kinds = [kind for kind in type(optimizer).__mro__ if kind.__name__ in kinds_of(optimizer)]
+    return next((kind for kind in kinds if kind.__module__.startswith("mxnet.")), kinds[0]).__name__
+
+
+def kinds_of(optimizer: mx.optimizer.Optimizer) -> "set[str]":
+    """The names of the classes that the optimizer is of."""
+    return {kind.__name__ for kind in type(optimizer).__mro__} - {"Optimizer", "object"}
+
+
+def flat(state: Any) -> List[nd.NDArray]:
+    """The arrays of a state, which may be None, an array, or a nest of tuples and lists of such."""
+    if state is None:
+        return []
+    return [state] if isinstance(state, nd.NDArray) else [array for part in state for array in flat(part)]
+
+
+def like(state: Any, make: Any) -> Any:
+    """The same nest with ``make(array)`` in the place of each array."""
+    if state is None or isinstance(state, nd.NDArray):
+        return state if state is None else make(state)
+    return type(state)(like(part, make) for part in state)
+
+
+def to_arrays(states: States) -> Dict[str, nd.NDArray]:
+    """The arrays of a file, by name; those of the states are the same objects."""
+    arrays = {f"optimizer/{states.optimizer}": _integers(states.num_update or 0)}
+    arrays.update({f"number/{name}": from_host(np.array([value])) for name, value in states.numbers.items()})
+    for param in states.parameters:
+        arrays[f"parameter/{param.name}"] = _integers(param.updates or 0, *(param.shape or ()))
+        arrays.update({f"state/{place}/{param.name}": array for place, array in enumerate(param.arrays) if array.size})
+        arrays.update({f"{kind}/{param.name}": array for kind, array in param.memory.items()})
+    return arrays
+
+
+def from_arrays(arrays: Mapping[str, nd.NDArray], what: str = "these arrays") -> States:
+    """The reverse of `to_arrays`. Raises KVStoreError, which begins with ``what``, for arrays that are no states."""
+    optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
+    if len(optimizers) != 1:
+        raise KVStoreError(f"{what} hold{'s' * (what != 'these arrays')} {_other_content(arrays)}")
+    parameters: Dict[str, Dict[str, nd.NDArray]] = {}
+    numbers = {}
+    for name, array in arrays.items():
+        kind, _, rest = name.partition("/")
+        if kind == "number":
+            numbers[rest] = float(_values(array, name, what)[0])
+        elif kind == "parameter":
+            parameters[rest] = {"parameter": array, **parameters.get(rest, {})}
+        elif kind == "state":
+            place, _, rest = rest.partition("/")
+            parameters.setdefault(rest, {})[f"state/{place}"] = array
+        elif kind in MEMORY:
+            parameters.setdefault(rest, {})[kind] = array
+        elif kind != "optimizer":
+            raise KVStoreError(f"{what}: {name!r} is nothing that belongs to states: {SAVE_THEM}")
+    num_update = int(_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", what)[0])
+    found = tuple(_parameter(name, of_it, what) for name, of_it in parameters.items())
+    return States(optimizers[0], num_update, numbers, found)
+
+
+SAVE_THEM = "load what save_states wrote"
+
+
+def _parameter(name: str, arrays: Dict[str, nd.NDArray], what: str) -> ParameterState:
+    states = sum(kind.startswith("state/") for kind in arrays)
+    if "parameter" not in arrays or any(f"state/{place}" not in arrays for place in range(states)):
+        raise KVStoreError(f"{what}: arrays of {name!r} are missing: {SAVE_THEM}")
+    updates, *shape = (int(value) for value in _values(arrays["parameter"], name, what))
+    memory = {kind: arrays[kind] for kind in MEMORY if kind in arrays}
+    for kind in ("former_rate", "num_cums"):
+        if kind in memory:
+            _values(memory[kind], f"{kind}/{name}", what)
+    return ParameterState(name, tuple(shape), updates, tuple(arrays[f"state/{place}"] for place in range(states)), memory)
+
+
+def _values(array: nd.NDArray, name: str, what: str) -> "np.ndarray[Any, Any]":
+    values: "np.ndarray[Any, Any]" = array.asnumpy().reshape(-1)
+    if values.size > 64 or not np.isfinite(values).all():
+        raise KVStoreError(f"{what}: {name!r} is damaged: {SAVE_THEM}")
+    return values
+
+
+def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
+    if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
+        return (
+            "states that an earlier version saved under 'sharded-optimizer', cut for its devices and buckets: "
+            "load them there, and save them as parameters go on without them"
+        )
+    return f"arrays, but no states of an optimizer: {SAVE_THEM}"
+
+
+def _integers(*values: int) -> nd.NDArray:
+    return from_host(np.array(values, "int64"))
+
+
+def save(fname: str, arrays: Mapping[str, nd.NDArray]) -> None:
+    """Write `to_arrays` to a file, or leave the old one. Raises OutputError."""
+    save_arrays(Path(fname), arrays, remedy="choose another place")
+
+
+def read(fname: str) -> States:
+    """The states in a file that `save`, or gluon.Trainer.save_states, wrote. Raises KVStoreError for any other."""
+    path, what = Path(fname), f"{str(fname)!r}"
+    try:
+        with path.open("rb") as file:
+            begin = file.read(8)
+        if begin[:1] == b"\x80":
+            return _of_gluon(read_gluon_states(path.read_bytes()))
+        if begin[:4] != LIST_MAGIC.to_bytes(4, "little"):
+            raise ValueError("it is neither a list of arrays nor a pickle")
+        return from_arrays(read_arrays(path), what)
+    except OSError as error:
+        raise KVStoreError(f"{what} cannot be read: {error.strerror or error}; {SAVE_THEM}") from None
+    except ValueError as error:
+        if isinstance(error, KVStoreError):
+            raise
+        raise KVStoreError(f"{what} cannot be read as optimizer states ({error}): {SAVE_THEM}") from None
+
+
+def _of_gluon(found: GluonStates) -> States:
+    """A parameter that has no arrays has no shape, either."""
+    unsaid = None if found.optimizer is None else 0
+    parameters = []
+    for position in sorted({*found.arrays, *found.updates}):
+        arrays = found.arrays.get(position, ())
+        updates, memory = found.updates.get(position, unsaid), found.memory.get(position, {})
+        parameters.append(ParameterState(str(position), arrays[0].shape if arrays else None, updates, arrays, memory))
+    return States(found.optimizer, found.num_update, found.numbers, tuple(parameters), named=False)
