@@ -106,7 +106,9 @@ class NotebookError(RunError):
 
 
 class DivergedError(RunError):
-    """The loss became infinite or not a number; the message names the step where it began.
+    """The loss became infinite, not a number or larger than any that training recovers from, or parameters are not finite.
+
+    The message names the step where it began, or after which it was seen.
 
     ``finished``: the steps before that which had not been reported yet.
     """

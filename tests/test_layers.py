@@ -20,7 +20,7 @@ LAYERS = [
     {"engine"},
     {"threads"},
     {"devices", "config", "invoke", "semantics", "images"},
-    {"arrays"},
+    {"arrays", "finite"},
     {"data", "models", "collectives", "optimizers"},
     {"kvstores"},
     {"training", "scratch"},

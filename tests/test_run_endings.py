@@ -101,7 +101,7 @@ def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(ru
     status, out, err = run("--model", "mlp", "--lr", "1e6", "--optimizer", "sgd", "--out", "run", "--quiet")
     assert (status, out) == (1, "")
     [line] = err.splitlines()
-    step = int(re.fullmatch(r"error: the loss became (nan|inf|-inf) at step (\d+): use a smaller learning rate \(--lr\)", line)[2])
+    step = int(re.fullmatch(r"error: the loss became (nan|inf|\d\S+) at step (\d+): use a smaller learning rate \(--lr\)", line)[2])
     metrics = read_metrics(Path("run"))
     assert [entry["message"] for entry in metrics if entry["kind"] == "event"] == [line[len("error: ") :]]
     assert all(entry["step"] < step for entry in metrics if entry["kind"] == "step")

@@ -1,5 +1,7 @@
 """Evaluation is exact: every image counts once, whatever the devices and the batches."""
 
+import math
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -157,3 +159,38 @@ def test_classes_of_any_name_are_shown_as_they_are_written(tmp_path):
     shown = table(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
     assert r"  two\nlines taken for no text \udcff: 1 of 1" in shown.splitlines()
     assert shown.encode()
+
+
+# --- scores that are no numbers
+
+SPECIAL = st.sampled_from([0.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf])
+
+
+@settings(max_examples=15)
+@given(st.integers(2, 7), st.integers(1, 3), st.data())
+def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(classes, k, data):
+    rows = st.lists(SPECIAL, min_size=classes, max_size=classes)
+    scores = np.array(data.draw(st.lists(rows, min_size=1, max_size=12)), "float32")
+    labels = np.array([data.draw(st.integers(0, classes - 1)) for _ in scores])
+    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(k), 5, shuffle=False, raw=True), cpus(k), confusion=True)
+    decided = np.isfinite(scores.max(axis=1))  # NaN is the largest of a row that has one, for numpy
+    order = np.argsort(-np.where(decided[:, None], scores, 0), axis=1, kind="stable")
+    place = (order == labels[:, None]).argmax(axis=1)
+    own = np.isfinite(scores[np.arange(len(labels)), labels])
+    matrix = np.zeros((classes, classes), int)
+    np.add.at(matrix, (labels[decided], order[decided, 0]), 1)
+    assert found.correct == (decided & own & (place == 0)).sum() == matrix.trace()
+    assert found.in_top5 == ((decided & own & (place < 5)).sum() if classes > 5 else None)
+    assert np.array_equal(found.confusion, matrix)
+
+
+def test_five_rows_of_nan_are_no_five_correct_ones():
+    scores, labels = np.full((5, 6), math.nan, "float32"), np.zeros(5, int)
+    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(2), 5, raw=True), cpus(2), confusion=True)
+    assert (found.accuracy, found.top5_accuracy, found.confusion.sum()) == (0, 0, 0)
+
+
+def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_sixth_is_not():
+    scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)  # class 0 is the best everywhere
+    found = evaluate(looked_up(scores), Loader(split_of(np.arange(6)), cpus(1), 6, raw=True), cpus(1))
+    assert (found.correct, found.in_top5) == (1, 5)

@@ -18,6 +18,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.augment import make_input
 from gluonlab.data.loader import Loader
 from gluonlab.errors import ConfigError, EngineError
+from gluonlab.finite import check_loss, check_parameters
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.loop import make_net
 from gluonlab.training.plan import make_plan
@@ -125,9 +126,11 @@ def train_on_hosts(config: TrainConfig, group: "ParameterServer | Horovod") -> "
             group.step(trainer, min(global_batch_size, images - step * global_batch_size))
         nd.waitall()
         seconds = time.perf_counter() - began
+        replicas.statistics.average()
+        check_parameters(net, f"after epoch {epoch}")  # on every rank: all end, and none waits for the others
         if run is not None:
-            replicas.statistics.average()
             score = evaluate(replicas.score, test_loader(plan), plan.ctxs)
+            check_loss("the validation loss", score.loss, f"after epoch {epoch}")
             result = {"epoch": epoch, "accuracy": score.accuracy, "images_per_second": images / seconds, "processes": group.size}
             run.parameters(net)
             run.line("epoch", seconds=seconds, images=images, loss=score.loss, **result)

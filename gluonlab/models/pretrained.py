@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Dict, List
 import mxnet as mx
 
 from gluonlab.errors import ModelError
+from gluonlab.finite import broken_parameters, named
 from gluonlab.models.params_file import check_params_file
 
 if TYPE_CHECKING:
@@ -24,8 +25,16 @@ def check_pretrained(file: str) -> None:
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
-    """--pretrained FILE: everything in the file, but for a last layer for another number of classes; says what was loaded."""
+    """--pretrained FILE: everything in the file, but for a last layer for another number of classes; says what was loaded.
+
+    Raises ModelError for a file that does not fit, or holds what is no number.
+    """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
+    broken = broken_parameters(net)
+    if broken:
+        raise ModelError(
+            f"--pretrained {file} holds NaN or infinity in {named(broken)}: give one whose training went well"
+        )
     if not head:
         return f"{file}: all parameters"
     return f"{file}: all but {' and '.join(head)}, which begin anew for {classes} classes"

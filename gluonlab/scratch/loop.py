@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections import deque
@@ -15,7 +14,8 @@ from mxnet import nd
 from gluonlab.config import LARGEST_RATE, real, whole
 from gluonlab.data.dataset import Dataset, Split
 from gluonlab.data.loader import Loader
-from gluonlab.errors import DivergedError, ModelError
+from gluonlab.errors import ModelError
+from gluonlab.finite import check_loss
 from gluonlab.scratch.data_parallel import Allreduce, Replica, allreduce, devices_of, get_params, split_batch, train_batch
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
 from gluonlab.semantics import nd_semantics
@@ -72,7 +72,7 @@ def train(
     """Train a copy of ``params`` on each of the devices; ``seed`` is that of the order of the images.
 
     ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError when the images do not fit LeNet,
-    and DivergedError when the loss is no longer a number.
+    and DivergedError when the loss is no longer a number, or beyond recovery.
     """
     whole(1)("global_batch_size", global_batch_size)
     whole(1)("epochs", epochs)
@@ -96,16 +96,16 @@ def train(
 def train_epoch(batches: Iterable[Batch], replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce) -> float:
     """Train on each batch, wait until all is done, and return the mean loss of the images, each as it was when it was seen.
 
-    Raises DivergedError, soon after it happened, when a loss is no longer a number.
+    Raises DivergedError, soon after it happened, when a loss is no longer a number, or beyond recovery.
     """
     total, seen = 0.0, 0
-    unread: Deque[List[nd.NDArray]] = deque()
+    unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # losses, and how many images they are of
     for images, labels in batches:
-        unread.append(train_batch(images, labels, replicas, lr, allreduce))
+        unread.append((train_batch(images, labels, replicas, lr, allreduce), len(images)))
         seen += len(images)
         if len(unread) > LATE:
-            total += _read(unread.popleft())
-    total += sum(map(_read, unread))
+            total += _read(*unread.popleft())
+    total += sum(_read(*batch) for batch in unread)
     nd.waitall()  # for the last updates: a clock is read next
     return total / seen
 
@@ -121,7 +121,9 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
     with closing(_pairs(_whole_batches(split, global_batch_size, shuffle=False))) as batches:
         for images, labels in batches:
             for count, x, y, replica in zip(correct, *split_batch(images, labels, ctxs), replicas):
-                count += (lenet(x, replica.params).argmax(axis=1).astype("int32") == y).sum()
+                scores = lenet(x, replica.params)
+                numbers = nd.contrib.isfinite(scores).min(axis=1).astype("int32")  # the argmax of NaNs would be some class, too
+                count += ((scores.argmax(axis=1).astype("int32") == y) * numbers).sum()
     return int(_sum(correct)) / len(split)
 
 
@@ -137,11 +139,10 @@ def _pairs(loader: Loader) -> "Generator[Batch, None, None]":
             yield images, labels
 
 
-def _read(losses: Sequence[nd.NDArray]) -> float:
-    """The loss of a whole batch, when it is known."""
+def _read(losses: Sequence[nd.NDArray], images: int) -> float:
+    """The sum of the losses of a whole batch, when it is known."""
     loss = _sum(losses)
-    if not math.isfinite(loss):
-        raise DivergedError(f"the loss became {loss}: use a smaller learning rate (--lr)")
+    check_loss("the loss", loss / images)
     return loss
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -30,8 +31,9 @@ TOP = 5  # the label is looked for among this many best scores, where there are 
 class Score(NamedTuple):
     """What an evaluation found; ``loss`` is the mean over the images.
 
+    Only a finite score can be right. An image whose best score is not finite, or with NaN among its scores, is taken for no class.
     ``in_top5``: the images whose label is among the five best scores; None where there are not more than five classes.
-    ``confusion``: if asked for.
+    ``confusion``: if asked for; its diagonal adds up to ``correct``, and all of it to the images that were taken for some class.
     """
 
     images: int
@@ -90,13 +92,18 @@ class _Tally:
         """Count a shard: sum of losses (1,), scores (n, classes), labels (n,)."""
         scores, labels = scores.astype("float32"), labels.astype("float32")
         own = scores.pick(labels, keepdims=True)  # (n, 1)
+        # neither NaN nor +inf is below inf: such a row has no best score, nor has one of nothing but -inf, and it is no class's
+        lowest = -math.inf
+        decided = (scores < math.inf).min(axis=1) * (scores > lowest).max(axis=1)  # (n,), 1 or 0
+        can_be_right = decided * (own > lowest).reshape((-1,))
         # of equal scores the first class counts as the better one, as in argmax: so there are no ties, whatever the device
         before = (scores > own) + (scores == own) * nd.broadcast_lesser(self.order, labels.expand_dims(1))  # (n, classes)
-        rank = before.sum(axis=1).expand_dims(0)  # (1, n), from 0
+        rank = (before.sum(axis=1) + self.classes * (1 - can_be_right)).expand_dims(0)  # (1, n), from 0
         self.loss += loss.astype("float32")
         self.counts += nd.broadcast_lesser(rank, self.places).sum(axis=1).astype("int32")  # (2, n) -> (2,)
         if self.wants_confusion:
-            true, taken = labels.one_hot(self.classes), scores.argmax(axis=1).one_hot(self.classes)  # (n, classes)
+            true = labels.one_hot(self.classes) * decided.expand_dims(1)  # (n, classes)
+            taken = scores.argmax(axis=1).one_hot(self.classes)
             self.confusion += nd.dot(true, taken, transpose_a=True).astype("int32")
 
     def read(self) -> Tuple[float, int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from gluonlab.data.registry import takes
 from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.files import folder_for
+from gluonlab.finite import broken_parameters, is_healthy, named
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.semantics import nd_semantics
 from gluonlab.training.evaluate import Score, evaluate, test_loader
@@ -79,7 +79,7 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
 
     Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises ConfigError for a folder that is no run's,
     for settings that the run itself brings and for images or classes other than the run's, ModelError for parameters of another
-    network, OutputError, and RunError when the loss is no number.
+    network, OutputError, and RunError when the loss is no healthy number, or parameters are none.
     """
     folder = Path(run_dir)
     for name in given:
@@ -96,8 +96,11 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
         began = time.perf_counter()
         score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
         seconds = time.perf_counter() - began
-        if not math.isfinite(score.loss):
+        if not is_healthy(score.loss):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong")
+        broken = broken_parameters(net)
+        if broken:  # which ReLU may hide from the loss
+            raise RunError(f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: its training has gone wrong")
         if place is not None:
             write_extras(place, plan, net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place)

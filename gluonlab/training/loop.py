@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import closing
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence
@@ -20,6 +19,7 @@ from gluonlab.data.loader import Loader
 from gluonlab.data.mixup import Mixup
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError
+from gluonlab.finite import check_loss, check_parameters
 from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
@@ -82,10 +82,10 @@ def train(
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
     ``dataset``: the one that the config names, where it has been read already.
-    Raises a UsageError before anything is written when the config cannot be carried out, and DivergedError when the loss
-    is no longer a number. The run computes with mx.nd; its network is of the user's kind, mx.np after ``npx.set_np()``.
-    After an error or Ctrl-C the folder holds everything up to the last whole epoch; a UsageError before that
-    one, such as for an image that cannot be decoded, takes it away again.
+    Raises a UsageError before anything is written when the config cannot be carried out, and DivergedError when the loss is no
+    longer a number, or beyond recovery, or the parameters are not finite after an epoch. The run computes with mx.nd; its network
+    is of the user's kind, mx.np after ``npx.set_np()``. After an error or Ctrl-C the folder holds everything up to the last whole
+    epoch; a UsageError before that one, such as for an image that cannot be decoded, takes it away again.
     """
     with nd_semantics():
         result = _train(config or TrainConfig(), strategy, reporter or ConsoleReporter(), dataset)
@@ -233,11 +233,9 @@ class _Run:
         seconds = time.perf_counter() - began
         self.statistics.average()
         self._note_loss_scale(epoch)
+        check_parameters(self.net, f"after step {self.log.step}")
         score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion)
-        if not math.isfinite(score.loss):  # the last update, after which no training loss is computed
-            raise DivergedError(
-                f"the validation loss became {score.loss} after step {self.log.step}: use a smaller learning rate (--lr)"
-            )
+        check_loss("the validation loss", score.loss, f"after step {self.log.step}")
         self.result.confusion = score.confusion
         loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)
         share = waiting.seconds / seconds

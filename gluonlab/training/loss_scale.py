@@ -16,12 +16,12 @@ from mxnet import nd
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, DivergedError
+from gluonlab.finite import AllFinite
 from gluonlab.invoke import Attributes, OperatorCall
 
 FIRST = 2.0**16  # for the mean loss, as PyTorch's GradScaler and MXNet's amp begin
 GOOD_STEPS = 2000
 SMALLEST, LARGEST = 2.0**-14, 2.0**24
-MOST_ARRAYS = 200  # that multi_all_finite takes
 
 
 class LossScale:
@@ -87,7 +87,7 @@ class Unscaling:
     """
 
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
-        self._finite = [_Finite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
+        self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
         self._divide = [OperatorCall("_mul_scalar", [grad], grad) for arrays in grads for grad in arrays]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
 
@@ -102,23 +102,3 @@ class Unscaling:
         for call in self._divide:
             call(self._attributes)
         return True
-
-
-class _Finite:
-    """Whether some arrays of one device hold nothing but numbers."""
-
-    def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
-        self._flag = nd.ones((1,), ctx=arrays[0].context)
-        self._calls = []
-        for begin in range(0, len(arrays), MOST_ARRAYS):
-            some = arrays[begin : begin + MOST_ARRAYS]
-            attributes = Attributes({"num_arrays": len(some), "init_output": begin == 0})
-            self._calls.append((OperatorCall("multi_all_finite", some, self._flag), attributes))
-
-    def look(self) -> None:
-        for call, attributes in self._calls:
-            call(attributes)
-
-    def found(self) -> bool:
-        """Wait for what `look` has queued."""
-        return bool(self._flag.asscalar())

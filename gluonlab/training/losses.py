@@ -13,6 +13,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.errors import DivergedError
+from gluonlab.finite import diverged, is_healthy
 from gluonlab.invoke import CopyInto
 
 STRIDE = 4
@@ -29,13 +30,13 @@ class StepLoss(NamedTuple):
 class LossLog:
     """``append`` the shards' losses of each step; it returns the steps whose losses have become known.
 
-    A loss that is not finite raises DivergedError, naming the step where that began. Where it ``may_overflow``, as in float16, such
-    a step is left out of those that are returned instead.
+    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, naming the step where that began. Where it
+    ``may_overflow``, as in float16, a step without a finite one is left out of those that are returned instead.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], may_overflow: bool = False) -> None:
         self.step = 0  # steps appended so far, in the whole run
-        self._checked = _without_overflows if may_overflow else _finite
+        self._checked = _without_overflows if may_overflow else _healthy
         self._blocks = [_Block(ctxs), _Block(ctxs)]  # one is filled while the other grows old
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
@@ -54,15 +55,14 @@ class LossLog:
 
 
 def _without_overflows(known: List[StepLoss]) -> List[StepLoss]:
-    return [step for step in known if math.isfinite(step.loss)]
+    return _healthy([step for step in known if math.isfinite(step.loss)])
 
 
-def _finite(known: List[StepLoss]) -> List[StepLoss]:
-    """The same steps. Raises DivergedError, which holds those before the first whose loss is no number."""
+def _healthy(known: List[StepLoss]) -> List[StepLoss]:
+    """The same steps. Raises DivergedError, which holds those before the first whose loss is beyond recovery, or no number."""
     for place, step in enumerate(known):
-        if not math.isfinite(step.loss):
-            message = f"the loss became {step.loss} at step {step.step}: use a smaller learning rate (--lr)"
-            raise DivergedError(message, known[:place])
+        if not is_healthy(step.loss):
+            raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"), known[:place])
     return known
 
 

@@ -1,0 +1,88 @@
+"""What is a number that training can go on with, and what is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+from mxnet import gluon, nd
+
+from gluonlab.errors import DivergedError
+from gluonlab.invoke import Attributes, OperatorCall
+
+MOST_ARRAYS = 200  # that multi_all_finite takes
+# A mean loss of so much means scores that lie further apart than float32 tells from their neighbours: it has 24 digits, and from
+# here on none of them for the differences of 1 that softmax is made of. A network that guesses has log(classes), 2.3 to 10; steps
+# that are too large, and recovered from, take it to some thousands.
+LARGEST_LOSS = 2.0**24
+
+
+def is_healthy(loss: float) -> bool:
+    """Whether a mean loss is one that training can recover from: a number, below LARGEST_LOSS."""
+    return math.isfinite(loss) and loss < LARGEST_LOSS
+
+
+def diverged(what: str, loss: float, when: str) -> str:
+    """``the loss became 5e+17 at step 3: use a smaller learning rate (--lr)``."""
+    return f"{what} became {loss:.3g}{when and ' '}{when}: use a smaller learning rate (--lr)"
+
+
+def check_loss(what: str, loss: float, when: str = "") -> None:
+    """Raise DivergedError for a mean loss that is not healthy."""
+    if not is_healthy(loss):
+        raise DivergedError(diverged(what, loss, when))
+
+
+class AllFinite:
+    """Whether some arrays of one device, all of one floating type, hold nothing but numbers."""
+
+    def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
+        self._flag = nd.ones((1,), ctx=arrays[0].context)
+        self._calls = []
+        for begin in range(0, len(arrays), MOST_ARRAYS):
+            some = arrays[begin : begin + MOST_ARRAYS]
+            attributes = Attributes({"num_arrays": len(some), "init_output": begin == 0})
+            self._calls.append((OperatorCall("multi_all_finite", some, self._flag), attributes))
+
+    def look(self) -> None:
+        """Queue it; nothing waits."""
+        for call, attributes in self._calls:
+            call(attributes)
+
+    def found(self) -> bool:
+        """Wait for what `look` has queued."""
+        return bool(self._flag.asscalar())
+
+
+def broken_parameters(net: gluon.Block) -> List[str]:
+    """The names of parameters of the first replica, running statistics too, that hold NaN or infinity.
+
+    The first is what is saved. No loss tells: the CPU's ReLU makes 0 of NaN. Of healthy parameters one number for each floating
+    type is read; broken ones are fetched to be named.
+    """
+    by_type: Dict[Any, Dict[str, nd.NDArray]] = {}
+    for name, param in net.collect_params().items():
+        if np.issubdtype(np.dtype(param.dtype), np.floating):
+            by_type.setdefault(np.dtype(param.dtype), {})[name] = param.list_data()[0]
+    checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_type.values()]
+    for check, _ in checks:
+        check.look()
+    suspects = {name: array for check, arrays in checks if not check.found() for name, array in arrays.items()}
+    return [name for name in net.collect_params() if name in suspects and not np.isfinite(suspects[name].asnumpy()).all()]
+
+
+def check_parameters(net: gluon.Block, when: str) -> None:
+    """Raise DivergedError, which names them, when there are `broken_parameters`. ``when``: as in ``after step 12``."""
+    broken = broken_parameters(net)
+    if broken:
+        raise DivergedError(
+            f"{named(broken)} of the network {'are' if len(broken) > 1 else 'is'} no longer finite {when}: "
+            "use a smaller learning rate (--lr), or another --optimizer"
+        )
+
+
+def named(names: Sequence[str], shown: int = 3) -> str:
+    """``dense0_weight, dense0_bias and 4 more``."""
+    first, more = ", ".join(names[:shown]), len(names) - shown
+    return f"{first} and {more} more" if more > 0 else first

@@ -1,0 +1,154 @@
+"""What is not finite is noticed before it is saved, whatever the loss says of it."""
+
+import json
+import math
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from mxnet.gluon import nn
+from reference import cpus
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import DivergedError, ModelError, RunError
+from gluonlab.finite import LARGEST_LOSS, broken_parameters, is_healthy
+from gluonlab.models import MODELS, ModelKind
+from gluonlab.training.finished import evaluate_run
+from gluonlab.training.loop import data_parallel, train
+from gluonlab.training.losses import LossLog
+from gluonlab.training.reporter import Reporter
+
+
+def hidden_by_relu(classes=10):
+    """A unit whose NaN bias makes 0 of its ReLU on the CPU: scores and losses look healthy."""
+    net = nn.HybridSequential()
+    net.add(nn.Flatten(), nn.Dense(4, activation="relu"), nn.Dense(classes))
+    return net
+
+
+@pytest.fixture
+def relu_network(monkeypatch):
+    monkeypatch.setitem(MODELS, "hidden", ModelKind(lambda classes, lanes: hidden_by_relu(classes), "for this test"))
+
+
+@settings(max_examples=40)
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])), min_size=1, max_size=6),
+    bad=st.sets(st.integers(0, 5)),
+    what=st.sampled_from([math.nan, math.inf, -math.inf]),
+    k=st.integers(1, 2),
+)
+def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
+    """Also those that are not trained, of every type, and the last element of an array."""
+    block, names = nn.Block(prefix=""), []
+    for i, (size, dtype) in enumerate(shapes):
+        param = block.params.get(f"p{i}", shape=(size, 2), dtype=dtype, init="ones", grad_req="null" if i % 2 else "write")
+        param.initialize(ctx=cpus(k))
+        names.append(param.name)
+        if i in bad:
+            value = np.ones((size, 2), dtype)
+            value[-1, -1] = what
+            param.set_data(nd.array(value, dtype=dtype))
+    assert broken_parameters(block) == [name for i, name in enumerate(names) if i in bad]
+
+
+def test_more_parameters_than_the_operator_takes_are_all_looked_at():
+    block = nn.Block(prefix="")
+    for i in range(450):
+        block.params.get(f"p{i}", shape=(1,), init="ones").initialize()
+    assert broken_parameters(block) == []
+    for i in (0, 199, 200, 449):
+        block.params[f"p{i}"].set_data(nd.array([math.nan]))
+        assert broken_parameters(block) == [f"p{i}"]
+        block.params[f"p{i}"].set_data(nd.ones((1,)))
+
+
+def test_the_cpus_relu_hides_a_nan_from_the_loss():
+    net = hidden_by_relu()
+    net.initialize()
+    net(nd.ones((1, 2)))
+    net[1].bias.data()[0] = math.nan
+    assert np.isfinite(net(nd.ones((1, 2))).asnumpy()).all()
+    assert broken_parameters(net) == [net[1].bias.name]
+
+
+@pytest.mark.parametrize("devices", ["cpu*1", "cpu*2"])
+def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path, relu_network):
+    """The first epoch stays as it was; the message names the parameter and the step."""
+    out = tmp_path / "run"
+    settings = dict(devices=devices, model="hidden", epochs=3, global_batch_size=300, lr=0.01, bucket_bytes=0)
+    plain = TrainConfig(out=str(out), optimizer="sgd", **settings)
+    saved = []
+
+    def poisoning(plan_net, loss, plan):
+        step = data_parallel(plan_net, loss, plan)
+        bias = plan_net[1].bias
+
+        class Step:
+            steps = 0
+            score = staticmethod(step.score)
+
+            def __call__(self, xs, ys):
+                found = step(xs, ys)
+                Step.steps += 1
+                if Step.steps == 7:  # of 5 in each epoch
+                    for data in bias.list_data():
+                        data[0] = math.nan
+                if Step.steps == 6:
+                    saved.append((out / "parameters.params").read_bytes())
+                return found
+
+        return Step()
+
+    with pytest.raises(DivergedError, match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller") as e:
+        train(plain, strategy=poisoning, reporter=Reporter())
+    assert e.value.exit_status == 1
+    assert (out / "parameters.params").read_bytes() == saved[0]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1]
+    assert [line["event"] for line in lines if line["kind"] == "event"] == ["diverged"]
+    assert all(math.isfinite(line["loss"]) for line in lines if line["kind"] == "step")
+
+
+def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_path, relu_network):
+    settings = dict(devices="cpu*1", model="hidden", epochs=1, global_batch_size=600)
+    train(TrainConfig(out=str(tmp_path / "run"), **settings), reporter=Reporter())
+    file = tmp_path / "run" / "parameters.params"
+    arrays = nd.load(str(file))
+    arrays["1.bias"][3] = math.nan
+    nd.save(str(file), arrays)
+    with pytest.raises(RunError, match=r"parameters\.params holds NaN or infinity in \w+_bias: its training has gone wrong"):
+        evaluate_run(str(tmp_path / "run"), devices="cpu*1")
+    with pytest.raises(ModelError, match=r"--pretrained .* holds NaN or infinity in \w+_bias: give one whose training"):
+        train(TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings), reporter=Reporter())
+    assert not (tmp_path / "next").exists()
+
+
+@pytest.mark.parametrize("may_overflow", [False, True])
+@pytest.mark.parametrize("loss", [5e17, LARGEST_LOSS, 1e38])
+def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
+    log = LossLog(cpus(1), may_overflow)
+    log.append([nd.array([2.0])], 1)
+    log.append([nd.array([loss * 3])], 3)
+    with pytest.raises(DivergedError, match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+")) as e:
+        log.flush()
+    assert [step.step for step in e.value.finished] == [1]
+
+
+@pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])
+def test_the_worst_beginnings_of_trainings_are_healthy(scale):
+    """Bytes that nobody has divided, through layers that nothing normalises: a mean loss of thousands, from which runs recover."""
+    mx.random.seed(0)
+    net = nn.HybridSequential()
+    for _ in range(4):
+        net.add(nn.Dense(256, activation="relu"))
+    net.add(nn.Dense(1000))
+    net.initialize(mx.init.MSRAPrelu(slope=0))
+    images = nd.array(np.random.RandomState(0).uniform(0, scale, (8, 784)))
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), nd.arange(8)).mean().asscalar()
+    assert loss > math.log(1000) / 2
+    assert is_healthy(float(loss))
+    assert not any(map(is_healthy, (math.nan, math.inf, -math.inf, 5e17)))
