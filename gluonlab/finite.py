@@ -64,7 +64,7 @@ def broken_parameters(net: gluon.Block) -> List[str]:
     by_type: Dict[Any, Dict[str, nd.NDArray]] = {}
     for name, param in net.collect_params().items():
         if np.issubdtype(np.dtype(param.dtype), np.floating):
-            by_type.setdefault(np.dtype(param.dtype), {})[name] = param.list_data()[0]
+            by_type.setdefault(np.dtype(param.dtype), {})[name] = param.list_data()[0].as_nd_ndarray()
     checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_type.values()]
     for check, _ in checks:
         check.look()

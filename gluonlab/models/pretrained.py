@@ -32,9 +32,7 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
     broken = broken_parameters(net)
     if broken:
-        raise ModelError(
-            f"--pretrained {file} holds NaN or infinity in {named(broken)}: give one whose training went well"
-        )
+        raise ModelError(f"--pretrained {file} holds NaN or infinity in {named(broken)}: give one whose training went well")
     if not head:
         return f"{file}: all parameters"
     return f"{file}: all but {' and '.join(head)}, which begin anew for {classes} classes"
