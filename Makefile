@@ -31,7 +31,7 @@ test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
-	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' $(ARGS)
+	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' --hypothesis-profile=random $(ARGS)
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
 

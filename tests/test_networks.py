@@ -1,0 +1,43 @@
+"""Any network, under any store and either trainer, of either kind of arrays, hybridized or not: k devices train as one does."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import gluon
+from networks import HYBRIDIZED, networks, trained
+from reference import cpus, distance
+from test_mxnet_semantics import STORES
+
+from gluonlab.kvstores import make_kvstore
+from gluonlab.training.buckets import BucketedTrainer
+
+
+@st.composite
+def cases(draw):
+    devices = draw(st.integers(1, 4))
+    return devices, draw(networks(devices)), draw(st.sampled_from(sorted(HYBRIDIZED))), draw(st.booleans())
+
+
+def check(name, trainer_class, case):
+    devices, network, hybridize, numpy = case
+    numpy = numpy and trainer_class is gluon.Trainer
+    expected, _ = trained(network, gluon.Trainer, None, cpus(1))
+    found, alike = trained(network, trainer_class, make_kvstore(name), cpus(devices), hybridize, numpy)
+    assert alike
+    assert distance(found, expected) < 1e-5
+
+
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+@settings(max_examples=25)
+@given(name=st.sampled_from(STORES), case=cases())
+def test_any_network_trains_as_on_one_device(trainer_class, name, case):
+    check(name, trainer_class, case)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+@pytest.mark.parametrize("name", STORES)
+@settings(max_examples=100)
+@given(case=cases())
+def test_many_networks_train_as_on_one_device(name, trainer_class, case):
+    check(name, trainer_class, case)
