@@ -28,7 +28,7 @@ def check(name, trainer_class, case):
 
 
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(name=st.sampled_from(STORES), case=cases())
 def test_any_network_trains_as_on_one_device(trainer_class, name, case):
     check(name, trainer_class, case)
