@@ -30,9 +30,9 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
-from gluonlab.engine import cores
 from gluonlab.errors import DeviceError, GluonlabWarning
 from gluonlab.installing import pip_install
+from gluonlab.neighbours import own_cores as cores
 from gluonlab.threads import set_threads
 
 if TYPE_CHECKING:

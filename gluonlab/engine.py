@@ -1,10 +1,11 @@
 """What must be true before MXNet loads. `import gluonlab` arranges it, and costs nothing until then.
 
-MXNet 1.9.1 is the last of its line and needs three things of a machine of today:
+MXNet 1.9.1 is the last of its line and needs four things of a machine of today:
 
 - the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
 - the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
-- scratch memory enough that several CPU devices compute at the same time.
+- scratch memory enough that several CPU devices compute at the same time;
+- OpenMP teams of one thread to begin with, whose idle threads do not spin for long.
 
 An import hook does all of it at the moment somebody imports mxnet, and turns what can go wrong then
 into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.metadata
+import ipaddress
 import os
 import sys
 import types
@@ -21,8 +23,9 @@ import warnings
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from typing import Any, Iterator, NoReturn, Set, Tuple
+from typing import Any, Iterator, NamedTuple, NoReturn, Set, Tuple
 
+from gluonlab import openmp
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
@@ -140,21 +143,36 @@ def _prepare() -> None:
         load_cuda_libraries()
 
 
-@contextmanager
-def _one_thread_for_each_worker() -> Iterator[None]:
-    """MXNet and OpenMP read the number once, when they are loaded: every worker then begins with one thread.
+def spins_as_it_came() -> bool:
+    """Whether OpenMP waits as it does by itself, because it was there before gluonlab, and the user has said nothing either."""
+    return (mxnet_came_first or openmp.came_first) and not openmp.users_spinning()
 
-    Two CPU devices with more would hang. Who is alone gets more from `gluonlab.threads`, which asks for the user's value.
-    """
-    users = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
+
+class Workers(NamedTuple):
+    """``number``: those of this process's group in MXNet's parameter server. ``all_here``: whether all are on this host."""
+
+    number: int
+    all_here: bool
+
+
+WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
+
+
+def parameter_server_workers() -> "Workers | None":
+    """Those of this process's group, as far as its environment tells; None where this is no worker of a parameter server."""
+    number = os.environ.get("DMLC_NUM_WORKER", "")
+    if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
+        return None
+    # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all of them here
+    everybody = _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")) or os.environ.get("DMLC_JOB_CLUSTER") == "local"
+    return Workers(int(number), everybody)
+
+
+def _is_loopback(address: str) -> bool:
     try:
-        yield
-    finally:
-        if users is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = users
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 @contextmanager
@@ -167,15 +185,12 @@ def exact_memory_plan() -> Iterator[None]:
     reads beyond the value. So a graph's memory must not be another one's either (``shared_exec``).
     """
     name = "NNVM_EXEC_MATCH_RANGE"
-    users = os.environ.get(name)
-    os.environ[name] = "1"
+    users = {name: os.environ.get(name)}
+    openmp.set_variables({name: "1"})
     try:
         yield
     finally:
-        if users is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = users
+        openmp.set_variables(users)
 
 
 def cores() -> int:
@@ -246,8 +261,8 @@ class _MXNetFinder(MetaPathFinder):
 
         def exec_module(module: types.ModuleType) -> None:
             try:
-                _prepare()
-                with _one_thread_for_each_worker():
+                with openmp.as_mxnet_needs_it():
+                    _prepare()
                     load(module)
             except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names
                 if isinstance(error, EngineError):

@@ -21,10 +21,11 @@ import os
 import sys
 import warnings
 from functools import lru_cache
-from typing import Any, Dict, List, Sequence, Set
+from typing import Any, Dict, Iterator, List, Sequence, Set
 
-from gluonlab import engine
+from gluonlab import engine, openmp
 from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
+from gluonlab.neighbours import neighbours, own_cores
 
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -38,11 +39,12 @@ class EngineContext(ctypes.Structure):
 def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """How many threads each of ``cpu_devices`` CPU devices computes with.
 
-    One device: ``asked``, else OMP_NUM_THREADS, else all cores. Several: one each, because more would hang.
+    One device: ``asked``, else OMP_NUM_THREADS, else all cores, or this process's part of them where several processes train on
+    this host (`gluonlab.neighbours`). Several: one each, because more would hang.
     Raises ConfigError when more are asked for; a larger OMP_NUM_THREADS is put aside.
     """
     if cpu_devices <= 1:
-        return asked or engine.omp_num_threads() or engine.cores()
+        return asked or engine.omp_num_threads() or own_cores()
     if asked is not None and asked > 1:
         raise ConfigError(
             f"--threads {asked} with {cpu_devices} CPU devices would hang in OpenBLAS: leave it out, or use one CPU device"
@@ -61,8 +63,9 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     if not cpus:
         return 1
     count = threads_per_device(len(cpus), threads)
-    if len(cpus) > 1 and any(_sizes.get(ctx.device_id) != count for ctx in cpus):  # once, not each time they are asked for
-        _warn(len(cpus), threads)
+    if any(_sizes.get(ctx.device_id) != count for ctx in cpus):  # once, not each time they are asked for
+        for message in _several(len(cpus), threads) if len(cpus) > 1 else _one(count, threads):
+            warnings.warn(message, GluonlabWarning, stacklevel=3)
     import mxnet as mx
 
     mx.nd.waitall()
@@ -72,7 +75,8 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
         got = _team_size(ctx, count)
         if got != count:
             raise EngineError(
-                f"{ctx} computes with {got} threads instead of {count}: set OMP_NUM_THREADS={count} before Python starts"
+                f"{ctx} computes with {got} threads instead of {count}: unset OMP_THREAD_LIMIT, and set OMP_NUM_THREADS={count}, "
+                "before Python starts"
             )
         _sizes[ctx.device_id] = count
     _shrink_others({ctx.device_id for ctx in cpus})
@@ -88,20 +92,31 @@ def _shrink_others(device_ids: Set[int]) -> None:
         _sizes[other] = _team_size(mx.cpu(other), 1)
 
 
-def _warn(cpu_devices: int, asked: "int | None") -> None:
+def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
+    """What somebody may expect of several devices, and does not get."""
     from_environment = engine.omp_num_threads() or 1
     if asked is None and from_environment > 1:
-        warnings.warn(
-            f"OMP_NUM_THREADS={from_environment} would hang {cpu_devices} CPU devices: each computes with 1 thread",
-            GluonlabWarning,
-            stacklevel=4,
-        )
+        yield f"OMP_NUM_THREADS={from_environment} would hang {cpu_devices} CPU devices: each computes with 1 thread"
     if engine.mxnet_came_first:
-        warnings.warn(
+        yield (
             "mxnet was imported before gluonlab: if it has computed anything yet, CPU devices share their scratch memory "
-            "and wait for each other (two of them then train LeNet at about the speed of one); import gluonlab first",
-            GluonlabWarning,
-            stacklevel=4,
+            "and wait for each other (two of them then train LeNet at about the speed of one); import gluonlab first"
+        )
+
+
+def _one(threads: int, asked: "int | None") -> Iterator[str]:
+    """What somebody may expect of one device, and does not get."""
+    sharing = neighbours()
+    if asked is None and engine.omp_num_threads() is None and not sharing.known and engine.cores() > 1:
+        yield (
+            f"up to {sharing.processes} workers may share this host's {engine.cores()} cores: this one computes with {threads} "
+            "of them; if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
+        )
+    if threads > 1 and engine.spins_as_it_came():
+        yield (
+            f"OpenMP was loaded before gluonlab could set it, by mxnet or torch: its {threads} threads wait busily for each "
+            f"other, which takes many times as long beside other work; import gluonlab and mxnet first, or "
+            f"{openmp.SLEEP_SOON} before Python starts"
         )
 
 
@@ -145,13 +160,14 @@ def _team_size(ctx: Any, new: "int | None" = None) -> int:
     import mxnet as mx
     from mxnet.base import _LIB, check_call
 
-    openmp = ctypes.CDLL("libgomp.so.1")  # loaded with libmxnet.so: this only finds it
+    libgomp = ctypes.CDLL("libgomp.so.1")  # loaded with libmxnet.so: this only finds it
     got: List[int] = []
 
     def team_size(run_context: object, parameter: object) -> None:
         if new is not None:
-            openmp.omp_set_num_threads(new)
-        got.append(openmp.omp_get_max_threads())
+            libgomp.omp_set_num_threads(new)
+            libgomp.omp_set_dynamic(0)  # oneDNN's sums are wrong in a team that is smaller than it was told
+        got.append(min(libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit()))
 
     callback = _ON_WORKER(team_size)
     var = mx.nd.zeros((1,), ctx=ctx)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from gluonlab.neighbours import LOCAL_SIZES
+
 pytest_plugins = ["bench_command", "file_server"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ENGINE_VARIABLES = ("OMP_", "MXNET_", "DMLC_")
+ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *LOCAL_SIZES, "SLURM_")
 
 for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
     del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from environments import Environment
 
-from gluonlab import cuda, engine
+from gluonlab import cuda, engine, openmp
 from gluonlab.errors import EngineError
 from gluonlab.installing import pip_install
 
@@ -218,6 +218,73 @@ def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, t
     site = package(tmp_path / "site", "mxnet", "")
     found = json.loads(python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout)["environment"]
     assert {name: found[name] for name in found if name.startswith("OMP_")} == exported
+
+
+SPINS = {"GOMP_SPINCOUNT": "77"}
+
+
+@pytest.mark.parametrize(
+    ("exported", "seen"),
+    [
+        ({}, {"GOMP_SPINCOUNT": openmp.SPIN_COUNT}),
+        (SPINS, SPINS),
+        pytest.param({"GOMP_SPINCOUNT": ""}, {"GOMP_SPINCOUNT": openmp.SPIN_COUNT}, marks=pytest.mark.long),
+        pytest.param({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}, marks=pytest.mark.long),
+        pytest.param({"OMP_SCHEDULE": "dynamic", **SPINS}, {"OMP_SCHEDULE": "dynamic", **SPINS}, marks=pytest.mark.long),
+        ({"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_DYNAMIC": "TRUE"}, {"GOMP_SPINCOUNT": openmp.SPIN_COUNT}),
+    ],
+    ids=str,
+)
+def test_mxnet_loads_with_openmp_set_for_it_and_everybody_else_with_what_the_user_has_set(python, tmp_path, exported, seen):
+    site = package(tmp_path / "site", "mxnet", REPORT)
+    result = python("-W", "always", "-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported)
+    while_it_loads, afterwards = [settings_of(report) for report in result.stdout.splitlines()]
+    assert while_it_loads == {"OMP_NUM_THREADS": "1", **seen}
+    assert afterwards == exported
+    gone = {name: value for name, value in exported.items() if value and name not in seen}
+    assert all(f"{name}={value} is put aside for MXNet" in result.stderr for name, value in gone.items())
+    assert result.stderr.count("is put aside") == len(gone)
+
+
+def settings_of(report):
+    return {name: value for name, value in json.loads(report)["environment"].items() if name.startswith(("OMP_", "GOMP_"))}
+
+
+@pytest.mark.parametrize(
+    ("exported", "spins"),
+    [
+        ({}, openmp.SPIN_COUNT),
+        pytest.param(SPINS, "77", marks=pytest.mark.long),
+        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_openmp_itself_says_how_its_idle_threads_wait(python, exported, spins):
+    """Every libgomp that comes with MXNet, the system's and those of wheels."""
+    said = python("-c", "import gluonlab, mxnet", OMP_DISPLAY_ENV="verbose", **exported).stderr
+    found = [line.split("=")[1].strip(" '") for line in said.splitlines() if "GOMP_SPINCOUNT" in line]
+    assert found == [spins] * len(found)
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("exported", "named"),
+    [
+        ({}, []),
+        ({"OMP_DYNAMIC": "true"}, ["OMP_DYNAMIC=true"]),
+        ({"OMP_DYNAMIC": "False"}, []),
+        ({"OMP_THREAD_LIMIT": "1", "OMP_MAX_ACTIVE_LEVELS": "0"}, ["OMP_THREAD_LIMIT=1", "OMP_MAX_ACTIVE_LEVELS=0"]),
+        ({"OMP_MAX_ACTIVE_LEVELS": "2"}, []),
+        ({"GOMP_CPU_AFFINITY": "0-3"}, ["GOMP_CPU_AFFINITY=0-3"]),
+        ({"GOMP_CPU_AFFINITY": "0-3", "OMP_PROC_BIND": "false", "OMP_PLACES": "cores"}, []),
+        ({"OMP_PROC_BIND": "close"}, ["OMP_PROC_BIND=close"]),
+    ],
+    ids=str,
+)
+def test_what_would_harm_mxnet_is_known(monkeypatch, exported, named):
+    for name, value in exported.items():
+        monkeypatch.setenv(name, value)
+    assert list(openmp.harmful()) == named
 
 
 def test_importing_gluonlab_alone_changes_no_environment(python):

@@ -15,9 +15,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
     {"errors", "installing"},
-    {"cuda", "files", "metrics", "description"},
+    {"cuda", "openmp", "files", "metrics", "description"},
     {"linking"},
     {"engine"},
+    {"neighbours"},
     {"threads"},
     {"devices", "config", "invoke", "semantics", "images"},
     {"arrays", "finite"},
@@ -32,7 +33,7 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
-ENGINE_VARIABLE = re.compile(r"(MXNET|OMP|DMLC)_[A-Z0-9_]+")
+ENGINE_VARIABLE = re.compile(r"(MXNET|G?OMP|DMLC)_[A-Z0-9_]+")
 
 
 def module_name(path):
@@ -104,8 +105,8 @@ def collective_violations(module, source):
 
 
 def environment_violations(module, source):
-    """Names of engine variables: in engine.py alone; in bench also for what a child gets, but not for its own environment."""
-    if module == "engine":
+    """Names of engine variables: in engine.py and openmp.py alone; in bench also for what a child gets."""
+    if module in ("engine", "openmp"):
         return
     tree = ast.parse(source)
     places = [node for node in ast.walk(tree) if is_own_environment(node)] if module.split(".")[0] == "bench" else [tree]
@@ -276,6 +277,7 @@ def test_what_is_imported_inside_functions_makes_no_cycle():
     [
         ("threads", "os.environ.get('OMP_NUM_THREADS')"),
         ("threads", "NAME = 'OMP_NUM_THREADS'"),
+        ("threads", "os.environ.get('GOMP_SPINCOUNT')"),
         ("training.loop", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),
         ("kvstores", "import os\nos.getenv('DMLC_ROLE')"),
         ("bench.peers", "os.environ['MXNET_CPU_TEMP_COPY'] = '4'"),

@@ -1,10 +1,11 @@
 """Threads: several CPU devices never hang, whatever the environment says, and a team is never too large for its worker."""
 
 import json
+import os
 
 import mxnet as mx
 import pytest
-from workers import team_size
+from workers import convolve, team_size
 
 from gluonlab import engine
 from gluonlab.errors import ConfigError, GluonlabWarning
@@ -154,6 +155,51 @@ def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(pyth
     first, *others = finished(python("-c", code))
     assert len(others) == 8
     assert others == [first] * 8
+
+
+@pytest.mark.parametrize(
+    "exported",
+    [
+        {"OMP_DYNAMIC": "true", "OMP_THREAD_LIMIT": "1"},
+        pytest.param({"OMP_MAX_ACTIVE_LEVELS": "0"}, marks=pytest.mark.long),
+        pytest.param({"OMP_PROC_BIND": "true"}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
+    """It shares its sums out over as many threads as the team is said to have; those of the others would be missing, or noise."""
+    code = (
+        "import json, os, warnings; warnings.simplefilter('ignore')\n"
+        "import gluonlab.threads, mxnet as mx, workers\n"
+        "gluonlab.threads.set_threads([mx.cpu(0)], 4)\n"
+        "print(json.dumps([workers.convolve(mx.cpu(0), images) for images in (8, 64)] + [len(os.sched_getaffinity(0))]))"
+    )
+    set_threads(ONE, 1)
+    alone = [list(convolve(ONE[0], images)) for images in (8, 64)]
+    assert finished(python("-c", code, **exported)) == [*alone, len(os.sched_getaffinity(0))]
+
+
+TORCH_FIRST = (
+    "import json, torch, warnings; before = torch.get_num_threads()\n"
+    "import gluonlab, mxnet as mx, workers\n"
+    "from gluonlab.devices import devices\n"
+    "plain = [workers.team_size(mx.cpu(i)) for i in range(2)]\n"
+    "values = workers.compute([mx.cpu(0), mx.cpu(1)])\n"
+    "with warnings.catch_warnings(record=True) as said:\n"
+    "    warnings.simplefilter('always'); devices('cpu', threads=2); devices('cpu', threads=2)\n"
+    "print(json.dumps([plain, values, before == torch.get_num_threads(), [str(warning.message) for warning in said]]))"
+)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("exported", [{}, {"OMP_NUM_THREADS": "4"}, {"GOMP_SPINCOUNT": "0"}], ids=str)
+def test_plain_contexts_compute_when_torch_has_brought_openmp_first(python, exported):
+    """torch's libgomp is then MXNet's, too, and has read its variables before gluonlab could set them."""
+    plain, values, torchs_own, said = finished(python("-c", TORCH_FIRST, **exported))
+    assert (plain, values, torchs_own) == ([1, 1], [256.0, 256.0], True)
+    assert [message.startswith("OpenMP was loaded before gluonlab") for message in said] == [True] * (
+        "GOMP_SPINCOUNT" not in exported
+    )
 
 
 @pytest.mark.parametrize("prepare", ["", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)"], ids=str)

@@ -20,10 +20,10 @@ import numpy as np
 from gluonlab.data.colours import COLOURS
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults, Split
 from gluonlab.data.pack import is_packed, read
-from gluonlab.engine import cores
 from gluonlab.errors import DataError, GluonlabWarning
 from gluonlab.images.decode import CHANNELS, short_side
 from gluonlab.images.pool import Decoders, Decoding
+from gluonlab.neighbours import own_cores
 
 if TYPE_CHECKING:
     from gluonlab.data.dataset import Images, Indices, Labels
@@ -132,9 +132,10 @@ def load(
     """The folder ``path`` as a data set; ``path`` may also be what `gluonlab.data.pack` made of one.
 
     ``image_size``: width and height of all images; by default that of the images themselves, at most 224.
-    ``decoders``: processes that decode (by default one for each core). ``skip_bad``: try every file now, leave bad ones out, and
-    say so in one warning; otherwise the first bad one is an error when it is met. ``memory``: a split of at most so many bytes is
-    decoded now, once and for all; the training split is not with ``random_resized_crop``, for which it is decoded in every epoch.
+    ``decoders``: processes that decode (by default one for each core, or for each of this process's part of them). ``skip_bad``:
+    try every file now, leave bad ones out, and say so in one warning; otherwise the first bad one is an error when it is met.
+    ``memory``: a split of at most so many bytes is decoded now, once and for all; the training split is not with
+    ``random_resized_crop``, for which it is decoded in every epoch.
     Raises DataError.
     """
     if packed(Path(path)):
@@ -147,7 +148,7 @@ def load(
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path)
     size = image_size or usual_size(folder.train[0])
-    processes = Decoders(size, decoders or min(cores(), MOST_DECODERS))
+    processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
     return Dataset(
         name=name or plain_name(folder.root),
         train=_split("training", *folder.train, processes, folder.classes, skip_bad, 0 if random_resized_crop else memory),

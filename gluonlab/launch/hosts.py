@@ -19,6 +19,8 @@ from gluonlab.data.augment import make_input
 from gluonlab.data.loader import Loader
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.finite import check_loss, check_parameters
+from gluonlab.launch.same_host import workers_here
+from gluonlab.neighbours import tell
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
 from gluonlab.training.loop import make_net
 from gluonlab.training.plan import make_plan
@@ -30,7 +32,8 @@ from gluonlab.training.statistics import RunningStatistics
 class ParameterServer:
     """Workers of MXNet's parameter server, whose addresses its launcher, or SageMaker's image, has put into the environment.
 
-    A worker has the devices that its options name. Raises EngineError where nobody has started scheduler and servers.
+    A worker has the devices that its options name, and its part of the host's cores.
+    Raises EngineError where nobody has started scheduler and servers.
     """
 
     def __init__(self) -> None:
@@ -42,6 +45,7 @@ class ParameterServer:
                 "or on SageMaker with sagemaker_parameter_server_enabled"
             ) from None
         self.rank, self.size = self.store.rank, self.store.num_workers
+        tell(workers_here(self.store))  # before devices take threads, and decoders start
 
     def place(self, config: TrainConfig) -> TrainConfig:
         """The configuration of this worker: as it is."""
@@ -78,6 +82,7 @@ class Horovod:
         hvd.init()
         self.hvd = hvd
         self.rank, self.size = hvd.rank(), hvd.size()
+        tell(hvd.local_size())
 
     def place(self, config: TrainConfig) -> TrainConfig:
         """The device with this process's number on its host; on a host without GPUs one CPU device."""
