@@ -58,8 +58,8 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
     assert any("libopenblas.so.0" in found["what"] for found in told.of("libraries"))
     checks = list(dict.fromkeys(found["check"] for found in told.findings))
     assert checks == [
-        "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "memory", "shm", "home", "data", "runs",
-        "temporary", "sagemaker",
+        "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "cpu", "memory", "shm", "home", "data",
+        "runs", "temporary", "sagemaker",
     ]  # fmt: skip
 
 

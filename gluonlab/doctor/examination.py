@@ -7,7 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from gluonlab.doctor import data_sets, gpus, host, libraries, links, mxnet_loads, numbering, nvml, packages, sagemaker, training
+from gluonlab.doctor import (
+    cpu,
+    data_sets,
+    gpus,
+    host,
+    libraries,
+    links,
+    mxnet_loads,
+    numbering,
+    nvml,
+    packages,
+    sagemaker,
+    training,
+)
 from gluonlab.doctor.findings import Finding, guarded
 from gluonlab.doctor.process import end_all
 
@@ -68,6 +81,7 @@ def _flavour() -> str:
 
 def _places() -> List[Check]:
     return [
+        ("cpu", cpu.cpu),
         ("memory", lambda: [host.memory()]),
         ("shm", lambda: [host.shared_memory()]),
         ("home", lambda: [host.home(os.environ.get("HOME", ""))]),
