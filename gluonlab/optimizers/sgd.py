@@ -112,15 +112,18 @@ class NAG(FormerRates, mx.optimizer.NAG):  # type: ignore[misc]
         scale, ratio = self.rescale(index, lr)
         if ratio != 1.0:
             momentum *= ratio  # the kernel has one number for the momentum's decay and for the step ahead
-        moved = nd.nag_mom_update(  # not in place
+        in_place = scale == lr and not wd
+        moved = nd.nag_mom_update(
             target,
             grad.astype(target.dtype, copy=False),
             momentum,
+            out=target if in_place else None,
             lr=scale,
             wd=wd,
             momentum=self.momentum,
             **self.limits(),
         )
-        step_by(lr / scale, target, moved)
+        if not in_place:
+            step_by(lr / scale, target, moved)
         if target is not weight:
             nd.cast(target, dtype=weight.dtype, out=weight)
