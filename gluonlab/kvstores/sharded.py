@@ -20,9 +20,9 @@ from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError
 from gluonlab.invoke import CopyInto, share_memory
-from gluonlab.kvstores import sgd
-from gluonlab.kvstores.counts import Before, Rewinding, memory_of, numbers_of, updates_of
+from gluonlab.kvstores.counts import Rewinding, memory_of, numbers_of, updates_of
 from gluonlab.kvstores.fitting import fitted, resume
+from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
 from gluonlab.kvstores.matching import Own, unique
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
@@ -96,7 +96,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     def _run(self, update: "_ShardedUpdate", priority: int) -> None:
         update.reduce(priority)
-        update.finish(priority)
+        update.finish(priority, {})
 
     def reduce_scatter(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> List[nd.NDArray]:
         """The first half of ``pushpull(key, grads, out=weights)``: the owners' parts of the sum, which lie in ``grads``.
@@ -107,9 +107,12 @@ class ShardedKVStore(ScheduleKVStore):
         update.reduce(priority)
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
-    def update(self, key: Any, priority: int = 0) -> None:
-        """The second half, for the same ``key``: the owners update their parts of the weights, and all devices get them."""
-        self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority)
+    def update(self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None) -> None:
+        """The second half, for the same ``key``: the owners update their parts of the weights, and all devices get them.
+
+        ``stale``: for some of the keys, the elements that stay as they are, with their states and counts of updates.
+        """
+        self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority, stale or {})
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the states of all parameters, each whole, as `gluonlab.kvstores.states` lays them out. Raises OutputError.
@@ -159,6 +162,10 @@ class ShardedKVStore(ScheduleKVStore):
         arrays = next((update.whole(key) for update in self._updates.values() if key in update.keys), ())
         updates, memory = updates_of(self._optimizer, key), memory_of(self._optimizer, key)
         return ParameterState(str(key), None, updates, arrays, memory)
+
+    def key_at(self, key: Any, place: int) -> Any:
+        """The optimizer's key for an element of ``key``, which is another where some elements stayed behind in an `update`."""
+        return next((update.key_at(key, place) for update in self._updates.values() if key in update.keys), key)
 
     def set_states(self, of_keys: Mapping[Any, ParameterState]) -> None:
         """Have each key's arrays, those of whole arrays in their shape or flat, when it is next updated; others begin anew."""
@@ -261,7 +268,10 @@ class _ShardedUpdate:
                 key = self.keys[place]
                 weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (self.weights, grads))
                 self.shards[key].append(_Shard(optimizer, key, slice(begin, end), weight, grad))
-        self._sgd = [self._devices_sgd(key) for key in self.keys] if sgd.applies(optimizer) else None
+        self._updates = {
+            key: KeyUpdate(optimizer, key, [Part(shard.part.start, shard.weight, shard.grad, shard.state) for shard in shards])
+            for key, shards in self.shards.items()
+        }
 
     def _copied(self, grads: Arrays) -> Arrays:
         """Where copies of the gradients are used up in each update, instead of them."""
@@ -270,33 +280,21 @@ class _ShardedUpdate:
             self._copies.append(partial(CopyInto(copy).copy, grad))
         return copies
 
-    def _devices_sgd(self, key: Any) -> sgd.DevicesSGD:
-        shards = self.shards[key]
-        weights, grads = [shard.weight for shard in shards], [shard.grad for shard in shards]
-        return sgd.DevicesSGD(self.optimizer, key, weights, grads, [shard.state for shard in shards])
-
     def reduce(self, priority: int) -> None:
         with autograd.pause():
             for call in self._copies:
                 call()
         self.reduce_scatter.run(priority)
 
-    def finish(self, priority: int) -> None:
+    def finish(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
         with autograd.pause():
             self.all_gather.settle()  # before a shard of the weights is written
-            if self._sgd is not None:
-                for update in self._sgd:
-                    update.update()
-            else:
-                self._update_shards()
+            for key, update in self._updates.items():
+                update.update(stale.get(key, ()))
         self.all_gather.run(priority)
 
-    def _update_shards(self) -> None:
-        for key, shards in self.shards.items():
-            before = Before(self.optimizer, key)
-            for shard in shards:
-                before.restore()
-                self.optimizer.update_multi_precision(key, shard.weight, shard.grad, shard.state)
+    def key_at(self, key: Any, place: int) -> Any:
+        return self._updates[key].key_at(place)
 
     @property
     def transfers_run(self) -> int:

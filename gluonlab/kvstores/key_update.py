@@ -1,0 +1,134 @@
+"""What an optimizer does under one key: some elements in a row, whole or in parts, on one device or on several.
+
+Under a key lie several parameters side by side (`gluonlab.training.bucket`), each on every device, or each in parts on the devices
+that own them. As long as all of them are updated together, they are one span: one count of updates, one call for each part. Where
+some stay behind once, the span is cut, and what was cut counts its updates for itself ever after.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from mxnet import nd
+
+from gluonlab.kvstores import sgd
+
+Range = Tuple[int, int]  # from the first element to behind the last one
+
+
+class Part(NamedTuple):
+    """Elements in a row on one device, with their gradients and the optimizer's state for them.
+
+    ``begin``: the place of the first one among all elements of the key.
+    """
+
+    begin: int
+    weight: nd.NDArray
+    grad: nd.NDArray
+    state: Any
+
+    @property
+    def end(self) -> int:
+        """Behind the last one."""
+        return int(self.begin + self.weight.size)
+
+    def within(self, begin: int, end: int) -> "Part":
+        """What lies in this range: views of the same memory."""
+        first, last = max(begin, self.begin), min(end, self.end)
+        if (first, last) == (self.begin, self.end):
+            return self
+        low, high = first - self.begin, last - self.begin
+        weight, grad = _cut(self.weight, low, high), _cut(self.grad, low, high)
+        return Part(first, weight, grad, _cut(self.state, low, high))
+
+
+class KeyUpdate:
+    """The update of the elements of ``key``, of which each of ``parts`` holds some, by an optimizer that goes element by element.
+
+    `gluonlab.kvstores.sharded.ELEMENT_WISE` names those. With nothing cut, parts keep their shapes.
+    """
+
+    def __init__(self, optimizer: Any, key: Any, parts: Sequence[Part]) -> None:
+        self.optimizer, self.key = optimizer, key
+        begins, ends = [part.begin for part in parts], [part.end for part in parts]
+        self._spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
+
+    def update(self, stale: Sequence[Range] = ()) -> None:
+        """Queue the update of everything but the elements in the ranges ``stale``, which keep weight, state and count."""
+        if not stale:
+            for span in self._spans:
+                span.update()
+            return
+        self._cut({place for ends in stale for place in ends})
+        for span in self._spans:
+            if not any(begin <= span.begin and span.end <= end for begin, end in stale):
+                span.update()
+
+    def counts(self) -> Dict[Range, int]:
+        """How often each span was updated."""
+        return {(span.begin, span.end): span.count for span in self._spans}
+
+    def set_counts(self, counts: Dict[Range, int]) -> None:
+        """Take up again where others had come: ``counts`` of ranges that hold all elements between them, as `counts` gives."""
+        numbers = set(counts.values())
+        if len(numbers) > 1:
+            self._cut({place for ends in counts for place in ends})
+        for span in self._spans:
+            span.set_count(next(count for (begin, end), count in counts.items() if begin <= span.begin < end))
+
+    def _cut(self, places: "set[int]") -> None:
+        self._spans = [piece for span in self._spans for piece in span.cut(places)]
+
+
+class _Span:
+    """Elements that have been updated together always: a key of the optimizer."""
+
+    def __init__(self, optimizer: Any, key: Any, parts: Sequence[Part], ends: Range) -> None:
+        self.optimizer, self.key, self.parts = optimizer, key, list(parts)
+        self.begin, self.end = ends
+        weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
+        self._sgd = sgd.DevicesSGD(optimizer, key, weights, grads, states) if sgd.applies(optimizer) else None
+
+    def update(self) -> None:
+        if self._sgd is not None:
+            self._sgd.update()
+            return
+        for part in self.parts:
+            self.optimizer._set_current_context(part.weight.context.device_id)  # it counts each device's updates for itself
+            self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
+
+    def cut(self, places: "set[int]") -> "List[_Span]":
+        """The pieces between those of ``places`` that lie inside, each with a key of its own and the count so far."""
+        inside = sorted(place for place in places if self.begin < place < self.end)
+        if not inside:
+            return [self]
+        ends = zip([self.begin, *inside], [*inside, self.end])
+        return [self._piece(begin, end) for begin, end in ends]
+
+    def _piece(self, begin: int, end: int) -> "_Span":
+        key = (self.key[0] if isinstance(self.key, tuple) else self.key, begin, end)
+        if self.key in self.optimizer.param_dict:  # the multipliers
+            self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
+        for counts in self.optimizer._all_index_update_counts.values():
+            if self.key in counts:
+                counts[key] = counts[self.key]
+        parts = [part.within(begin, end) for part in self.parts if part.begin < end and begin < part.end]
+        return _Span(self.optimizer, key, parts, (begin, end))
+
+    @property
+    def count(self) -> int:
+        counts = self.optimizer._all_index_update_counts.values()
+        return max((int(of_device.get(self.key, 0)) for of_device in counts), default=0)
+
+    def set_count(self, count: int) -> None:
+        for part in self.parts:
+            self.optimizer._set_current_context(part.weight.context.device_id)
+            self.optimizer._index_update_count[self.key] = count
+        self.optimizer.num_update = max(self.optimizer.num_update, count)
+
+
+def _cut(array: Any, begin: int, end: int) -> Any:
+    """These elements of an array, or of each of some arrays, as views."""
+    if isinstance(array, nd.NDArray):
+        return array.reshape((-1,))[begin:end]
+    return array if array is None else tuple(_cut(each, begin, end) for each in array)
