@@ -14,6 +14,7 @@ what it needs on a machine of today (`gluonlab.engine`). Import gluonlab first.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any, List
 
 from gluonlab import engine
@@ -46,9 +47,11 @@ engine.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'gluonlab' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name[0] != "_" and importlib.util.find_spec(f"gluonlab.{name}") is not None:
+        return importlib.import_module(f"gluonlab.{name}")  # a part that nobody has imported yet
+    raise AttributeError(f"module 'gluonlab' has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:

@@ -90,7 +90,9 @@ def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices
         ctxs = cpus(devices)
         net = convolutions(ctxs)
         params = {**OPTIMIZERS[optimizer], "learning_rate": 0.01}
-        trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes, clip_norm)
+        trainer = BucketedTrainer(
+            net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=bucket_bytes, clip_norm=clip_norm
+        )
         train_on_devices(net, trainer, ctxs, BATCHES)
         found += [values(net, ctx) for ctx in ctxs]
         calls.append(len(trainer._calls))

@@ -90,28 +90,13 @@ def test_a_compiled_network_trains_as_with_gluons_trainer(compiled):
     assert distance(results[1], results[0]) < 1e-5
 
 
-def test_a_compiled_network_that_writes_gradients_elsewhere_is_noticed():
-    """Its shapes become known in the first step, after the network was compiled with the arrays that it has then."""
-    ctxs = cpus(2)
-    net = blocks_of_channels(ctxs, known=False)
-    net.hybridize(**STATIC)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD, make_kvstore("device"))
-    train_on_devices(net, trainer, ctxs, BATCHES[:1])
-    with pytest.raises(RunError, match=r"call net.hybridize\(...\) again"):
-        train_on_devices(net, trainer, ctxs, BATCHES[1:2])
-    expected = blocks_of_channels(ctxs, known=False)
-    reference = gluon.Trainer(expected.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
-    train_on_devices(expected, reference, ctxs, [BATCHES[0], *BATCHES[2:]])
-    net.hybridize(**STATIC)  # what the message says helps
-    train_on_devices(net, trainer, ctxs, BATCHES[2:])
-    assert distance(values(net), values(expected)) < 1e-5
-
-
-def test_unknown_shapes_are_no_obstacle():
+@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
+def test_unknown_shapes_are_no_obstacle(compiled):
+    """They become known in the first step, when the network is compiled with the arrays that it has then."""
     ctxs, results = cpus(2), []
     for trainer_class in TRAINERS:
         net = blocks_of_channels(ctxs, known=False)
-        net.hybridize()
+        net.hybridize(**compiled)
         trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
         train_on_devices(net, trainer, ctxs, BATCHES)
         results.append(values(net))

@@ -35,7 +35,12 @@ def clipped_on_one_device(net, batches, clip_norm, optimizer, params):
 def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
     net = small_net(cpus(k))
     trainer = BucketedTrainer(
-        net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), make_kvstore(store), bucket_bytes, clip_norm
+        net.collect_params(),
+        optimizer,
+        dict(OPTIMIZERS[optimizer]),
+        make_kvstore(store),
+        bucket_bytes=bucket_bytes,
+        clip_norm=clip_norm,
     )
     train_on_devices(net, trainer, cpus(k), BATCHES)
     return net

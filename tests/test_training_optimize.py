@@ -48,7 +48,7 @@ def test_without_gradients_only_weights_decay(store):
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
     spare_biases(net)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store))
-    trainer.step(1)
+    trainer.apply(1)
     for name, param in net.collect_params().items():
         expected = before[name] * (0.95 if name.endswith(("weight", "alpha")) else 1)
         for ctx in ctxs:
@@ -86,7 +86,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
     ctxs, threshold, random = cpus(k), 0.25, np.random.RandomState(0)
     net = small_net(ctxs)
     kvstore = compressing(make_kvstore("device"), TrainConfig(compress="2bit:0.25"), k)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes)
     expected = [array.astype("float64") for array in values(net)]
     residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
     for _ in range(6):
@@ -96,7 +96,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
                 param.grad(ctx)[:] = nd.array(grad, ctx=ctx)
                 sent, residuals[device][place] = in_two_bits(grad, residuals[device][place], np.float32(threshold))
                 expected[place] -= sent
-        trainer.step(1)
+        trainer.apply(1)
         for ctx in ctxs:
             assert distance(values(net, ctx), expected) <= 1e-6
 

@@ -100,7 +100,7 @@ def test_a_rate_that_float32_does_not_know_is_0():
     tiny = Rates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny})
     for _ in range(2):  # no gradient yet: nothing moves
-        trainer.step(1)
+        trainer.apply(1)
     train_on_devices(net, trainer, cpus(1), BATCHES[:1])
     assert tiny(3) == 0
     assert all(np.array_equal(a, b) for a, b in zip(values(net), before))
@@ -165,7 +165,9 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
         trainer.set_learning_rate(rate)
         train_on_devices(expected, trainer, cpus(1), [batch])
     net = small_net(cpus(k))
-    bucketed = BucketedTrainer(net.collect_params(), optimizer, {**params, "lr_scheduler": schedule}, make_kvstore(store), 100)
+    bucketed = BucketedTrainer(
+        net.collect_params(), optimizer, {**params, "lr_scheduler": schedule}, make_kvstore(store), bucket_bytes=100
+    )
     train_on_devices(net, bucketed, cpus(k), BATCHES)
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
     for ctx in cpus(k):
@@ -223,6 +225,6 @@ def test_the_first_update_is_made_with_the_first_rate():
     for param in net.collect_params().values():
         for grad in param.list_grad():
             grad[:] = 0.5
-    trainer.step(1)
+    trainer.apply(1)
     nd.waitall()
     assert all((array == np.float32(-0.2)).all() for array in values(net))

@@ -100,7 +100,10 @@ class Subject:
 
     def step(self) -> None:
         """Allreduce and update, without scaling the gradients."""
-        if self.kind == GLUON and not self.trainer._update_on_kvstore:
+        if isinstance(self.trainer, BucketedTrainer):
+            self.trainer.apply(1)
+            return
+        if not self.trainer._update_on_kvstore:
             for data in self._data:
                 data._fresh_grad = True  # as backward leaves it: gluon.Trainer updates no others
         self.trainer.step(1, ignore_stale_grad=True)

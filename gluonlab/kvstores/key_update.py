@@ -7,11 +7,12 @@ some stay behind once, the span is cut, and what was cut counts its updates for 
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from mxnet import nd
 
 from gluonlab.kvstores import sgd
+from gluonlab.kvstores.counts import Before
 
 Range = Tuple[int, int]  # from the first element to behind the last one
 
@@ -45,7 +46,7 @@ class Part(NamedTuple):
 class KeyUpdate:
     """The update of the elements of ``key``, of which each of ``parts`` holds some, by an optimizer that goes element by element.
 
-    `gluonlab.kvstores.sharded.ELEMENT_WISE` names those. With nothing cut, parts keep their shapes.
+    `gluonlab.optimizers.registry.ELEMENT_WISE` names those. With nothing cut, parts keep their shapes.
     """
 
     def __init__(self, optimizer: Any, key: Any, parts: Sequence[Part]) -> None:
@@ -64,17 +65,9 @@ class KeyUpdate:
             if not any(begin <= span.begin and span.end <= end for begin, end in stale):
                 span.update()
 
-    def counts(self) -> Dict[Range, int]:
-        """How often each span was updated."""
-        return {(span.begin, span.end): span.count for span in self._spans}
-
-    def set_counts(self, counts: Dict[Range, int]) -> None:
-        """Take up again where others had come: ``counts`` of ranges that hold all elements between them, as `counts` gives."""
-        numbers = set(counts.values())
-        if len(numbers) > 1:
-            self._cut({place for ends in counts for place in ends})
-        for span in self._spans:
-            span.set_count(next(count for (begin, end), count in counts.items() if begin <= span.begin < end))
+    def key_at(self, place: int) -> Any:
+        """The optimizer's key for the element at this place: ``key``, or that of the piece that was cut out with it."""
+        return next((span.key for span in self._spans if span.begin <= place < span.end), self.key)
 
     def _cut(self, places: "set[int]") -> None:
         self._spans = [piece for span in self._spans for piece in span.cut(places)]
@@ -93,8 +86,9 @@ class _Span:
         if self._sgd is not None:
             self._sgd.update()
             return
+        before = Before(self.optimizer, self.key)
         for part in self.parts:
-            self.optimizer._set_current_context(part.weight.context.device_id)  # it counts each device's updates for itself
+            before.restore()
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def cut(self, places: "set[int]") -> "List[_Span]":
@@ -106,25 +100,20 @@ class _Span:
         return [self._piece(begin, end) for begin, end in ends]
 
     def _piece(self, begin: int, end: int) -> "_Span":
-        key = (self.key[0] if isinstance(self.key, tuple) else self.key, begin, end)
+        key = f"{self.key}[{begin}:{end}]"  # an Optimizer takes a tuple for several keys
         if self.key in self.optimizer.param_dict:  # the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
-        for counts in self.optimizer._all_index_update_counts.values():
-            if self.key in counts:
-                counts[key] = counts[self.key]
         parts = [part.within(begin, end) for part in self.parts if part.begin < end and begin < part.end]
+        _inherit(self.optimizer, key, self.key)
         return _Span(self.optimizer, key, parts, (begin, end))
 
-    @property
-    def count(self) -> int:
-        counts = self.optimizer._all_index_update_counts.values()
-        return max((int(of_device.get(self.key, 0)) for of_device in counts), default=0)
 
-    def set_count(self, count: int) -> None:
-        for part in self.parts:
-            self.optimizer._set_current_context(part.weight.context.device_id)
-            self.optimizer._index_update_count[self.key] = count
-        self.optimizer.num_update = max(self.optimizer.num_update, count)
+def _inherit(optimizer: Any, key: Any, former: Any) -> None:
+    """Let ``key`` go on where ``former`` is: what an optimizer keeps for each key, with no array of its own."""
+    for ledger in (optimizer._all_index_update_counts, getattr(optimizer, "_all_former_rates", {})):
+        for of_device in ledger.values():
+            if former in of_device:
+                of_device[key] = of_device[former]
 
 
 def _cut(array: Any, begin: int, end: int) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Sequence, Set, Tuple
 
+import mxnet as mx
 from mxnet import autograd, nd
 from mxnet.gluon import Parameter
 
@@ -13,7 +14,7 @@ CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
 
 
 class Bucket:
-    """Some parameters of equal type and multipliers: per device one array of weights and one of gradients.
+    """Some parameters of equal type and multipliers: per device one array of weights and one of gradients, as mx.nd arrays.
 
     Several parameters lie side by side, each of them aligned, and their own arrays become views. One parameter keeps its arrays.
     """
@@ -22,39 +23,44 @@ class Bucket:
         self.params = list(params)
         self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult  # what an Optimizer asks of a parameter
         self.dtype = params[0].dtype
-        self.begins, size = _layout(params)
-        self.former_grads: List[nd.NDArray] = []  # where gradients were before they moved here
-        if len(params) == 1:
-            self.weights, self.grads = list(params[0].list_data()), list(params[0].list_grad())
+        self.begins, self.size = _layout(params)
+        if len(params) == 1 and params[0].shape:
+            self.weights, self.grads = as_nd(params[0].list_data()), as_nd(params[0].list_grad())
         else:
             ctxs = params[0].list_ctx()
-            self.weights = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
-            self.grads = [nd.zeros((size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
+            self.weights = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
+            self.grads = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
             for param, begin in zip(self.params, self.begins):
                 self._adopt(param, begin)
         self._arrays = [(param, param._data, param._grad) for param in self.params]
-        self.collect_grads()
 
     def _adopt(self, param: Parameter, begin: int) -> None:
-        """Copy the parameter's values into the buffers and make its arrays views of them."""
-        part = slice(begin, begin + math.prod(param.shape))
-        data = [buffer[part].reshape(param.shape) for buffer in self.weights]
-        grad = [buffer[part].reshape(param.shape) for buffer in self.grads]
-        for view, old in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
-            old.copyto(view)
-        self.former_grads += param.list_grad()
+        """Copy the parameter's values into the buffers and make its arrays views of them, into which backward writes."""
+        data, grad = _views(self.weights, param, begin), _views(self.grads, param, begin)
+        with autograd.pause():
+            for view, old in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
+                old.copyto(view)
+        fresh = [array._fresh_grad for array in param.list_data()]
         param._data, param._grad = data, grad  # what gluon.Parameter 1.9.1 keeps, one array per device
+        autograd.mark_variables(data, grad, param.grad_req)
+        for array, state in zip(data, fresh):
+            array._fresh_grad = state
 
-    def collect_grads(self) -> None:
-        """Have backward write its gradients here, and nothing where it wrote them before."""
-        for param in self.params:
-            autograd.mark_variables(param._data, param._grad, param.grad_req)
-        for grad in self.former_grads:
-            grad[:] = 0
+    def ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
+        """Where those of ``params`` lie that are here: the elements from the first to behind the last, neighbours as one."""
+        found: List[Tuple[int, int]] = []
+        for param, begin, end in zip(self.params, self.begins, [*self.begins[1:], self.size]):
+            if param in params:
+                joined = bool(found) and found[-1][1] == begin
+                found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
+        return found
 
-    def strays(self) -> List[nd.NDArray]:
-        """The sums of what was written, since `collect_grads`, to where gradients were before: (1,) each, 0 if nothing was."""
-        return [grad.abs().sum() for grad in self.former_grads]
+    def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
+        """Set the gradients of those of ``params`` that are here to zero on a device, given by its position."""
+        grad = self.grads[device]
+        for begin, end in self.ranges(params):
+            part = grad if (begin, end) == (0, self.size) else grad[begin:end]
+            part[:] = 0
 
     def intact(self) -> bool:
         """Whether the parameters still lie here, and still belong together.
@@ -66,6 +72,19 @@ class Bucket:
             if param._data is not data or param._grad is not grad or param.lr_mult != lr_mult or param.wd_mult != wd_mult:
                 return False
         return True
+
+
+def as_nd(arrays: Sequence[Any]) -> List[nd.NDArray]:
+    """The same memory as mx.nd arrays; what is mx.np's is refused by operators, and its reshape is a copy."""
+    return [array.as_nd_ndarray() for array in arrays]
+
+
+def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
+    """A parameter's part of the buffer of each device, as an array of the kind that the parameter has."""
+    numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
+    with mx.util.np_shape(numpy_like):  # mx.np has shape () for one element, for which mx.nd has (1,) alone
+        views = [buffer[begin : begin + math.prod(param.shape)].reshape(param.shape) for buffer in buffers]
+        return [view.as_np_ndarray() for view in views] if numpy_like else views
 
 
 def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter]]:

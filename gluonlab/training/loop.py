@@ -64,8 +64,9 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
     """Every device holds the whole network and works on its shard of each batch."""
     config = plan.config
     trainer = BucketedTrainer(
-        net.collect_params(), plan.make_optimizer(), None, plan.kvstore, config.bucket_bytes, config.clip_norm, plan.loss_scale
-    )
+        net.collect_params(), plan.make_optimizer(), None, plan.kvstore,
+        bucket_bytes=config.bucket_bytes, clip_norm=config.clip_norm, loss_scale=plan.loss_scale,
+    )  # fmt: skip
     sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
     preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
     step = DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)

@@ -23,6 +23,7 @@ from gluonlab.kvstores.counts import memory_of, numbers_of, set_memory, set_numb
 from gluonlab.kvstores.fitting import fitted, nest, resume
 from gluonlab.kvstores.matching import Own, unique
 from gluonlab.kvstores.states import ParameterState, States, flat, from_arrays, kind_of, like, to_arrays
+from gluonlab.training.replica_updates import BucketUpdates
 
 if TYPE_CHECKING:
     from gluonlab.training.buckets import BucketedTrainer
@@ -87,7 +88,7 @@ def _states(trainer: "BucketedTrainer") -> States:
     optimizer, places = trainer._optimizer, _places(trainer)
     of_keys = {place.key: _of_key(trainer, place.key) for place in places.values()}
     parameters = tuple(
-        _cut_out(of_keys[places[param].key], places[param].begin, name, param)
+        _cut_out(_aged(trainer, of_keys[places[param].key], places[param]), places[param].begin, name, param)
         if param in places
         else ParameterState(name, param.shape, optimizer.begin_num_update)
         for name, param in zip(unique(trainer._params), trainer._params)
@@ -111,6 +112,18 @@ def _of_key(trainer: "BucketedTrainer", key: Any) -> ParameterState:
         return state
     optimizer, arrays = trainer._optimizer, flat(trainer._updaters[0].states.get(key))
     return ParameterState(str(key), None, updates_of(optimizer, key), tuple(arrays), memory_of(optimizer, key))
+
+
+def _aged(trainer: "BucketedTrainer", state: ParameterState, place: _Place) -> ParameterState:
+    """The state of a key with the count and memory of a parameter in it, which may once have stayed behind others."""
+    key, updates = place.key, trainer._updates
+    if place.begin is not None and trainer._update_on_kvstore:
+        key = trainer._kvstore.key_at(key, place.begin)
+    elif place.begin is not None and isinstance(updates, BucketUpdates):
+        key = updates.keys[key].key_at(place.begin)
+    if key == place.key:
+        return state
+    return state._replace(updates=updates_of(trainer._optimizer, key), memory=memory_of(trainer._optimizer, key))
 
 
 def _cut_out(state: ParameterState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
@@ -145,7 +158,7 @@ def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
         for updater, ctx in zip(trainer._updaters, trainer._contexts):
             updater.states = {key: like(state, lambda array, ctx=ctx: array.copyto(ctx)) for key, state in new.items()}
             updater.states_synced = dict.fromkeys(new, True)
-    trainer._sgd = None  # its calls are for the arrays of old
+    trainer._updates = None  # made for the arrays of old
     resume(trainer._optimizer, of_keys, states.num_update, states.numbers, trainer._contexts, trainer._schedule)
     trainer._optimizer.param_dict = dict(enumerate(trainer.buckets if trainer._by_bucket else trainer._params))
 

@@ -57,7 +57,7 @@ class DataParallelStep:
             self._backward(parts)
             losses = losses or found
         self._silence_idle(len(xs))
-        self.trainer.step(sum(len(x) for x in xs))
+        self.trainer.apply(sum(len(x) for x in xs))  # executors set no flags of freshness
         return losses
 
     def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:

@@ -1,0 +1,79 @@
+"""Which gradients are fresh: written by backward since they were last used.
+
+autograd keeps a flag for every parameter on every device (as gluon.Trainer reads it). A device on which no flag is set had no shard
+of this batch. Elsewhere a flag that is not set tells of a parameter that the network did not use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, List, NamedTuple, Sequence, Set
+
+import mxnet as mx
+from mxnet.base import _LIB, check_call
+from mxnet.gluon import Parameter
+
+NAMED = 3  # parameters in a message, at most
+
+
+class Stale(NamedTuple):
+    """What is not fresh: on each device, and on all of them; ``idle``: the positions of devices on which nothing is fresh."""
+
+    on_device: List[Set[Parameter]]
+    parameters: Set[Parameter]
+    idle: Set[int]
+
+
+NOTHING = Stale([], set(), set())
+
+
+class Freshness:
+    """The flags of ``params`` on ``ctxs``, as long as they keep their arrays."""
+
+    def __init__(self, params: Sequence[Parameter], ctxs: Sequence[mx.Context]) -> None:
+        self._params, self._ctxs = list(params), list(ctxs)
+        self._arrays = [param.list_data() for param in params]  # keeps the handles alive
+        self._handles = [[array.handle for array in arrays] for arrays in self._arrays]
+
+    def look(self) -> Stale:
+        """What has no fresh gradient."""
+        flags = [[_get(handle) for handle in handles] for handles in self._handles]
+        if all(map(all, flags)):
+            return NOTHING
+        on_device = [{param for param, flag in zip(self._params, of_device) if not flag} for of_device in zip(*flags)]
+        idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
+        return Stale(on_device, set.intersection(*on_device), idle)
+
+    def require(self, stale: Stale) -> None:
+        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device should have used and did not."""
+        several = len(self._ctxs) > 1
+        missing = [
+            f"{param.name} on {ctx}" if several else param.name
+            for device, ctx in enumerate(self._ctxs)
+            for param in self._params
+            if device not in stale.idle and param in stale.on_device[device]
+        ]
+        if len(stale.idle) == len(self._ctxs):
+            missing = [f"{param.name} on any device" if several else param.name for param in self._params]
+        if missing:
+            raise UserWarning(
+                f"no fresh gradient since the last step: {_in_words(missing)}. If the network is meant to use some of its "
+                "parameters only, call step(..., ignore_stale_grad=True): the others stay as they are"
+            )
+
+    def reset(self) -> None:
+        """The gradients are used: until backward writes them again, they are not fresh."""
+        for handles in self._handles:
+            for handle in handles:
+                check_call(_LIB.MXNDArraySetGradState(handle, 0))
+
+
+def _in_words(names: List[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _get(handle: Any) -> bool:
+    state = ctypes.c_int()
+    check_call(_LIB.MXNDArrayGetGradState(handle, ctypes.byref(state)))
+    return bool(state.value)

@@ -1,0 +1,180 @@
+"""BucketedTrainer in somebody's own Gluon loop: the one of the README, and networks however they are compiled."""
+
+import re
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from reference import cpus, distance, random_batches, train_on_devices, values
+
+from gluonlab.errors import RunError
+from gluonlab.training.buckets import BucketedTrainer
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+SGD = {"learning_rate": 0.1, "momentum": 0.9}
+BATCHES = random_batches([6, 7, 1, 6, 2], shape=(1, 8, 8), classes=4)
+
+
+# --- the loop of the README
+
+
+def the_loop():
+    """The block of Python in the README that trains by hand."""
+    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+    [loop] = [block for block in blocks if "trainer.step(" in block]
+    return loop
+
+
+def run_loop(text):
+    mx.random.seed(1)
+    names = {}
+    exec(compile(text, "README.md", "exec"), names)
+    return names
+
+
+def changed(text, **changes):
+    for old, new in changes.values():
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+def test_the_loop_of_the_readme_runs_as_it_is_printed(capsys):
+    names = run_loop(the_loop())
+    assert len(names["ctxs"]) > 1
+    assert names["accuracy"] > 0.85 and f"{names['accuracy']:.3f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("devices", "batch_size"), [("cpu", 128), ("cpu*3", 128), ("cpu*4", 359)])
+def test_the_loop_of_the_readme_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
+    """1437 images: the last batch of 359 has one image, for one of four devices."""
+    loop = changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
+    ours = run_loop(changed(loop, devices=('"cpu*2"', f'"{devices}"')))
+    one = run_loop(
+        changed(
+            loop, devices=('"cpu*2"', '"cpu"'), trainer=("gluonlab.BucketedTrainer(", "gluon.Trainer("),
+        )
+    )  # fmt: skip
+    assert isinstance(ours["trainer"], BucketedTrainer) and not isinstance(one["trainer"], BucketedTrainer)
+    assert distance(values(ours["net"], ours["ctxs"][-1]), values(one["net"])) <= 1e-4
+
+
+def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
+    done = python("-c", "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)")
+    assert done.stdout.split() == ["cpu(0)", "cpu(1)", "gluonlab.training"], done.stderr
+
+
+# --- however the network is compiled, and whenever the trainer is made
+
+
+def small_net(ctxs, known=False):
+    mx.random.seed(5)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, activation="tanh"), nn.Flatten(), nn.Dense(9, activation="tanh"), nn.Dense(7), nn.Dense(4))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    if known:
+        net(nd.zeros((1, 1, 8, 8), ctx=ctxs[0]))
+    return net
+
+
+def expected():
+    """gluon.Trainer on one device, with the same initial values (drawn in the first call)."""
+    net = small_net(cpus(1))
+    trainer = gluon.Trainer(net.collect_params(), "sgd", dict(SGD), kvstore=None)
+    train_on_devices(net, trainer, cpus(1), BATCHES)
+    return values(net)
+
+
+COMPILED = {
+    "eager": None,
+    "hybridized": {},
+    "static_alloc": {"static_alloc": True},
+    "static_shape": {"static_alloc": True, "static_shape": True},
+}
+
+
+@pytest.mark.parametrize("when", ["first of all", "after a forward", "after a backward"])
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("k", [1, 3])
+def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(k, compiled, when):
+    """Ragged batches on three devices: 7 images, 2 images, 1 image."""
+    ctxs, net = cpus(k), small_net(cpus(k))
+    if COMPILED[compiled] is not None:
+        net.hybridize(**COMPILED[compiled])
+    if when == "after a forward":
+        net(nd.zeros((1, 1, 8, 8), ctx=ctxs[0]))
+    elif when == "after a backward":
+        train_on_devices(net, NoTrainer(), ctxs, BATCHES[:1])
+    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
+    train_on_devices(net, trainer, ctxs, BATCHES)
+    assert distance(values(net, ctxs[-1]), expected()) <= 1e-5
+
+
+class NoTrainer:
+    def step(self, batch_size):
+        """Leaves everything as it is."""
+
+
+def test_a_gradient_can_be_changed_between_backward_and_step():
+    """What param.grad() gives is what the network has written and the step will use, also under static_shape."""
+    norms = []
+    for make in (lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None), BucketedTrainer):
+        net = small_net(cpus(1))
+        net.hybridize(static_alloc=True, static_shape=True)
+        trainer = make(net.collect_params(), "sgd", dict(SGD)) if make is BucketedTrainer else make(net.collect_params())
+        norms.append([])
+        for images, labels in BATCHES:
+            with autograd.record():
+                loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(images)), nd.array(labels)).sum()
+            loss.backward()
+            loss = None
+            norms[-1].append(gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], 0.3))
+            trainer.step(len(images))
+        norms[-1] += values(net)
+    assert distance(norms[1], norms[0]) <= 1e-5
+
+
+def test_two_compiled_networks_that_share_parameters_both_go_on():
+    """One of them may rest for some steps."""
+    ctxs, results = cpus(2), []
+    for make in (gluon.Trainer, BucketedTrainer):
+        net = small_net(ctxs)
+        both = [nn.HybridSequential() for _ in range(2)]
+        for outer in both:
+            outer.add(*net)
+            outer.hybridize(static_alloc=True, static_shape=True)
+            train_on_devices(outer, NoTrainer(), ctxs, BATCHES[:1])
+        trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
+        for turn in (0, 0, 0, 1, 0, 1, 1):
+            train_on_devices(both[turn], trainer, ctxs, BATCHES[:1])
+        results.append(values(net))
+    assert distance(results[1], results[0]) <= 1e-5
+
+
+def test_a_backward_that_is_repeated_before_the_step_replaces_the_first():
+    results = []
+    for make in (gluon.Trainer, BucketedTrainer):
+        net = small_net(cpus(2))
+        net.hybridize(static_alloc=True, static_shape=True)
+        trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
+        for batch in BATCHES[:2] * 2:
+            train_on_devices(net, NoTrainer(), cpus(2), [batch])
+            train_on_devices(net, trainer, cpus(2), [batch])
+        results.append(values(net))
+    assert distance(results[1], results[0]) <= 1e-5
+
+
+def test_buckets_cannot_be_made_before_the_shapes_are_known():
+    net = small_net(cpus(2))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
+    for act in (trainer.prepare, lambda: trainer.step(1), trainer.allreduce_grads):
+        with pytest.raises(RunError, match=r"4 parameters are not known.* conv\d+_weight.*call the network once") as raised:
+            act()
+        assert "\n" not in str(raised.value)
+    net(nd.zeros((1, 1, 8, 8), ctx=mx.cpu(0)))
+    trainer.prepare()
+    train_on_devices(net, trainer, cpus(2), BATCHES)
+    assert np.isfinite(values(net)[0]).all()
