@@ -20,7 +20,7 @@ WD = 0.05
 
 
 def in_buckets(store, bucket_bytes=50):
-    return lambda params, optimizer: BucketedTrainer(params, optimizer, None, make_kvstore(store), bucket_bytes)
+    return lambda params, optimizer: BucketedTrainer(params, optimizer, None, make_kvstore(store), bucket_bytes=bucket_bytes)
 
 
 def plain(store, **options):
@@ -120,7 +120,9 @@ def test_a_plain_sgd_is_mxnets_own_to_the_bit(momentum, options):
 def test_a_step_that_is_left_out_changes_no_momentum(cls, store):
     """Its gradients overflow; the rate goes on meanwhile."""
     scale = LossScale(1.0)
-    run = Run(2, lambda params, made: BucketedTrainer(params, made, None, make_kvstore(store), 50, loss_scale=scale), cls)
+    run = Run(
+        2, lambda params, made: BucketedTrainer(params, made, None, make_kvstore(store), bucket_bytes=50, loss_scale=scale), cls
+    )
     run.step(0.1)
     random, run.random = run.random, Infinite()
     run.step(0.3, counts=False)

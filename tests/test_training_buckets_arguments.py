@@ -139,7 +139,7 @@ def test_what_is_refused_is_left_as_it_was(case):
 
 def test_the_remedy_for_sparse_parameters_works():
     net = embedding()
-    with pytest.raises(KVStoreError, match="use gluon[.]Trainer for them"):
+    with pytest.raises(KVStoreError, match=r"use gluon\.Trainer for them"):
         BucketedTrainer(net.collect_params(), "sgd")
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore="device")
     before = values(net)[0]

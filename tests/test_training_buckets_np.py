@@ -8,7 +8,7 @@ from mxnet import np as mnp
 from mxnet.gluon import nn
 from reference import cpus, distance, random_batches, set_values, values
 
-from gluonlab.kvstores.sharded import ELEMENT_WISE
+from gluonlab.optimizers.registry import ELEMENT_WISE
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loss_scale import LossScale
 
