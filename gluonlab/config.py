@@ -245,7 +245,9 @@ class TrainConfig:
         False, flag, "BatchNorm takes mean and variance of the batch on all devices, not of each device's share"
     )
     dtype: str = setting("float32", text, "float32, or on GPUs float16: mixed precision with a dynamic loss scale", "TYPE")
-    memory: bool = setting(False, flag, "first tell how much memory a batch needs on each device")
+    memory: bool = setting(
+        False, flag, "first tell how much memory a batch needs on each device, and measure what the process takes"
+    )
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
     compress: Optional[str] = setting(
         None, compression, "send gradients in 2 bits each, as -THRESHOLD, 0 or THRESHOLD (kvstore device only)", "2bit:THRESHOLD"

@@ -51,7 +51,10 @@ def _counts(text: str) -> List[int]:
 @click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
 @click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")
 @click.option(
-    "--find-batch-size", metavar="BYTES", help="do not train, but find the largest --batch-size that fits into so much memory"
+    "--find-batch-size",
+    metavar="BYTES",
+    help="do not train, but find the largest --batch-size with which the process takes at most so much memory, all CPU devices, "
+    "Python and data included; on GPUs: with which each GPU does, CUDA's own context not included",
 )
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
@@ -84,7 +87,7 @@ def main(
     if find_batch_size is None:
         _run(config, counts, as_json, quiet)
     elif counts is None:
-        _find_batch_size(config, size_in_bytes("--find-batch-size", find_batch_size), as_json)
+        _find_batch_size(config, size_in_bytes("--find-batch-size", find_batch_size), as_json, quiet)
     else:
         raise ConfigError(f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: give one of them")
 
@@ -112,12 +115,12 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
         click.echo("\n" + confusion_table(result.confusion, result.plan.dataset.classes))
 
 
-def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool) -> None:
+def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
     from gluonlab.study.largest_batch import find_batch_size
 
-    found = find_batch_size(config, budget_bytes)
-    lines = [f"--batch-size {found.images} is the largest that fits", *found.lines()]
-    click.echo(json.dumps({**found._asdict(), "total": found.total}) if as_json else "\n".join(lines))
+    silent = quiet or as_json
+    found = find_batch_size(config, budget_bytes, lambda line: None if silent else click.echo(line, err=True))
+    click.echo(json.dumps(found.to_dict()) if as_json else "\n".join([*found.lines(), *found.memory.lines()]))
 
 
 def _summary(summary: Dict[str, Any], quiet: bool) -> str:

@@ -19,3 +19,8 @@ def peak_bytes(work):
     work()
     nd.waitall()
     return 1024 * (_kilobytes("VmHWM") - before)
+
+
+def own_peak_bytes():
+    """The most that this process has had resident so far."""
+    return 1024 * _kilobytes("VmHWM")

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS, ArraySplit, load_dataset
 from gluonlab.data.digits import as_28x28
-from gluonlab.errors import DataError
+from gluonlab.errors import ConfigError, DataError
+from gluonlab.training.plan import make_plan
 
 
 def everything(split):
@@ -65,6 +67,17 @@ def test_synthetic_images_depend_on_the_seed_alone():
     one, same, other = (everything(load_dataset("synthetic", samples=64, seed=seed).train)[0] for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)])
+def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
+    plan = make_plan(TrainConfig(dataset="synthetic", devices="cpu*2", **batch))
+    assert (len(plan.dataset.train), plan.largest_share * 2) == (images, min(images, plan.global_batch_size))
+
+
+def test_more_synthetic_images_than_an_array_holds_are_refused():
+    with pytest.raises(ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"):
+        make_plan(TrainConfig(dataset="synthetic", devices="cpu", global_batch_size=4 * 10**9))
 
 
 def test_one_sample_is_enough():

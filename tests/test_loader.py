@@ -1,5 +1,6 @@
 """Every image once per epoch, the same shards on both paths, whatever the sizes."""
 
+import gc
 import threading
 
 import mxnet as mx
@@ -11,6 +12,7 @@ from mxnet import gluon, nd
 from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
+from gluonlab.data.ahead import Ahead
 from gluonlab.data.mixup import Mixup
 from gluonlab.data.shards import shard, shard_bounds
 from gluonlab.errors import DataError
@@ -205,6 +207,39 @@ def test_where_images_are_wrong_their_partners_are_given_up(prefetch):
     begun, taken, given_up = ([first for what, first in split.noted if what == kind] for kind in ("begin", "take", "give up"))
     assert (begun, taken) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
     assert {7, 8, 9} <= set(given_up)
+
+
+def test_all_epochs_are_made_ahead_by_one_thread():
+    """MXNet keeps 5 MB for each thread that has ever changed images: 200 epochs would take a gigabyte."""
+    made_by = []
+
+    class Noting(FailingSplit):
+        def batch(self, indices):
+            made_by.append(threading.current_thread())
+            return split_of(10).batch(indices)
+
+    loader = Loader(Noting(), cpus(1), 2, prefetch=2)
+    for _ in range(4):
+        assert sum(len(ys[0]) for _, ys in loader) == 10
+    assert len(made_by) == 20
+    assert len(set(made_by)) == 1
+
+
+def test_what_is_made_ahead_side_by_side_does_not_wait_for_each_other():
+    ahead = Ahead()
+    assert list(zip(ahead.make(iter(range(1, 9)), 1), ahead.make(iter(range(11, 19)), 1))) == [(i, 10 + i) for i in range(1, 9)]
+
+
+def test_the_thread_ends_with_the_loader():
+    loader = Loader(split_of(10), cpus(1), 2, prefetch=2)
+    list(loader)
+    resting = [thread for thread in threading.enumerate() if thread.name == "gluonlab-resting"]
+    assert resting
+    del loader
+    gc.collect()
+    for thread in resting:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in resting)
 
 
 def test_leaving_the_loop_early_ends_the_thread():

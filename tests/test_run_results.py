@@ -79,6 +79,7 @@ def test_a_comparison_as_json_is_one_document(run):
     assert [row["devices"] for row in json.loads(out)] == [1, 2]
 
 
+@pytest.mark.long
 def test_the_memory_of_a_batch_larger_than_the_data_set_is_that_of_its_images(run):
     status, out, _ = run(*QUICK, "--memory", "--batch-size", "4000000000", "--out", "run")
     assert status == 0

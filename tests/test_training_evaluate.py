@@ -1,6 +1,8 @@
 """Evaluation is exact: every image counts once, whatever the devices and the batches."""
 
+import ctypes
 import math
+import time
 
 import mxnet as mx
 import numpy as np
@@ -8,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
+from mxnet.base import _LIB, check_call
 from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
+from gluonlab.threads import _ON_WORKER as ON_WORKER
+from gluonlab.threads import EngineContext
 from gluonlab.training.confusion import COLUMNS, table, write_picture
-from gluonlab.training.evaluate import Scored, evaluate
+from gluonlab.training.evaluate import AHEAD, Scored, evaluate
 
 
 def looked_up(scores):
@@ -77,6 +82,33 @@ def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
         evaluate(looked_up(np.eye(10)[labels]), Loader(split_of(labels), cpus(2), batch, raw=True), cpus(2))
         counts.append(len(reads))
     assert counts == [4, 4]
+
+
+def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
+    """Each holds its images: all of a large split were in memory while the device was at the first."""
+    labels, handed_out, ahead, kept = np.arange(40) % 10, [], [], []
+
+    def worker(*_):
+        ahead.append(len(handed_out) - len(ahead))
+        time.sleep(0.01)
+
+    def score(xs, ys):
+        for device, (x, y) in enumerate(zip(xs, ys)):
+            loss = x.astype("float32").sum()
+            kept.append(ON_WORKER(worker))
+            where = EngineContext(1, x.context.device_id)
+            push = (kept[-1], None, None, ctypes.byref(where), None, 0, ctypes.byref(loss.handle), 1, None, 0, b"slow")
+            check_call(_LIB.MXEnginePushSyncND(*push))
+            yield Scored(device, loss, y.one_hot(10), y)
+
+    def batches():
+        for batch in Loader(split_of(labels), cpus(1), 1, raw=True):
+            handed_out.append(batch)
+            yield batch
+
+    assert evaluate(score, batches(), cpus(1)).correct == 40
+    assert len(ahead) == 40
+    assert max(ahead) <= AHEAD + 1
 
 
 def test_a_confusion_matrix_is_counted_only_on_request():

@@ -1,7 +1,8 @@
-"""What --memory says is what a process takes, and --find-batch-size finds the largest batch that fits."""
+"""The plan of a batch's memory, and what --memory says of it. What is measured: test_training_trial.py, test_largest_batch.py."""
 
 import json
 import math
+import re
 
 import mxnet as mx
 import numpy as np
@@ -9,11 +10,10 @@ import pytest
 from mxnet import nd
 
 from gluonlab.config import TrainConfig
+from gluonlab.data import load_dataset
 from gluonlab.data.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
-from gluonlab.run import main
-from gluonlab.study.largest_batch import find_batch_size
 from gluonlab.training.loop import make_net, prepare, train
 from gluonlab.training.memory import MIB, Needs, _arrays
 from gluonlab.training.plan import make_plan
@@ -79,18 +79,17 @@ def enormous(tmp_path_factory):
 
 @pytest.mark.parametrize(("devices", "batch"), [("cpu", 174_762), ("cpu*2", 87_381)])
 def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, devices, batch):
-    config = TrainConfig(dataset=enormous, model="mlp", devices=devices)
-    assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
-    assert find_batch_size(config, 2**50).images == batch
     table = needs(dataset=enormous, devices=devices)
+    assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
+    assert table.possible(180_000) == table.possible(2**31) == batch
+    assert table.possible(1000) == 1000
     with pytest.raises(ConfigError, match=r"make an array of 2,147,\d+,\d+ elements, and MXNet's have fewer than 2,147,483,647"):
         table.memory(batch + 1)
 
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    found = find_batch_size(TrainConfig(dataset=enormous, model="lenet", devices="cpu"), 2**50)
-    assert found.images <= (2**31 - 2) // (20 * 60 * 60)
+    assert needs(dataset=enormous, model="lenet", devices="cpu").possible(180_000) <= (2**31 - 2) // (20 * 60 * 60)
 
 
 @pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": "cpu*2"}], ids=str)
@@ -118,20 +117,6 @@ def test_activations_grow_with_the_microbatch():
     assert whole.memory(640).activations > 640 * (20 * 26 * 26 + 50 * 9 * 9) * 4
 
 
-@pytest.mark.parametrize("settings", [{}, {"microbatches": 3}, {"microbatch_size": 20}, {"resident_bytes": 0}], ids=str)
-def test_the_batch_that_is_found_fits_and_one_image_more_does_not(settings):
-    settings = {"devices": "cpu*2", "model": "lenet-avg", **settings}
-    smallest, largest = settings.get("microbatches", 1), 1437 // 2
-    table = needs(**settings)
-    low, high = table.memory(smallest).total, table.memory(largest).total
-    for budget in (low, (2 * low + high) // 3, high - 1):
-        found = find_batch_size(TrainConfig(**settings), budget)
-        assert found.total <= budget < table.memory(found.images + 1).total
-    assert find_batch_size(TrainConfig(**settings), high).images == largest  # more than its share of the images no device gets
-    with pytest.raises(ConfigError, match=rf"a batch of {smallest} per device needs .* MiB of it besides activations"):
-        find_batch_size(TrainConfig(**settings), low - 1)
-
-
 PEAK = """
 import json, sys
 from gluonlab.models.lanes import MEASURED
@@ -139,7 +124,6 @@ MEASURED.clear()  # no padded channels, which are rearranged in scratch memory
 from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.loader import Loader
-from gluonlab.study.largest_batch import find_batch_size
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.memory import Needs
 from gluonlab.training.plan import make_plan
@@ -164,8 +148,8 @@ print(json.dumps([peak_bytes(lambda: work(plan, 2)), 2 * Needs(plan, make_net(pl
 
 
 @pytest.mark.long
-def test_a_process_takes_what_was_told(python):
-    """The peak of two devices that train and evaluate LeNet, within 20 %."""
+def test_a_batch_adds_what_was_planned(python):
+    """What two devices that train and evaluate LeNet take more at their peak, within 20 %."""
     done = python("-c", PEAK)
     assert done.returncode == 0, done.stderr
     measured, told = json.loads(done.stdout)
@@ -173,23 +157,25 @@ def test_a_process_takes_what_was_told(python):
     assert measured == pytest.approx(told, rel=0.2)
 
 
-@pytest.mark.parametrize(("batch_size", "images"), [(700, 700), (4_000_000_000, 719)])  # 719: half of 1437 training images
+@pytest.mark.parametrize(
+    ("batch_size", "images"),  # 719: half of 1437 training images
+    [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
+)
 def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
     config = TrainConfig(devices="cpu*2", model="mlp", batch_size=batch_size, epochs=1, memory=True, out=str(tmp_path / "run"))
     train(config, reporter=ConsoleReporter(bar=False))
     told, trained = capsys.readouterr().out.split("first step")
     assert f"memory     per device, for {images} images of a batch" in told
-    for name in ("parameters", "gradients", "optimizer state", "activations", "data", "total"):
+    for name in ("parameters", "gradients", "optimizer state", "activations", "data", "total", "process"):
         assert f"\n           {name:<16}" in told
     assert told.count(" MiB\n") == 6
     assert "epoch 1/1" in trained
+    [taken] = re.findall(r"process +([0-9.]+) MiB at its peak, measured: all devices, Python, data\n", told)
+    assert 100 < float(taken) < 600
 
 
-def test_the_command_finds_a_batch_size_and_does_not_train(ended, empty_cwd):
-    arguments = ("--devices", "cpu*2", "--model", "mlp", "--find-batch-size", "4M")
-    found = find_batch_size(TrainConfig(devices="cpu*2", model="mlp"), 4 * MIB)
-    status, out, err = ended(main, *arguments)
-    assert (status, err, list(empty_cwd.iterdir())) == (0, "", [])
-    assert out.startswith(f"--batch-size {found.images} is the largest that fits\nmemory     per device, for {found.images} images")
-    status, out, err = ended(main, *arguments, "--json")
-    assert json.loads(out) == {**found._asdict(), "total": found.total}
+@pytest.mark.long
+def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, capsys):
+    config = TrainConfig(devices="cpu*2", dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run"))
+    train(config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64))
+    assert "process         not measured: this data set is another one than the name synthetic gives" in capsys.readouterr().out

@@ -8,8 +8,6 @@ for what fits the devices' memory. Changes at random are the same on both. A thr
 from __future__ import annotations
 
 import math
-import queue
-import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
@@ -17,6 +15,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.data.ahead import Ahead
 from gluonlab.data.dataset import ArraySplit, ReadAheadSplit, Split
 from gluonlab.data.shards import shard_bounds
 from gluonlab.data.streaming import Selection, Streaming, Wanted
@@ -82,6 +81,7 @@ class Loader:
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
+        self._ahead = Ahead()
         self._source: "Streaming | _Resident"
         if random_crops and not isinstance(split, ReadAheadSplit):
             raise DataError("random crops are cut out of image files, and this split has none: leave random_crops out")
@@ -108,7 +108,8 @@ class Loader:
         batches = self._batches()[self.step :]
         finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         made = map(self._changed, self._source.load(batches), batches)
-        with closing(_ahead(made, self.prefetch) if self.prefetch and self._works else (shards for shards in made)) as ready:
+        ahead = self.prefetch > 0 and self._works
+        with closing(self._ahead.make(made, self.prefetch) if ahead else (shards for shards in made)) as ready:
             for xs, ys in ready:
                 self.step += 1
                 yield as_users([finish(x) for x in xs]), as_users(ys)
@@ -179,42 +180,3 @@ class _Resident:
             return self.images[device][:1], self.labels[device][:1]  # no batch reaches this device
         order = nd.array(np.concatenate(parts), dtype=np.int32, ctx=self.ctxs[device])
         return nd.take(self.images[device], order), nd.take(self.labels[device], order)
-
-
-def _ahead(items: "Iterator[Shards]", depth: int) -> "Generator[Shards, None, None]":
-    """``items``, computed by a thread up to ``depth`` of them ahead."""
-    ready: "queue.Queue[Any]" = queue.Queue(depth)
-    stop = threading.Event()
-
-    def put(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put((item, None)):
-                    return
-            put((None, None))
-        except BaseException as error:  # handed over to the consumer, which raises it
-            put((None, error))
-
-    thread = threading.Thread(target=work, name="gluonlab-prefetch", daemon=True)
-    try:
-        thread.start()
-        while True:
-            item, error = ready.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
-    finally:
-        stop.set()
-        if thread.is_alive():  # not when Ctrl-C came while it was being started: then it ends by itself
-            thread.join()

@@ -41,7 +41,7 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "synthetic": DatasetKind(
         synthetic.load,
-        "random images with random labels, for measuring: 28x28 grey, 10 classes",
+        "random images with random labels, for measuring, as many as a batch needs: 28x28 grey, 10 classes",
         synthetic.DEFAULTS,
     ),
 }

@@ -9,9 +9,10 @@ import numpy as np
 from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
 
 DEFAULTS = Defaults(lr=0.01, epochs=3)
+SAMPLES, SHAPE = 8192, (1, 28, 28)
 
 
-def load(samples: int = 8192, shape: Tuple[int, int, int] = (1, 28, 28), classes: int = 10, seed: int = 0) -> Dataset:
+def load(samples: int = SAMPLES, shape: Tuple[int, int, int] = SHAPE, classes: int = 10, seed: int = 0) -> Dataset:
     """``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images."""
     random = np.random.RandomState(seed)
     return Dataset(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Callable, NamedTuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
+from gluonlab.host_memory import CGROUPS, PROC, room
 
 FULL, SCARCE = 64 * 2**20, 2**30  # bytes: nothing can be finished; a large data set cannot be unpacked
 LITTLE_MEMORY = 2 * 2**30
 LITTLE_SHM = 512 * 2**20  # containers begin with 64 MiB
-PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 class Usage(NamedTuple):
@@ -87,41 +86,13 @@ def home(environ_home: str) -> Finding:
 
 def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
     """What this process may still have: of the machine, or of its container or job if that is less."""
-    meminfo = _read(proc / "meminfo")
-    total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
-    where = "the machine"
-    for limit, used in _limits(_read(proc / "self" / "cgroup"), cgroups):
-        if total is None or limit < total:
-            total, where = limit, "this container or job"
-        free = limit - used if free is None else min(free, limit - used)
-    if total is None or free is None:
+    found = room(proc, cgroups)
+    if found is None:
         return ok("memory", f"this system does not tell ({proc}/meminfo)")
-    what = f"{max(0, free) / 2**30:.1f} GiB of {total / 2**30:.1f} GiB free in {where}"
-    if free < LITTLE_MEMORY:
+    what = f"{found.free / 2**30:.1f} GiB of {found.total / 2**30:.1f} GiB free in {found.where}"
+    if found.free < LITTLE_MEMORY:
         return warning("memory", what, "MXNet alone takes half a GiB, and data sets are kept in memory", "end other processes")
     return ok("memory", what)
-
-
-def _limits(memberships: str, cgroups: Path) -> Iterator[Tuple[int, int]]:
-    """(limit, in use) in bytes of every control group that this process is in, under version 2 and 1 of them.
-
-    A process is in a group and in all above it; in a container its own group is at the root. What the kernel keeps of files in
-    memory counts as used there, but is given back when it is needed.
-    """
-    for line in ["0::/", ":memory:/", *memberships.split("\n")]:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            root, limit, used, cached = cgroups, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            root, limit, used, cached = cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-        else:
-            continue
-        own = root / path.strip("/")
-        for folder in [folder for folder in (own, *own.parents) if folder == root or root in folder.parents]:
-            most, now = _read(folder / limit).strip(), _read(folder / used).strip()
-            if most.isdigit() and now.isdigit():  # the first may be "max"
-                spare = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.M)
-                yield int(most), int(now) - (int(spare[1]) if spare else 0)
 
 
 def shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path], Usage] = disk_usage) -> Finding:
@@ -134,17 +105,3 @@ def shared_memory(folder: Path = Path("/dev/shm"), usage: Callable[[Path], Usage
         cause = "workers of a DataLoader and NCCL put batches and buffers there; a full one ends them with a bus error"
         return warning("shm", what, cause, "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm")
     return ok("shm", what)
-
-
-def _number(meminfo: str, name: str) -> Optional[int]:
-    """Bytes of a line such as ``MemTotal:  16384 kB``."""
-    found = re.search(rf"^{name}:\s*(\d+) kB", meminfo, re.M)
-    return int(found[1]) * 1024 if found else None
-
-
-def _read(file: Path) -> str:
-    """Empty where there is no such file."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -1,48 +1,151 @@
-"""The largest batch that fits into a given amount of memory, found without training."""
+"""The largest batch that a run can have in a given amount of memory, found by running it, cut down, with some sizes.
+
+`gluonlab.training.trial` says what is measured. What it takes grows evenly with the batch, or nearly so: two small sizes
+tell where the largest lies, and a run of that size has to stay below, with a little left for what differs from run to run.
+"""
 
 from __future__ import annotations
 
-from typing import Optional
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.registry import takes
 from gluonlab.errors import ConfigError
+from gluonlab.host_memory import room
 from gluonlab.semantics import nd_semantics
+from gluonlab.study.largest_size import LargestSize
 from gluonlab.training.loop import make_net
 from gluonlab.training.memory import MIB, Memory, Needs
-from gluonlab.training.plan import make_plan
+from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.trial import TooMuch, measure
+
+SPARE, LEAST_SPARE = 0.03, 16 * MIB  # of the budget, for what differs between runs; those of one config differ by 1 %
+LEAST = 128 * MIB  # Python and MXNet alone take more
+UNBOUNDED = 2**31  # images: more than MXNet's arrays hold
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The batch that was found; ``taken``: what a run with it took at its peak, of the ``budget``, all in bytes.
+
+    On CPU devices both count for the whole process, on GPUs for each. ``memory``: the plan's figures for a device. ``limit``: what
+    ends there: the "budget"; the memory of the "machine", which is less; the "data", of which a device has no more; the "arrays",
+    which MXNet has no larger. ``would_fit``: in the last two cases the images per device for which the memory would do, about.
+    """
+
+    memory: Memory
+    taken: int
+    budget: int
+    limit: str
+    would_fit: Optional[int] = None
+
+    @property
+    def images(self) -> int:
+        """The batch size per device."""
+        return self.memory.images
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Plain values; ``total`` is the plan's sum for a device."""
+        planned = {**self.memory._asdict(), "total": self.memory.total}
+        return {**planned, "taken": self.taken, "budget": self.budget, "limit": self.limit, "would_fit": self.would_fit}
+
+    def lines(self) -> List[str]:
+        """For people: the size, what it takes, and what ends there."""
+        training = f"training takes {_mib(self.taken)} of {_mib(self.budget)}"
+        if self.would_fit is None:
+            less = "" if self.limit == "budget" else ", and the machine has no more free"
+            return [f"--batch-size {self.images} is the largest that fits: {training}{less}"]
+        ends = f"the data set has only {self.images:,} images per device" if self.limit == "data" else "MXNet has no larger arrays"
+        return [
+            f"--batch-size {self.images} fits: {training}",
+            f"it is not the memory that ends there: {ends}; a larger batch would fit (up to about {self.would_fit:,})",
+        ]
 
 
 @nd_semantics()
-def find_batch_size(config: TrainConfig, budget_bytes: int) -> Memory:
-    """The largest batch per device, up to the device's share of the training images, that needs at most ``budget_bytes``.
+def find_batch_size(config: TrainConfig, budget_bytes: int, tell: Tell = lambda line: None) -> Found:
+    """The largest batch per device, up to its share of the training images, with which a run takes at most ``budget_bytes``.
 
+    They are the memory of the process on CPU devices, that of each GPU on GPUs. ``tell`` gets a line for each size that is tried.
     Raises ConfigError when not even the smallest one fits, or when the config already has a batch size.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
         raise ConfigError("--find-batch-size looks for the batch size: leave --batch-size and --global-batch-size out")
-    plan = make_plan(config.replace(batch_size=2**31))  # as large as the data set allows: what does not fit that fits nothing
-    needs = Needs(plan, make_net(plan))
-    smallest, largest = needs.cut.count or 1, max(1, len(plan.dataset.train) // len(plan.ctxs))
-    fits = needs.memory(smallest)
-    if fits.total > budget_bytes:
+    smallest = config.microbatches or 1
+    return _Search(make_plan(config.replace(batch_size=smallest)), budget_bytes, smallest, tell).result()
+
+
+class _Search:
+    """What the sizes are, and what they cost."""
+
+    def __init__(self, plan: Plan, budget: int, smallest: int, tell: Tell) -> None:
+        self.plan, self.budget, self.smallest, self.tell = plan, budget, smallest, tell
+        self.net = make_net(plan)
+        self.needs = Needs(plan, self.net)
+        self.on_gpus = plan.ctxs[0].device_type == "gpu"
+        self.grows = takes(plan.config.dataset, "samples")
+        self.ceiling, self.limit = _less_spare(budget), "budget"
+
+    def result(self) -> Found:
+        """Find it. Raises ConfigError if nothing fits."""
+        self._look_at_the_machine()
+        share = UNBOUNDED if self.grows else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.ctxs))
+        sizes = LargestSize(self._cost, self.smallest, self.needs.possible(share), self.ceiling, self._planned_image_bytes())
+        found = sizes.search()
+        if found is None:
+            self._refuse(_mib(self._measure(self.smallest, None)))
+        images, taken = found
+        if images < sizes.most:
+            return Found(self._planned(images), taken, self.budget, self.limit)
+        would_fit = images + int((self.ceiling - taken) / sizes.slope())
+        return Found(self._planned(images), taken, self.budget, "data" if images == share else "arrays", would_fit)
+
+    def _look_at_the_machine(self) -> None:
+        """No more than there is, and not less than any process takes."""
+        if self.on_gpus:
+            return
+        here = room()
+        if here is not None and _less_spare(here.free) < self.ceiling:
+            self.ceiling, self.limit = _less_spare(here.free), "machine"
+        if self.ceiling < LEAST:
+            self._refuse(f"more than {_mib(LEAST)}, which Python and MXNet take already")
+
+    def _planned_image_bytes(self) -> float:
+        """What an image more on every device takes by MXNet's plan, which knows only a part of it."""
+        more = 8 * self.smallest
+        planned = self.needs.memory(self.smallest + more).total - self.needs.memory(self.smallest).total
+        return planned / more * (1 if self.on_gpus else len(self.plan.ctxs))
+
+    def _planned(self, images: int) -> Memory:
+        """The plan's figures; a data set that is made up has grown with the batch."""
+        config = self.plan.config.replace(batch_size=images)
+        return Needs(make_plan(config), self.net).memory(images) if self.grows else self.needs.memory(images)
+
+    def _cost(self, size: int) -> Optional[int]:
+        try:
+            taken = self._measure(size, self.ceiling)
+        except TooMuch:
+            self.tell(f"a batch of {size:,} per device takes too much")
+            return None
+        self.tell(f"a batch of {size:,} per device takes {_mib(taken)}")
+        return taken
+
+    def _measure(self, size: int, ceiling: Optional[int]) -> int:
+        return measure(self.plan.config.replace(batch_size=size), ceiling=None if self.on_gpus else ceiling)
+
+    def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(
-            f"--find-batch-size {budget_bytes / MIB:,.1f} MiB: a batch of {smallest} per device needs {fits.total / MIB:,.1f} MiB, "
-            f"{(fits.total - fits.activations) / MIB:,.1f} MiB of it besides activations: give more, or choose a smaller --model"
+            f"--find-batch-size {_mib(self.budget)}: a batch of {self.smallest} per device needs {needed}: "
+            "give more, or choose a smaller --model"
         )
-    while fits.images < largest:
-        images = (fits.images + largest + 1) // 2
-        middle = _within(needs, images, budget_bytes)
-        if middle is not None:
-            fits = middle
-        else:
-            largest = images - 1
-    return fits
 
 
-def _within(needs: Needs, images: int, budget_bytes: int) -> Optional[Memory]:
-    """What so many images need, if it is in the budget, and possible at all."""
-    try:
-        memory = needs.memory(images)
-    except ConfigError:
-        return None
-    return memory if memory.total <= budget_bytes else None
+def _less_spare(size: int) -> int:
+    return size - int(max(LEAST_SPARE, SPARE * size))
+
+
+def _mib(size: int) -> str:
+    return f"{size / MIB:,.1f} MiB" if size >= MIB else f"{size:,} bytes"

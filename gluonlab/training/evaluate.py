@@ -1,9 +1,10 @@
-"""Exact accuracy and loss of a split, computed by all devices, with one synchronisation at the end."""
+"""Exact accuracy and loss of a split, computed by all devices; the host runs a few batches ahead of them and reads once."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Sequence, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -25,6 +26,7 @@ class Scored(NamedTuple):
 
 ScoreShards = Callable[[Sequence[nd.NDArray], Sequence[nd.NDArray]], Iterable[Scored]]
 
+AHEAD = 4  # batches that may wait for the devices: each holds its images
 TOP = 5  # the label is looked for among this many best scores, where there are more classes than that
 
 
@@ -65,12 +67,18 @@ def evaluate(score: ScoreShards, loader: Loader, ctxs: Sequence[mx.Context], con
     """One pass over the loader's split; ``score(xs, ys)`` goes through what the network makes of a batch."""
     tallies: Dict[int, _Tally] = {}
     images = 0
+    queued: Deque[List[nd.NDArray]] = deque()
     for xs, ys in loader:
         images += sum(len(x) for x in xs)
+        queued.append([])
         for device, loss, scores, labels in score(xs, ys):
+            queued[-1].append(loss.copy())  # ready when this part is
             if device not in tallies:
                 tallies[device] = _Tally(ctxs[device], scores.shape[1], confusion)
             tallies[device].add(loss, scores, labels)
+        if len(queued) > AHEAD:
+            for done in queued.popleft():
+                done.wait_to_read()
     losses, correct, in_top5 = (sum(values) for values in zip(*[tally.read() for tally in tallies.values()]))
     matrix = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies.values()) if confusion else None
     return Score(images, int(correct), float(losses) / images, int(in_top5) if tallies[0].classes > TOP else None, matrix)

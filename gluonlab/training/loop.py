@@ -42,6 +42,7 @@ from gluonlab.training.result import Epoch, Result
 from gluonlab.training.statistics import RunningStatistics
 from gluonlab.training.step import DataParallelStep
 from gluonlab.training.sync_bn import check_network
+from gluonlab.training.trial import in_words as take_in_words
 from gluonlab.training.waiting import Waiting
 
 MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
@@ -97,14 +98,20 @@ def train(
 def _train(config: TrainConfig, strategy: Strategy, reporter: Reporter, dataset: Optional[Dataset]) -> Result:
     RunDirectory.check(config.out)
     plan = make_plan(config, dataset)
-    began = time.perf_counter()
+    taken = take_in_words(config, plan.dataset, plan.ctxs) if config.memory and strategy is data_parallel else None
+    return train_plan(plan, strategy, reporter, taken)
+
+
+def train_plan(plan: Plan, strategy: Strategy, reporter: Reporter, taken: Optional[str] = None) -> Result:
+    """`train` for a plan. ``taken``: what such a run has been measured to take, in words."""
+    began, config = time.perf_counter(), plan.config
     ready = prepare(plan, strategy)
     run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
     result = Result(plan, ready.net, run.path)
     with recorded(run, result):
         used = {"settings": plan.settings(), "config": config.to_dict(), "classes": noted(plan.dataset.classes)}
         run.config({"gluonlab": gluonlab.__version__, **used})
-        _Run(plan, ready, reporter, run, result, began).all_epochs()
+        _Run(plan, ready, reporter, run, result, began).all_epochs(taken)
         if result.confusion is not None:
             run.line("event", event="confusion", matrix=result.confusion.tolist())
         write_extras(run.path, plan, ready.net, result.confusion)
@@ -171,8 +178,8 @@ class _Run:
         self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
         self.test_loader = test_loader(plan)
 
-    def all_epochs(self) -> None:
-        self._introduce()
+    def all_epochs(self, taken: Optional[str]) -> None:
+        self._introduce(taken)
         for epoch in range(1, self.plan.epochs + 1):
             line = ""
             self.reporter.epoch_begins(epoch, self.plan.epochs, len(self.plan.dataset.train))
@@ -193,7 +200,7 @@ class _Run:
                 cure = "decode them with more --decoders, or once and for all with --no-random-resized-crop"
             self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
 
-    def _introduce(self) -> None:
+    def _introduce(self, taken: Optional[str]) -> None:
         plan, config = self.plan, self.plan.settled.config
         if self.ready.pretrained is not None:
             self.reporter.say(f"pretrained {self.ready.pretrained}")
@@ -214,6 +221,8 @@ class _Run:
             self.reporter.say(f"{name:<11}{text}")
         for line in self.ready.memory.lines() if self.ready.memory is not None else ():
             self.reporter.say(line)
+        if taken is not None:
+            self.reporter.say(taken)
 
     def _epoch(self, epoch: int) -> Epoch:
         """Train on every image once, then evaluate."""

@@ -20,9 +20,9 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from gluonlab.data.augment import make_input
 from gluonlab.data.loader import stays_on_devices
 from gluonlab.errors import ConfigError
-from gluonlab.invoke import ARRAY_LIMIT
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
+from gluonlab.training.array_limit import check_elements
 from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
 from gluonlab.training.precision import conversion
@@ -87,6 +87,18 @@ class Needs:
         copies = 2 if part < images else 1  # of two or more parts, the first and the others have graphs with inputs of their own
         data = self._data_bytes(images) + copies * part * self._input_bytes
         return Memory(images, self._parameters, self._gradients, self._state, self._activations[part], data)
+
+    def possible(self, most: int) -> int:
+        """The most images per device, up to ``most``, for which MXNet has large enough arrays; at least 1."""
+        low, high = 1, most
+        while low < high:
+            middle = (low + high + 1) // 2 if high < most else high  # all of them first: a data set is rarely so large
+            try:
+                _check_images(self.plan, self._params, self._graph, middle, self._mixed)
+                low = middle
+            except ConfigError:
+                high = middle - 1
+        return low
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
         optimizer = self.plan.make_optimizer()
@@ -157,31 +169,28 @@ def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol, mixed:
 
     ``graph``: the `loss_graph` of a device; ``mixed``: that of a `MixedLoss`.
     """
-    _check_on_host(plan, plan.largest_share)
-    images = Microbatches.of(plan.config).largest(plan.largest_share)
-    labels = (images, LABELS_MIXED) if mixed else (images,)
-    shapes = {name: param.shape for name, param in net.collect_params().items()}
-    shapes.update({IMAGES: (images, *plan.dataset.image_shape), LABELS: labels})
-    _check_inside(graph, {name: shapes[name] for name in graph.list_arguments()}, images)
+    _check_images(plan, dict(net.collect_params().items()), graph, plan.largest_share, mixed)
+
+
+def _check_images(plan: Plan, params: Dict[str, gluon.Parameter], graph: mx.sym.Symbol, images: int, mixed: bool) -> None:
+    """All arrays of a batch of which each device has so many ``images``; ``mixed``: the graph is of a `MixedLoss`."""
+    _check_on_host(plan, images)
+    part = Microbatches.of(plan.config).largest(images)
+    labels = (part, LABELS_MIXED) if mixed else (part,)
+    shapes: Dict[str, Tuple[int, ...]] = {name: param.shape for name, param in params.items()}
+    shapes.update({IMAGES: (part, *plan.dataset.image_shape), LABELS: labels})
+    _check_inside(graph, {name: shapes[name] for name in graph.list_arguments()}, part)
 
 
 def _check_on_host(plan: Plan, images: int) -> None:
     """A batch, of which each device has so many ``images``, is made there in one piece."""
     batch = images * len(plan.ctxs)
-    _check_elements(batch, batch * math.prod(plan.dataset.image_shape))
+    check_elements(batch, batch * math.prod(plan.dataset.image_shape))
 
 
 def _check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], images: int) -> None:
     """All that a network computes for so many images; ``inputs``: the shapes of its arguments."""
-    _check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
-
-
-def _check_elements(images: int, elements: int) -> None:
-    if elements >= ARRAY_LIMIT:
-        raise ConfigError(
-            f"{images:,} images make an array of {elements:,} elements, and MXNet's have fewer than {ARRAY_LIMIT:,}: "
-            "choose a smaller --batch-size, or smaller microbatches"
-        )
+    check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 
 def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any) -> nd.NDArray:

@@ -13,9 +13,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.data import synthetic
 from gluonlab.data.colours import colours_for, find_colours, in_text
 from gluonlab.data.dataset import Dataset, Defaults
-from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files
+from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files, takes
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.kvstores import check_kvstore, make_kvstore
@@ -26,6 +27,7 @@ from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer, optimizer_kind
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
+from gluonlab.training.array_limit import check_elements
 from gluonlab.training.loss_scale import LossScale, make_loss_scale
 from gluonlab.training.optimize import (
     HALF_AND_THREE_QUARTERS,
@@ -155,7 +157,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
         options["random_resized_crop"] = True
     kvstore = compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs))
     if dataset is None:
-        dataset = load_dataset(config.dataset, config.data_dir, **options)
+        dataset = load_dataset(config.dataset, config.data_dir, **options, **_samples(config, len(ctxs)))
     if config.normalise is not None:
         colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
         dataset = dataclasses.replace(dataset, colours=colours)
@@ -212,6 +214,15 @@ def file_options(config: TrainConfig) -> Dict[str, Any]:
             f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {choices}"
         )
     return {}
+
+
+def _samples(config: TrainConfig, device_count: int) -> Dict[str, Any]:
+    """A data set that is made up has as many images as a batch. Raises ConfigError for more than an array of MXNet holds."""
+    asked = config.global_batch_size or (config.batch_size or 0) * device_count
+    if asked <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
+        return {}
+    check_elements(asked, asked * math.prod(synthetic.SHAPE))
+    return {"samples": asked}
 
 
 def find_devices(config: TrainConfig) -> List[mx.Context]:

@@ -1,0 +1,15 @@
+"""What MXNet refuses in words of its own: arrays of 2**31 - 1 elements and more."""
+
+from __future__ import annotations
+
+from gluonlab.errors import ConfigError
+from gluonlab.invoke import ARRAY_LIMIT
+
+
+def check_elements(images: int, elements: int) -> None:
+    """Raise ConfigError when so many ``images`` make an array of more ``elements`` than MXNet has."""
+    if elements >= ARRAY_LIMIT:
+        raise ConfigError(
+            f"{images:,} images make an array of {elements:,} elements, and MXNet's have fewer than {ARRAY_LIMIT:,}: "
+            "choose a smaller --batch-size, or smaller microbatches"
+        )
