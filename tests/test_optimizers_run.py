@@ -9,11 +9,13 @@ from mxnet import nd
 from reference import values
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.registry import find_kind
 from gluonlab.kvstores import KVSTORES
 from gluonlab.optimizers import NAG, OPTIMIZERS, SGD
 from gluonlab.training.loop import train
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.settle import settle
 
 
 @pytest.mark.long
@@ -58,6 +60,23 @@ def test_the_rule_of_momentum_decides_on_the_class(asked, cls):
     assert type(plan.make_optimizer()) is cls
     rule = asked.get("momentum_rule", "corrected") if "momentum" in asked else None
     assert plan.settings().get("momentum_rule") == plan.momentum_rule == rule
+
+
+@pytest.mark.parametrize(
+    ("dataset", "asked", "rule"),
+    [
+        ("cifar10", {}, "mxnet"),
+        ("cifar10", {"momentum_rule": "corrected"}, "corrected"),
+        ("cifar10", {"optimizer": "sgd"}, "mxnet"),
+        ("cifar10", {"optimizer": "adam"}, None),
+        ("cifar10", {"recipe": "quick"}, None),
+        ("fashion-mnist", {}, None),  # tuned with PyTorch
+    ],
+    ids=str,
+)
+def test_recipes_that_were_tuned_with_mxnets_rule_bring_it_along(dataset, asked, rule):
+    config = TrainConfig(dataset=dataset, model="cifar_resnet20", **asked)
+    assert settle(config, find_kind(dataset)[0].defaults).config.momentum_rule == rule
 
 
 def trained(tmp_path, name, **settings):

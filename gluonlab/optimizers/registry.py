@@ -56,26 +56,33 @@ class OptimizerKind:
 OPTIMIZERS: Dict[str, OptimizerKind] = {
     "sgd": OptimizerKind(
         SGD,
-        "steps down the gradient, with or without momentum",
+        "down the gradient, with momentum or without: PyTorch's SGD",
         momentum=True,
         by_mxnets_rule=mx.optimizer.SGD,
     ),
     "nag": OptimizerKind(
         NAG,
-        "the gradient is taken where momentum leads (Nesterov)",
+        "the gradient is taken where momentum leads: PyTorch's SGD, nesterov=True",
         momentum=True,
         by_mxnets_rule=mx.optimizer.NAG,
     ),
-    "adam": OptimizerKind(mx.optimizer.Adam, "momentum over the root of the mean squared gradient"),
-    "adamax": OptimizerKind(Adamax, "momentum over the largest gradient so far, which fades"),
-    "nadam": OptimizerKind(Nadam, "adam with Nesterov's momentum"),
-    "adadelta": OptimizerKind(AdaDelta, "steps as large as the mean of those before; rate 1 unless --lr is given"),
-    "adagrad": OptimizerKind(AdaGrad, "the gradient over the root of the sum of all squared ones"),
-    "rmsprop": OptimizerKind(mx.optimizer.RMSProp, "the gradient over the root of the mean squared one"),
-    "ftml": OptimizerKind(FTML, "rmsprop from the first step on, by following the moving leader"),
-    "signum": OptimizerKind(Signum, "the sign of the momentum", momentum=True),
-    "lars": OptimizerKind(LARS, "sgd with a rate for each parameter, by its norm", momentum=True, element_wise=False),
-    "lamb": OptimizerKind(LAMB, "adam with a rate for each parameter, by its norm", element_wise=False),
+    "adam": OptimizerKind(mx.optimizer.Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"),
+    "adamax": OptimizerKind(Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"),
+    "nadam": OptimizerKind(Nadam, "adam with Nesterov's momentum: PyTorch's NAdam"),
+    "adadelta": OptimizerKind(AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"),
+    "adagrad": OptimizerKind(AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"),
+    "rmsprop": OptimizerKind(mx.optimizer.RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"),
+    "ftml": OptimizerKind(FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"),
+    "signum": OptimizerKind(Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True),
+    "lars": OptimizerKind(
+        LARS,
+        "sgd with a rate for each parameter, by its norm: You et al. 2017, for large batches",
+        momentum=True,
+        element_wise=False,
+    ),
+    "lamb": OptimizerKind(
+        LAMB, "adam with a rate for each parameter, by its norm: You et al. 2020, for large batches", element_wise=False
+    ),
 }
 
 NOT_OFFERED = {
