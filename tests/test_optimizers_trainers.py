@@ -53,8 +53,9 @@ class Run:
         self.cls, self.options = cls, {"wd": WD, "momentum": 0.9, **options}
         self.trainer = make_trainer(self.params, cls(learning_rate=0.1, **self.options))
 
-    def step(self, rate, counts=True):
-        grads = {name: self.random.standard_normal(shape).astype("float32") for name, shape in SHAPES.items()}
+    def step(self, rate, counts=True, used=tuple(SHAPES)):
+        """One with these parameters; the others keep their gradients of a step before."""
+        grads = {name: self.random.standard_normal(SHAPES[name]).astype("float32") for name in used}
         with autograd.record():
             sums = [
                 sum(
@@ -65,7 +66,7 @@ class Run:
             ]
         autograd.backward(sums)
         self.trainer.set_learning_rate(rate)
-        self.trainer.step(1)
+        self.trainer.step(1, ignore_stale_grad=set(used) != set(SHAPES))
         if counts:
             self.steps.append((grads, rate))
 
@@ -76,7 +77,7 @@ class Run:
     def check(self):
         reference = {SGD: references.sgd, NAG: references.nag}[self.cls]
         for name, start in self.expected.items():
-            own = [(grads[name].astype("float64"), rate * LR_MULTS[name]) for grads, rate in self.steps]
+            own = [(grads[name].astype("float64"), rate * LR_MULTS[name]) for grads, rate in self.steps if name in grads]
             *_, expected = reference(start, own, **self.options)
             size = max(np.abs(expected).max(), np.abs(start).max())
             for ctx in self.ctxs:
@@ -136,6 +137,22 @@ def test_a_step_that_is_left_out_changes_no_momentum(cls, store):
 class Infinite:
     def standard_normal(self, shape):
         return np.full(shape, np.inf)
+
+
+@pytest.mark.parametrize("cls", [SGD, NAG])
+@pytest.mark.parametrize("trainer", ["gluon, every device updates", "buckets", "one bucket", "shards of buckets"])
+@settings(max_examples=4)
+@given(
+    k=st.integers(1, 3),
+    steps=st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.3]), st.sets(st.sampled_from("abc"), min_size=1)), max_size=6),
+)
+@example(k=2, steps=[(0.3, {"a"}), (0.1, {"b", "c"}), (0.0, {"a", "c"}), (0.2, {"a", "b", "c"})])
+def test_parameters_that_are_left_out_keep_their_own_rates(trainer, cls, k, steps):
+    """Though they lie beside others that are not: a momentum is as old as its own last update."""
+    run = Run(k, TRAINERS[trainer], cls)
+    for rate, used in [(0.1, set(SHAPES)), *steps]:
+        run.step(rate, used=sorted(used))
+    run.check()
 
 
 def test_a_device_that_is_left_out_keeps_its_own_rate():
