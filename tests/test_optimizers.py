@@ -67,7 +67,7 @@ def anything(examples):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @example((np.ones((2,)), [(np.zeros((2,)), 0.1)] * 3), 0.0, None, 0.9)  # nothing has ever had a gradient
-@anything(examples=12)
+@anything(examples=6)
 def test_every_optimizer_does_what_its_definition_says(name, problem, wd, limit, momentum):
     check_definition(name, problem, wd, limit, momentum)
 
@@ -101,7 +101,7 @@ def test_signum_takes_the_sign_of_momentum_and_decay(momentum, wd):
 
 
 @pytest.mark.parametrize("cls, mxnets", [(SGD, mx.optimizer.SGD), (NAG, mx.optimizer.NAG)])
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(problem=problems(), rate=st.floats(1e-9, 1.0), limit=st.sampled_from([None, 0.05]), momentum=st.sampled_from([0.0, 0.9]))
 def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(cls, mxnets, problem, rate, limit, momentum):
     weight, steps = problem
@@ -119,7 +119,7 @@ def test_under_mxnets_rule_the_optimizer_is_mxnets_own(name):
 
 
 @pytest.mark.parametrize("cls", [SGD, NAG])
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(rates=st.lists(RATES, min_size=2, max_size=6), lr_mults=st.tuples(RATES, RATES))
 def test_float16_weights_keep_a_float32_copy(cls, rates, lr_mults):
     """Two parameters with rates of their own, which MXNet would update in one call."""
