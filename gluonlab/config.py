@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from gluonlab.errors import ConfigError
 
@@ -127,6 +127,21 @@ def text(name: str, value: Any) -> str:
     return str(value)
 
 
+def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
+    """One text, or several in a list or tuple, as `gluonlab.devices` reads them; a Context becomes its name."""
+    if isinstance(value, (list, tuple)):
+        if not value:
+            raise ConfigError(f"{name} names no device: give a value or leave it out")
+        return tuple(_device_name(name, part) for part in value)
+    return _device_name(name, value)
+
+
+def _device_name(name: str, value: Any) -> str:
+    if hasattr(value, "device_type") and hasattr(value, "device_id"):
+        return f"{value.device_type}:{value.device_id}"
+    return text(name, value)
+
+
 def flag(name: str, value: Any) -> bool:
     """A check for yes or no."""
     if not isinstance(value, bool):
@@ -155,7 +170,9 @@ class TrainConfig:
     """
 
     gpus: Optional[int] = setting(None, whole(1), "use N GPUs; on a machine without any, N CPU devices stand in for them")
-    devices: Optional[str] = setting(None, text, "the devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", "SPEC")
+    devices: Union[str, Sequence[str], None] = setting(
+        None, device_names, "the devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", "SPEC"
+    )
     require_gpu: bool = setting(False, flag, "fail when there are no GPUs instead of letting CPU devices stand in")
     threads: Optional[int] = setting(
         None, whole(1, 1024), "threads of a CPU device (default: all cores for one device, 1 each for several)"
@@ -272,8 +289,9 @@ class TrainConfig:
             value = getattr(self, field.name)
             if value is not None or field.default is not None:
                 object.__setattr__(self, field.name, field.metadata["check"](option_name(field.name), value))
-        if self.gpus is not None and self.devices is not None:
-            raise ConfigError(f"--gpus {self.gpus} and --devices {self.devices} contradict each other: give one of them")
+        devices = self.devices if self.devices is None or isinstance(self.devices, str) else ",".join(self.devices)
+        if self.gpus is not None and devices is not None:
+            raise ConfigError(f"--gpus {self.gpus} and --devices {devices} contradict each other: give one of them")
         if self.batch_size is not None and self.global_batch_size is not None:
             raise ConfigError(
                 f"--batch-size {self.batch_size} is per device and --global-batch-size {self.global_batch_size} over all devices: "
@@ -284,12 +302,10 @@ class TrainConfig:
                 f"--microbatches {self.microbatches} is a number of parts and --microbatch-size {self.microbatch_size} their size: "
                 "give one of them"
             )
-        if self.require_gpu and self.devices is not None and "cpu" in self.devices.lower():
-            raise ConfigError(
-                f"--require-gpu and --devices {self.devices} contradict each other: name GPUs, or leave --require-gpu out"
-            )
-        if self.require_gpu and self.devices is not None and self.devices.strip().isdigit():
-            raise ConfigError(f"--devices {self.devices} lets CPU devices stand in: with --require-gpu write --gpus {self.devices}")
+        if self.require_gpu and devices is not None and "cpu" in devices.lower():
+            raise ConfigError(f"--require-gpu and --devices {devices} contradict each other: name GPUs, or leave --require-gpu out")
+        if self.require_gpu and devices is not None and devices.strip().isdigit():
+            raise ConfigError(f"--devices {devices} lets CPU devices stand in: with --require-gpu write --gpus {devices}")
 
     def replace(self, **changes: Any) -> "TrainConfig":
         """A copy with some settings changed."""
@@ -297,4 +313,5 @@ class TrainConfig:
 
     def to_dict(self) -> Dict[str, Any]:
         """The settings as plain values, as config.json holds them."""
-        return dataclasses.asdict(self)
+        devices = self.devices if self.devices is None or isinstance(self.devices, str) else list(self.devices)
+        return {**dataclasses.asdict(self), "devices": devices}

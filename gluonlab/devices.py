@@ -1,19 +1,19 @@
 """From what a person writes to a list of devices.
 
-=================================  ==============================================================
-what is given                      the devices
-=================================  ==============================================================
-``2``, ``"2"``                     two GPUs; without any GPU, two CPU devices stand in (see `gpus`)
-``"gpu"``, ``"gpu:0"``             the first GPU
-``"gpu:0,2"``                      GPUs 0 and 2
-``["gpu:0", "gpu:2"]``             the same
-``"gpu:*"``                        every GPU that CUDA shows
-``"gpu:[0-3]"``                    every GPU whose name matches this regular expression
-``"cpu"``                          one CPU device with all cores
-``"cpu*4"``                        four CPU devices with one core each
-``"cpu:0,1"``                      CPU devices 0 and 1
-``None``                           the first GPU, or one CPU device with all cores
-=================================  ==============================================================
+===================================  ============================================================
+what is given                        the devices
+===================================  ============================================================
+``2``, ``"2"``                       two GPUs; without any GPU, two CPU devices stand in (see `gpus`)
+``"gpu"``, ``"gpu:0"``               the first GPU
+``"gpu:0,2"``                        GPUs 0 and 2
+``["gpu:0", "gpu:2"]``               the same; the parts of a list may have any form below ``"gpu"``
+``"gpu:*"``                          every GPU that CUDA shows
+``"gpu:[0-3]"``, ``"gpu:0|gpu:2"``   every GPU whose name matches this regular expression
+``"cpu"``                            one CPU device with all cores
+``"cpu*4"``                          four CPU devices with one core each
+``"cpu:0,1"``                        CPU devices 0 and 1
+``None``                             the first GPU, or one CPU device with all cores
+===================================  ============================================================
 
 Upper case (``"GPU:0"``) is the same. A device named twice is used once, at its first place.
 
@@ -53,8 +53,10 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     """
     if spec is None:
         return _ready(_default(), threads)
-    if isinstance(spec, int) or (isinstance(spec, str) and re.fullmatch(r"\s*-?\d+\s*", spec)):
-        return gpus(spec if isinstance(spec, int) else int(spec), threads=threads)
+    if isinstance(spec, int):
+        return gpus(spec, threads=threads)
+    if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
+        return _counted(spec, threads)
     parts = [spec] if isinstance(spec, str) or not isinstance(spec, Sequence) else list(spec)
     ctxs: List[mx.Context] = list(dict.fromkeys(ctx for part in parts for ctx in _parse(part)))
     if not ctxs:
@@ -62,6 +64,14 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     if len({ctx.device_type for ctx in ctxs}) > 1:
         raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other")
     return _ready(ctxs, threads)
+
+
+def _counted(text: str, threads: "int | None") -> "List[mx.Context]":
+    """As many GPUs as a text says, which is quoted as it was typed: -0, 007."""
+    try:
+        return gpus(int(text.strip()), threads=threads)
+    except DeviceError as error:
+        raise error if text == str(int(text.strip())) else DeviceError(f"{text!r}: {error}") from None
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
@@ -138,7 +148,7 @@ def _parse(part: object) -> "Iterator[mx.Context]":
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
     text, which = part.strip().lower(), pattern.lower()
-    times = re.fullmatch(r"cpu\s*\*\s*(\d+)", text)
+    times = re.fullmatch(r"cpu\s*\*\s*(\d{1,18})", text)
     if times:
         _check_cpu_count(int(times[1]), repr(part))
         yield from (mx.cpu(i) for i in range(int(times[1])))
@@ -146,8 +156,8 @@ def _parse(part: object) -> "Iterator[mx.Context]":
         yield from _existing(text, [0], part)
     elif kind not in ("cpu", "gpu") or not which:
         raise DeviceError(f"{part!r} is no device: {_FORMS}")
-    elif re.fullmatch(r"\d+(\s*,\s*(gpu:|cpu:)?\d+)*", which):
-        for item in which.split(","):
+    elif re.fullmatch(r"\d{1,18}(\s*[,|]\s*(gpu:|cpu:)?\d{1,18})*", which):
+        for item in re.split("[,|]", which):
             other, _, number = item.strip().rpartition(":")
             yield from _existing(other or kind, [int(number)], part)
     else:
@@ -171,9 +181,10 @@ def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
     count = gpu_count() if kind == "gpu" else cores()
     try:
         regex = re.compile(".*" if pattern == "*" else pattern)
+        whole = re.compile(asked.strip(), re.IGNORECASE)
     except re.error as error:
         raise DeviceError(f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}") from None
-    found = [mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i))]
+    found = [mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or whole.fullmatch(f"{kind}:{i}")]
     if not found:
         raise DeviceError(f"{asked!r} matches no device; {_available(kind)}")
     yield from found

@@ -6,11 +6,13 @@ import math
 import pathlib
 import re
 
+import mxnet as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gluonlab.config import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, TrainConfig, option_name, size_in_bytes
+from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 
 FIELDS = {field.name: field for field in dataclasses.fields(TrainConfig)}
@@ -145,7 +147,10 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
         ("threads", 1025),
         ("gpus", "1_000"),
         ("gpus", 2.5),
-        ("devices", ["gpu:0"]),
+        ("devices", []),
+        ("devices", ["gpu:0", 1.5]),
+        ("devices", ["gpu:0", ""]),
+        ("devices", {"gpu:0"}),
         ("require_gpu", "yes"),
     ],
 )
@@ -190,6 +195,22 @@ def test_contradictions_name_both_settings(settings, named):
     with pytest.raises(ConfigError) as error:
         TrainConfig(**settings)
     assert all(name in str(error.value) for name in named)
+
+
+@pytest.mark.parametrize("names", [["cpu:0", "cpu:1"], ("cpu:0", "cpu:1"), ["cpu:0|cpu:1"], "cpu:0|cpu:1", [mx.cpu(0), mx.cpu(1)]])
+def test_devices_may_be_a_list_or_a_regular_expression(names, tmp_path):
+    """As in devices(): a list, a tuple, a pattern; config.json holds plain text and reads back as the same config."""
+    config = TrainConfig(devices=names)
+    assert devices(config.devices) == [mx.cpu(0), mx.cpu(1)]
+    assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config
+    assert TrainConfig(devices=list(names) if isinstance(names, tuple) else names) == config
+    assert hash(config) == hash(config.replace(lr=None))
+
+
+def test_a_list_contradicts_what_its_text_would():
+    for other in ({"gpus": 2}, {"require_gpu": True}):
+        with pytest.raises(ConfigError, match="--devices cpu:0,cpu:1 contradict"):
+            TrainConfig(devices=["cpu:0", "cpu:1"], **other)
 
 
 def test_replace_changes_one_setting_and_checks_it():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import mxnet as mx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gluonlab.devices
@@ -50,7 +50,16 @@ def gpus_here(monkeypatch):
         ("cpu:1", CPUS[1:2]),
         ("cpu:[02468]", [CPUS[0]]),
         (mx.cpu(3), CPUS[3:4]),
+        ("cpu:0|cpu:1", CPUS[:2]),
+        ("cpu:0|4", [CPUS[0], CPUS[4]]),
+        ("gpu:2|gpu:0", [GPUS[2], GPUS[0]]),
+        ("gpu:1|gpu:1[01]", [GPUS[1], GPUS[10], GPUS[11]]),
+        ("gpu:.*", GPUS[:12]),
+        (["gpu:[0-1]", "gpu:3"], [GPUS[0], GPUS[1], GPUS[3]]),
+        (["cpu:0", "cpu*3"], CPUS[:3]),
         # upper case
+        ("GPU:[0-1]|GPU:3", [GPUS[0], GPUS[1], GPUS[3]]),
+        (["GPU:0", "GPU:1", "GPU:2"], GPUS[:3]),
         ("GPU:0", GPUS[:1]),
         ("Gpu:*", GPUS[:12]),
         ("CPU*2", CPUS[:2]),
@@ -139,6 +148,12 @@ def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, why):
         ("cpu:99999999999", "'cpu:99999999999': give 1 to 256 CPU devices"),
         (0, "0 GPUs cannot be used: give a number from 1 up"),
         ("-1", "-1 GPUs cannot be used"),
+        ("-0", "'-0': 0 GPUs cannot be used: give a number from 1 up"),
+        ("007", "'007': 7 GPUs were asked for and 4 exist"),
+        ("9" * 5000, "is no device: give"),
+        ("cpu*" + "9" * 5000, "is no device: give"),
+        ("gpu:" + "9" * 5000, "matches no device"),
+        ("gpu:0|gpu:7", "'gpu:0|gpu:7': there is no gpu:7"),
         (True, "True GPUs cannot be used"),
         (["cpu", "gpu"], "mixes CPUs and GPUs: choose one kind"),
         ("cpu:0,gpu:0", "'cpu:0,gpu:0' mixes CPUs and GPUs"),
@@ -172,7 +187,12 @@ def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, why, s
         devices(spec)
 
 
-@given(st.one_of(st.text(max_size=12), st.text("gpuc:*,0123 []-", max_size=12)))
+@given(
+    st.one_of(st.text(max_size=12), st.text("gpuc:*,0123 []-|", max_size=12), st.from_regex(r"\s?-?[0-9]{1,3}\s?", fullmatch=True))
+)
+@example("-0")
+@example(" 00")
+@example("cpu:0|gpu:1")
 def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gluonlab.devices, "gpu_count", lambda: 3)
@@ -181,7 +201,7 @@ def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
             found = devices(spec)
         except DeviceError as error:
             assert "\n" not in str(error)
-            assert repr(spec) in str(error) or str(error).startswith(spec.strip().lstrip("0") or "0")
+            assert repr(spec) in str(error) or str(error).startswith(f"{spec} GPUs ")
         else:
             assert 1 <= len(found) == len(set(found)) <= MOST_CPU_DEVICES
             assert len({ctx.device_type for ctx in found}) == 1

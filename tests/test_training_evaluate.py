@@ -226,3 +226,21 @@ def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_
     scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)  # class 0 is the best everywhere
     found = evaluate(looked_up(scores), Loader(split_of(np.arange(6)), cpus(1), 6, raw=True), cpus(1))
     assert (found.correct, found.in_top5) == (1, 5)
+
+
+def test_an_infinitely_small_score_is_right_nowhere():
+    """Two finite scores out of seven: of the others none is among the first five, nor the best where all are infinitely small."""
+    scores = np.full((8, 7), -math.inf, "float32")
+    scores[:7, :2] = [2, 1]
+    labels = np.array([0, 1, 2, 3, 4, 5, 6, 0])
+    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(1), 8, shuffle=False, raw=True), cpus(1), confusion=True)
+    assert (found.correct, found.in_top5, found.confusion.sum()) == (1, 2, 7)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
+    random = np.random.RandomState(0)
+    scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
+    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(k), 5, raw=True), cpus(k))
+    chosen = scores[np.arange(23), labels]
+    assert found.loss == pytest.approx(np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5)

@@ -10,6 +10,7 @@ from mxnet import nd
 from reference import cpus
 
 from gluonlab.errors import DivergedError
+from gluonlab.finite import LARGEST_LOSS
 from gluonlab.training.losses import LossLog
 
 
@@ -59,3 +60,31 @@ def test_arrays_that_are_overwritten_afterwards_are_noted_as_they_were():
         loss[:] = number
         known += log.append([loss], 1)
     assert np.array_equal([step.loss for step in known + log.flush()], range(10))
+
+
+def test_a_device_without_a_shard_adds_nothing_of_what_it_had_before():
+    """In every place of both blocks, each of which has held another number there."""
+    log, known = LossLog(cpus(3)), []
+    for busy in [3] * 8 + [1] * 8 + [2] * 8:
+        known += log.append([nd.full((1,), 10.0**device, ctx=ctx) for device, ctx in enumerate(cpus(busy))], 1)
+    assert [step.loss for step in known + log.flush()] == [111] * 8 + [1] * 8 + [11] * 8
+
+
+def test_steps_of_different_sizes_keep_their_own_images():
+    log = LossLog(cpus(1))
+    known = [step for images in range(1, 12) for step in log.append([nd.array([images * 2.0])], images)] + log.flush()
+    assert [(step.step, step.images, step.loss) for step in known] == [(n, n, 2.0) for n in range(1, 12)]
+
+
+@pytest.mark.parametrize("may_overflow", [False, True])
+def test_a_large_loss_that_training_recovers_from_is_no_end(may_overflow):
+    log = LossLog(cpus(1), may_overflow)
+    log.append([nd.array([LARGEST_LOSS / 2])], 1)
+    assert [step.loss for step in log.flush()] == [LARGEST_LOSS / 2]
+
+
+def test_the_devices_sums_are_added_in_more_digits_than_they_have():
+    """2**24 + 1 is no float32."""
+    log = LossLog(cpus(2))
+    log.append([nd.full((1,), 2.0**24, ctx=cpus(2)[0]), nd.ones((1,), ctx=cpus(2)[1])], 1024)
+    assert [step.loss for step in log.flush()] == [(2.0**24 + 1) / 1024]

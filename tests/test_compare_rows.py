@@ -1,0 +1,34 @@
+"""The table of a comparison: speed-up and efficiency are relative to the first run, whatever it ran on."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.study.compare import make_rows, table
+
+RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, max_size=5)
+
+
+def result(devices, images_per_second):
+    """What the table takes from a result."""
+    plan = SimpleNamespace(ctxs=[None] * devices, global_batch_size=64 * devices)
+    return SimpleNamespace(plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run")
+
+
+@given(RUNS)
+def test_efficiency_is_the_speed_of_a_device_over_that_of_one_of_the_first_run(runs):
+    rows = make_rows([result(*run) for run in runs])
+    devices, speed = runs[0]
+    for row, (own_devices, own_speed) in zip(rows, runs):
+        assert row.efficiency == pytest.approx((own_speed / own_devices) / (speed / devices))
+        assert row.speedup == pytest.approx(own_speed / speed)
+        assert (row.devices, row.global_batch_size) == (own_devices, 64 * own_devices)
+
+
+def test_a_comparison_that_begins_with_two_devices():
+    """4 devices at twice the speed of 2 are fully used, not half."""
+    rows = make_rows([result(2, 1000), result(4, 2000), result(8, 3000)])
+    assert [row.efficiency for row in rows] == [1, 1, 0.75]
+    assert [line.split()[3:5] for line in table(rows).splitlines()[1:]] == [["1.00x", "100%"], ["2.00x", "100%"], ["3.00x", "75%"]]
