@@ -17,9 +17,9 @@ OPTIMIZERS = {  # with an epsilon that keeps rounding errors of tiny gradients f
     "sgd": {"learning_rate": 0.05, "wd": 0.01},
     "momentum": {"learning_rate": 0.03, "momentum": 0.9, "clip_gradient": 5.0},
     "nag": {"learning_rate": 0.03, "momentum": 0.9},
-    "adam": {"learning_rate": 0.02, "epsilon": 1e-3, "wd": 0.01},
-    "rmsprop": {"learning_rate": 0.02, "epsilon": 1e-2},
-    "adagrad": {"learning_rate": 0.05, "eps": 1e-2},
+    "adam": {"learning_rate": 0.02, "epsilon": 1e-2, "wd": 0.01},
+    "rmsprop": {"learning_rate": 0.02, "epsilon": 0.1},
+    "adagrad": {"learning_rate": 0.05, "eps": 0.1},
 }
 OF_FLOAT32 = ("rmsprop", "adagrad")  # whose states MXNet makes of this type
 MXNETS_NAME = {"momentum": "sgd"}
@@ -100,12 +100,15 @@ class Network:
         net(kind.zeros((1, *self.shape), ctx=ctxs[0], dtype=self.dtype))  # which makes all shapes known
         random = np.random.RandomState(self.seed)
         params = list(net.collect_params().values())
-        for place, param in enumerate(params):
+        own = list(dict.fromkeys(_layer(param) for param in params))
+        for param in params:
             low = 0.5 if param.name.endswith("running_var") else -0.6
             values = random.uniform(low, 0.9, param.shape).astype(self.dtype)
             param.set_data(kind.array(values, dtype=self.dtype))
-            if param.grad_req != "null" and param is not params[-1]:
-                param.grad_req, param.lr_mult, param.wd_mult = self.rules[place % len(self.rules)]
+            if param.grad_req != "null" and _layer(param) != own[-1]:
+                # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and leaves what was there
+                rule = self.rules[own.index(_layer(param)) % len(self.rules)]
+                param.grad_req, param.lr_mult, param.wd_mult = rule
         if HYBRIDIZED[hybridize] is not None:
             net.hybridize(**HYBRIDIZED[hybridize])
         return net
@@ -114,6 +117,10 @@ class Network:
         random = np.random.RandomState(self.seed + 1)
         for size in self.sizes:
             yield random.normal(size=(size, *self.shape)).astype(self.dtype), random.randint(0, self.classes, size)
+
+
+def _layer(param):
+    return param.name.rsplit("_", 1)[0]
 
 
 @st.composite
