@@ -90,11 +90,9 @@ def check_kvstore(name: str) -> None:
 def make_kvstore(name: str, ctxs: "Sequence[Context]" = ()) -> "KVStoreBase":
     """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``, to sum over the devices ``ctxs``.
 
-    Upper and lower case are alike, as they are to MXNet. Raises KVStoreError for an unknown name, with the choices, for a store
-    that this MXNet was built without, and for one that cannot sum over these devices.
+    Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built without, and for one that
+    cannot sum over these devices.
     """
-    if isinstance(name, str):
-        name = name.lower()
     check_kvstore(name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
         raise KVStoreError(f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local")

@@ -50,7 +50,7 @@ def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]
             )
         return None
     if isinstance(kvstore, str):
-        return make_kvstore(kvstore, ctxs)
+        return make_kvstore(kvstore.lower(), ctxs)  # upper and lower case are alike to gluon.Trainer
     if not isinstance(kvstore, KVStoreBase):
         raise KVStoreError(f"kvstore {kvstore!r} is no kvstore: give a name, such as 'device', or an instance of a KVStoreBase")
     if "async" in kvstore.type:
