@@ -22,6 +22,7 @@ from gluonlab.training.reporter import Reporter
 from gluonlab.training.statistics import RunningStatistics
 
 SHAPE = (3, 12, 12)
+RECIPE = {"model": "resnet8", "lr": 0.05, "optimizer": "sgd"}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_devices_that_never_get_an_image_change_nothing(tmp_path, striped):
     """Batches of two images leave one of three devices, and two of four, without any."""
     found = []
     for k in (2, 3, 4):
-        config = TrainConfig(gpus=k, epochs=1, global_batch_size=2, threads=1, out=str(tmp_path / str(k)))
+        config = TrainConfig(gpus=k, epochs=1, global_batch_size=2, threads=1, **RECIPE, out=str(tmp_path / str(k)))
         found.append(values(loop.train(config, reporter=Reporter()).net))
     assert max(distance(one, found[0]) for one in found[1:]) < 1e-4
 
@@ -160,7 +161,7 @@ def striped(monkeypatch):
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path, striped, k):
     """The accuracy and loss of the last epoch are those of plain Gluon on one device, from the file."""
-    config = TrainConfig(gpus=k, epochs=2, global_batch_size=25, threads=1, out=str(tmp_path / "run"))
+    config = TrainConfig(gpus=k, epochs=2, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run"))
     result = loop.train(config, reporter=Reporter())
     net = get_model("resnet8", 3)
     net.load_parameters(str(tmp_path / "run" / PARAMETERS), ctx=mx.cpu(0))
@@ -175,7 +176,7 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
-    result = loop.train(TrainConfig(gpus=2, epochs=8, batch_size=10, out=str(tmp_path / "run")), reporter=Reporter())
+    result = loop.train(TrainConfig(gpus=2, epochs=8, batch_size=10, **RECIPE, out=str(tmp_path / "run")), reporter=Reporter())
     first, last = result.history[0].loss, result.history[-1].loss
     assert last < first / 3
     assert result.accuracy > 0.9
@@ -207,3 +208,17 @@ def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_co
         train_on_devices(net, trainer, ctxs, batches)
         found.append(values(net))
     assert [distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
+
+
+def test_images_count_in_one_average_only():
+    """What a device saw before the last average says nothing of what its statistics have become since."""
+    net = nn.BatchNorm(in_channels=1)
+    net.initialize(ctx=cpus(2))
+    statistics = RunningStatistics(net)
+    statistics.saw([nd.zeros((9, 1)), nd.zeros((1, 1))])
+    statistics.average()
+    for device, ctx in enumerate(cpus(2)):
+        net.running_mean.data(ctx)[:] = device
+    statistics.saw([nd.zeros((1, 1)), nd.zeros((3, 1))])
+    statistics.average()
+    assert [net.running_mean.data(ctx).asscalar() for ctx in cpus(2)] == [0.75, 0.75]
