@@ -8,7 +8,7 @@ count belongs to a key.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Mapping, Optional
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional
 
 import mxnet as mx
 import numpy as np
@@ -38,6 +38,23 @@ def set_updates(optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], d
     optimizer._set_current_context(COUNTED_AT)
 
 
+class Age(NamedTuple):
+    """How often a key was updated, None where a file does not say it, and what the optimizer keeps of it (`memory_of`)."""
+
+    updates: Optional[int]
+    memory: Mapping[str, nd.NDArray] = {}
+
+    def like(self, other: "Age") -> bool:
+        """Whether one update of both is that of each."""
+        rates = [age.memory["former_rate"].asscalar() if "former_rate" in age.memory else None for age in (self, other)]
+        return self.updates == other.updates and rates[0] == rates[1]
+
+
+def age_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Age:
+    """That of a key now."""
+    return Age(updates_of(optimizer, key), memory_of(optimizer, key))
+
+
 class Before:
     """What the optimizer knows of a key before a step in which it is updated several times: for several devices or shards.
 
@@ -45,20 +62,30 @@ class Before:
     """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
-        self._optimizer, self._key = optimizer, key
+        self._optimizer = optimizer
         optimizer._set_current_context(COUNTED_AT)
         self._updates = updates_of(optimizer, key)
         self._rate = getattr(optimizer, "former_rates", {}).get(key)
 
-    def restore(self) -> None:
-        """Let the next update of the key be the one that comes after those before this step."""
+    def restore(self, key: Any) -> None:
+        """Let the next update of the key, which may be another than at first, be the one that comes after those before."""
         self._optimizer._set_current_context(COUNTED_AT)
-        self._optimizer._index_update_count[self._key] = self._updates
+        self._optimizer._index_update_count[key] = self._updates
         rates = getattr(self._optimizer, "former_rates", None)
         if rates is not None and self._rate is None:
-            rates.pop(self._key, None)
+            rates.pop(key, None)
         elif rates is not None:
-            rates[self._key] = self._rate
+            rates[key] = self._rate
+
+
+def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
+    """Have the optimizer go on with a key that is updated for all devices at once, from this age."""
+    optimizer._set_current_context(COUNTED_AT)
+    if age.updates is not None:
+        optimizer._index_update_count[key] = age.updates
+    rates = getattr(optimizer, "former_rates", None)
+    if rates is not None and "former_rate" in age.memory:
+        rates[key] = float(age.memory["former_rate"].asscalar())
 
 
 def numbers_of(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:

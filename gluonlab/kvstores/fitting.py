@@ -12,7 +12,7 @@ from mxnet import nd
 from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores.counts import Rewinding, set_memory, set_numbers, set_updates, updates_of
 from gluonlab.kvstores.matching import Own, matched
-from gluonlab.kvstores.states import ParameterState, States, flat, kind_of, kinds_of
+from gluonlab.kvstores.states import KeyState, ParameterState, States, flat, kind_of, kinds_of
 
 
 def fitted(optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str) -> States:
@@ -79,7 +79,7 @@ def nest(optimizer: mx.optimizer.Optimizer, param: Own) -> Any:
 
 def resume(
     optimizer: mx.optimizer.Optimizer,
-    of_keys: Mapping[Any, ParameterState],
+    of_keys: Mapping[Any, KeyState],
     num_update: Optional[int],
     numbers: Mapping[str, float],
     ctxs: Sequence[mx.Context],
@@ -87,12 +87,12 @@ def resume(
 ) -> None:
     """Have the optimizer go on, on any of these devices, as one that has updated its keys as ``of_keys`` says, and no others.
 
-    A count that is None stays as it is.
+    A count that is None stays as it is. A key with elements of several ages has that of the first of them.
     """
-    devices = [ctx.device_id for ctx in ctxs]
-    counts = {key: updates_of(optimizer, key) if state.updates is None else state.updates for key, state in of_keys.items()}
+    devices, ages = [ctx.device_id for ctx in ctxs], {key: state.age_at(0) for key, state in of_keys.items()}
+    counts = {key: updates_of(optimizer, key) if age.updates is None else age.updates for key, age in ages.items()}
     set_updates(optimizer, counts, devices)
-    set_memory(optimizer, {key: state.memory for key, state in of_keys.items()}, devices, ctxs[0] if ctxs else mx.cpu())
+    set_memory(optimizer, {key: age.memory for key, age in ages.items()}, devices, ctxs[0] if ctxs else mx.cpu())
     set_numbers(optimizer, numbers)
     if num_update is not None:
         optimizer.num_update = num_update

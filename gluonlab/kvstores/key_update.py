@@ -7,12 +7,12 @@ some stay behind once, the span is cut, and what was cut counts its updates for 
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxnet import nd
 
 from gluonlab.kvstores import sgd
-from gluonlab.kvstores.counts import Before
+from gluonlab.kvstores.counts import Age, Before, age_of, set_age
 
 Range = Tuple[int, int]  # from the first element to behind the last one
 
@@ -65,9 +65,17 @@ class KeyUpdate:
             if not any(begin <= span.begin and span.end <= end for begin, end in stale):
                 span.update()
 
-    def key_at(self, place: int) -> Any:
-        """The optimizer's key for the element at this place: ``key``, or that of the piece that was cut out with it."""
-        return next((span.key for span in self._spans if span.begin <= place < span.end), self.key)
+    def ages(self) -> Dict[Range, Age]:
+        """How often each span was updated, and what else the optimizer knows of it."""
+        return {(span.begin, span.end): age_of(self.optimizer, span.key) for span in self._spans}
+
+    def set_ages(self, ages: Mapping[Range, Age]) -> None:
+        """Take up again where others had come: ``ages`` of ranges that hold all elements between them, as `ages` gives."""
+        ranges = sorted(ages)
+        self._cut({after[0] for before, after in zip(ranges, ranges[1:]) if not ages[before].like(ages[after])})
+        for span in self._spans:
+            found = next((ages[ends] for ends in ranges if ends[0] <= span.begin < ends[1]), ages[ranges[0]])
+            set_age(self.optimizer, span.key, found)
 
     def _cut(self, places: "set[int]") -> None:
         self._spans = [piece for span in self._spans for piece in span.cut(places)]
@@ -88,7 +96,7 @@ class _Span:
             return
         before = Before(self.optimizer, self.key)
         for part in self.parts:
-            before.restore()
+            before.restore(self.key)
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def cut(self, places: "set[int]") -> "List[_Span]":
@@ -104,16 +112,8 @@ class _Span:
         if self.key in self.optimizer.param_dict:  # the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
         parts = [part.within(begin, end) for part in self.parts if part.begin < end and begin < part.end]
-        _inherit(self.optimizer, key, self.key)
+        Before(self.optimizer, self.key).restore(key)
         return _Span(self.optimizer, key, parts, (begin, end))
-
-
-def _inherit(optimizer: Any, key: Any, former: Any) -> None:
-    """Let ``key`` go on where ``former`` is: what an optimizer keeps for each key, with no array of its own."""
-    for ledger in (optimizer._all_index_update_counts, getattr(optimizer, "_all_former_rates", {})):
-        for of_device in ledger.values():
-            if former in of_device:
-                of_device[key] = of_device[former]
 
 
 def _cut(array: Any, begin: int, end: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
@@ -20,15 +20,16 @@ from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError
 from gluonlab.invoke import CopyInto, share_memory
-from gluonlab.kvstores.counts import Rewinding, memory_of, numbers_of, updates_of
+from gluonlab.kvstores.counts import Rewinding, age_of, numbers_of
 from gluonlab.kvstores.fitting import fitted, resume
 from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
 from gluonlab.kvstores.matching import Own, unique
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
-from gluonlab.kvstores.states import ParameterState, States, flat, kind_of, read, save, to_arrays
+from gluonlab.kvstores.states import KeyState, States, flat, kind_of, read, save, to_arrays
 from gluonlab.kvstores.sums import Call, Entry, described, same
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
+from gluonlab.semantics import nd_semantics
 
 Arrays = List[List[nd.NDArray]]  # of each key, those of each device
 
@@ -47,9 +48,9 @@ class ShardedKVStore(ScheduleKVStore):
         super().__init__(name)
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
         self._updates: Dict[Keys, _ShardedUpdate] = {}
-        self._loaded: Dict[Any, ParameterState] = {}  # of keys that have not been updated since
+        self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
         self._owner = Owner(self)
-        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, ParameterState]]" = WeakKeyDictionary()
+        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, KeyState]]" = WeakKeyDictionary()
         self._schedules: "WeakKeyDictionary[mx.optimizer.Optimizer, Rewinding]" = WeakKeyDictionary()
 
     @staticmethod
@@ -114,6 +115,7 @@ class ShardedKVStore(ScheduleKVStore):
         """
         self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority, stale or {})
 
+    @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the states of all parameters, each whole, as `gluonlab.kvstores.states` lays them out. Raises OutputError.
 
@@ -122,9 +124,10 @@ class ShardedKVStore(ScheduleKVStore):
         """
         assert self._optimizer is not None
         numbers, own = numbers_of(self._optimizer), self._own()
-        parameters = tuple(self.state_of(key)._replace(name=param.name, shape=param.shape) for key, param in own.items())
+        parameters = tuple(self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items())
         save(fname, to_arrays(States(kind_of(self._optimizer), self._optimizer.num_update, numbers, parameters)))
 
+    @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
         """Read what `save_optimizer_states`, BucketedTrainer.save_states or gluon.Trainer.save_states wrote, on any devices.
 
@@ -135,7 +138,7 @@ class ShardedKVStore(ScheduleKVStore):
         if own:
             states = fitted(self._optimizer, states, list(own.values()), repr(str(fname)))
         keys = list(own) or [int(state.name) if state.name.isdecimal() else state.name for state in states.parameters]
-        of_keys = dict(zip(keys, states.parameters))
+        of_keys = {key: KeyState(state.arrays, {(0, 0): state.age}) for key, state in zip(keys, states.parameters)}
         self.set_states(of_keys)
         resume(self._optimizer, of_keys, states.num_update, states.numbers, (), self._schedules[self._optimizer])
 
@@ -151,23 +154,17 @@ class ShardedKVStore(ScheduleKVStore):
             for update in self._updates.values()
             for key, weights in zip(update.keys, update.weights)
         }
-        loaded = {key: (state.shape, "float32") for key, state in self._loaded.items()}
+        loaded = {key: (state.arrays[0].shape if state.arrays else None, "float32") for key, state in self._loaded.items()}
         return {key: Own(str(key), shape, dtype, True) for key, (shape, dtype) in {**loaded, **seen}.items()}
 
-    def state_of(self, key: Any) -> ParameterState:
+    def state_of(self, key: Any) -> KeyState:
         """What the optimizer knows of a key: copies on the CPU, of the shape that its arrays on the devices have, or flat."""
-        assert self._optimizer is not None
         if key in self._loaded:
             return self._loaded[key]
-        arrays = next((update.whole(key) for update in self._updates.values() if key in update.keys), ())
-        updates, memory = updates_of(self._optimizer, key), memory_of(self._optimizer, key)
-        return ParameterState(str(key), None, updates, arrays, memory)
+        update = next((update for update in self._updates.values() if key in update.keys), None)
+        return KeyState((), {(0, 0): age_of(self._optimizer, key)}) if update is None else update.state_of(key)
 
-    def key_at(self, key: Any, place: int) -> Any:
-        """The optimizer's key for an element of ``key``, which is another where some elements stayed behind in an `update`."""
-        return next((update.key_at(key, place) for update in self._updates.values() if key in update.keys), key)
-
-    def set_states(self, of_keys: Mapping[Any, ParameterState]) -> None:
+    def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
         """Have each key's arrays, those of whole arrays in their shape or flat, when it is next updated; others begin anew."""
         self._retired += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
@@ -190,7 +187,7 @@ class ShardedKVStore(ScheduleKVStore):
         if update is None or not update.serves(entries, keep):
             self._made(keys, partial(_check, entries))
             self._check_company(keys)
-            states = {key: self.state_of(key).arrays for key in keys}
+            states = {key: self.state_of(key) for key in keys}
             update = self._made(keys, partial(_ShardedUpdate, self._name, self._optimizer, entries, keep))
             update.restore(states)
             for key in keys:
@@ -239,8 +236,8 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
 class _Shard:
     """What one rank owns of a parameter: its part of weight and gradient, and the only copy of the optimizer's state for it."""
 
-    def __init__(self, optimizer: Any, key: Any, part: slice, weight: nd.NDArray, grad: nd.NDArray) -> None:
-        self.part, self.weight, self.grad = part, weight, grad  # part: of the flat parameter
+    def __init__(self, optimizer: Any, key: Any, begin: int, weight: nd.NDArray, grad: nd.NDArray) -> None:
+        self.begin, self.weight, self.grad = begin, weight, grad  # begin: in the flat parameter
         self.state = optimizer.create_state_multi_precision(key, weight)
 
     def arrays(self) -> List[nd.NDArray]:
@@ -267,9 +264,9 @@ class _ShardedUpdate:
             for place, begin, end in parts[chunk]:
                 key = self.keys[place]
                 weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (self.weights, grads))
-                self.shards[key].append(_Shard(optimizer, key, slice(begin, end), weight, grad))
+                self.shards[key].append(_Shard(optimizer, key, begin, weight, grad))
         self._updates = {
-            key: KeyUpdate(optimizer, key, [Part(shard.part.start, shard.weight, shard.grad, shard.state) for shard in shards])
+            key: KeyUpdate(optimizer, key, [Part(shard.begin, shard.weight, shard.grad, shard.state) for shard in shards])
             for key, shards in self.shards.items()
         }
 
@@ -293,9 +290,6 @@ class _ShardedUpdate:
                 update.update(stale.get(key, ()))
         self.all_gather.run(priority)
 
-    def key_at(self, key: Any, place: int) -> Any:
-        return self._updates[key].key_at(place)
-
     @property
     def transfers_run(self) -> int:
         return self.reduce_scatter.transfers_run + self.all_gather.transfers_run
@@ -305,30 +299,33 @@ class _ShardedUpdate:
             same(grads, entry.values) and same(weights, entry.outs) for (grads, weights), entry in zip(self._arrays, entries)
         )
 
-    def whole(self, key: Any) -> Tuple[nd.NDArray, ...]:
+    def state_of(self, key: Any) -> KeyState:
         """The state's arrays, put together: copies on the CPU, of the weight's shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.arrays() for shard in shards)):
             whole = nd.empty((weight.size,), mx.cpu(), parts[0].dtype)
             for shard, part in zip(shards, parts):
-                part.copyto(whole[shard.part])
+                part.copyto(whole[shard.begin : shard.begin + part.size])
             arrays.append(whole.reshape(weight.shape or (1,)))
-        return tuple(arrays)
+        return KeyState(tuple(arrays), self._updates[key].ages())
 
-    def restore(self, states: Mapping[Any, Tuple[nd.NDArray, ...]]) -> None:
+    def restore(self, states: Mapping[Any, KeyState]) -> None:
         """Set the states to these whole ones; a key without any begins anew. Raises KVStoreError when they do not fit."""
         for key, weights in zip(self.keys, self.weights):
-            wanted = {len(shard.arrays()) for shard in self.shards[key]} if states[key] else set()
-            if wanted - {len(states[key])} or any(array.size != weights[0].size for array in states[key]):
+            arrays = states[key].arrays
+            wanted = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
+            if wanted - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
                     f"the loaded optimizer state does not fit key {key!r}: "
                     "load it with the optimizer and the network that it was saved with"
                 )
         for key, shards in self.shards.items():
             for shard in shards:
-                for array, whole in zip(shard.arrays(), states[key]):
-                    whole.reshape((-1,))[shard.part].astype(array.dtype).copyto(array)
+                for array, whole in zip(shard.arrays(), states[key].arrays):
+                    part = whole.reshape((-1,))[shard.begin : shard.begin + array.size]
+                    part.astype(array.dtype).copyto(array)
+            self._updates[key].set_ages(states[key].ages)
 
 
 def _by_rank(arrays: Arrays) -> Arrays:

@@ -32,7 +32,9 @@ from mxnet import nd
 from gluonlab.arrays import LIST_MAGIC, read_arrays, save_arrays
 from gluonlab.errors import KVStoreError
 from gluonlab.invoke import from_host
+from gluonlab.kvstores.counts import Age
 from gluonlab.kvstores.gluon_states import GluonStates, read_gluon_states
+from gluonlab.semantics import nd_semantics
 
 MEMORY = ("former_rate", "num_cums", "cum_grad")
 
@@ -48,6 +50,27 @@ class ParameterState(NamedTuple):
     updates: Optional[int]
     arrays: Tuple[nd.NDArray, ...] = ()
     memory: Mapping[str, nd.NDArray] = {}
+
+    @property
+    def age(self) -> Age:
+        """How often the parameter was updated, and what else the optimizer keeps of it."""
+        return Age(self.updates, self.memory)
+
+
+class KeyState(NamedTuple):
+    """What an optimizer knows of a key: the arrays of its state, each whole, and how old its elements are, in ranges."""
+
+    arrays: Tuple[nd.NDArray, ...]
+    ages: Mapping[Tuple[int, int], Age]
+
+    def age_at(self, place: int) -> Age:
+        """That of the element at this place."""
+        return next((age for (begin, end), age in self.ages.items() if begin <= place < end), next(iter(self.ages.values())))
+
+    def of_parameter(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
+        """The same, of a key that is one parameter's."""
+        age = self.age_at(0)
+        return ParameterState(name, shape, age.updates, self.arrays, age.memory)
 
 
 class States(NamedTuple):
@@ -159,6 +182,7 @@ def _integers(*values: int) -> nd.NDArray:
     return from_host(np.array(values, "int64"))
 
 
+@nd_semantics()
 def save(fname: str, arrays: Mapping[str, nd.NDArray]) -> None:
     """Write `to_arrays` to a file, or leave the old one. Raises OutputError."""
     save_arrays(Path(fname), arrays, remedy="choose another place")

@@ -93,7 +93,6 @@ class BucketedTrainer(gluon.Trainer):
             self._stale = NOTHING
             self._schedule = Rewinding(self._optimizer)
             self._awaited: Optional[States] = None  # states that were loaded before there were buckets
-            self._apart = False
             self._init_kvstore()
             if not arguments.unknown_shapes(self._params):
                 self.prepare()
@@ -149,11 +148,8 @@ class BucketedTrainer(gluon.Trainer):
 
     @property
     def _by_bucket(self) -> bool:
-        """Whether the optimizer may update a bucket at once.
-
-        Not if loaded states have parameters of one bucket that were updated more often than others.
-        """
-        return is_element_wise(type(self._optimizer)) and not self._apart
+        """Whether the optimizer may update a bucket at once."""
+        return is_element_wise(type(self._optimizer))
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """Sum what backward has written, and update every replica with it, divided by ``batch_size``, that of all devices.
@@ -285,9 +281,10 @@ class BucketedTrainer(gluon.Trainer):
         if self._summed is not None and not self._summed.prepare(self._optimizer):
             return
         if self._updates is None:
-            self._updates = (
-                BucketUpdates(self.buckets, self._optimizer, self._updaters)
-                if self._by_bucket
-                else ParameterUpdates(self._params, self._updaters)
-            )
+            self._updates = self._make_updates()
         self._updates.update(self._stale)
+
+    def _make_updates(self) -> "Union[BucketUpdates, ParameterUpdates]":
+        if not self._by_bucket:
+            return ParameterUpdates(self._params, self._updaters)
+        return BucketUpdates(self.buckets, self._optimizer, self._updaters)

@@ -10,8 +10,9 @@ left over are not among the states.
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -19,28 +20,28 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError
 from gluonlab.files import atomic_path, on_disk
-from gluonlab.kvstores.counts import memory_of, numbers_of, set_memory, set_numbers, set_updates, updates_of
+from gluonlab.kvstores.counts import age_of, numbers_of, set_memory, set_numbers, set_updates
 from gluonlab.kvstores.fitting import fitted, nest, resume
 from gluonlab.kvstores.matching import Own, unique
-from gluonlab.kvstores.states import ParameterState, States, flat, from_arrays, kind_of, like, to_arrays
+from gluonlab.kvstores.states import KeyState, ParameterState, States, flat, from_arrays, kind_of, like, to_arrays
+from gluonlab.semantics import nd_semantics
 from gluonlab.training.replica_updates import BucketUpdates
 
 if TYPE_CHECKING:
     from gluonlab.training.buckets import BucketedTrainer
 
-# The updates of these do not depend on how many there were before; those of Adam do, for one.
-UNCOUNTED = (
-    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta, mx.optimizer.Ftrl,
-    mx.optimizer.Signum,
-)  # fmt: skip
 DEVICES_OF_GLUON = 16  # for which a file for gluon.Trainer has counts, whose optimizers count on each device anew
 
 
 class _Place(NamedTuple):
-    """Where a parameter's state lies: the optimizer's key, and where it begins in the key's arrays, or None for all of them."""
+    """Where a parameter's state lies: the optimizer's key, and its elements among the key's, or None for all of them.
+
+    ``end``: where the next one begins.
+    """
 
     key: Any
     begin: Optional[int]
+    end: int
 
 
 def gather_states(trainer: "BucketedTrainer") -> Dict[str, nd.NDArray]:
@@ -60,6 +61,7 @@ def restore_states(trainer: "BucketedTrainer", arrays: Mapping[str, nd.NDArray])
     restore(trainer, from_arrays(arrays), "these arrays")
 
 
+@nd_semantics()
 def restore(trainer: "BucketedTrainer", states: States, what: str) -> None:
     """`restore_states` of what was read from ``what``, with which every message begins."""
     names = unique(trainer._params)
@@ -82,13 +84,14 @@ def put_awaited(trainer: "BucketedTrainer") -> None:
         restore(trainer, states, "what load_states read")
 
 
+@nd_semantics()
 def _states(trainer: "BucketedTrainer") -> States:
     if trainer._awaited is not None:
         return trainer._awaited
     optimizer, places = trainer._optimizer, _places(trainer)
     of_keys = {place.key: _of_key(trainer, place.key) for place in places.values()}
     parameters = tuple(
-        _cut_out(_aged(trainer, of_keys[places[param].key], places[param]), places[param].begin, name, param)
+        _cut_out(of_keys[places[param].key], places[param].begin, name, param)
         if param in places
         else ParameterState(name, param.shape, optimizer.begin_num_update)
         for name, param in zip(unique(trainer._params), trainer._params)
@@ -98,115 +101,94 @@ def _states(trainer: "BucketedTrainer") -> States:
 
 def _places(trainer: "BucketedTrainer") -> Dict[Parameter, _Place]:
     """Of the parameters that are updated, once there are buckets."""
-    if trainer._by_bucket:
-        buckets = enumerate(trainer.buckets)
-        return {param: _Place(key, begin) for key, bucket in buckets for param, begin in zip(bucket.params, bucket.begins)}
-    in_buckets = {param for bucket in trainer.buckets for param in bucket.params}
-    return {param: _Place(key, None) for key, param in enumerate(trainer._params) if param in in_buckets}
+    if not trainer._by_bucket:
+        in_buckets = {param for bucket in trainer.buckets for param in bucket.params}
+        return {param: _Place(key, None, 0) for key, param in enumerate(trainer._params) if param in in_buckets}
+    return {
+        param: _Place(key, begin, end)
+        for key, bucket in enumerate(trainer.buckets)
+        for param, begin, end in zip(bucket.params, bucket.begins, [*bucket.begins[1:], bucket.size])
+    }
 
 
-def _of_key(trainer: "BucketedTrainer", key: Any) -> ParameterState:
+def _of_key(trainer: "BucketedTrainer", key: Any) -> KeyState:
     """The state of a key, its arrays where they are, or copies on the CPU."""
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
     if trainer._update_on_kvstore:
-        state: ParameterState = trainer._kvstore.state_of(key)
+        state: KeyState = trainer._kvstore.state_of(key)
         return state
-    optimizer, arrays = trainer._optimizer, flat(trainer._updaters[0].states.get(key))
-    return ParameterState(str(key), None, updates_of(optimizer, key), tuple(arrays), memory_of(optimizer, key))
+    arrays = tuple(flat(trainer._updaters[0].states.get(key)))
+    if isinstance(trainer._updates, BucketUpdates):
+        return KeyState(arrays, trainer._updates.keys[key].ages())
+    return KeyState(arrays, {(0, 0): age_of(trainer._optimizer, key)})
 
 
-def _aged(trainer: "BucketedTrainer", state: ParameterState, place: _Place) -> ParameterState:
-    """The state of a key with the count and memory of a parameter in it, which may once have stayed behind others."""
-    key, updates = place.key, trainer._updates
-    if place.begin is not None and trainer._update_on_kvstore:
-        key = trainer._kvstore.key_at(key, place.begin)
-    elif place.begin is not None and isinstance(updates, BucketUpdates):
-        key = updates.keys[key].key_at(place.begin)
-    if key == place.key:
-        return state
-    return state._replace(updates=updates_of(trainer._optimizer, key), memory=memory_of(trainer._optimizer, key))
-
-
-def _cut_out(state: ParameterState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
+def _cut_out(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
     """The part of a key's state that is a parameter's: copies."""
     arrays = [array if begin is None else _part(array, begin, param) for array in state.arrays]
-    return state._replace(name=name, shape=param.shape, arrays=tuple(array.copyto(mx.cpu()) for array in arrays))
+    age = state.age_at(begin or 0)
+    return ParameterState(name, param.shape, age.updates, tuple(array.copyto(mx.cpu()) for array in arrays), age.memory)
 
 
 def _part(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
     """A view of a bucket's array, of the parameter's shape."""
-    size = param.data(param.list_ctx()[0]).size
-    return array.reshape((-1,))[begin : begin + size].reshape(param.shape or (1,))
+    return array.reshape((-1,))[begin : begin + math.prod(param.shape)].reshape(param.shape or (1,))
 
 
 def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
-    of_params = dict(zip(trainer._params, states.parameters))
-    apart = any(_ages_differ(trainer._optimizer, [of_params[param] for param in bucket.params]) for bucket in trainer.buckets)
-    if apart and trainer._update_on_kvstore:
-        raise KVStoreError(
-            f"{what} has parameters that were updated more often than others in the same bucket, which {trainer._kvstore.type!r} "
-            "cannot tell apart: make the trainer with bucket_bytes=0"
-        )
-    former, trainer._apart = trainer._apart, apart
-    try:
-        of_keys, new = _made(trainer, of_params, what)
-    except KVStoreError:
-        trainer._apart = former
-        raise
+    new, of_keys = _made(trainer, dict(zip(trainer._params, states.parameters)), what)
+    optimizer = trainer._optimizer
+    optimizer.param_dict = dict(enumerate(trainer.buckets if trainer._by_bucket else trainer._params))
+    resume(optimizer, of_keys, states.num_update, states.numbers, trainer._contexts, trainer._schedule)
+    trainer._updates = None  # its calls are for the arrays of old
     if trainer._update_on_kvstore:
         trainer._kvstore.set_states(of_keys)
-    else:
-        for updater, ctx in zip(trainer._updaters, trainer._contexts):
-            updater.states = {key: like(state, lambda array, ctx=ctx: array.copyto(ctx)) for key, state in new.items()}
-            updater.states_synced = dict.fromkeys(new, True)
-    trainer._updates = None  # made for the arrays of old
-    resume(trainer._optimizer, of_keys, states.num_update, states.numbers, trainer._contexts, trainer._schedule)
-    trainer._optimizer.param_dict = dict(enumerate(trainer.buckets if trainer._by_bucket else trainer._params))
-
-
-def _ages_differ(optimizer: mx.optimizer.Optimizer, states: List[ParameterState]) -> bool:
-    """Whether an update of these as one would not be that of each."""
-    counted = not isinstance(optimizer, UNCOUNTED)
-    rates = (state.memory.get("former_rate") for state in states)
-    ages = {
-        (state.updates if counted else 0, None if rate is None else float(rate.asscalar())) for state, rate in zip(states, rates)
-    }
-    return len(ages) > 1
+        return
+    for updater, ctx in zip(trainer._updaters, trainer._contexts):
+        updater.states = {key: like(state, lambda array, ctx=ctx: array.copyto(ctx)) for key, state in new.items()}
+        updater.states_synced = dict.fromkeys(new, True)
+    if trainer._by_bucket and any(age.updates for state in of_keys.values() for age in state.ages.values()):
+        updates = trainer._make_updates()
+        assert isinstance(updates, BucketUpdates)
+        for key, state in of_keys.items():
+            updates.keys[key].set_ages(state.ages)
+        trainer._updates = updates
 
 
 def _made(
     trainer: "BucketedTrainer", of_params: Mapping[Parameter, ParameterState], what: str
-) -> "Tuple[Dict[Any, ParameterState], Dict[Any, Any]]":
-    """What the optimizer is to know of each key, and the keys' nested states on the CPU, none for those that begin anew.
+) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
+    """The keys' nested states on the CPU, none for those that begin anew, and what the optimizer is to know of each key.
 
     Raises KVStoreError when the arrays of a parameter have not the shapes that the optimizer gives them.
     """
-    of_keys: Dict[Any, ParameterState] = {}
-    new: Dict[Any, Any] = {}
-    members: Dict[Any, List[Tuple[Parameter, Optional[int]]]] = {}
+    members: Dict[Any, Dict[Parameter, _Place]] = {}
     for param, place in _places(trainer).items():
-        members.setdefault(place.key, []).append((param, place.begin))
-    for key, params in members.items():
-        states = [of_params[param] for param, _ in params]
-        if any(state.arrays for state in states):
-            new[key] = _assembled(trainer, key, params, of_params, what)
-        oldest = max(states, key=lambda state: state.updates or 0)
-        of_keys[key] = oldest._replace(name=str(key), shape=None, arrays=tuple(flat(new.get(key))))
-    return of_keys, new
+        members.setdefault(place.key, {})[param] = place
+    new: Dict[Any, Any] = {}
+    of_keys: Dict[Any, KeyState] = {}
+    for key, places in members.items():
+        if any(of_params[param].arrays for param in places):
+            new[key] = _assembled(trainer, key, places, of_params, what)
+        ages = {(place.begin or 0, place.end): of_params[param].age for param, place in places.items()}
+        of_keys[key] = KeyState(tuple(flat(new.get(key))), ages)
+    return new, of_keys
 
 
 def _assembled(
     trainer: "BucketedTrainer",
     key: Any,
-    params: List[Tuple[Parameter, Optional[int]]],
+    places: Mapping[Parameter, _Place],
     of_params: Mapping[Parameter, ParameterState],
     what: str,
 ) -> Any:
     """The nested state of a key: new where a parameter has none."""
-    weight = params[0][0].list_data()[0] if params[0][1] is None else trainer.buckets[key].weights[0]
+    weight = trainer.buckets[key].weights[0] if trainer._by_bucket else next(iter(places)).list_data()[0].as_nd_ndarray()
     state = trainer._optimizer.create_state_multi_precision(key, weight.copyto(mx.cpu()))
-    for param, begin in params:
+    for param, place in places.items():
         for array, saved in zip(flat(state), of_params[param].arrays):
-            target = array if begin is None else _part(array, begin, param)
+            target = array if place.begin is None else _part(array, place.begin, param)
             if target.size != saved.size:
                 raise KVStoreError(f"{what} does not fit: an array of {param.name}'s state is {saved.shape}, not {target.shape}")
             saved.reshape(target.shape).copyto(target)
