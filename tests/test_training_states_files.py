@@ -164,7 +164,7 @@ def trainer():
     return trainer_of(network(prefix="mine_"))
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.data())
 def test_a_damaged_file_is_loaded_or_refused_in_one_line(saved, trainer, tmp_path_factory, data):
     with open(saved[0], "rb") as file:

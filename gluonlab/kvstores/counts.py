@@ -83,8 +83,9 @@ def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
     optimizer._set_current_context(COUNTED_AT)
     if age.updates is not None:
         optimizer._index_update_count[key] = age.updates
-    rates = getattr(optimizer, "former_rates", None)
-    if rates is not None and "former_rate" in age.memory:
+    rates = getattr(optimizer, "former_rates", {})
+    rates.pop(key, None)
+    if "former_rate" in age.memory:
         rates[key] = float(age.memory["former_rate"].asscalar())
 
 
