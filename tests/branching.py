@@ -69,6 +69,10 @@ def on_one_device(branches, steps, optimizer, clip_norm=None):
         size = sum(len(x) for x, _ in shards)
         if clip_norm is not None and fresh:
             gluon.utils.clip_global_norm(fresh, clip_norm * size)
+        counts = trainer.optimizer._all_index_update_counts[0]
+        ages = [counts.get(key, 0) for key, param in enumerate(trainer._params) if param.data()._fresh_grad]
+        # one rate for all: MXNet gives those that come before the oldest one an earlier one
+        trainer.optimizer.num_update = max([trainer.optimizer.num_update, *(age + 1 for age in ages)])
         trainer.step(size, ignore_stale_grad=True)
     return net
 

@@ -10,6 +10,7 @@ from reference import as_is, cpus, distance, random_batches, set_values, train_o
 from gluonlab.data.shards import shard
 from gluonlab.errors import RunError
 from gluonlab.kvstores import make_kvstore
+from gluonlab.optimizers import OPTIMIZERS, make_optimizer
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.step import DataParallelStep
 
@@ -141,3 +142,29 @@ def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_pa
         results.append(values(net, ctxs[1]))
     assert all(np.isfinite(value).all() for value in results[0])
     assert distance(results[1], results[0]) < 1e-5
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_predictions_on_one_device_before_an_update_do_not_part_replicas(optimizer, store):
+    """They leave the weights of its convolutions in an order of oneDNN's own, which an update must not notice."""
+    if store == "sharded-optimizer" and not OPTIMIZERS[optimizer].element_wise:
+        store = "ring"
+    ctxs = cpus(2)
+    mx.random.seed(2)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(16, 3, in_channels=3, activation="tanh"), nn.Conv2D(8, 3, in_channels=16), nn.Dense(2))
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    settings = {"momentum": 0.9} if OPTIMIZERS[optimizer].momentum else {}
+    made = make_optimizer(optimizer, {"learning_rate": 0.01, "wd": 0.01, **settings})
+    trainer = BucketedTrainer(net.collect_params(), made, kvstore=store)
+    for _ in range(3):
+        xs = [nd.random.normal(shape=(2, 3, 6, 6), ctx=ctx) for ctx in ctxs]
+        with autograd.record():
+            losses = [(net(x) ** 2).sum() for x in xs]
+        autograd.backward(losses)
+        net(xs[1]).wait_to_read()
+        nd.waitall()  # the weights are rearranged a moment after that
+        trainer.step(4)
+        net(xs[0]).wait_to_read()
+    assert all(np.array_equal(a, b) for a, b in zip(values(net, ctxs[0]), values(net, ctxs[1])))

@@ -238,3 +238,26 @@ def test_gluon_complains_in_the_first_step_when_all_is_updated():
     with pytest.raises(UserWarning):
         trainer.step(4)
     assert not np.array_equal(before[0], values(net)[0])
+
+
+# --- and what else goes by counts of updates
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "corrected"])
+@pytest.mark.parametrize("store", ["device", "ring", "sharded-optimizer"])
+def test_states_that_are_saved_know_which_parameters_stayed_behind(store, optimizer, tmp_path):
+    """Parameters of one bucket that were updated more often than others go on, each from its own count."""
+    before, after = [(BOTH, FIRST), (FIRST, FIRST), (NONE, FIRST)], [(BOTH, BOTH), (SECOND, FIRST)]
+    ctxs = cpus(2)
+    net, other = branching_net(2, ctxs), branching_net(2, ctxs)
+    trainer = bucketed(net, optimizer, store)
+    on_devices(net, trainer, before, ctxs)
+    trainer.save_states(str(tmp_path / "states"))
+    net.save_parameters(str(tmp_path / "params"))
+    other.load_parameters(str(tmp_path / "params"), ctx=ctxs)
+    resumed = bucketed(other, optimizer, store)
+    resumed.load_states(str(tmp_path / "states"))
+    on_devices(net, trainer, after, ctxs)
+    on_devices(other, resumed, after, ctxs)
+    assert identical(other, ctxs)
+    assert distance(values(other), values(net)) <= 1e-6

@@ -12,9 +12,17 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from mxnet import nd
 
 from gluonlab.kvstores import sgd
-from gluonlab.kvstores.counts import Age, Before, age_of, set_age
+from gluonlab.kvstores.counts import Age, Before, age_of, set_age, updates_of
 
 Range = Tuple[int, int]  # from the first element to behind the last one
+
+
+def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
+    """Have one step for the learning rate of all ``keys`` that are to be updated next: that of the one updated most often.
+
+    An optimizer asks for the rate of a key when it has counted its update, and has not counted those of keys after it.
+    """
+    optimizer.num_update = max([optimizer.num_update, *(updates_of(optimizer, key) + 1 for key in keys)])
 
 
 class Part(NamedTuple):
@@ -56,14 +64,12 @@ class KeyUpdate:
 
     def update(self, stale: Sequence[Range] = ()) -> None:
         """Queue the update of everything but the elements in the ranges ``stale``, which keep weight, state and count."""
-        if not stale:
-            for span in self._spans:
-                span.update()
-            return
-        self._cut({place for ends in stale for place in ends})
-        for span in self._spans:
-            if not any(begin <= span.begin and span.end <= end for begin, end in stale):
-                span.update()
+        for span in self._besides(stale):
+            span.update()
+
+    def keys(self, stale: Sequence[Range] = ()) -> List[Any]:
+        """The optimizer's keys that `update` with the same ``stale`` will update."""
+        return [span.key for span in self._besides(stale)]
 
     def ages(self) -> Dict[Range, Age]:
         """How often each span was updated, and what else the optimizer knows of it."""
@@ -76,6 +82,13 @@ class KeyUpdate:
         for span in self._spans:
             found = next((ages[ends] for ends in ranges if ends[0] <= span.begin < ends[1]), ages[ranges[0]])
             set_age(self.optimizer, span.key, found)
+
+    def _besides(self, stale: Sequence[Range]) -> "List[_Span]":
+        """The spans that are not stale, cut where stale elements begin and end."""
+        if not stale:
+            return self._spans
+        self._cut({place for ends in stale for place in ends})
+        return [span for span in self._spans if not any(begin <= span.begin and span.end <= end for begin, end in stale)]
 
     def _cut(self, places: "set[int]") -> None:
         self._spans = [piece for span in self._spans for piece in span.cut(places)]

@@ -164,6 +164,11 @@ class ShardedKVStore(ScheduleKVStore):
         update = next((update for update in self._updates.values() if key in update.keys), None)
         return KeyState((), {(0, 0): age_of(self._optimizer, key)}) if update is None else update.state_of(key)
 
+    def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
+        """The optimizer's keys that `update` of ``key`` would update."""
+        updates = self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].updates
+        return [own for name, update in updates.items() for own in update.keys(stale.get(name, ()))]
+
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
         """Have each key's arrays, those of whole arrays in their shape or flat, when it is next updated; others begin anew."""
         self._retired += sum(update.transfers_run for update in self._updates.values())
@@ -265,7 +270,7 @@ class _ShardedUpdate:
                 key = self.keys[place]
                 weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (self.weights, grads))
                 self.shards[key].append(_Shard(optimizer, key, begin, weight, grad))
-        self._updates = {
+        self.updates = {
             key: KeyUpdate(optimizer, key, [Part(shard.begin, shard.weight, shard.grad, shard.state) for shard in shards])
             for key, shards in self.shards.items()
         }
@@ -286,7 +291,7 @@ class _ShardedUpdate:
     def finish(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
         with autograd.pause():
             self.all_gather.settle()  # before a shard of the weights is written
-            for key, update in self._updates.items():
+            for key, update in self.updates.items():
                 update.update(stale.get(key, ()))
         self.all_gather.run(priority)
 
@@ -308,7 +313,7 @@ class _ShardedUpdate:
             for shard, part in zip(shards, parts):
                 part.copyto(whole[shard.begin : shard.begin + part.size])
             arrays.append(whole.reshape(weight.shape or (1,)))
-        return KeyState(tuple(arrays), self._updates[key].ages())
+        return KeyState(tuple(arrays), self.updates[key].ages())
 
     def restore(self, states: Mapping[Any, KeyState]) -> None:
         """Set the states to these whole ones; a key without any begins anew. Raises KVStoreError when they do not fit."""
@@ -325,7 +330,7 @@ class _ShardedUpdate:
                 for array, whole in zip(shard.arrays(), states[key].arrays):
                     part = whole.reshape((-1,))[shard.begin : shard.begin + array.size]
                     part.astype(array.dtype).copyto(array)
-            self._updates[key].set_ages(states[key].ages)
+            self.updates[key].set_ages(states[key].ages)
 
 
 def _by_rank(arrays: Arrays) -> Arrays:

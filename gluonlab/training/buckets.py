@@ -14,6 +14,7 @@ from mxnet.gluon import Parameter
 
 from gluonlab.errors import RunError
 from gluonlab.kvstores.counts import Rewinding
+from gluonlab.kvstores.key_update import foresee
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.kvstores.states import States, read, save
 from gluonlab.optimizers.registry import is_element_wise
@@ -91,6 +92,7 @@ class BucketedTrainer(gluon.Trainer):
             self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
             self._frozen: List[Parameter] = []
             self._stale = NOTHING
+            self._uneven = False  # whether parameters may have been updated more often than others
             self._schedule = Rewinding(self._optimizer)
             self._awaited: Optional[States] = None  # states that were loaded before there were buckets
             self._init_kvstore()
@@ -180,6 +182,7 @@ class BucketedTrainer(gluon.Trainer):
         self._begin(batch_size)
         self._refuse_half("update()")
         self._stale = self._freshness.look()
+        self._uneven = self._uneven or bool(self._stale.parameters)
         if not ignore_stale_grad:
             self._freshness.require(self._stale)
         self._update()
@@ -201,6 +204,7 @@ class BucketedTrainer(gluon.Trainer):
     def _silence(self, ignore_stale_grad: bool) -> None:
         """Let stale gradients count as zero, and parameters without a fresh one stay."""
         self._stale = stale = self._freshness.look()
+        self._uneven = self._uneven or bool(stale.parameters)
         if stale is NOTHING:
             return
         if not ignore_stale_grad:
@@ -245,7 +249,7 @@ class BucketedTrainer(gluon.Trainer):
         restore(self, read(fname), repr(str(fname)))
 
     def _allreduce_grads(self) -> None:
-        if self._update_on_kvstore and (self.clip_norm is not None or self.loss_scale is not None or self._stale.parameters):
+        if self._update_on_kvstore and (self.clip_norm is not None or self.loss_scale is not None or self._uneven):
             self._update_in_halves()
         elif self._sums:
             for call in self._calls:
@@ -263,6 +267,8 @@ class BucketedTrainer(gluon.Trainer):
         if not self._summed.prepare(self._optimizer):
             return
         stale = {key: bucket.ranges(self._stale.parameters) for key, bucket in enumerate(self.buckets)}
+        if self._uneven:
+            foresee(self._optimizer, [key for call in self._calls for key in self._kvstore.keys_to_update(call.key, stale)])
         for call in self._calls:
             self._kvstore.update(call.key, priority=call.priority, stale=stale)
 
@@ -282,7 +288,7 @@ class BucketedTrainer(gluon.Trainer):
             return
         if self._updates is None:
             self._updates = self._make_updates()
-        self._updates.update(self._stale)
+        self._updates.update(self._stale, self._uneven)
 
     def _make_updates(self) -> "Union[BucketUpdates, ParameterUpdates]":
         if not self._by_bucket:

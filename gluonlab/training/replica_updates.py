@@ -6,7 +6,7 @@ from typing import Any, List, Sequence
 
 from mxnet.gluon import Parameter
 
-from gluonlab.kvstores.key_update import KeyUpdate, Part
+from gluonlab.kvstores.key_update import KeyUpdate, Part, foresee
 from gluonlab.training.bucket import Bucket, as_nd
 from gluonlab.training.fresh import NOTHING, Stale
 
@@ -21,10 +21,13 @@ class BucketUpdates:
         self._buckets, self._optimizer, self._updaters = buckets, optimizer, updaters
         self.keys = [KeyUpdate(optimizer, key, self._parts(key)) for key in range(len(buckets))]
 
-    def update(self, stale: Stale = NOTHING) -> None:
-        """Queue the update of all parameters but ``stale.parameters``."""
-        for bucket, update in zip(self._buckets, self.keys):
-            update.update(bucket.ranges(stale.parameters) if stale.parameters else ())
+    def update(self, stale: Stale = NOTHING, uneven: bool = False) -> None:
+        """Queue the update of all parameters but ``stale.parameters``. ``uneven``: some may have been updated more often."""
+        ranges = [bucket.ranges(stale.parameters) if stale.parameters else () for bucket in self._buckets]
+        if uneven:
+            foresee(self._optimizer, [key for update, some in zip(self.keys, ranges) for key in update.keys(some)])
+        for update, some in zip(self.keys, ranges):
+            update.update(some)
 
     def _parts(self, key: int) -> List[Part]:
         arrays = zip(self._buckets[key].weights, self._buckets[key].grads)
@@ -47,10 +50,12 @@ class ParameterUpdates:
         self._trained = [(key, param) for key, param in enumerate(params) if has_gradient(param)]
         self._arrays = {param: (as_nd(param.list_data()), as_nd(param.list_grad())) for _, param in self._trained}
 
-    def update(self, stale: Stale = NOTHING) -> None:
-        """Queue the update of all parameters but ``stale.parameters``."""
+    def update(self, stale: Stale = NOTHING, uneven: bool = False) -> None:
+        """Queue the update of all parameters but ``stale.parameters``. ``uneven``: some may have been updated more often."""
         keys = [key for key, param in self._trained if param not in stale.parameters]
         arrays = [self._arrays[param] for _, param in self._trained if param not in stale.parameters]
+        if uneven:
+            foresee(self._updaters[0].optimizer, keys)
         for device, updater in enumerate(self._updaters):
             if keys:
                 updater(list(keys), [grads[device] for _, grads in arrays], [weights[device] for weights, _ in arrays])

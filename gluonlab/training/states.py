@@ -142,6 +142,7 @@ def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
     optimizer.param_dict = dict(enumerate(trainer.buckets if trainer._by_bucket else trainer._params))
     resume(optimizer, of_keys, states.num_update, states.numbers, trainer._contexts, trainer._schedule)
     trainer._updates = None  # its calls are for the arrays of old
+    trainer._uneven = len({age.updates for state in of_keys.values() for age in state.ages.values()}) > 1
     if trainer._update_on_kvstore:
         trainer._kvstore.set_states(of_keys)
         return
