@@ -12,6 +12,7 @@ from test_mxnet_semantics import FROM_SCRATCH, NOW, SOME_NOW, STORES
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.states import export_gluon_states
 
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
 NATIVE = ["device", "local"]
@@ -244,3 +245,38 @@ def test_what_crashes_mxnet_is_summed_or_said(name):
     assert all((weight.asnumpy() == 10 - 2 - 5).all() for weight in weights)
     with pytest.raises(KVStoreError, match=r"float32\[2\] cannot update float32\[4\]"):
         store.pushpull("w", [nd.ones((2,), ctx=ctx) for ctx in cpus(2)], out=weights[:2])
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_states_that_are_no_pickle_are_refused_with_the_way_to_write_one(name, tmp_path):
+    ctxs, file = cpus(2), str(tmp_path / "states")
+    net = small_net(ctxs)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM))
+    train_on_devices(net, trainer, ctxs, BATCHES[:1])
+    trainer.save_states(file)
+    with pytest.raises(KVStoreError, match=r"write states with .*export_gluon_states"):
+        trainer_of(net, make_kvstore(name), update=True).load_states(file)
+    export_gluon_states(trainer, file)
+    trainer_of(net, make_kvstore(name), update=True).load_states(file)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_a_call_costs_the_same_however_many_keys_there_are(name):
+    """A Trainer calls once per parameter: looking at all keys in each call would cost their square in a step."""
+    store, keys = make_kvstore(name), Counted()
+    for key in range(50):
+        store.init(key, nd.zeros((1,)))
+    keys.update(store._kept)
+    store._kept = keys
+    store.pushpull(7, [nd.ones((1,), ctx=ctx) for ctx in cpus(2)])
+    assert keys.walks == 0
+
+
+class Counted(dict):
+    """Counts who goes through all of it."""
+
+    walks = 0
+
+    def __iter__(self):
+        self.walks += 1
+        return super().__iter__()

@@ -179,7 +179,7 @@ def test_replicas_stay_identical_under_every_optimizer_that_is_offered(optimizer
     assert all(np.array_equal(a, b) for a, b in zip(values(net, mx.cpu(0)), values(net, mx.cpu(1))))
 
 
-@pytest.mark.parametrize("optimizer", ["nadam", "lars", "sgld"])
+@pytest.mark.parametrize("optimizer", ["nadam", "lars", "sgld", "lbsgd"])
 def test_optimizers_of_mxnet_that_let_replicas_drift_are_refused_for_several_devices(optimizer):
     params = small_net(cpus(2)).collect_params()
     with pytest.raises(ConfigError, match="lets 2 replicas drift apart: use "):

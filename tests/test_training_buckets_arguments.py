@@ -9,7 +9,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, random_batches, train_on_devices, values
 
-from gluonlab.errors import GluonlabError, GluonlabWarning, KVStoreError
+from gluonlab.errors import ConfigError, GluonlabError, GluonlabWarning, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loss_scale import LossScale
@@ -112,6 +112,14 @@ REFUSED = {
     ),
     "sparse": (lambda ctxs: embedding(), {}, KVStoreError, "sparse gradients, such as embedding.*use gluon.Trainer"),
     "clipped float16": (lambda ctxs: half(), dict(clip_norm=1.0), KVStoreError, "clip_norm 1 is for float32"),
+    "a bucket of less than nothing": (small_net, dict(bucket_bytes=-1), ConfigError, "bucket_bytes -1: give"),
+    "a bucket in words": (small_net, dict(bucket_bytes="4M"), ConfigError, "bucket_bytes '4M': give"),
+    "clipped to nothing": (small_net, dict(clip_norm=0.0), ConfigError, "clip_norm 0.0: give a number above 0"),
+    "clipped to less": (small_net, dict(clip_norm=-1), ConfigError, "clip_norm -1: give"),
+    "clipped to NaN": (small_net, dict(clip_norm=float("nan")), ConfigError, "clip_norm nan: give"),
+    "clipped to infinity": (small_net, dict(clip_norm=float("inf")), ConfigError, "clip_norm inf: give"),
+    "a number for a loss scale": (small_net, dict(loss_scale=128.0), ConfigError, "loss_scale 128.0: give .*LossScale"),
+    "an optimizer's class": (small_net, dict(optimizer=mx.optimizer.SGD), ConfigError, "give its name, .* or an instance"),
     "unknown optimizer": (small_net, dict(optimizer="sdg"), ValueError, "Cannot find optimizer sdg"),
     "other devices": (lambda ctxs: elsewhere(), {}, AssertionError, "same set of contexts"),
     "uninitialised": (lambda ctxs: uninitialised(), {}, RuntimeError, "has not been initialized"),
@@ -135,6 +143,16 @@ def test_what_is_refused_is_left_as_it_was(case):
     assert not isinstance(raised.value, GluonlabError) or "\n" not in str(raised.value)
     assert [param._trainer for param in params] == trainers
     assert all(a is b for own, param in zip(arrays, params) for a, b in zip(own, (param._data, param._grad)))
+
+
+def test_parameters_that_are_none_or_come_twice_are_refused():
+    """gluon.Trainer stumbles over both; the second it takes on one device, and updates them twice."""
+    with pytest.raises(ConfigError, match="no parameters to train: give"):
+        BucketedTrainer([], "sgd")
+    params = list(small_net(cpus(1)).collect_params().values())
+    with pytest.raises(ConfigError, match=f"{params[1].name} comes several times: give each once"):
+        BucketedTrainer([*params, params[1]], "sgd")
+    BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
 
 
 def test_the_remedy_for_sparse_parameters_works():

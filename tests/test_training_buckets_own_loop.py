@@ -178,3 +178,68 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
     trainer.prepare()
     train_on_devices(net, trainer, cpus(2), BATCHES)
     assert np.isfinite(values(net)[0]).all()
+
+
+# --- what else surrounds a step
+
+
+@pytest.mark.parametrize(
+    ("store", "settings"),
+    [("device", {}), ("ring", {"clip_norm": 0.1}), ("sharded-optimizer", {}), ("local", {"optimizer": "lamb"})],
+    ids=str,
+)
+def test_a_step_inside_record_is_not_recorded(store, settings):
+    """MXNet refuses to write to what it records: `gluon.Trainer` fails there."""
+    results = []
+    for recorded in (False, True):
+        net, settings_ = small_net(cpus(2)), {"optimizer": "sgd", **settings}
+        trainer = BucketedTrainer(net.collect_params(), settings_.pop("optimizer"), None, store, bucket_bytes=0, **settings_)
+        with autograd.record() if recorded else autograd.pause():
+            train_on_devices(net, trainer, cpus(2), BATCHES)
+            assert autograd.is_recording() == recorded
+        results.append(values(net))
+    assert all(np.array_equal(a, b) for a, b in zip(*results))
+
+
+@pytest.fixture
+def amp(monkeypatch):
+    """mxnet.contrib.amp, as after its init(), which changes all of MXNet's operators for good."""
+    monkeypatch.setattr(mx.contrib.amp.amp, "_amp_initialized", True)
+    monkeypatch.setattr(mx.contrib.amp.amp, "_loss_scaler", mx.contrib.amp.loss_scaler.LossScaler())
+    return mx.contrib.amp
+
+
+def amp_steps(amp, make, ctxs, store):
+    """Three steps, of which the second overflows on one device; the scales of the loss, and the parameters."""
+    net = small_net(ctxs)
+    trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore=store, update_on_kvstore=False)
+    amp.init_trainer(trainer)
+    scales = []
+    for number, (images, labels) in enumerate(BATCHES[:2] + BATCHES[3:4]):
+        xs, ys = (gluon.utils.split_and_load(nd.array(array), ctxs, even_split=False) for array in (images, labels))
+        with autograd.record():
+            losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y) for x, y in zip(xs, ys)]
+            with amp.scale_loss(losses, trainer) as scaled:
+                autograd.backward(scaled)
+        if number == 1:
+            next(iter(net.collect_params().values())).grad(ctxs[-1])[:] = np.inf
+        scales.append(trainer._amp_loss_scaler.loss_scale)
+        trainer.step(len(images))
+    return [*values(net), np.array(scales)]
+
+
+@pytest.mark.parametrize(("devices", "store"), [(1, None), (3, "ring")])
+def test_amp_leaves_out_the_steps_that_it_leaves_out_under_gluons_trainer(amp, devices, store):
+    expected = amp_steps(amp, gluon.Trainer, cpus(1), None)
+    found = amp_steps(amp, BucketedTrainer, cpus(devices), store)
+    assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
+    assert np.array_equal(found[-1], expected[-1]) and distance(found[:-1], expected[:-1]) <= 1e-5
+
+
+def test_amp_and_a_store_that_updates_are_refused_together(amp):
+    net = small_net(cpus(2))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), "sharded-optimizer")
+    amp.init_trainer(trainer)
+    with pytest.raises(RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale") as raised:
+        train_on_devices(net, trainer, cpus(2), BATCHES[:1])
+    assert "\n" not in str(raised.value)

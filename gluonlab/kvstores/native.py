@@ -15,6 +15,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.kvstore import KVStore
 
+from gluonlab.arrays import LIST_MAGIC
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.owner import Owner
 
@@ -42,6 +43,7 @@ class NativeKVStore(KVStore):
         self._name = name
         self._latest: KVStore = mx.kv.create(name)
         self._kept: Dict[Any, _Kept] = {}
+        self._words: Optional[bool] = None  # whether keys are words; None before the first
         self._compression: Optional[Dict[str, Any]] = None
         self._update: Optional[Callable[..., None]] = None
         self._owner = Owner(self)
@@ -115,6 +117,17 @@ class NativeKVStore(KVStore):
             self._set_updater(mx.optimizer.get_updater(optimizer))
         self._claimed = True
 
+    def load_optimizer_states(self, fname: str) -> None:
+        """What gluon.Trainer.save_states wrote under a store of MXNet's. Raises KVStoreError for what this package wrote."""
+        with open(fname, "rb") as file:
+            begin = file.read(4)
+        if begin == LIST_MAGIC.to_bytes(4, "little"):
+            raise KVStoreError(
+                f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone under {self._name!r}: write states "
+                "with gluonlab.training.states.export_gluon_states, or load them with a BucketedTrainer"
+            )
+        super().load_optimizer_states(fname)
+
     def _set_updater(self, updater: Callable[..., None]) -> None:
         self._update = updater
         for store in self._stores():
@@ -137,6 +150,7 @@ class NativeKVStore(KVStore):
         if kept is not None and kept.store is self._latest:
             self._latest = self._fresh()
         self._latest.init(key, value)
+        self._words = isinstance(key, str)
         self._kept[key] = _Kept(self._latest, value.shape, value.dtype, 0)
 
     def _fresh(self) -> KVStore:
@@ -196,7 +210,10 @@ class NativeKVStore(KVStore):
         for name, values in pairs:
             if not values or not all(isinstance(array, nd.NDArray) for array in values):
                 raise KVStoreError(f"kvstore {self._name!r}, key {name!r}: there are no arrays to sum: give one for each device")
-        if len({isinstance(name, str) for name in (*self._kept, *(name for name, _ in pairs))}) > 1:
+        kinds = {isinstance(name, str) for name, _ in pairs}
+        if self._words is not None:
+            kinds.add(self._words)
+        if len(kinds) > 1:
             raise KVStoreError(f"kvstore {self._name!r}: keys of one store are numbers or words, not both: {keys[0]!r}")
         return pairs
 

@@ -104,6 +104,7 @@ ELEMENT_WISE = {*MXNETS_ELEMENT_WISE, *(kind.cls for kind in OPTIMIZERS.values()
 DRIFTING = {
     mx.optimizer.Nadam: "use gluonlab.optimizers.Nadam",
     mx.optimizer.LARS: "use gluonlab.optimizers.LARS",
+    mx.optimizer.LBSGD: "use gluonlab.optimizers.LARS, or SGD",
     mx.optimizer.SGLD: "use one device",
 }
 

@@ -1,10 +1,12 @@
-"""What a BucketedTrainer is asked for, checked before it takes the parameters."""
+"""What a BucketedTrainer is asked for, checked before it takes the parameters, and what must stay so."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import mxnet as mx
@@ -12,11 +14,12 @@ import numpy as np
 from mxnet.gluon import Parameter
 from mxnet.kvstore import KVStoreBase
 
-from gluonlab.errors import GluonlabWarning, KVStoreError, RunError
+from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
 from gluonlab.optimizers.registry import check_replicas
+from gluonlab.training.bucket import Bucket
 from gluonlab.training.loss_scale import LossScale
 
 
@@ -34,6 +37,30 @@ def left_alone_if_refused(params: Any, optimizer: Any) -> Iterator[None]:
         if taken is not None:
             optimizer.param_dict = taken
         raise
+
+
+def check_settings(params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: Any, loss_scale: Any) -> None:
+    """Raise ConfigError for what gluon.Trainer would take in silence, or stumble over later."""
+    listed = list(params.values() if hasattr(params, "values") else params) if _listable(params) else [None]
+    if not listed:
+        raise ConfigError("params: there are no parameters to train: give net.collect_params()")
+    parameters = [param for param in listed if isinstance(param, Parameter)]
+    if len(set(parameters)) < len(parameters):
+        name = next(param.name for param, count in Counter(parameters).items() if count > 1)
+        raise ConfigError(f"params: {name} comes several times: give each once, as list(dict.fromkeys(params)) has them")
+    if not isinstance(optimizer, (str, mx.optimizer.Optimizer)):
+        raise ConfigError(f"optimizer {optimizer!r}: give its name, such as 'sgd', or an instance of mx.optimizer.Optimizer")
+    if not _is_number(bucket_bytes) or bucket_bytes < 0:
+        raise ConfigError(f"bucket_bytes {bucket_bytes!r}: give a number of bytes, or 0 for a bucket per parameter")
+    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
+        raise ConfigError(f"clip_norm {clip_norm!r}: give a number above 0, or None")
+    if loss_scale is not None and not isinstance(loss_scale, LossScale):
+        raise ConfigError(f"loss_scale {loss_scale!r}: give gluonlab.training.loss_scale.LossScale(...), or None")
+
+
+def _is_number(value: Any) -> bool:
+    """Also NumPy's; neither text nor a NaN."""
+    return isinstance(value, Real) and not math.isnan(value)
 
 
 def _listable(params: Any) -> bool:
@@ -157,3 +184,12 @@ def check_shapes(params: Sequence[Parameter]) -> None:
 def unknown_shapes(params: Sequence[Parameter]) -> List[str]:
     """The names of those that wait for the network's first call to be initialised."""
     return [param.name for param in params if param.grad_req != "null" and param._data is None]
+
+
+def check_still_there(buckets: Sequence[Bucket], frozen: Sequence[Parameter]) -> None:
+    """Raise RunError when gradients are not in the buckets, or parameters should not share them any more."""
+    if any(param._grad is not None for param in frozen) or not all(bucket.intact() for bucket in buckets):
+        raise RunError(
+            "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, or to another BucketedTrainer "
+            "after they moved into buckets: make a new BucketedTrainer, with a new kvstore, for them"
+        )

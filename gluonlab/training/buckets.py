@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Union
 
-from mxnet import gluon, nd
+from mxnet import autograd, gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import RunError
@@ -18,7 +18,7 @@ from gluonlab.kvstores.key_update import foresee
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.kvstores.states import States, read, save
 from gluonlab.optimizers.registry import is_element_wise
-from gluonlab.training import arguments, compiled
+from gluonlab.training import amp, arguments, compiled
 from gluonlab.training.bucket import Bucket, group
 from gluonlab.training.calls import Call, calls_of
 from gluonlab.training.fresh import NOTHING, Freshness
@@ -58,9 +58,10 @@ class BucketedTrainer(gluon.Trainer):
     then write into the buckets. Networks that were compiled with static_shape before that compile anew in their next call. A
     parameter that gets other arrays or multipliers once it is in a bucket raises RunError in the next step.
 
-    Raises ConfigError for an optimizer of MXNet's under which replicas drift apart, and KVStoreError for a store that is unknown or
-    could not keep replicas alike, for parameters with sparse gradients, for ``clip_norm`` or ``loss_scale`` with gradients that are
-    not float32, and for what a store cannot do. The parameters are then as they were before.
+    Raises ConfigError for a setting that is none, for parameters that come twice, and for an optimizer of MXNet's under which
+    replicas drift apart; and KVStoreError for a store that is unknown or could not keep replicas alike, for parameters with sparse
+    gradients, for ``clip_norm`` or ``loss_scale`` with gradients that are not float32, and for what a store cannot do. The
+    parameters are then as they were before.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class BucketedTrainer(gluon.Trainer):
         loss_scale: Optional[LossScale] = None,
     ) -> None:
         with arguments.left_alone_if_refused(params, optimizer):
+            arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
             super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
             devices = len(self._contexts)
             arguments.check_parameters(self._params, clip_norm, loss_scale)
@@ -158,42 +160,47 @@ class BucketedTrainer(gluon.Trainer):
 
         Raises UserWarning for a parameter without a fresh gradient, unless ``ignore_stale_grad``; see the class.
         """
-        self._begin(batch_size)
-        self._silence(ignore_stale_grad)
-        self._allreduce_grads()
-        self._update()
-        self._used()
+        with autograd.pause():
+            self._begin(batch_size)
+            self._silence(ignore_stale_grad)
+            self._allreduce_grads()
+            self._update()
+            self._used()
 
     def apply(self, batch_size: float) -> None:
         """`step` for gradients that are not autograd's but, say, an executor's: all of them count, none is stale."""
-        self._begin(batch_size)
-        self._allreduce_grads()
-        self._update()
+        with autograd.pause():
+            self._begin(batch_size)
+            self._allreduce_grads()
+            self._update()
 
     def allreduce_grads(self) -> None:
         """The first half of `step`, before which nothing is refused: stale gradients are set to zero, and all summed."""
-        self._begin(None)
-        self._refuse_half("allreduce_grads()")
-        self._silence(ignore_stale_grad=True)
-        self._allreduce_grads()
+        with autograd.pause():
+            self._begin(None)
+            self._refuse_half("allreduce_grads()")
+            self._silence(ignore_stale_grad=True)
+            self._allreduce_grads()
 
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """The second half of `step`, once the gradients are summed, and changed by whoever wants to."""
-        self._begin(batch_size)
-        self._refuse_half("update()")
-        self._stale = self._freshness.look()
-        self._uneven = self._uneven or bool(self._stale.parameters)
-        if not ignore_stale_grad:
-            self._freshness.require(self._stale)
-        self._update()
-        self._used()
+        with autograd.pause():
+            self._begin(batch_size)
+            self._refuse_half("update()")
+            self._stale = self._freshness.look()
+            self._uneven = self._uneven or bool(self._stale.parameters)
+            if not ignore_stale_grad:
+                self._freshness.require(self._stale)
+            self._update()
+            self._used()
 
     def _begin(self, batch_size: Optional[float]) -> None:
         if batch_size is not None:
             self._check_and_rescale_grad(self._scale / batch_size)
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
-        self._check_parameters()
+        arguments.check_still_there(self.buckets, self._frozen)
+        amp.check(self, self._update_on_kvstore)
 
     def _refuse_half(self, what: str) -> None:
         if self._update_on_kvstore:
@@ -272,18 +279,11 @@ class BucketedTrainer(gluon.Trainer):
         for call in self._calls:
             self._kvstore.update(call.key, priority=call.priority, stale=stale)
 
-    def _check_parameters(self) -> None:
-        """Raise RunError when the gradients are not in the buckets, or the parameters should not share them any more."""
-        unfrozen = any(param._grad is not None for param in self._frozen)
-        if unfrozen or not all(bucket.intact() for bucket in self.buckets):
-            raise RunError(
-                "parameters were initialised, cast or given another grad_req, lr_mult or wd_mult after they moved into buckets: "
-                "make a new BucketedTrainer, with a new kvstore, for them"
-            )
-
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore:
             return  # done by pushpull
+        if amp.overflows(self):
+            return
         if self._summed is not None and not self._summed.prepare(self._optimizer):
             return
         if self._updates is None:
