@@ -51,12 +51,18 @@ def test_the_usual_folder_is_read_when_none_is_given(tmp_path, monkeypatch):
     assert len(load_dataset("cifar10", records=RECORDS).train) == 5 * RECORDS
 
 
-def test_an_epoch_of_its_default_network_runs(tmp_path, monkeypatch):
-    """LeNet takes images of 32x32 in three colours, too."""
+@pytest.mark.parametrize(
+    "asked",
+    [pytest.param({"recipe": "quick"}, id="lenet"), pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long)],
+)
+def test_an_epoch_of_its_own_networks_runs(tmp_path, monkeypatch, asked):
+    """They take images of 32x32 in three colours."""
     write_batches(tmp_path)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
-    result = train(TrainConfig(dataset="cifar10", devices="cpu*2", epochs=1, batch_size=4, out=str(tmp_path / "run")))
+    common = dict(dataset="cifar10", devices="cpu*2", epochs=1, batch_size=4, out=str(tmp_path / "run"))
+    result = train(TrainConfig(**common, **asked))
+    assert result.plan.model == ("lenet" if asked else "cifar_resnet20")
     assert result.history[0].images == 5 * RECORDS
 
 

@@ -155,7 +155,7 @@ def spoiled(folder):
 CHEAP = {
     "out": (["--out", "."], "--out . is not empty"),
     "pretrained": (["--pretrained", "file"], "--pretrained file cannot be read as parameters"),
-    "optimizer": (["--gpus", "2", "--optimizer", "lamb", "--kvstore", "sharded-optimizer"], "LAMB"),
+    "optimizer": (["--gpus", "2", "--optimizer", "lamb", "--kvstore", "sharded-optimizer"], "lamb"),
     "compare out": (["--compare", "1,2", "--out", "."], "--out . is not empty"),
     "compare pretrained": (["--compare", "1,2", "--pretrained", "file"], "--pretrained file cannot be read as parameters"),
     "compare devices": (["--compare", "1,2", "--threads", "2"], "--threads 2"),

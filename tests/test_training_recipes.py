@@ -69,7 +69,7 @@ OWN_NAMES = {"data", "source", "figures", "reported", "url", "pretrained", "deca
 
 @pytest.mark.parametrize(("recipe", "model"), EVERY, ids=IDS)
 def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, model, parameters):
-    """By default, but for the networks that data sets have by default; and gluoncv knows every one."""
+    """By default, but for the networks of a first try; and gluoncv knows every one."""
     check_model(model)
     pretrained = parameters if recipe.pretrained else None
     for name in {model, names_of(model)}:
@@ -176,14 +176,36 @@ def test_lenet_on_the_digits_is_trained_as_ever():
     assert plain.settled.config.replace(recipe=None, normalise="none") == full.settled.asked
 
 
-def test_without_an_option_a_first_try_is_short():
-    """Every data set's own network has the quick recipe, and it fits all data sets and networks."""
+def test_a_first_try_is_short_by_name_and_mostly_without():
+    """Every data set's network of a first try has the quick recipe, and it fits all data sets and networks."""
     for name, kind in DATASETS.items():
         config = TrainConfig(dataset=name.replace("PATH", "somewhere"))
-        assert settle(config, kind.defaults).recipe.name == QUICK
+        assert settle(config, kind.defaults).recipe.name == ("published" if name == "cifar10" else QUICK)
+        assert settle(config.replace(recipe=QUICK), kind.defaults).model == kind.defaults.model
         for model in ("cifar_resnet20", "resnet50", "mlp"):
             quick = settle(config.replace(model=model, recipe=QUICK), kind.defaults).config
             assert (quick.epochs, quick.lr, quick.batch_size) == (kind.defaults.epochs, kind.defaults.lr, kind.defaults.batch_size)
+
+
+@pytest.mark.parametrize("asked", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str)
+def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
+    plan = make_plan(TrainConfig(dataset="cifar10", devices="cpu*2", **asked), dataset_for("cifar10"))
+    assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
+    assert (plan.settings()["recipe"], plan.dataset.colours) == ("published", COLOURS["cifar10"])
+    said = " ".join(line for _, line in plan.settled.in_words())
+    assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
+
+
+def test_cifar10s_first_try_is_the_labs():
+    """LeNet, which it also is where somebody asks for it, or for another network with the lab's settings."""
+    dataset = dataset_for("cifar10")
+    short, lenet, own = (
+        make_plan(TrainConfig(dataset="cifar10", devices="cpu*2", **asked), dataset).settings()
+        for asked in ({"recipe": QUICK}, {"model": "lenet"}, {"recipe": QUICK, "model": "cifar_resnet20"})
+    )
+    lab = {"model": "lenet", "epochs": 10, "optimizer": "adam", "learning_rate": 0.001, "normalise": "none", "recipe": QUICK}
+    assert short == lenet and lab.items() <= short.items()
+    assert own == {**short, "model": "cifar_resnet20"}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +214,7 @@ def test_without_an_option_a_first_try_is_short():
         ({"recipe": "publised"}, ["'publised'", "finetune, imagenet, published, quick", "did you mean 'published'?"]),
         ({"recipe": "published"}, ["--recipe published", "lenet on digits", "choose quick"]),
         ({"recipe": "finetune", "dataset": "imagenette"}, ["resnet18 on imagenette without --pretrained", "quick or imagenet"]),
+        ({"recipe": "finetune", "model": "mlp"}, ["--recipe finetune is not for mlp on digits: choose quick"]),
         ({"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"}, ["resnet50 on cifar10", "choose quick"]),
         ({"normalise": "imagent"}, ["--normalise 'imagent'", "did you mean 'imagenet'?"]),
         ({"normalise": "imagenet"}, ["--normalise imagenet is for 3 channels", "digits have 1", "give M/S, or none"]),

@@ -22,7 +22,7 @@ RECORDS = 10_000  # in each file
 IMAGE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-DEFAULTS = Defaults(model="lenet", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
+DEFAULTS = Defaults(model="lenet", published_model="cifar_resnet20", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
 
 
 def load(root: Optional[str] = None, records: int = RECORDS) -> Dataset:

@@ -82,9 +82,13 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """A data set's own network, and its recipe ``quick``, for a first try; ``batch_size`` is per device."""
+    """A data set's recipe ``quick``, for a first try, and its own networks; ``batch_size`` is per device.
+
+    ``model``: the network of a first try. ``published_model``: that without --recipe quick, where it is another.
+    """
 
     model: str = "lenet"
+    published_model: Optional[str] = None
     batch_size: int = 64
     epochs: int = 5
     lr: float = 0.3

@@ -18,9 +18,9 @@ from gluonlab.data.colours import colours_for, find_colours, in_text
 from gluonlab.data.dataset import Dataset, Defaults
 from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files, takes
 from gluonlab.devices import devices, gpu_count, gpus
-from gluonlab.errors import ConfigError, DeviceError
+from gluonlab.errors import ConfigError, DeviceError, KVStoreError
 from gluonlab.kvstores import check_kvstore, make_kvstore
-from gluonlab.kvstores.sharded import SHARDED, check_element_wise
+from gluonlab.kvstores.sharded import SHARDED, is_element_wise
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.momentum import CORRECTED
@@ -178,7 +178,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
         ctxs=ctxs,
         threads=set_threads(ctxs, config.threads),
         dataset=dataset,
-        model=config.model or dataset.defaults.model,
+        model=settled.model,
         epochs=epochs,
         global_batch_size=global_batch_size,
         optimizer=optimizer,
@@ -249,8 +249,11 @@ def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
     if config.momentum_rule is not None and kind.by_mxnets_rule is None:
         able = " or ".join(other for other, its in OPTIMIZERS.items() if its.by_mxnets_rule is not None)
         raise ConfigError(f"--momentum-rule {config.momentum_rule} says nothing to {name}: leave it out, or use {able}")
-    if config.kvstore == SHARDED and device_count > 1:
-        check_element_wise(kind.cls)
+    if config.kvstore == SHARDED and device_count > 1 and not is_element_wise(kind.cls):
+        able = ", ".join(other for other, its in OPTIMIZERS.items() if is_element_wise(its.cls))
+        raise KVStoreError(
+            f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: choose one of {able}, or another kvstore"
+        )
 
 
 def _optimizer_params(config: TrainConfig, optimizer: str, scale: float) -> Dict[str, float]:

@@ -214,12 +214,20 @@ def quick(dataset: str, defaults: Defaults) -> Recipe:
     )
 
 
+def network(config: TrainConfig, defaults: Defaults) -> str:
+    """The network's name: the config's, else the data set's own, of which it may have a quick one and a published one."""
+    if config.model is not None:
+        return config.model
+    published = defaults.published_model if config.recipe != QUICK else None
+    return published or defaults.model
+
+
 def fitting(config: TrainConfig, defaults: Defaults) -> List[Recipe]:
     """The recipes for the config's data set and network; the first is the one without --recipe.
 
-    The network that a data set has by default keeps the quick one, so that a first try is short.
+    The network of a first try keeps the quick one.
     """
-    model, pretrained = config.model or defaults.model, config.pretrained is not None
+    model, pretrained = network(config, defaults), config.pretrained is not None
     found = [recipe for recipe in RECIPES if recipe.suits(config.dataset, model, pretrained)]
     short = quick(config.dataset, defaults)
     if found and (model != defaults.model or found[0].pretrained):
@@ -237,9 +245,9 @@ def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
         raise ConfigError(unknown("--recipe", config.recipe, names))
     found = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
     if found is None:
-        model = config.model or defaults.model
-        needs = any(each.name == config.recipe and each.pretrained for each in RECIPES)
-        begin = " without --pretrained" if needs and config.pretrained is None else ""
+        model = network(config, defaults)
+        suits = any(each.name == config.recipe and each.suits(config.dataset, model, pretrained=True) for each in RECIPES)
+        begin = " without --pretrained" if suits else ""
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
             f"--recipe {config.recipe} is not for {model} on {config.dataset}{begin}: "

@@ -10,7 +10,7 @@ from gluonlab.data.dataset import Dataset, Defaults, ReadAheadSplit
 from gluonlab.data.registry import is_cut_already, of_image_files
 from gluonlab.training.optimize import OPTIONS_WIDTH
 from gluonlab.training.recipe import Recipe
-from gluonlab.training.recipes import choose, fitting
+from gluonlab.training.recipes import choose, fitting, network
 
 # They differ in where the gradient is taken; rates and momenta are given for one and used for both.
 WITH_MOMENTUM = ("sgd", "nag")
@@ -27,6 +27,12 @@ class Settled(NamedTuple):
     config: TrainConfig
     recipe: Recipe
     alternatives: Tuple[Recipe, ...]
+    defaults: Defaults
+
+    @property
+    def model(self) -> str:
+        """The network's name."""
+        return str(self.config.model)  # which is no gap any more
 
     @property
     def is_recipes_rate(self) -> bool:
@@ -50,8 +56,8 @@ class Settled(NamedTuple):
         """(title, text) of what a run says of its recipe, where there is a choice."""
         if not self.alternatives:
             return
-        names = ", ".join(f"--recipe {each.name}: {each.epochs}" for each in self.alternatives)
-        figure, epochs = self.recipe.figure(self.config.model or ""), self.config.epochs or 0
+        names = ", ".join(f"--recipe {each.name}: {self._network_of(each)}{each.epochs}" for each in self.alternatives)
+        figure, epochs = self.recipe.figure(self.model), self.config.epochs or 0
         where = self.recipe.reported.partition(";")[0] or "there"
         reached = f", {figure:g} % {where}" if figure is not None else ""
         said = [
@@ -64,6 +70,11 @@ class Settled(NamedTuple):
         lines = [line for text in said for line in textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)]
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
+    def _network_of(self, recipe: Recipe) -> str:
+        """``lenet, `` where that recipe would choose another network than this one."""
+        model = network(self.asked.replace(recipe=recipe.name), self.defaults)
+        return f"{model}, " if model != self.model else ""
+
 
 def settle(config: TrainConfig, defaults: Defaults) -> Settled:
     """Fill the gaps of ``config``. ``defaults``: the data set's. Raises ConfigError for a recipe that does not fit."""
@@ -72,7 +83,7 @@ def settle(config: TrainConfig, defaults: Defaults) -> Settled:
         **{name: value for name, value in _values(config, recipe, defaults).items() if getattr(config, name) is None}
     )
     others = {each.name: each for each in fitting(config, defaults) if each.name != recipe.name}
-    return Settled(config, filled, recipe, tuple(others.values()))
+    return Settled(config, filled, recipe, tuple(others.values()), defaults)
 
 
 def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settled:
@@ -105,7 +116,7 @@ def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str
     given_batch = config.batch_size or config.global_batch_size
     return {
         "recipe": recipe.name,
-        "model": defaults.model,
+        "model": network(config, defaults),
         "epochs": epochs,
         "batch_size": None if given_batch else recipe.batch_size,
         "global_batch_size": None if given_batch else recipe.global_batch_size,
