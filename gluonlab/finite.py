@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.errors import DivergedError
+from gluonlab.errors import DivergedError, GluonlabWarning
 from gluonlab.invoke import Attributes, OperatorCall
 
 MOST_ARRAYS = 200  # that multi_all_finite takes
@@ -32,6 +33,27 @@ def check_loss(what: str, loss: float, when: str = "") -> None:
     """Raise DivergedError for a mean loss that is not healthy."""
     if not is_healthy(loss):
         raise DivergedError(diverged(what, loss, when))
+
+
+def may_be_early(loss: float, has_statistics: bool) -> bool:
+    """Whether BatchNorm's running statistics can be why a validation loss is not healthy.
+
+    After a few steps they hold much of what they began with, and every layer multiplies that error: a ResNet-50 whose training loss
+    falls had 3e12 after 6 steps. Batches, and so the training loss, bring statistics of their own.
+    """
+    return has_statistics and math.isfinite(loss) and not is_healthy(loss)
+
+
+def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
+    """Raise DivergedError for one that is not healthy, and warn where it `may_be_early`. Training losses are healthy here."""
+    if not may_be_early(loss, has_statistics):
+        check_loss("the validation loss", loss, when)
+        return
+    message = (
+        f"the validation loss is {loss:.3g} {when}: BatchNorm's running statistics are not yet those of the images; "
+        "if it stays so, train longer, or in larger batches"
+    )
+    warnings.warn(message, GluonlabWarning, stacklevel=2)
 
 
 class AllFinite:

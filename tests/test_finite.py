@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 from reference import cpus
 
 from gluonlab.config import TrainConfig
-from gluonlab.errors import DivergedError, ModelError, RunError
+from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
 from gluonlab.finite import LARGEST_LOSS, broken_parameters, is_healthy
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.finished import evaluate_run
@@ -111,6 +111,25 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
     assert [line["epoch"] for line in lines if line["kind"] == "epoch"] == [1]
     assert [line["event"] for line in lines if line["kind"] == "event"] == ["diverged"]
     assert all(math.isfinite(line["loss"]) for line in lines if line["kind"] == "step")
+
+
+def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
+    """After one step BatchNorm holds 9/10 of the variance 1 that it began with, and each of 12 layers brings a factor of 3."""
+
+    def deep(classes, lanes):
+        net = nn.HybridSequential()
+        net.add(nn.Flatten())
+        for _ in range(12):
+            net.add(nn.Dense(8, use_bias=False, weight_initializer=mx.init.Normal(10)), nn.BatchNorm())
+        net.add(nn.Dense(classes, weight_initializer=mx.init.Normal(100)))
+        return net
+
+    monkeypatch.setitem(MODELS, "deep", ModelKind(deep, "for this test"))
+    common = dict(devices="cpu", model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
+    with pytest.warns(GluonlabWarning, match=r"the validation loss is .*e\+\d+ after step 1: BatchNorm's running statistics"):
+        early = train(TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter())
+    assert LARGEST_LOSS < early.history[0].validation_loss < math.inf
+    assert evaluate_run(str(tmp_path / "early"), devices="cpu").score.accuracy == early.accuracy
 
 
 def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_path, relu_network):

@@ -18,7 +18,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.augment import make_input
 from gluonlab.data.loader import Loader
 from gluonlab.errors import ConfigError, EngineError
-from gluonlab.finite import check_loss, check_parameters
+from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.launch.same_host import workers_here
 from gluonlab.neighbours import tell
 from gluonlab.training.evaluate import Scored, evaluate, test_loader
@@ -135,7 +135,7 @@ def train_on_hosts(config: TrainConfig, group: "ParameterServer | Horovod") -> "
         check_parameters(net, f"after epoch {epoch}")  # on every rank: all end, and none waits for the others
         if run is not None:
             score = evaluate(replicas.score, test_loader(plan), plan.ctxs)
-            check_loss("the validation loss", score.loss, f"after epoch {epoch}")
+            check_validation_loss(score.loss, f"after epoch {epoch}", replicas.statistics.exist)
             result = {"epoch": epoch, "accuracy": score.accuracy, "images_per_second": images / seconds, "processes": group.size}
             run.parameters(net)
             run.line("epoch", seconds=seconds, images=images, loss=score.loss, **result)

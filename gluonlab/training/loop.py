@@ -19,7 +19,7 @@ from gluonlab.data.loader import Loader
 from gluonlab.data.mixup import Mixup
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError
-from gluonlab.finite import check_loss, check_parameters
+from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
@@ -245,7 +245,7 @@ class _Run:
         self._note_loss_scale(epoch)
         check_parameters(self.net, f"after step {self.log.step}")
         score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion)
-        check_loss("the validation loss", score.loss, f"after step {self.log.step}")
+        check_validation_loss(score.loss, f"after step {self.log.step}", self.statistics.exist)
         self.result.confusion = score.confusion
         loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)
         share = waiting.seconds / seconds

@@ -20,11 +20,11 @@ from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind,
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, KVStoreError
 from gluonlab.kvstores import check_kvstore, make_kvstore
-from gluonlab.kvstores.sharded import SHARDED, is_element_wise
+from gluonlab.kvstores.sharded import SHARDED
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.momentum import CORRECTED
-from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer, optimizer_kind
+from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, make_optimizer, optimizer_kind
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.array_limit import check_elements

@@ -25,6 +25,7 @@ class RunningStatistics:
         stateless = all(param.grad_req != "null" for param in params.values())  # spares writing the graph down
         names = [] if stateless else net(mx.sym.var("data")).list_auxiliary_states()
         self._params = [params[name] for name in names]
+        self.exist = bool(names)
         self._images: List[int] = []  # that each device has trained on since the last `average`
 
     def saw(self, shards: Sequence[nd.NDArray]) -> None:
