@@ -28,6 +28,12 @@ class _Kept(NamedTuple):
     dtype: Any
     room: int
 
+    def takes(self, values: Any) -> bool:
+        """Whether there is a place for such values already: the case of every call but the first."""
+        if not (_several(values) and 0 < len(values) <= self.room and all(isinstance(array, nd.NDArray) for array in values)):
+            return False
+        return bool(values[0].shape == self.shape and values[0].dtype == self.dtype)
+
 
 class NativeKVStore(KVStore):
     """MXNet's store ``name``: ``device``, ``local`` or ``nccl``.
@@ -92,6 +98,11 @@ class NativeKVStore(KVStore):
         """Leave the sum of ``value``, or with an optimizer the updated weights, in each of it, or in ``out``."""
         if out is None and self._update is not None and self._owner.known:
             raise KVStoreError(f"kvstore {self._name!r} updates for another Trainer now: make a kvstore for each")
+        kept = self._kept.get(key) if type(key) in (int, str) else None
+        if kept is not None and kept.takes(value):
+            kept.store.pushpull(key, value, value if out is None else out, priority)
+            self._raise_failure()
+            return
         for name, values in self._pairs(key, value):
             self._prepare(name, values)
         self._by_store("pushpull", key, value, value if out is None else out, priority=priority)
@@ -196,6 +207,10 @@ class NativeKVStore(KVStore):
         else:
             for name, store, *of_key in zip(keys, stores, *arrays):
                 getattr(store, call)(name, *of_key, **settings)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise what the updater has raised, if it has."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

@@ -34,12 +34,13 @@ class Freshness:
         self._params, self._ctxs = list(params), list(ctxs)
         self._arrays = [param.list_data() for param in params]  # keeps the handles alive
         self._handles = [[array.handle for array in arrays] for arrays in self._arrays]
+        self._all = [handle for handles in self._handles for handle in handles]
 
     def look(self) -> Stale:
         """What has no fresh gradient."""
-        flags = [[_get(handle) for handle in handles] for handles in self._handles]
-        if all(map(all, flags)):
+        if _all_set(self._all):
             return NOTHING
+        flags = [[_all_set([handle]) for handle in handles] for handles in self._handles]
         on_device = [{param for param, flag in zip(self._params, of_device) if not flag} for of_device in zip(*flags)]
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
         return Stale(on_device, set.intersection(*on_device), idle)
@@ -63,9 +64,10 @@ class Freshness:
 
     def reset(self) -> None:
         """The gradients are used: until backward writes them again, they are not fresh."""
-        for handles in self._handles:
-            for handle in handles:
-                check_call(_LIB.MXNDArraySetGradState(handle, 0))
+        set_state = _LIB.MXNDArraySetGradState
+        for handle in self._all:
+            if set_state(handle, 0):
+                check_call(-1)
 
 
 def _in_words(names: List[str]) -> str:
@@ -73,7 +75,13 @@ def _in_words(names: List[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _get(handle: Any) -> bool:
+def _all_set(handles: Sequence[Any]) -> bool:
+    """Whether all of these arrays have their flag. Each step asks it of every parameter on every device, so it is made short."""
     state = ctypes.c_int()
-    check_call(_LIB.MXNDArrayGetGradState(handle, ctypes.byref(state)))
-    return bool(state.value)
+    get_state, place = _LIB.MXNDArrayGetGradState, ctypes.byref(state)
+    for handle in handles:
+        if get_state(handle, place):
+            check_call(-1)
+        if not state.value:
+            return False
+    return True
