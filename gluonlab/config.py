@@ -177,7 +177,7 @@ class TrainConfig:
     threads: Optional[int] = setting(
         None, whole(1, 1024), "threads of a CPU device (default: all cores for one device, 1 each for several)"
     )
-    model: Optional[str] = setting(None, text, "the network (see --list), or gluoncv:NAME for one of gluoncv's", "NAME")
+    model: Optional[str] = setting(None, text, "the network (default: see --list), or gluoncv:NAME for one of gluoncv's", "NAME")
     pretrained: Optional[str] = setting(None, text, "begin with the parameters in this local file, of the same network", "FILE")
     dataset: str = setting("digits", text, "the data set (see --list)", "NAME")
     data_dir: Optional[str] = setting(

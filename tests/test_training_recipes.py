@@ -242,6 +242,12 @@ def test_the_list_tells_every_recipes_source_and_figures(run):
     assert "cifar_resnet20 92.1 %" in out
 
 
+def test_the_list_tells_which_network_a_data_set_takes(run):
+    out = " ".join(run("--list")[1].split())
+    assert "without --model: lenet for digits, mnist, cifar10 (cifar_resnet20 without --recipe quick), synthetic;" in out
+    assert "; lenet-avg for fashion-mnist; resnet18 for photographs" in out
+
+
 @pytest.fixture(scope="module")
 def clothes(tmp_path_factory):
     """A run of a published recipe on a few images, whose epochs alone are given; and where its data lies."""

@@ -120,5 +120,10 @@ class Recipe:
         pretrained = "with --pretrained, " if self.pretrained else ""
         lines = [f"  {self.name:<20}{self.data}, {pretrained}{self.epochs} epochs: {self.source}"]
         for text in (self.in_words(), figures, self.reported, self.url):
-            lines += [f"{'':<22}{line}" for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)]
+            lines += indented(text)
         return lines
+
+
+def indented(text: str) -> List[str]:
+    """Lines below a name of --list."""
+    return [f"{'':<22}{line}" for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)]

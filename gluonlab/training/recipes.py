@@ -11,11 +11,11 @@ from typing import Dict, List, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.dataset import Defaults
-from gluonlab.data.registry import DATASETS
+from gluonlab.data.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.zoo import PREFIX
 from gluonlab.optimizers.momentum import MXNET
-from gluonlab.training.recipe import PHOTOGRAPHS, Recipe
+from gluonlab.training.recipe import PHOTOGRAPHS, Recipe, indented
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
 _LOGS = "https://github.com/dmlc/web-data/tree/master/gluoncv/logs/classification"
@@ -260,4 +260,14 @@ def described() -> List[str]:
     """Lines for --list: every recipe with its source and what was reported."""
     epochs = [kind.defaults.epochs for kind in DATASETS.values()]
     first = f"  {QUICK:<20}every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
-    return [first, *(line for recipe in RECIPES for line in recipe.described())]
+    return [first, *indented(_networks()), *(line for recipe in RECIPES for line in recipe.described())]
+
+
+def _networks() -> str:
+    """``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18 for ...``"""
+    data: Dict[str, Dict[str, None]] = {}
+    for name, kind in DATASETS.items():
+        other = kind.defaults.published_model
+        without = f" ({other} without --recipe {QUICK})" if other else ""
+        data.setdefault(kind.defaults.model, {})[(PHOTOGRAPHS if of_image_files(name) else name) + without] = None
+    return "without --model: " + "; ".join(f"{model} for {', '.join(names)}" for model, names in data.items())
