@@ -214,10 +214,7 @@ class _Run:
             ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
             *plan.settled.in_words(),
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
-            (
-                "optimizer",
-                f"{plan.optimizer}, {settings}" + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET),
-            ),
+            ("optimizer", f"{plan.optimizer}, {settings}" + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}; seed {config.seed}"),
         ):
