@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon, nd
+from mxnet.contrib import amp as mxnets_amp
 from mxnet.gluon import nn
 from reference import cpus, distance, random_batches, train_on_devices, values
 
@@ -137,6 +138,24 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
     assert distance(norms[1], norms[0]) <= 1e-5
 
 
+@pytest.mark.parametrize("store", ["device", "ring"])
+def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
+    """allreduce_grads, gluon.utils.clip_global_norm on each device, update: with idle devices, and where all is fresh."""
+    results = []
+    for ctxs, make in ((cpus(1), gluon.Trainer), (cpus(3), BucketedTrainer)):
+        net = small_net(ctxs)
+        settings = {"kvstore": store if len(ctxs) > 1 else None, "update_on_kvstore": False}
+        trainer = make(net.collect_params(), "sgd", dict(SGD), **settings)
+        for images, labels in BATCHES:
+            train_on_devices(net, NoTrainer(), ctxs, [(images, labels)])
+            trainer.allreduce_grads()
+            for ctx in ctxs:
+                gluon.utils.clip_global_norm([param.grad(ctx) for param in net.collect_params().values()], 0.3)
+            trainer.update(len(images))
+        results.append(values(net, ctxs[-1]))
+    assert distance(results[1], results[0]) <= 1e-5
+
+
 def test_two_compiled_networks_that_share_parameters_both_go_on():
     """One of them may rest for some steps."""
     ctxs, results = cpus(2), []
@@ -204,9 +223,9 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
 @pytest.fixture
 def amp(monkeypatch):
     """mxnet.contrib.amp, as after its init(), which changes all of MXNet's operators for good."""
-    monkeypatch.setattr(mx.contrib.amp.amp, "_amp_initialized", True)
-    monkeypatch.setattr(mx.contrib.amp.amp, "_loss_scaler", mx.contrib.amp.loss_scaler.LossScaler())
-    return mx.contrib.amp
+    monkeypatch.setattr(mxnets_amp.amp, "_amp_initialized", True)
+    monkeypatch.setattr(mxnets_amp.amp, "_loss_scaler", mxnets_amp.loss_scaler.LossScaler())
+    return mxnets_amp
 
 
 def amp_steps(amp, make, ctxs, store):

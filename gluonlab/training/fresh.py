@@ -47,6 +47,8 @@ class Freshness:
 
     def require(self, stale: Stale) -> None:
         """Raise UserWarning, as gluon.Trainer does, for a parameter that a device should have used and did not."""
+        if stale is NOTHING:
+            return
         several = len(self._ctxs) > 1
         missing = [
             f"{param.name} on {ctx}" if several else param.name
