@@ -235,7 +235,7 @@ def test_damaged_pickles_are_read_or_refused(contents, data):
 
 
 @pytest.mark.long
-@settings(max_examples=20_000)
+@settings(max_examples=5_000)
 @given(st.data())
 def test_damaged_pickles_are_read_or_refused_at_length(contents, data):
     fuzzed(contents, data)

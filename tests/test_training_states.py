@@ -28,7 +28,8 @@ STORE = ["device", "sharded-optimizer"]
 STORES = ["device", "local", "star", "ring", "halving_doubling", "sharded-optimizer"]
 OPTIMIZERS = {
     "sgd": {"momentum": 0.9, "learning_rate": 0.2, "wd": 0.01}, "nag": {"momentum": 0.9, "learning_rate": 0.1},
-    "adam": {"learning_rate": 0.02}, "rmsprop": {"learning_rate": 0.01, "centered": True}, "adagrad": {"learning_rate": 0.1},
+    "adam": {"learning_rate": 0.02}, "rmsprop": {"learning_rate": 0.01, "centered": True, "epsilon": 1e-3},
+    "adagrad": {"learning_rate": 0.1},
     "adadelta": {}, "adamax": {"learning_rate": 0.02}, "ftrl": {}, "ftml": {"learning_rate": 0.02}, "signum": {}, "lamb": {},
     "dcasgd": {"learning_rate": 0.1}, "own sgd": {"momentum": 0.9, "learning_rate": 0.2, "wd": 0.01},
     "own nag": {"momentum": 0.9, "learning_rate": 0.1}, "own adamax": {"learning_rate": 0.02}, "own nadam": {"learning_rate": 0.01},

@@ -320,3 +320,11 @@ def test_states_go_between_mx_nd_and_mx_np(store, tmp_path):
         gluons(other).load_states(path + "3")
     with open(path + "2", "rb") as file:
         assert len(file.read()) - len(content) == sum(len(a) - len(b) for a, b in zip(nd.load(path + "2"), nd.load(path)))
+
+
+def test_a_name_with_a_line_break_makes_no_message_of_two_lines(tmp_path):
+    trainer = trained(network())
+    arrays = gather_states(trainer)
+    for old, new in (("parameter/", "parameter/a\n"), ("optimizer/", "optimizer/A\n")):
+        nd.save(str(tmp_path / "states"), {name.replace(old, new): array for name, array in arrays.items()})
+        refused(trainer, tmp_path / "states", "load what save_states wrote|the optimizer here is")

@@ -35,7 +35,7 @@ class Name(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return ".".join(part[:60] for part in self)
+        return ascii(".".join(part[:60] for part in self))
 
 
 class ArrayBytes:

@@ -50,6 +50,8 @@ def read_gluon_states(content: bytes) -> GluonStates:
     of_positions = {position: arrays.of(state) for position, state in states.items()}
     if optimizer is None:
         return GluonStates(of_positions, None, None, {}, {}, {})
+    if not optimizer.kind.name.isidentifier():
+        raise Refused("a pickle of an optimizer without a name")
     attributes = optimizer.attributes
     return GluonStates(
         of_positions, optimizer.kind.name, _count(attributes.get("num_update")), _updates(attributes),

@@ -127,6 +127,9 @@ def from_arrays(arrays: Mapping[str, nd.NDArray], what: str = "these arrays") ->
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
         raise KVStoreError(f"{what} hold{'s' * (what != 'these arrays')} {_other_content(arrays)}")
+    odd = next((name for name in arrays if not name.isprintable()), None)
+    if odd is not None:
+        raise KVStoreError(f"{what}: {odd!r} is no name of a parameter: {SAVE_THEM}")
     parameters: Dict[str, Dict[str, nd.NDArray]] = {}
     numbers = {}
     for name, array in arrays.items():
