@@ -132,7 +132,7 @@ def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer,
 
 
 @pytest.mark.long
-@settings(max_examples=400)
+@settings(max_examples=120)
 @given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
 def test_states_go_to_any_store_buckets_and_devices_at_length(tmp_path_factory, optimizer, first, second):
     check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
