@@ -64,7 +64,7 @@ class KeyUpdate:
 
     def update(self, stale: Sequence[Range] = ()) -> None:
         """Queue the update of everything but the elements in the ranges ``stale``, which keep weight, state and count."""
-        for span in self._besides(stale):
+        for span in self._besides(stale) if stale else self._spans:
             span.update()
 
     def keys(self, stale: Sequence[Range] = ()) -> List[Any]:

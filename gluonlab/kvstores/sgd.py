@@ -6,7 +6,7 @@ works them out for each device anew, which takes several times as long as queuei
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 
@@ -35,7 +35,7 @@ class DevicesSGD:
             else OperatorCall(f"{self._several}sgd_mom_update", [weight, grad, state], weight)
             for weight, grad, state in self._arrays
         ]
-        self._values: Dict[str, Any] = {}
+        self._settings: Tuple[Any, ...] = ()
         self._attributes = Attributes({})
 
     def update(self) -> None:
@@ -51,9 +51,9 @@ class DevicesSGD:
                     optimizer.move_a_little(weight, grad, state, lr, scale, ratio, wd)
                 return
             momentum *= ratio
-        values = self._current_values(lr, wd, momentum)
-        if values != self._values:
-            self._values, self._attributes = values, Attributes(values)
+        settings = (lr, wd, momentum, optimizer.rescale_grad, optimizer.clip_gradient)
+        if settings != self._settings:
+            self._settings, self._attributes = settings, Attributes(self._current_values(lr, wd, momentum))
         for call in self._calls:
             call(self._attributes)
 

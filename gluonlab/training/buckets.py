@@ -138,7 +138,7 @@ class BucketedTrainer(gluon.Trainer):
         self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
         compiled.forget(param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params)
         self._freshness = Freshness(trainable, self._contexts)
-        self._calls = calls_of(self._kvstore, self.buckets, self.bucket_bytes)
+        self._calls = calls_of(self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore)
         if not self._update_on_kvstore:
             grads = [list(of_device) for of_device in zip(*(bucket.grads for bucket in self.buckets))]
             self._summed = SummedGradients(grads, self._contexts, self.clip_norm, self.loss_scale)
@@ -169,10 +169,13 @@ class BucketedTrainer(gluon.Trainer):
 
     def apply(self, batch_size: float) -> None:
         """`step` for gradients that are not autograd's but, say, an executor's: all of them count, none is stale."""
-        with autograd.pause():
-            self._begin(batch_size)
-            self._allreduce_grads()
-            self._update()
+        if autograd.is_recording():
+            with autograd.pause():  # which costs some microseconds
+                self.apply(batch_size)
+            return
+        self._begin(batch_size)
+        self._allreduce_grads()
+        self._update()
 
     def allreduce_grads(self) -> None:
         """The first half of `step`, before which nothing is refused: stale gradients are set to zero, and all summed."""
@@ -260,10 +263,7 @@ class BucketedTrainer(gluon.Trainer):
             self._update_in_halves()
         elif self._sums:
             for call in self._calls:
-                if self._update_on_kvstore:
-                    self._kvstore.update_and_use_up(call.key, call.grads, call.weights, priority=call.priority)
-                else:
-                    self._kvstore.pushpull(call.key, call.grads, priority=call.priority)
+                call.run()
 
     def _update_in_halves(self) -> None:
         """The store's work: what is known only when the last bucket is summed is needed before the first is updated."""

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence
+from functools import partial
+from typing import Any, Callable, List, NamedTuple, Sequence
 
+from gluonlab.kvstores.native import NativeKVStore
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.training.bucket import Bucket, together
 
 
 class Call(NamedTuple):
-    """A bucket's key and its arrays on all devices, or lists of several buckets'."""
+    """A bucket's key and its arrays on all devices, or lists of several buckets'.
+
+    ``run()`` queues all that the store does with them, where nobody comes between sum and update.
+    """
 
     key: Any
     grads: Any
     weights: Any
     priority: int
+    run: Callable[[], None]
 
 
-def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int) -> List[Call]:
-    """Schedules take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time."""
+def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool) -> List[Call]:
+    """Schedules take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time.
+
+    ``updates``: whether the store does.
+    """
     if not isinstance(store, ScheduleKVStore):
-        return [Call(key, bucket.grads, bucket.weights, -key) for key, bucket in enumerate(buckets)]
+        return [_call(store, key, bucket.grads, bucket.weights, -key, updates) for key, bucket in enumerate(buckets)]
     return [
-        Call(keys, [buckets[key].grads for key in keys], [buckets[key].weights for key in keys], -keys[0])
+        _call(store, keys, [buckets[key].grads for key in keys], [buckets[key].weights for key in keys], -keys[0], updates)
         for keys in together(buckets, bucket_bytes)
     ]
+
+
+def _call(store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool) -> Call:
+    if updates:
+        run: Any = partial(store.update_and_use_up, key, grads, weights, priority=priority)
+    elif isinstance(store, NativeKVStore):
+        run = store.prepared(key, grads, priority)
+    else:
+        run = partial(store.pushpull, key, grads, priority=priority) if store is not None else _nothing
+    return Call(key, grads, weights, priority, run)
+
+
+def _nothing() -> None:
+    """One device alone has the whole gradient."""

@@ -23,7 +23,11 @@ class BucketUpdates:
 
     def update(self, stale: Stale = NOTHING, uneven: bool = False) -> None:
         """Queue the update of all parameters but ``stale.parameters``. ``uneven``: some may have been updated more often."""
-        ranges = [bucket.ranges(stale.parameters) if stale.parameters else () for bucket in self._buckets]
+        if not (uneven or stale.parameters):
+            for update in self.keys:
+                update.update()
+            return
+        ranges = [bucket.ranges(stale.parameters) for bucket in self._buckets]
         if uneven:
             foresee(self._optimizer, [key for update, some in zip(self.keys, ranges) for key in update.keys(some)])
         for update, some in zip(self.keys, ranges):
