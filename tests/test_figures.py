@@ -57,6 +57,7 @@ def test_images_and_host_have_their_columns():
 
 def test_the_readme_holds_what_the_records_say():
     text = (figures.ROOT / "README.md").read_text(encoding="utf-8")
+    assert {name for _, name, _ in figures.BLOCK.findall(text)} == set(figures.TABLES)
     assert figures.with_tables(text) == text
 
 
