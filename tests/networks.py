@@ -1,7 +1,8 @@
 """Small networks by chance, for properties that any network must have: layers, shapes, what is trained and how fast.
 
 What a network gives for an image depends on this image alone (BatchNorm takes its running statistics), and is smooth but for max
-pooling, so that k devices must train as one does.
+pooling, so that k devices must train as one does. Weights and losses are divided by the number of inputs, so that training
+converges: where it diverges, each step multiplies what rounding left of the order of a sum.
 """
 
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class Network:
         own = list(dict.fromkeys(_layer(param) for param in params))
         for param in params:
             low = 0.5 if param.name.endswith("running_var") else -0.6
-            values = random.uniform(low, 0.9, param.shape).astype(self.dtype)
+            values = (random.uniform(low, 0.9, param.shape) / _inputs(param) ** 0.5).astype(self.dtype)
             param.set_data(kind.array(values, dtype=self.dtype))
             if param.grad_req != "null" and _layer(param) != own[-1]:
                 # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and leaves what was there
@@ -117,6 +118,11 @@ class Network:
         random = np.random.RandomState(self.seed + 1)
         for size in self.sizes:
             yield random.normal(size=(size, *self.shape)).astype(self.dtype), random.randint(0, self.classes, size)
+
+
+def _inputs(param):
+    """How many numbers each output of a dense layer or a convolution is a sum of; 1 for all else."""
+    return int(np.prod(param.shape[1:])) if param.name.endswith("weight") else 1
 
 
 def _layer(param):
@@ -146,7 +152,8 @@ def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=Fal
         net = network.build(ctxs, hybridize, kind)
         name = MXNETS_NAME.get(network.optimizer, network.optimizer)
         trainer = trainer_class(net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store)
-        loss = gluon.loss.SoftmaxCrossEntropyLoss() if network.classes > 1 else gluon.loss.L2Loss()
+        loss_class = gluon.loss.SoftmaxCrossEntropyLoss if network.classes > 1 else gluon.loss.L2Loss
+        loss = loss_class(weight=1 / _inputs(net[-1].weight))
         for images, labels in network.batches():
             xs, ys = (
                 gluon.utils.split_and_load(kind.array(array, dtype=array.dtype), ctxs, even_split=False)

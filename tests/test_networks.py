@@ -23,6 +23,7 @@ def check(name, trainer_class, case):
     devices, network, hybridize, numpy = case
     expected, _ = trained(network, gluon.Trainer, None, cpus(1))
     found, alike = trained(network, trainer_class, make_kvstore(name), cpus(devices), hybridize, numpy)
+    assert all(np.isfinite(array).all() for array in expected)
     assert alike
     whole, of_one = ([np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected))
     assert distance(whole, of_one) < 1e-5
