@@ -15,6 +15,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.invoke import CopyInto
+from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
 from gluonlab.training.objective import MixedLoss, SmoothedCrossEntropy, make_loss
 from gluonlab.training.precision import Conversion, as_it_is
@@ -39,10 +40,11 @@ def loss_graph(
 
 
 def fitted(graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], labels: Tuple[int, ...]) -> mx.sym.Symbol:
-    """A `loss_graph` in the form that is fastest for these shapes on such a device."""
+    """A `loss_graph` in the form that is right and fastest for these shapes on such a device."""
     if ctx.device_type == "gpu":
-        return graph  # what is gained is oneDNN's rearranging of weights
-    return dense_where_one_pixel(graph, {IMAGES: images, LABELS: labels})
+        return graph  # it is all about oneDNN
+    inputs = {IMAGES: images, LABELS: labels}
+    return dense_where_one_pixel(plain_where_channels_are_odd(graph, inputs), inputs)
 
 
 class Heads:
