@@ -245,6 +245,26 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(values(later), values(net)))
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+@pytest.mark.parametrize("store", STORE)
+def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
+    """load_parameters has a trainer whose store updates prepare that anew."""
+    files, setting, ctxs = [str(tmp_path / name) for name in ("params", "states")], Setting(store, 2), cpus(2)
+    net = network(ctxs)
+    trainer = setting.trainer(net, "sgd")
+    train_on_devices(net, trainer, ctxs, BATCHES[:3])
+    net.save_parameters(files[0])
+    trainer.save_states(files[1])
+    train_on_devices(net, trainer, ctxs, BATCHES[3:])
+    resumed = network(ctxs)
+    trainer = setting.trainer(resumed, "sgd")
+    train_on_devices(resumed, trainer, ctxs, BATCHES[:steps])
+    resumed.load_parameters(files[0], ctx=ctxs)
+    trainer.load_states(files[1])
+    train_on_devices(resumed, trainer, ctxs, BATCHES[3:])
+    assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(net)))
+
+
 @pytest.mark.parametrize("optimizer, store", thinned(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")]))
 def test_states_go_through_memory_too(optimizer, store):
     """As copies: what is trained meanwhile does not change them."""

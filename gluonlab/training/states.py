@@ -67,6 +67,8 @@ def restore(trainer: "BucketedTrainer", states: States, what: str) -> None:
     names = unique(trainer._params)
     own = [Own(name, param.shape, param.dtype, param.grad_req != "null") for name, param in zip(names, trainer._params)]
     states = fitted(trainer._optimizer, states, own, what)
+    if not trainer._kv_initialized:  # after Parameter.set_data: without its store, a trainer does not know who updates
+        trainer._init_kvstore()
     if trainer.buckets:
         _put(trainer, states, what)
         trainer._awaited = None
