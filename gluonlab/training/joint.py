@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, ContextManager, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -14,6 +14,11 @@ from gluonlab.invoke import Attributes, CopyInto, OperatorCall
 from gluonlab.training.accumulate import Part
 from gluonlab.training.replica import IMAGES, LABELS, Heads, fitted
 from gluonlab.training.sync_bn import batch_norms, group_of, joint_graph, name_on
+
+
+def memory_plan(ctxs: Sequence[mx.Context]) -> "ContextManager[None]":
+    """How MXNet lays out the memory of graphs of several devices that are bound meanwhile."""
+    return nullcontext() if ctxs[0].device_type == "gpu" else exact_memory_plan()
 
 
 class _Bound(NamedTuple):
@@ -87,14 +92,13 @@ class JointReplicas:
                     args[joint_name] = param.data(ctx)
                     if param.grad_req != "null":
                         grads[joint_name] = param.grad(ctx)
-        on_gpus = self.ctxs[0].device_type == "gpu"
-        with nullcontext() if on_gpus else exact_memory_plan():
+        with memory_plan(self.ctxs):
             executor = graph.bind(
                 self.ctxs[parts[0].device], args, args_grad=grads, aux_states=aux, shared_exec=self._memory,
                 grad_req={name: "null" if name not in grads else "add" if add else "write" for name in args},
                 group2ctx={group_of(position): self.ctxs[part.device] for position, part in enumerate(parts)},
             )  # fmt: skip
-        if on_gpus:
+        if self.ctxs[0].device_type == "gpu":
             self._memory = self._memory or executor
         outputs, each = executor.outputs, len(self.graph.list_outputs())
         losses = [each * position for position in range(len(parts))]

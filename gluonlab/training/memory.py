@@ -1,7 +1,7 @@
 """What a batch needs on each device, told before anything is trained.
 
-Activations are taken from MXNet's own plan: a graph is bound to arrays that have shapes but no memory, and tells how much it would
-allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
+Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no memory, as training binds them, and
+tell how much they would allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
 figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then rearranges them there.
 The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Dict, List, NamedTuple, Tuple
+from contextlib import nullcontext
+from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -23,6 +24,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.array_limit import check_elements
+from gluonlab.training.joint import memory_plan
 from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
 from gluonlab.training.precision import conversion
@@ -66,8 +68,8 @@ class Needs:
         convert = conversion(plan.config, len(plan.ctxs))
         self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
-        self._towers = len(plan.ctxs) if plan.config.sync_bn else 1
-        self._activations: Dict[int, int] = {}
+        self._joint = plan.config.sync_bn and len(plan.ctxs) > 1
+        self._activations: Dict[Tuple[int, int], int] = {}
         trained = [param for param in self._params.values() if param.grad_req != "null"]
         self._parameters = sum(_bytes(param.shape, param.dtype) for param in self._params.values())
         self._gradients = sum(_bytes(param.shape, param.dtype) for param in trained)
@@ -82,11 +84,9 @@ class Needs:
         """
         _check_on_host(self.plan, images)
         part = self.cut.largest(images)
-        if part not in self._activations:
-            self._activations[part] = self._activation_bytes(part)
         copies = 2 if part < images else 1  # of two or more parts, the first and the others have graphs with inputs of their own
         data = self._data_bytes(images) + copies * part * self._input_bytes
-        return Memory(images, self._parameters, self._gradients, self._state, self._activations[part], data)
+        return Memory(images, self._parameters, self._gradients, self._state, self._activation_bytes(images), data)
 
     def possible(self, most: int) -> int:
         """The most images per device, up to ``most``, for which MXNet has large enough arrays; at least 1."""
@@ -129,14 +129,42 @@ class Needs:
         return stored * self._image_bytes + ready * self._input_bytes
 
     def _activation_bytes(self, images: int) -> int:
-        """MXNet's plan for so many images; of many times as many, divided, where it would be too small to be told in MiB."""
-        times = 1
-        while (mebibytes := self._planned_mib(images * times)) < PRECISE_MIB:
-            times *= 4
-        return math.ceil(mebibytes * MIB / times / self._towers)
+        """Of a device for whose share of a batch there are so many images.
 
-    def _planned_mib(self, images: int) -> int:
-        ctxs = [mx.cpu(i) for i in range(self._towers)]
+        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only evaluate, and `JointReplicas` has
+        others, which share theirs on GPUs alone.
+        """
+        part = self.cut.largest(images)
+        if not self._joint:
+            return self._planned(part, 1)
+        evaluated = self.cut.largest(min(images, math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs))))
+        joint = [self._planned(each, len(self.plan.ctxs)) for each, _ in self._joint_graphs(images)]
+        return self._planned(evaluated, 1) + (max(joint) if self.plan.ctxs[0].device_type == "gpu" else sum(joint))
+
+    def _joint_graphs(self, images: int) -> Set[Tuple[int, bool]]:
+        """Each graph that training binds: the images of a part, and whether its gradients add to those of parts before.
+
+        For whole batches, and for the last one of an epoch.
+        """
+        devices, total = len(self.plan.ctxs), len(self.plan.dataset.train)
+        last = math.ceil(total % (images * devices) / devices) if total > images * devices else 0
+        cuts = [self.cut.bounds(share) for share in (images, last)]
+        return {(end - begin, number > 0) for cut in cuts for number, (begin, end) in enumerate(cut)}
+
+    def _planned(self, images: int, towers: int) -> int:
+        """MXNet's plan, in bytes for each of ``towers`` devices in one graph, with so many images on each.
+
+        That of many times as many images, divided, where it would be too small to be told in MiB.
+        """
+        if (images, towers) not in self._activations:
+            times = 1
+            while (mebibytes := self._planned_mib(images * times, towers)) < PRECISE_MIB:
+                times *= 4
+            self._activations[images, towers] = math.ceil(mebibytes * MIB / times / towers)
+        return self._activations[images, towers]
+
+    def _planned_mib(self, images: int, towers: int) -> int:
+        ctxs = [mx.cpu(i) for i in range(towers)]
         image_shape, labels_shape = (images, *self.plan.dataset.image_shape), (images, *[LABELS_MIXED] * self._mixed)
         pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
         shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
@@ -144,22 +172,23 @@ class Needs:
         graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
         inputs = {name: shapes[name][0] for name in graph.list_arguments()}
         _check_inside(graph, inputs, images)
-        if self._towers > 1:
-            graph = joint_graph(graph, [1 / self._towers] * self._towers, inputs)
+        if towers > 1:
+            graph = joint_graph(graph, [1 / towers] * towers, inputs)
         arrays: Dict[str, nd.NDArray] = {}
         trained: Dict[str, nd.NDArray] = {}
         for i, ctx in enumerate(ctxs):
             for name, (shape, dtype) in shapes.items():
-                place = name_on(i, name) if self._towers > 1 else name
+                place = name_on(i, name) if towers > 1 else name
                 arrays[place] = _without_memory(shape, ctx, dtype)
                 if name in self._params and self._params[name].grad_req != "null":
                     trained[place] = arrays[place]
         names, states = graph.list_arguments(), graph.list_auxiliary_states()
-        executor = graph.bind(
-            ctxs[0], {name: arrays[name] for name in names}, {name: trained[name] for name in names if name in trained},
-            {name: "write" if name in trained else "null" for name in names}, {name: arrays[name] for name in states},
-            group2ctx={group_of(i): ctx for i, ctx in enumerate(ctxs)},
-        )  # fmt: skip
+        with memory_plan(self.plan.ctxs) if towers > 1 else nullcontext():
+            executor = graph.bind(
+                ctxs[0], {name: arrays[name] for name in names}, {name: trained[name] for name in names if name in trained},
+                {name: "write" if name in trained else "null" for name in names}, {name: arrays[name] for name in states},
+                group2ctx={group_of(i): ctx for i, ctx in enumerate(ctxs)},
+            )  # fmt: skip
         [mebibytes] = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
         return int(mebibytes)
 
