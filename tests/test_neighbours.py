@@ -2,13 +2,12 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 from conftest import clean_environment
+from parameter_server import parameter_server
 
 from gluonlab import engine, neighbours
 from gluonlab.errors import GluonlabWarning
@@ -168,40 +167,11 @@ SAYS = (
 )
 
 
-@contextmanager
-def parameter_server(count, **variables):
-    """``count`` workers, with scheduler and server: their processes."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    shared = {
-        "DMLC_NUM_WORKER": str(count),
-        "DMLC_NUM_SERVER": "1",
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
-    }
-    started = []
-
-    def start(role, code):
-        environ = clean_environment(DMLC_ROLE=role, **shared, **variables)
-        started.append(subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, encoding="utf-8"))
-        return started[-1]
-
-    try:
-        for role in ("scheduler", "server"):
-            start(role, "import gluonlab, mxnet")
-        yield [start("worker", SAYS) for _ in range(count)]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.parametrize(
     ("count", "cores"), [(2, engine.cores()), pytest.param(3, engine.cores(), marks=pytest.mark.long)], ids=str
 )
 def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
-    with parameter_server(count) as workers:
+    with parameter_server(count, SAYS) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     part = max(1, cores // count)
     assert said == [[[count, True], [count, True], part, part]] * count
@@ -213,8 +183,6 @@ def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
     named = SAYS.replace(
         "import json, gluonlab\n", "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n"
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "SAYS", named)
-        with parameter_server(2) as workers:
-            said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    with parameter_server(2, named) as workers:
+        said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     assert [(group, threads) for _, group, threads, _ in said] == [([1, True], engine.cores())] * 2

@@ -84,7 +84,8 @@ KVSTORES: Dict[str, KVStoreKind] = {
 def check_kvstore(name: str) -> None:
     """Raise KVStoreError, with the choices, when no kvstore has this name."""
     if not isinstance(name, str) or name not in KVSTORES:
-        raise KVStoreError(unknown("kvstore", name, KVSTORES))
+        processes = f"; over processes an instance sums, mx.kv.create({name!r})" if str(name).startswith("dist_") else ""
+        raise KVStoreError(unknown("kvstore", name, KVSTORES) + processes)
 
 
 def make_kvstore(name: str, ctxs: "Sequence[Context]" = ()) -> "KVStoreBase":

@@ -143,7 +143,7 @@ def compression_for(
     if store is not None and not _compresses(store):
         able = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)
         raise KVStoreError(f"compression_params {asked}: kvstore {store.type!r} cannot compress gradients: choose {able}")
-    if devices == 1 and not (store is not None and "dist" in store.type):
+    if devices == 1:
         message = f"compression_params {asked}: one device has nobody to send gradients to, so nothing is compressed"
         warnings.warn(message, GluonlabWarning, stacklevel=4)
         return None
@@ -164,7 +164,7 @@ def _check_two_bits(asked: "Dict[str, Any]") -> None:
 
 
 def _compresses(store: KVStoreBase) -> bool:
-    if isinstance(store, ScheduleKVStore):
+    if isinstance(store, ScheduleKVStore) or "dist" in store.type:  # MXNet's do it in push, and not in pushpull
         return False
     if store.type in KVSTORES:
         return KVSTORES[store.type].compresses

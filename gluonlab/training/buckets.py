@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Union
 
-from mxnet import autograd, gluon, nd
+from mxnet import autograd, gluon
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import RunError
 from gluonlab.kvstores.counts import Rewinding
 from gluonlab.kvstores.key_update import foresee
+from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.kvstores.states import States, read, save
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.training import amp, arguments, compiled
 from gluonlab.training.bucket import Bucket, group
-from gluonlab.training.calls import Call, calls_of
+from gluonlab.training.calls import Call, begin_alike, calls_of
 from gluonlab.training.fresh import NOTHING, Freshness
 from gluonlab.training.loss_scale import LossScale
 from gluonlab.training.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
@@ -33,9 +34,9 @@ BUCKET_BYTES = 4 * 2**20
 class BucketedTrainer(gluon.Trainer):
     """``gluon.Trainer`` with buckets: the same arguments, and the same updates, to the bit for one device.
 
-    ``kvstore`` is a name (`make_kvstore`) or an instance; it sums the gradients, the optimizer runs on every device (or, for
-    "sharded-optimizer", on the store: ``update_on_kvstore`` says nothing else). None is for one device. ``compression_params``:
-    for stores that compress, ``{"type": "2bit", "threshold": 0.5}``.
+    ``kvstore`` is a name (`make_kvstore`) or an instance, such as ``mx.kv.create("dist_sync")``; it sums the gradients, the
+    optimizer runs on every device (or, for "sharded-optimizer", on the store: ``update_on_kvstore`` says nothing else). None is for
+    one device. ``compression_params``: for stores that compress, ``{"type": "2bit", "threshold": 0.5}``.
     ``optimizer``: as gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance may be one of
     `gluonlab.optimizers`. One that is not element-wise updates parameter by parameter; its gradients still travel in buckets.
 
@@ -112,7 +113,7 @@ class BucketedTrainer(gluon.Trainer):
         """In the constructor, and after `_reset_kvstore`, which ``Parameter.set_data`` calls under a store that updates."""
         self._kvstore: Any = self._store
         self._update_on_kvstore = isinstance(self._store, ShardedKVStore) and len(self._contexts) > 1
-        self._distributed = self._store is not None and "dist" in self._store.type
+        self._distributed = sums_over_processes(self._store)
         if self._store is not None and self._compression_params:
             self._store.set_gradient_compression(self._compression_params)
         if self._store is not None and self._update_on_kvstore:
@@ -125,10 +126,7 @@ class BucketedTrainer(gluon.Trainer):
         if not self.buckets:
             self._make_buckets()
         if self._sums:
-            for key, bucket in enumerate(self.buckets):
-                self._kvstore.broadcast(key, bucket.weights[0], bucket.weights)
-            if self._distributed:
-                nd.waitall()  # the store does not order what follows after it
+            begin_alike(self._kvstore, self._first_key, self.buckets, self._frozen if self._distributed else ())
         self._params_to_init: List[Parameter] = []
         put_awaited(self)
 
@@ -138,7 +136,8 @@ class BucketedTrainer(gluon.Trainer):
         self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
         compiled.forget(param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params)
         self._freshness = Freshness(trainable, self._contexts)
-        self._calls = calls_of(self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore)
+        self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
+        self._calls = calls_of(self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key)
         if not self._update_on_kvstore:
             grads = [list(of_device) for of_device in zip(*(bucket.grads for bucket in self.buckets))]
             self._summed = SummedGradients(grads, self._contexts, self.clip_norm, self.loss_scale)
@@ -213,8 +212,10 @@ class BucketedTrainer(gluon.Trainer):
 
     def _silence(self, ignore_stale_grad: bool) -> None:
         """Let stale gradients count as zero, and parameters without a fresh one stay."""
-        self._stale = stale = self._freshness.look()
-        self._uneven = self._uneven or bool(stale.parameters)
+        stale = self._freshness.look()
+        if self._distributed and ignore_stale_grad:
+            stale = self._freshness.of_a_process(stale)
+        self._stale, self._uneven = stale, self._uneven or bool(stale.parameters)
         if stale is NOTHING:
             return
         if not ignore_stale_grad:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Callable, List, NamedTuple, Sequence
 
+from mxnet import nd
+from mxnet.gluon import Parameter
+
 from gluonlab.kvstores.native import NativeKVStore
+from gluonlab.kvstores.processes import sums_over_processes
 from gluonlab.kvstores.schedule import ScheduleKVStore
-from gluonlab.training.bucket import Bucket, together
+from gluonlab.training.bucket import Bucket, as_nd, together
 
 
 class Call(NamedTuple):
@@ -23,17 +27,29 @@ class Call(NamedTuple):
     run: Callable[[], None]
 
 
-def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool) -> List[Call]:
+def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0) -> List[Call]:
     """Schedules take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time.
 
-    ``updates``: whether the store does.
+    ``updates``: whether the store does. ``first_key``: what it knows the first bucket by; the others follow.
     """
     if not isinstance(store, ScheduleKVStore):
-        return [_call(store, key, bucket.grads, bucket.weights, -key, updates) for key, bucket in enumerate(buckets)]
+        return [
+            _call(store, first_key + position, bucket.grads, bucket.weights, -position, updates)
+            for position, bucket in enumerate(buckets)
+        ]
     return [
         _call(store, keys, [buckets[key].grads for key in keys], [buckets[key].weights for key in keys], -keys[0], updates)
         for keys in together(buckets, bucket_bytes)
     ]
+
+
+def begin_alike(store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]) -> None:
+    """Give all devices, and processes, what the first has: the parameters in buckets, and ``others``, whose keys follow."""
+    arrays = [bucket.weights for bucket in buckets] + [as_nd(param.list_data()) for param in others if param._data is not None]
+    for key, weights in enumerate(arrays, first_key):
+        store.broadcast(key, weights[0], weights)
+    if sums_over_processes(store):
+        nd.waitall()  # the store does not order what follows after it
 
 
 def _call(store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool) -> Call:

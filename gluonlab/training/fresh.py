@@ -45,6 +45,10 @@ class Freshness:
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
         return Stale(on_device, set.intersection(*on_device), idle)
 
+    def of_a_process(self, stale: Stale) -> Stale:
+        """The same in one of several processes: where nothing is fresh there was no shard, and others have fresh gradients."""
+        return stale._replace(parameters=set()) if len(stale.idle) == len(self._ctxs) else stale
+
     def require(self, stale: Stale) -> None:
         """Raise UserWarning, as gluon.Trainer does, for a parameter that a device should have used and did not."""
         if stale is NOTHING:

@@ -1,8 +1,9 @@
 """What a batch needs on each device, told before anything is trained.
 
 Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no memory, as training binds them, and
-tell how much they would allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
-figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then rearranges them there.
+tell how much they would allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums.
+On the CPU that makes the figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then
+rearranges them there.
 The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
 """
 

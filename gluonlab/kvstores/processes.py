@@ -1,0 +1,31 @@
+"""MXNet's own stores as they are, instances of ``mx.kv.create``: those of several processes, ``dist_sync``, among them.
+
+A store of MXNet's takes a key once. The second time, a local one ends in "duplicate init of key", and ``dist_sync`` waits for ever:
+only the worker of rank 0 sends, and its servers add that up as if every worker did.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from mxnet.kvstore import KVStore
+
+from gluonlab.kvstores.native import NativeKVStore
+
+FIRST = 2**20  # gluon.Trainer has the numbers below, one for each parameter
+_next: "WeakKeyDictionary[KVStore, int]" = WeakKeyDictionary()
+
+
+def sums_over_processes(store: Any) -> bool:
+    """Whether ``store``, which may be None, adds up what several processes give it."""
+    return store is not None and ("dist" in store.type or store.num_workers > 1)
+
+
+def new_keys(store: Any, count: int) -> int:
+    """The first of so many keys in a row that are not in use. Every process has to ask for as many, in the same order."""
+    if not isinstance(store, KVStore) or isinstance(store, NativeKVStore):
+        return 0  # takes a key again
+    first = _next.get(store, FIRST)
+    _next[store] = first + count
+    return first
