@@ -33,14 +33,16 @@ from gluonlab.training.step import DataParallelStep
 
 TASK, TARGETS = peers.COMPARISONS["lenet"].task, peers.COMPARISONS["lenet"].targets
 REFERENCE = peers.lenet()[0].name
+ROOT = Path(__file__).resolve().parent.parent
 
 # Speaks the protocol of gluonlab.bench.worker, a thousand steps a second, until it misbehaves as it is told.
 FAKE = """
 import json, os, subprocess, sys, time
 how, folder = sys.argv[1:]
 own = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
-with open(os.path.join(folder, "pids"), "a") as file:
-    print(os.getpid(), own.pid, file=file)
+with open(os.path.join(folder, "pids"), "a+") as file:
+    print(os.getpid(), own.pid, file=file, flush=True)
+    slowness = file.seek(0) or len(file.readlines()) if how == "lucky" else 1  # for as long as it lives
 print('{"ready": true}', flush=True)
 for number, line in enumerate(sys.stdin):
     if number == 3 and how == "hangs":
@@ -49,7 +51,7 @@ for number, line in enumerate(sys.stdin):
         sys.exit("out of luck")
     if number == 3 and how == "reports":
         print('{"error": "ValueError: too large"}', flush=True)
-    print(json.dumps({"seconds": json.loads(line)["steps"] / 1000}), flush=True)
+    print(json.dumps({"seconds": json.loads(line)["steps"] / 1000 * slowness}), flush=True)
 """
 
 
@@ -87,6 +89,24 @@ def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_r
     assert running(tmp_path) == []
     table = peers.table(TASK, rows_of([works, *broken]), rounds=3)
     assert "out of luck" in table and max(map(len, table.split("\n"))) <= 80
+
+
+@pytest.mark.parametrize(
+    ("restart_every", "seconds"),
+    [(None, [0.7] * 5), (5, [0.7] * 5), (2, [0.7, 0.7, 1.4, 1.4, 2.1]), (1, [0.7, 1.4, 2.1, 2.8, 3.5])],
+)
+def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, restart_every, seconds):
+    """Each process is as many times slower as there were processes before it; all do the steps that the first one did."""
+    [found] = measure(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
+    assert (found.reason, found.steps) == (None, 700)
+    assert found.column("seconds") == pytest.approx(seconds)
+    assert running(tmp_path) == []
+
+
+def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
+    works, dies = measure(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
+    assert dies.reason == "ended with status 1: out of luck" and works.column("seconds") == [0.7] * 4
+    assert len((tmp_path / "pids").read_text().splitlines()) == 3
 
 
 def test_ctrl_c_leaves_no_worker_running(tmp_path, monkeypatch):
@@ -233,6 +253,8 @@ def test_the_command_lists_its_measurements_and_refuses_others(capsys):
         (["peer"], "did you mean 'peers'?"),
         (["peers", "--rounds", "0"], "--rounds 0: give a whole number"),
         (["peers", "--network", "resnet"], "unknown network 'resnet'"),
+        (["host", "--restart-every", "2"], "--restart-every 2 is for --beside DIR: give both, or neither"),
+        (["host", "--beside", str(ROOT), "--restart-every", "0"], "--restart-every 0: give a whole number"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(args)

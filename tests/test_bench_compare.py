@@ -176,20 +176,23 @@ def test_the_command_compares_files_and_folders(ended, tmp_path):
 
 @pytest.mark.long
 def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
-    """The other is a copy of this one whose job answers with a number of its own: so it was really run."""
+    """The other is a copy of this one whose job answers with the number of its process: so it was really run, and anew."""
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "gluonlab", ignore=shutil.ignore_patterns("__pycache__"))
     job = copy / "gluonlab" / "bench" / "host_cost.py"
-    job.write_text("def make(kind, device_count):\n    return lambda steps: {'seconds': 0.1, 'total': 7.0 * device_count}\n")
+    answer = "{'seconds': 0.1, 'total': os.getpid()}"
+    job.write_text(f"import os\ndef make(kind, device_count):\n    return lambda steps: {answer}\n")
     monkeypatch.setattr(host, "DEVICE_COUNTS", (1,))
     monkeypatch.setattr(rounds, "CHUNK_S", 0.01)
     monkeypatch.setattr(Others, "cores", lambda self: 0.0)
     out = tmp_path / "after.json"
-    status, said, err = ended(main, "host", "--rounds", "2", "--beside", str(copy), "--out", str(out))
+    turns = ("host", "--rounds", "3", "--beside", str(copy), "--restart-every", "2")
+    status, said, err = ended(main, *turns, "--out", str(out))
     assert (status, err) == (0, "") and "host-gluonlab-1 total" in said
     ours, theirs = read_record(out), read_record(tmp_path / "after-beside.json")
-    assert theirs.find("host-gluonlab-1 total").values == (7.0, 7.0)
-    assert ours.find("host-gluonlab-1 total").values[0] != 7.0 and ours.find("host-gluonlab-1 forward")
+    first, second, third = theirs.find("host-gluonlab-1 total").values
+    assert first == second != third and ours.about["restart_every"] == theirs.about["restart_every"] == 2
+    assert len(ours.find("host-gluonlab-1 forward").values) == 3
     assert ours.turns == theirs.turns and compare(theirs, ours).in_turns
     assert theirs.about["commit"] is None  # the copy is no checkout of git, whatever lies around it
     status, _, err = ended(main, "host", "--beside", str(tmp_path))

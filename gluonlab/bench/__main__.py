@@ -6,7 +6,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
+from typing import Callable, Optional, Sequence, TypeVar
 
 import click
 
@@ -15,10 +15,11 @@ from gluonlab.bench import host as _host
 from gluonlab.bench import images as _images
 from gluonlab.bench import peers as _peers
 from gluonlab.bench.allreduce_modes import DEVICES, DRAWN, SIZES, answer
+from gluonlab.bench.beside import check, options, take_turns
 from gluonlab.bench.machine import describe_machine
 from gluonlab.bench.record import Record
-from gluonlab.bench.rounds import Subject, measure
-from gluonlab.bench.session import Session, ToSeries, check_checkout, measure_beside
+from gluonlab.bench.rounds import measure
+from gluonlab.bench.session import Session
 from gluonlab.bench.sizes import parse_sizes
 from gluonlab.cli import command, dispatch
 from gluonlab.collectives.algorithms import ALGORITHMS
@@ -51,11 +52,6 @@ def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]
     return add
 
 
-_beside = click.option(
-    "--beside", metavar="DIR", help="take turns with the gluonlab in this other checkout; our own rows only, compared at the end"
-)
-
-
 def _say(record: Record, text: Callable[[], str], as_json: bool, out: Optional[str]) -> None:
     """The end of every measurement: its record into the file, and text or record to standard output."""
     if out is not None:
@@ -63,36 +59,13 @@ def _say(record: Record, text: Callable[[], str], as_json: bool, out: Optional[s
     click.echo(record.as_json() if as_json else f"{describe_machine()}\n\n{text()}", nl=not as_json)
 
 
-def _take_turns(
-    subjects: Sequence[Subject],
-    to_series: ToSeries,
-    title: Tuple[str, Dict[str, Any]],
-    rounds: int,
-    beside: str,
-    out: Optional[str],
-) -> str:
-    """Measure ``subjects`` here and in the checkout ``beside``; the comparison, as text. Writes two records where ``out`` says."""
-    checkout = check_checkout(Path(beside))
-    session = Session()
-    ours, theirs = measure_beside(subjects, rounds, checkout)
-    session.warn_if_busy()
-    records = [
-        session.record(*title, rounds, to_series(theirs), checkout),
-        session.record(*title, rounds, to_series(ours)),
-    ]
-    if out is not None:
-        path = Path(out)
-        records[1].write(path)
-        records[0].write(path.with_name(f"{path.stem}-beside{path.suffix}"))
-    found = _compare.compare(*records)
-    return f"{_compare.table(found)}\n\n{_compare.notes([found])}"
-
-
 @command("python -m gluonlab.bench peers", INTERRUPTED)
 @_options(_peers.ROUNDS)
-@_beside
+@options
 @click.option("--network", metavar="NAME", default="lenet", show_default=True, help=f"one of {', '.join(_peers.COMPARISONS)}")
-def peers(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], network: str) -> None:
+def peers(
+    rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], restart_every: Optional[str], network: str
+) -> None:
     """Measure gluonlab on two devices, the classic Gluon loop and PyTorch side by side.
 
     A slow result is a result: it does not change the exit status.
@@ -100,8 +73,9 @@ def peers(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str],
     comparison, count = _peers.check_network(network), whole(1)("--rounds", rounds)
     title = ("peers", {"network": network})
     to_series = partial(_peers.series, comparison.task)
-    if beside is not None:
-        click.echo(_take_turns(_peers.ours(comparison), to_series, title, count, _no_json(as_json, beside), out))
+    turns = check(beside, restart_every, as_json)
+    if turns is not None:
+        click.echo(take_turns(_peers.ours(comparison), to_series, title, count, turns, out))
         return
     session = Session()
     record = session.record(*title, count, to_series(measure(comparison.subjects(), count)))
@@ -116,12 +90,13 @@ def peers(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str],
 
 @command("python -m gluonlab.bench host", INTERRUPTED)
 @_options(_host.ROUNDS)
-@_beside
-def host(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str]) -> None:
+@options
+def host(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], restart_every: Optional[str]) -> None:
     """Measure what the host's Python costs a step, and how much of a core's arithmetic training reaches."""
     count = whole(1)("--rounds", rounds)
-    if beside is not None:
-        click.echo(_take_turns(_host.ours(), _host.series, ("host", {}), count, _no_json(as_json, beside), out))
+    turns = check(beside, restart_every, as_json)
+    if turns is not None:
+        click.echo(take_turns(_host.ours(), _host.series, ("host", {}), count, turns, out))
         return
     session = Session()
     record = session.record("host", {}, count, _host.series(measure(_host.subjects(), count)))
@@ -146,12 +121,6 @@ def images(rounds: str, as_json: bool, out: Optional[str]) -> None:
     record = session.record("images", {}, count, _images.series(_images.images(count)))
     session.warn_if_busy()
     _say(record, lambda: _images.table(_images.make_rows(record.series), count), as_json, out)
-
-
-def _no_json(as_json: bool, beside: str) -> str:
-    if as_json:
-        raise ConfigError(f"--json prints one record, and --beside {beside} makes two: write them with --out FILE")
-    return beside
 
 
 @command("python -m gluonlab.bench allreduce", INTERRUPTED)
@@ -200,14 +169,21 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
 
 @command("python -m gluonlab.bench gradients", INTERRUPTED)
 @_options(9)
-@_beside
+@options
 @click.option("--size", metavar="SIZE", default="46MB", show_default=True, help="of the buffers for allreduce alone")
 @click.option(
     "--stores", metavar="NAMES", default="all", show_default=True, help="kvstores for allreduce with update, such as device,ring"
 )
 @click.option("--world-sizes", metavar="N,N", default="2,4", show_default=True, help="numbers of CPU devices")
 def gradients(
-    rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], size: str, stores: str, world_sizes: str
+    rounds: str,
+    as_json: bool,
+    out: Optional[str],
+    beside: Optional[str],
+    restart_every: Optional[str],
+    size: str,
+    stores: str,
+    world_sizes: str,
 ) -> None:
     """Measure allreduce, and allreduce with update, on gradients of ResNet-18's size, and judge our best.
 
@@ -220,9 +196,10 @@ def gradients(
         raise ConfigError(f"--size {size}: give one size, such as 46MB")
     names, counts = _gradients.parse_stores(stores), _gradients.parse_world_sizes(world_sizes)
     title = ("gradients", {"size": size, "stores": stores, "world-sizes": world_sizes})
-    if beside is not None:
+    turns = check(beside, restart_every, as_json)
+    if turns is not None:
         subjects = _gradients.ours(names, counts, sizes[0])
-        click.echo(_take_turns(subjects, _gradients.job_series, title, count, _no_json(as_json, beside), out))
+        click.echo(take_turns(subjects, _gradients.job_series, title, count, turns, out))
         return
     session = Session()
     findings = _gradients.gradients(names, counts, sizes[0], count)

@@ -61,19 +61,23 @@ class Measurement:
         return [answer[name] for answer in self.answers]
 
 
-def measure(subjects: Sequence[Subject], rounds: int) -> List[Measurement]:
+def measure(subjects: Sequence[Subject], rounds: int, restart_every: Optional[int] = None) -> List[Measurement]:
     """Measure all ``subjects``, interleaved, ``rounds`` times each. No worker is left behind, whatever happens.
 
     A worker that dies, fails or does not answer in time costs its own measurement only.
+    ``restart_every``: after so many rounds all workers end, and new ones are started; None: never.
     """
+    starts = range(0, rounds, restart_every or rounds)
     measurements = [Measurement(subject, reason=subject.missing) for subject in subjects]
     with tempfile.TemporaryDirectory(prefix="gluonlab-bench-") as folder:
         bench = _Bench(measurements, Path(folder))
         try:
             # disable=None: no bar where standard error is no terminal
-            with tqdm(total=len(subjects) * (rounds + 1), disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
-                bench.start(bar)
+            turns = len(subjects) * (len(starts) + rounds)
+            with tqdm(total=turns, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
                 for number in range(rounds):
+                    if number in starts:
+                        bench.start(number, bar)
                     bench.round(number, bar)
         finally:
             end_all(bench.workers.values())
@@ -93,9 +97,13 @@ class _Bench:
         self.measurements, self.folder = measurements, folder
         self.workers: Dict[str, Worker] = {}
 
-    def start(self, bar: Any) -> None:
-        """Start the workers, one at a time so that they do not slow each other's warm-up, and see how fast they are."""
-        for measurement in self.measurements:
+    def start(self, number: int, bar: Any) -> None:
+        """Start the workers, one at a time so that they do not slow each other's warm-up, and see how fast they are.
+
+        Those that ran the rounds before ``number`` end first: old and new ones need not fit into the memory together.
+        """
+        end_all(self.workers.values())
+        for measurement in rotated(self.measurements, number):
             subject = measurement.subject
             bar.set_description(f"starting {subject.label}")
             if measurement.reason is None:
@@ -113,7 +121,8 @@ class _Bench:
         worker.answer(subject.start_timeout_s)  # it is ready
         worker.ask({"steps": WARM_UP_STEPS}, subject.start_timeout_s)
         seconds = worker.ask({"steps": CALIBRATION_STEPS}, ROUND_TIMEOUT_S)["seconds"]
-        measurement.steps = max(1, round(CHUNK_S / (seconds / CALIBRATION_STEPS)))
+        if not measurement.steps:  # a rate is of all rounds' steps alike
+            measurement.steps = max(1, round(CHUNK_S / (seconds / CALIBRATION_STEPS)))
 
     def round(self, number: int, bar: Any) -> None:
         """Every worker that still lives runs its steps once."""
