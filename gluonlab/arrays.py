@@ -81,22 +81,11 @@ def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
         size = begin_of_list(file)
         arrays = [read_array(file, size) for _ in range(_count(file))]
         names = list(_names(file, size, len(arrays)))
+        if file.tell() != size:
+            raise ValueError("more than a list of arrays")
     if len(set(names)) < len(names):
         raise ValueError("two arrays of one name")
     return {name: array for name, array in zip(names, arrays) if array is not None}
-
-
-def skip_arrays(file: IO[bytes]) -> "Iterator[Header]":
-    """The header of every array of a list; the arrays themselves are passed over. Raises ValueError as `read_arrays` does."""
-    size = begin_of_list(file)
-    count = _count(file)
-    for _ in range(count):
-        header = read_header(file)
-        yield header
-        _need(file, header.nbytes, size)
-        file.seek(header.nbytes, os.SEEK_CUR)
-    for _ in _names(file, size, count):
-        pass
 
 
 def begin_of_list(file: IO[bytes]) -> int:

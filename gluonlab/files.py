@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -19,7 +20,13 @@ ELSEWHERE = "choose another place with --out"
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error."""
+    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error.
+
+    Where ``path`` is a link, that of what it leads to. Raises OSError for a device, a pipe or a socket, which nothing may replace.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is a device, a pipe or a socket")
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # tempfile's would be readable by their owner only
     try:
         temporary.touch(exist_ok=False)

@@ -21,6 +21,13 @@ def nd_semantics() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def np_semantics() -> Iterator[None]:
+    """The same for mx.np's."""
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        yield
+
+
 def as_users(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
     """The same arrays, in the same memory, of the kind that holds here: mx.np.ndarray after ``npx.set_np()``."""
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays

@@ -1,7 +1,9 @@
 """No file is ever half there."""
 
+import os
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +46,22 @@ def test_whole_files_have_the_permissions_of_ordinary_ones(tmp_path):
     (tmp_path / "ordinary").write_text("")
     write_text(tmp_path / "whole", "")
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    for content in ("new", "newer"):
+        write_text(tmp_path / "link", content)
+        assert (tmp_path / "file").read_text() == content and (tmp_path / "link").is_symlink()
+
+
+def test_no_pipe_or_device_is_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for path in (tmp_path / "pipe", tmp_path / "null"):
+        with pytest.raises(OutputError, match="it is a device, a pipe or a socket"):
+            write_text(path, "content")
+    assert (tmp_path / "pipe").is_fifo() and Path("/dev/null").is_char_device()
 
 
 def test_a_folder_appears_when_the_block_ends(tmp_path):

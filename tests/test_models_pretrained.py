@@ -166,6 +166,16 @@ def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
         assert np.array_equal(getattr(net, name).data().asnumpy(), array)
 
 
+def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        net = dense()
+        net.save_parameters(str(tmp_path / "a.params"))
+        expected = [param.data().asnumpy() for param in net.collect_params().values()]
+    net = dense()
+    load_parameters(net, tmp_path / "a.params", "it", 2)
+    assert all(np.array_equal(param.data().asnumpy(), wanted) for param, wanted in zip(net.collect_params().values(), expected))
+
+
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
 def test_only_local_files_are_read(path):
     with pytest.raises(ModelError, match="is no file: give a local file of parameters; nothing is downloaded"):

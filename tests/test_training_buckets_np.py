@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 from reference import cpus, distance, random_batches, set_values, values
 
 from gluonlab.optimizers.registry import ELEMENT_WISE
+from gluonlab.semantics import nd_semantics, np_semantics
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.loss_scale import LossScale
 
@@ -147,3 +148,42 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
         trainer.step(len(images), ignore_stale_grad=True)
     assert distance(values(net, mx.cpu(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
     assert all(np.array_equal(a, b) for a, b in zip(before, values(unused, mx.cpu(1))))
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+@pytest.mark.parametrize("of_nd", [True, False])
+def test_a_trainer_may_be_made_and_used_under_the_other_semantics(store, of_nd, tmp_path):
+    """A network of mx.nd whose trainer is made and steps after npx.set_np(), and a network of mx.np in a trainer from before it."""
+    states, found = str(tmp_path / "states"), []
+    for other_way in (False, True):
+        ctxs = cpus(2)
+        with semantics(not of_nd):
+            net = numpy_net(ctxs) if not of_nd else nd_net(ctxs)
+        with semantics(of_nd == other_way):
+            trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store)
+        for images, labels in BATCHES:
+            with semantics(not of_nd):
+                array = mx.nd.array if of_nd else mnp.array
+                xs, ys = (gluon.utils.split_and_load(array(part), ctxs, even_split=False) for part in (images, labels))
+                with autograd.record():
+                    losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum() for x, y in zip(xs, ys)]
+                autograd.backward(losses)
+            with semantics(of_nd == other_way):
+                trainer.step(len(images))
+                trainer.save_states(states)
+                trainer.load_states(states)
+        found.append([values(net, ctx) for ctx in ctxs])
+    assert all(np.array_equal(a, b) for one, other in zip(*found) for a, b in zip(one, other))
+
+
+def semantics(numpy_like):
+    return np_semantics() if numpy_like else nd_semantics()
+
+
+def nd_net(ctxs):
+    mx.random.seed(5)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(7, activation="tanh"), nn.Dense(4))
+    net.initialize(mx.init.Normal(0.3), ctx=ctxs)
+    net(mx.nd.zeros((1, 1, 6, 6), ctx=ctxs[0]))
+    return net

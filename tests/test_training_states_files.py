@@ -1,5 +1,7 @@
 """Whose states a file holds: parameters of other names, files of other things, gluon.Trainer's own; and what is refused."""
 
+import os
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -147,16 +149,53 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     with open(path, "rb") as file:
-        (tmp_path / "short").write_bytes(file.read()[:-20])
+        content = file.read()
+    (tmp_path / "short").write_bytes(content[:-20])
+    (tmp_path / "twice").write_bytes(content + content)
     trainer = trained(net)
     for name, message in {
         "params": r"'.*params' holds arrays, but no states of an optimizer: load what save_states wrote",
         "list": "cannot be read as optimizer states",
         "sharded": "an earlier version saved under 'sharded-optimizer'",
         "text": "neither a list of arrays nor a pickle", "empty": "neither a list of arrays nor a pickle",
-        "short": "cut off", "folder": "cannot be read: Is a directory", "none": "cannot be read: No such file",
+        "short": "cut off", "twice": "more than a list of arrays",
+        "folder": "cannot be read: Is a directory", "none": "cannot be read: No such file",
     }.items():  # fmt: skip
         refused(trainer, tmp_path / name, message)
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+@pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
+def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form, tmp_path):
+    """A pipe is waited for, a device may never end, and a file that is empty but long costs nothing to make."""
+    path = str(tmp_path / "states")
+    trainer = trained(network(ctxs=cpus(2)), store=store, ctxs=cpus(2))
+    trainer.save_states(path) if form == "gluonlab's" else export_gluon_states(trainer, path)
+    os.truncate(path, 2**30)
+    refused(trainer, path, r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what")
+    if store == "sharded-optimizer":
+        with pytest.raises(KVStoreError, match="has 1,073,741,824 bytes"):
+            gluons_under_shards(network(ctxs=cpus(2))).load_states(path)
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(end, b"something")
+    for other in (tmp_path / "pipe", "/dev/zero"):
+        refused(trainer, other, r"cannot be read as optimizer states \(it is no file\)")
+    os.close(end)
+
+
+def gluons_under_shards(net):
+    trainer = gluons(net, store=make_kvstore("sharded-optimizer"))
+    train_on_devices(net, trainer, cpus(2), BATCHES[:1])
+    return trainer
+
+
+def test_a_path_may_be_bytes_as_for_gluons_trainer(tmp_path):
+    net = network()
+    trainer = trained(net)
+    trainer.save_states(bytes(tmp_path / "states"))
+    trainer.load_states(bytes(tmp_path / "states"))
+    assert [path.name for path in tmp_path.iterdir()] == ["states"]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ alone, in the order by number: gluon.Trainer sorts names as text, which puts ``d
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections import Counter
@@ -25,6 +26,8 @@ from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores.states import ParameterState, States
 
 LOAD = "load it into the network that it was saved with"
+ARRAYS_OF_A_STATE = 16  # no optimizer of MXNet's has more than 4; each of 8 bytes an element, at most
+LOOKED_AT = 2**26  # bytes of a file that is always read, so that a message can say what does not fit
 Shape = Optional[Tuple[int, ...]]
 
 
@@ -35,6 +38,14 @@ class Own(NamedTuple):
     shape: Shape
     dtype: Any
     trainable: bool
+
+
+def most_bytes(own: Sequence[Own]) -> Optional[int]:
+    """What a file of their states has at most; None where a shape is not known yet."""
+    shapes = [param.shape for param in own]
+    if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
+        return None
+    return LOOKED_AT + 8 * ARRAYS_OF_A_STATE * sum(math.prod(shape or ()) for shape in shapes)
 
 
 def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[ParameterState]]:

@@ -23,7 +23,7 @@ from gluonlab.invoke import CopyInto, share_memory
 from gluonlab.kvstores.counts import Rewinding, age_of, numbers_of
 from gluonlab.kvstores.fitting import fitted, resume
 from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
-from gluonlab.kvstores.matching import Own, unique
+from gluonlab.kvstores.matching import Own, most_bytes, unique
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
 from gluonlab.kvstores.states import KeyState, States, flat, kind_of, read, save, to_arrays
@@ -134,7 +134,8 @@ class ShardedKVStore(ScheduleKVStore):
         Raises KVStoreError, and changes nothing, when the file holds something else or does not fit.
         """
         assert self._optimizer is not None
-        states, own = read(fname), self._own()
+        own = self._own()
+        states = read(fname, most_bytes(list(own.values())) if own else None)
         if own:
             states = fitted(self._optimizer, states, list(own.values()), repr(str(fname)))
         keys = list(own) or [int(state.name) if state.name.isdecimal() else state.name for state in states.parameters]

@@ -21,6 +21,7 @@ scale of the loss, what compressed gradients have left over.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
@@ -186,15 +187,24 @@ def _integers(*values: int) -> nd.NDArray:
 
 
 @nd_semantics()
-def save(fname: str, arrays: Mapping[str, nd.NDArray]) -> None:
+def save(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArray]) -> None:
     """Write `to_arrays` to a file, or leave the old one. Raises OutputError."""
-    save_arrays(Path(fname), arrays, remedy="choose another place")
+    save_arrays(Path(os.fsdecode(fname)), arrays, remedy="choose another place")
 
 
-def read(fname: str) -> States:
-    """The states in a file that `save`, or gluon.Trainer.save_states, wrote. Raises KVStoreError for any other."""
-    path, what = Path(fname), f"{str(fname)!r}"
+def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = None) -> States:
+    """The states in a file that `save`, or gluon.Trainer.save_states, wrote. Raises KVStoreError for any other.
+
+    ``most_bytes``: what the file may have at most, if that is known; a longer one is not read.
+    """
+    path = Path(os.fsdecode(fname))
+    what = repr(str(path))
     try:
+        size = path.stat().st_size
+        if not path.is_file() and not path.is_dir():  # a pipe would be waited for, and a device may never end
+            raise ValueError("it is no file")
+        if most_bytes is not None and size > most_bytes:
+            raise KVStoreError(f"{what} has {size:,} bytes, and states of these parameters {most_bytes:,} at most: {SAVE_THEM}")
         with path.open("rb") as file:
             begin = file.read(8)
         if begin[:1] == b"\x80":
@@ -208,6 +218,8 @@ def read(fname: str) -> States:
         if isinstance(error, KVStoreError):
             raise
         raise KVStoreError(f"{what} cannot be read as optimizer states ({error}): {SAVE_THEM}") from None
+    except MemoryError:
+        raise KVStoreError(f"{what}: there is no memory for {size:,} bytes: {SAVE_THEM}") from None
 
 
 def _of_gluon(found: GluonStates) -> States:

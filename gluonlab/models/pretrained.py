@@ -6,11 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List
 
-import mxnet as mx
-
+from gluonlab.arrays import read_arrays
 from gluonlab.errors import ModelError
 from gluonlab.finite import broken_parameters, named
-from gluonlab.models.params_file import check_params_file
 
 if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock, Parameter
@@ -72,11 +70,10 @@ def _read(path: Path, what: str) -> "Dict[str, NDArray]":
     if not path.is_file():
         raise ModelError(f"{what} is no file: give a local file of parameters; nothing is downloaded")
     try:
-        check_params_file(path)
-        loaded = mx.nd.load(str(path))
-    except (mx.base.MXNetError, ValueError, OSError):
+        loaded = read_arrays(path)
+    except (ValueError, OSError):
         raise ModelError(f"{what} cannot be read as parameters: give a file that Gluon's save_parameters or export wrote") from None
-    if not isinstance(loaded, dict):  # as MXNet reads what has neither names nor arrays
+    if not loaded:
         raise ModelError(f"{what} holds no parameters: give a file that Gluon's save_parameters or export wrote")
     return {name[4:] if name[:4] in ("arg:", "aux:") else name: array for name, array in loaded.items()}
 

@@ -9,6 +9,8 @@ import mxnet as mx
 from mxnet import autograd, nd
 from mxnet.gluon import Parameter
 
+from gluonlab.semantics import nd_semantics, np_semantics
+
 ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
 CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
 
@@ -82,7 +84,7 @@ def as_nd(arrays: Sequence[Any]) -> List[nd.NDArray]:
 def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
     """A parameter's part of the buffer of each device, as an array of the kind that the parameter has."""
     numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
-    with mx.util.np_shape(numpy_like):  # mx.np has shape () for one element, for which mx.nd has (1,) alone
+    with np_semantics() if numpy_like else nd_semantics():  # mx.np has shape () for one element, for which mx.nd has (1,) alone
         views = [buffer[begin : begin + math.prod(param.shape)].reshape(param.shape) for buffer in buffers]
         return [view.as_np_ndarray() for view in views] if numpy_like else views
 

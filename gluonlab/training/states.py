@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -61,12 +61,16 @@ def restore_states(trainer: "BucketedTrainer", arrays: Mapping[str, nd.NDArray])
     restore(trainer, from_arrays(arrays), "these arrays")
 
 
+def own_parameters(trainer: "BucketedTrainer") -> List[Own]:
+    """The trainer's parameters, as states are matched with them."""
+    names = zip(unique(trainer._params), trainer._params)
+    return [Own(name, param.shape, param.dtype, param.grad_req != "null") for name, param in names]
+
+
 @nd_semantics()
 def restore(trainer: "BucketedTrainer", states: States, what: str) -> None:
     """`restore_states` of what was read from ``what``, with which every message begins."""
-    names = unique(trainer._params)
-    own = [Own(name, param.shape, param.dtype, param.grad_req != "null") for name, param in zip(names, trainer._params)]
-    states = fitted(trainer._optimizer, states, own, what)
+    states = fitted(trainer._optimizer, states, own_parameters(trainer), what)
     if not trainer._kv_initialized:  # after Parameter.set_data: without its store, a trainer does not know who updates
         trainer._init_kvstore()
     if trainer.buckets:
