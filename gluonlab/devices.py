@@ -12,6 +12,7 @@ what is given                        the devices
 ``"cpu"``                            one CPU device with all cores
 ``"cpu*4"``                          four CPU devices with one core each
 ``"cpu:0,1"``                        CPU devices 0 and 1
+``"cpu(1)"``, ``mx.cpu(1)``          CPU device 1, as MXNet writes it
 ``None``                             the first GPU, or one CPU device with all cores
 ===================================  ============================================================
 
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.errors import DeviceError, GluonlabWarning
@@ -53,11 +55,11 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     """
     if spec is None:
         return _ready(_default(), threads)
-    if isinstance(spec, int):
-        return gpus(spec, threads=threads)
+    if isinstance(spec, Integral):  # NumPy's, too
+        return gpus(spec if isinstance(spec, bool) else int(spec), threads=threads)
     if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
         return _counted(spec, threads)
-    parts = [spec] if isinstance(spec, str) or not isinstance(spec, Sequence) else list(spec)
+    parts = [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
     ctxs: List[mx.Context] = list(dict.fromkeys(ctx for part in parts for ctx in _parse(part)))
     if not ctxs:
         raise DeviceError(f"{spec!r} names no device: {_FORMS}")
@@ -108,6 +110,16 @@ def gpu_count() -> int:
         return 0
 
 
+def listed(ctxs: object) -> "List[mx.Context]":
+    """``ctxs`` as a list. Raises DeviceError for anything but a list of devices, and for an empty one."""
+    import mxnet as mx
+
+    found = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
+    if not found or not all(isinstance(ctx, mx.Context) for ctx in found):
+        raise DeviceError(f"{ctxs!r} is no list of devices: give gluonlab.devices.devices('cpu*2'), [mx.cpu(0)] or the like")
+    return found
+
+
 def describe(ctxs: "Sequence[mx.Context]") -> str:
     """The devices in words: ``cpu(0) cpu(1)``."""
     return " ".join(str(ctx) for ctx in ctxs)
@@ -143,13 +155,18 @@ def _parse(part: object) -> "Iterator[mx.Context]":
     if isinstance(part, mx.Context) and part.device_type in ("cpu", "gpu"):
         yield from _existing(part.device_type, [part.device_id], str(part))
         return
+    if re.fullmatch(r"\d{1,18}", str(part)):  # among others: alone it would be a number of devices
+        raise DeviceError(f"{part!r} is no device: give 'gpu:{part}' or 'cpu:{part}' in a list, or {part} alone for so many")
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is no device: {_FORMS}")
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
     text, which = part.strip().lower(), pattern.lower()
     times = re.fullmatch(r"cpu\s*\*\s*(\d{1,18})", text)
-    if times:
+    one = re.fullmatch(r"(cpu|gpu)\((\d{1,18})\)", text)
+    if one:
+        yield from _existing(one[1], [int(one[2])], part)
+    elif times:
         _check_cpu_count(int(times[1]), repr(part))
         yield from (mx.cpu(i) for i in range(int(times[1])))
     elif text in ("cpu", "gpu"):
@@ -182,7 +199,7 @@ def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
     try:
         regex = re.compile(".*" if pattern == "*" else pattern)
         whole = re.compile(asked.strip(), re.IGNORECASE)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise DeviceError(f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}") from None
     found = [mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or whole.fullmatch(f"{kind}:{i}")]
     if not found:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import mxnet as mx
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -50,6 +51,9 @@ def gpus_here(monkeypatch):
         ("cpu:1", CPUS[1:2]),
         ("cpu:[02468]", [CPUS[0]]),
         (mx.cpu(3), CPUS[3:4]),
+        ("cpu(1)", CPUS[1:2]),
+        (["GPU(2)", "gpu(0)"], [GPUS[2], GPUS[0]]),
+        (np.int64(2), GPUS[:2]),
         ("cpu:0|cpu:1", CPUS[:2]),
         ("cpu:0|4", [CPUS[0], CPUS[4]]),
         ("gpu:2|gpu:0", [GPUS[2], GPUS[0]]),
@@ -140,6 +144,12 @@ def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, why):
         ("cpu*-1", "'cpu*-1' is no device: give"),
         ("cpu*1.5", "'cpu*1.5' is no device: give"),
         (["gpu:0", 1], "1 is no device: give"),
+        ([0, 1], "0 is no device: give 'gpu:0' or 'cpu:0' in a list, or 0 alone for so many"),
+        (["2"], "'2' is no device: give 'gpu:2' or 'cpu:2' in a list, or 2 alone for so many"),
+        (b"cpu", "b'cpu' is no device: give"),
+        ("cpu(0", "'cpu(0' is no device: give"),
+        ("gpu(9)", "'gpu(9)': there is no gpu:9"),
+        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
         (2.5, "2.5 is no device: give"),
         (mx.cpu_pinned(0), "is no device: give"),
         ([], "[] names no device: give"),

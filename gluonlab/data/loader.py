@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -19,6 +20,7 @@ from gluonlab.data.ahead import Ahead
 from gluonlab.data.dataset import ArraySplit, ReadAheadSplit, Split
 from gluonlab.data.shards import shard_bounds
 from gluonlab.data.streaming import Selection, Streaming, Wanted
+from gluonlab.devices import listed
 from gluonlab.errors import DataError
 from gluonlab.invoke import ARRAY_LIMIT
 from gluonlab.semantics import as_users
@@ -44,6 +46,12 @@ def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit
     return split.images.nbytes + split.labels.nbytes <= resident_bytes
 
 
+def _images(global_batch_size: Any) -> int:
+    if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, Integral) or global_batch_size < 1:
+        raise DataError(f"global_batch_size {global_batch_size!r}: give a number of images from 1 up, over all devices")
+    return int(global_batch_size)
+
+
 class Loader:
     """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device that has one.
 
@@ -56,6 +64,8 @@ class Loader:
     ``random_crops`` are cut out of image files when they are decoded, and so are always streamed; ``augment`` changes images on the
     devices. How depends on seed, epoch and place in the batch only.
     ``mixup`` then mixes each with another of the batch, and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
+
+    Raises DeviceError for what is no list of devices, and DataError for a batch of no images.
     """
 
     def __init__(
@@ -76,7 +86,8 @@ class Loader:
         mixup: "Optional[Mixup]" = None,
     ) -> None:
         self.augment, self.mixup = augment, mixup
-        self.split, self.ctxs, self.global_batch_size, self.seed = split, list(ctxs), global_batch_size, seed
+        self.split, self.ctxs, self.seed = split, listed(ctxs), seed
+        self.global_batch_size = _images(global_batch_size)
         self.rank, self.world_size = rank, world_size
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
+from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import zoo
 from gluonlab.models.lanes import lanes
@@ -65,9 +67,12 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
 
     ``name``: one of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
     Takes float32 images (n, C, H, W) and gives scores (n, classes). For the devices ``ctxs``, when they are given, it is
-    laid out to run fast; that changes neither its parameters nor what it computes. Raises ModelError for an unknown name.
+    laid out to run fast; that changes neither its parameters nor what it computes. Raises ModelError for an unknown name, and for
+    a number of classes that is none; DeviceError for what is no list of devices.
     """
     check_model(name)
+    if isinstance(classes, bool) or not isinstance(classes, Integral) or classes < 1:
+        raise ModelError(f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)")
     net: Any
     if mx.util.is_np_array() and (name.startswith(zoo.PREFIX) or name in OF_GLUONCV):
         raise ModelError(
@@ -77,7 +82,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     if name.startswith(zoo.PREFIX):
         net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
     else:
-        net = MODELS[name].create(classes, lanes=lanes(ctxs) if ctxs else 1)
+        net = MODELS[name].create(classes, lanes=lanes(listed(ctxs)) if ctxs else 1)
     # With static_shape, Gluon's own loop loses updates of running statistics now and then: gluonlab.training compiles for itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
