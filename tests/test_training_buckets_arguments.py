@@ -155,6 +155,23 @@ def test_parameters_that_are_none_or_come_twice_are_refused():
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
 
 
+@pytest.mark.parametrize("size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str)
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+def test_a_batch_size_that_is_none_changes_nothing(store, size):
+    net = small_net(cpus(2))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=store)
+    with autograd.record():
+        losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in cpus(2)]
+    autograd.backward(losses)
+    before = values(net)
+    for use in (trainer.step, trainer.apply):
+        with pytest.raises(ConfigError, match="give a number above 0: the images of this step on all devices") as raised:
+            use(size)
+        assert "\n" not in str(raised.value)
+    trainer.step(np.int64(4))  # the gradients are still fresh
+    assert not np.array_equal(values(net)[0], before[0])
+
+
 def test_the_remedy_for_sparse_parameters_works():
     net = embedding()
     with pytest.raises(KVStoreError, match=r"use gluon\.Trainer for them"):

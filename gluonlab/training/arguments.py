@@ -58,6 +58,13 @@ def check_settings(params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: An
         raise ConfigError(f"loss_scale {loss_scale!r}: give gluonlab.training.loss_scale.LossScale(...), or None")
 
 
+def check_batch_size(batch_size: Any) -> None:
+    """Raise ConfigError for what gradients cannot be divided by."""
+    if not (isinstance(batch_size, Real) and 0 < batch_size < math.inf):
+        shown = " ".join(repr(batch_size).split())  # an array's has several lines
+        raise ConfigError(f"batch_size {shown}: give a number above 0: the images of this step on all devices")
+
+
 def _is_number(value: Any) -> bool:
     """Also NumPy's; neither text nor a NaN."""
     return isinstance(value, Real) and not math.isnan(value)
@@ -114,7 +121,8 @@ def check_parameters(params: Sequence[Parameter], clip_norm: Optional[float], lo
     sparse = next((param for param in params if (param._stype, param._grad_stype) != ("default", "default")), None)
     if sparse is not None:
         raise KVStoreError(
-            f"parameters with sparse gradients, such as {sparse.name}, cannot share buckets: use gluon.Trainer for them"
+            f"parameters with sparse gradients, such as {sparse.name}, cannot share buckets: use gluon.Trainer for them, "
+            "with kvstore 'device' or 'local'"
         )
     if clip_norm is not None:
         _check_float32(f"clip_norm {clip_norm:g}", params)

@@ -159,7 +159,7 @@ class BucketedTrainer(gluon.Trainer):
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """Sum what backward has written, and update every replica with it, divided by ``batch_size``, that of all devices.
 
-        Raises UserWarning for a parameter without a fresh gradient, unless ``ignore_stale_grad``; see the class.
+        Raises UserWarning for a parameter without a fresh gradient, unless ``ignore_stale_grad``; ConfigError for no batch size.
         """
         with autograd.pause():
             self._begin(batch_size)
@@ -181,7 +181,7 @@ class BucketedTrainer(gluon.Trainer):
     def allreduce_grads(self) -> None:
         """The first half of `step`, before which nothing is refused: stale gradients are set to zero, and all summed."""
         with autograd.pause():
-            self._begin(None)
+            self._ready()
             self._refuse_half("allreduce_grads()")
             self._silence(ignore_stale_grad=True)
             self._allreduce_grads()
@@ -198,9 +198,12 @@ class BucketedTrainer(gluon.Trainer):
             self._update()
             self._used()
 
-    def _begin(self, batch_size: Optional[float]) -> None:
-        if batch_size is not None:
-            self._check_and_rescale_grad(self._scale / batch_size)
+    def _begin(self, batch_size: float) -> None:
+        arguments.check_batch_size(batch_size)
+        self._check_and_rescale_grad(self._scale / batch_size)
+        self._ready()
+
+    def _ready(self) -> None:
         if self._params_to_init or not self._kv_initialized:
             self.prepare()
         arguments.check_still_there(self.buckets, self._frozen)
