@@ -60,7 +60,7 @@ def check_settings(params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: An
 
 def check_batch_size(batch_size: Any) -> None:
     """Raise ConfigError for what gradients cannot be divided by."""
-    if not (isinstance(batch_size, Real) and 0 < batch_size < math.inf):
+    if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
         shown = " ".join(repr(batch_size).split())  # an array's has several lines
         raise ConfigError(f"batch_size {shown}: give a number above 0: the images of this step on all devices")
 

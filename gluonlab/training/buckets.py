@@ -7,7 +7,6 @@ parameter's own array becomes a view into the buffer, with which Gluon goes on w
 
 from __future__ import annotations
 
-import os
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 from mxnet import autograd, gluon
@@ -16,10 +15,9 @@ from mxnet.gluon import Parameter
 from gluonlab.errors import RunError
 from gluonlab.kvstores.counts import Rewinding
 from gluonlab.kvstores.key_update import foresee
-from gluonlab.kvstores.matching import most_bytes
 from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.kvstores.states import States, read, save
+from gluonlab.kvstores.states import States, save
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.training import amp, arguments, compiled
 from gluonlab.training.bucket import Bucket, group
@@ -27,7 +25,7 @@ from gluonlab.training.calls import Call, begin_alike, calls_of
 from gluonlab.training.fresh import NOTHING, Freshness
 from gluonlab.training.loss_scale import LossScale
 from gluonlab.training.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
-from gluonlab.training.states import gather_states, own_parameters, put_awaited, restore
+from gluonlab.training.states import gather_states, load, put_awaited
 from gluonlab.training.summed import SummedGradients
 
 BUCKET_BYTES = 4 * 2**20
@@ -262,7 +260,7 @@ class BucketedTrainer(gluon.Trainer):
         run (`gluonlab.kvstores.gluon_pickle`). Raises KVStoreError, and changes nothing, for a file of anything else, of another
         optimizer or another network.
         """
-        restore(self, read(fname, most_bytes(own_parameters(self))), repr(os.fsdecode(fname)))
+        load(self, fname)
 
     def _allreduce_grads(self) -> None:
         if self._update_on_kvstore and (self.clip_norm is not None or self.loss_scale is not None or self._uneven):
