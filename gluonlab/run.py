@@ -15,6 +15,7 @@ import click
 from gluonlab.cli import command
 from gluonlab.config import TrainConfig, flag, option_name, size_in_bytes
 from gluonlab.errors import ConfigError
+from gluonlab.listing import entry
 
 
 def config_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -157,13 +158,14 @@ def _names() -> str:
     from gluonlab.optimizers import OPTIMIZERS
     from gluonlab.training.recipes import described
 
-    networks = {name: kind.summary for name, kind in MODELS.items()}
-    networks[f"{zoo.PREFIX}NAME"] = zoo.SUMMARY
-    lines = []
-    for title, registry in (("data sets", DATASETS), ("kvstores", KVSTORES), ("optimizers", OPTIMIZERS)):
-        lines += [title, *(f"  {name:<20}{kind.summary}" for name, kind in registry.items()), ""]
-    lines = ["networks", *(f"  {name:<20}{summary}" for name, summary in networks.items()), "", *lines]
-    return "\n".join([*lines, "recipes", *described()])
+    registries = {"networks": MODELS, "data sets": DATASETS, "kvstores": KVSTORES, "optimizers": OPTIMIZERS}
+    sections = {
+        title: [line for name, kind in registry.items() for line in entry(name, kind.summary)]
+        for title, registry in registries.items()
+    }
+    sections["networks"] += entry(f"{zoo.PREFIX}NAME", zoo.SUMMARY)
+    sections["recipes"] = described()
+    return "\n\n".join("\n".join([title, *lines]) for title, lines in sections.items())
 
 
 if __name__ == "__main__":

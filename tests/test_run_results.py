@@ -13,6 +13,7 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import DATASETS
 from gluonlab.kvstores import KVSTORES
 from gluonlab.models import MODELS
+from gluonlab.optimizers import OPTIMIZERS
 from gluonlab.training.record import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
@@ -32,9 +33,12 @@ def test_help_names_every_setting(run):
 def test_list_names_everything_that_can_be_chosen(run):
     status, out, err = run("--list")
     assert (status, err) == (0, "")
-    for registry in (MODELS, DATASETS, KVSTORES):
+    words = " ".join(out.split())
+    for registry in (MODELS, DATASETS, KVSTORES, OPTIMIZERS):
         for name, kind in registry.items():
-            assert re.search(rf"^  {re.escape(name)} +{re.escape(kind.summary)}$", out, re.M)
+            assert f" {name} {kind.summary} " in words
+            assert re.search(rf"^  {re.escape(name)}  *\w", out, re.M)
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_json_is_one_document_and_nothing_else(run, empty_cwd):

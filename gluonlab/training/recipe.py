@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import List, Mapping, Optional, Tuple
 
 from gluonlab.data.registry import of_image_files
+from gluonlab.listing import JOINED, entry
 from gluonlab.models.zoo import PREFIX
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files
-WIDTH = 78
 # Networks that gluonlab and gluoncv both have, under two names.
 SAME = {
     "cifar_resnet20": f"{PREFIX}cifar_resnet20_v1",
@@ -116,14 +115,8 @@ class Recipe:
     def described(self) -> List[str]:
         """Lines for --list."""
         own = {theirs: ours for ours, theirs in SAME.items()}
-        figures = ", ".join(f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
+        named = (f"{own.get(name, name)} {figure:g} %" for name, figure in self.figures.items())
+        figures = ", ".join(each.replace(" ", JOINED) for each in named)
         pretrained = "with --pretrained, " if self.pretrained else ""
-        lines = [f"  {self.name:<20}{self.data}, {pretrained}{self.epochs} epochs: {self.source}"]
-        for text in (self.in_words(), figures, self.reported, self.url):
-            lines += indented(text)
-        return lines
-
-
-def indented(text: str) -> List[str]:
-    """Lines below a name of --list."""
-    return [f"{'':<22}{line}" for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False, break_long_words=False)]
+        first = f"{self.data}, {pretrained}{self.epochs} epochs: {self.source}"
+        return entry(self.name, first, self.in_words(), figures, self.reported, self.url)

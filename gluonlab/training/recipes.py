@@ -13,12 +13,13 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.dataset import Defaults
 from gluonlab.data.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
+from gluonlab.listing import entry
 from gluonlab.models.zoo import PREFIX
 from gluonlab.optimizers.momentum import MXNET
-from gluonlab.training.recipe import PHOTOGRAPHS, Recipe, indented
+from gluonlab.training.recipe import PHOTOGRAPHS, Recipe
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
-_LOGS = "https://github.com/dmlc/web-data/tree/master/gluoncv/logs/classification"
+_LOGS = "https://github.com/dmlc/web-data (gluoncv/logs/classification/{})"
 
 
 def _gluoncv(**figures: float) -> Dict[str, float]:
@@ -51,7 +52,7 @@ _CIFAR = Recipe(
         cifar_resnet56_v2=93.7,
         cifar_resnet110_v2=94.3,
     ),
-    url=f"{_LOGS}/cifar",
+    url=_LOGS.format("cifar"),
 )
 _PHOTOGRAPHS = Recipe(
     IMAGENET,
@@ -79,7 +80,7 @@ _PHOTOGRAPHS = Recipe(
         resnet101_v2=78.53,
     ),
     reported="on ImageNet; theirs jitters colours, too",
-    url=f"{_LOGS}/imagenet",
+    url=_LOGS.format("imagenet"),
 )
 _TRICKS = replace(
     _PHOTOGRAPHS,
@@ -259,8 +260,8 @@ def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
 def described() -> List[str]:
     """Lines for --list: every recipe with its source and what was reported."""
     epochs = [kind.defaults.epochs for kind in DATASETS.values()]
-    first = f"  {QUICK:<20}every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
-    return [first, *indented(_networks()), *(line for recipe in RECIPES for line in recipe.described())]
+    first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
+    return [*entry(QUICK, first, _networks()), *(line for recipe in RECIPES for line in recipe.described())]
 
 
 def _networks() -> str:
