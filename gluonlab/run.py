@@ -158,7 +158,7 @@ def _names() -> str:
     from gluonlab.optimizers import OPTIMIZERS
     from gluonlab.training.recipes import described
 
-    registries = {"networks": MODELS, "data sets": DATASETS, "kvstores": KVSTORES, "optimizers": OPTIMIZERS}
+    registries: Dict[str, Any] = {"networks": MODELS, "data sets": DATASETS, "kvstores": KVSTORES, "optimizers": OPTIMIZERS}
     sections = {
         title: [line for name, kind in registry.items() for line in entry(name, kind.summary)]
         for title, registry in registries.items()

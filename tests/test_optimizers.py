@@ -199,3 +199,20 @@ def test_a_negative_momentum_is_refused(cls):
 def test_every_optimizer_of_mxnet_is_offered_or_says_why_not():
     assert set(OPTIMIZERS) | set(NOT_OFFERED) | {"test"} == set(mx.optimizer.Optimizer.opt_registry)
     assert not set(OPTIMIZERS) & set(NOT_OFFERED)
+
+
+@pytest.mark.parametrize("name", ["adamax", "nadam", "ftml", "lamb"])
+@pytest.mark.parametrize("share", ["beta1", "beta2"])
+@pytest.mark.parametrize("value", [1.0, -0.1, float("nan")])
+def test_a_share_that_would_divide_by_zero_is_refused(name, share, value):
+    with pytest.raises(ConfigError, match=rf"^{share} {value:g}: give a number from 0 and below 1, such as 0\.\d+$"):
+        make_optimizer(name, {share: value})
+
+
+def test_arguments_have_the_places_that_mxnets_have():
+    for ours in (Adamax, Nadam, LAMB):
+        theirs = getattr(mx.optimizer, ours.__name__)
+        count = {"Adamax": 3, "Nadam": 5}.get(ours.__name__, 4)
+        values = [0.25, 0.5, 0.75, 0.125, 0.0625][:count]
+        names = ["lr", "beta1", "beta2", "epsilon", "schedule_decay"][:count]
+        assert [getattr(ours(*values), name) for name in names] == [getattr(theirs(*values), name) for name in names] == values

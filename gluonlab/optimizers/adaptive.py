@@ -8,11 +8,13 @@ its division; FTML divides by the rate. AdaDelta also changes the gradients.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+
+from gluonlab.optimizers.betas import Usual, WithBetas
 
 
 class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
@@ -45,7 +47,7 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
         return max(float(self.epsilon), float(np.finfo(np.dtype(grad.dtype)).tiny))
 
 
-class Adamax(Adaptive):
+class Adamax(WithBetas, Adaptive):
     """PyTorch's Adamax.
 
     m = beta1 m + (1 - beta1) g, u = max(beta2 u, |g| + epsilon), w = w - rate / (1 - beta1^t) m /
@@ -56,17 +58,7 @@ class Adamax(Adaptive):
     """
 
     states = 2
-
-    def __init__(
-        self,
-        learning_rate: float = 0.002,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, **kwargs)
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+    usual = Usual(learning_rate=0.002)
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         """See `Adaptive.direction`."""
@@ -77,7 +69,7 @@ class Adamax(Adaptive):
         return mean / largest / (1 - self.beta1**t)
 
 
-class Nadam(Adaptive):
+class Nadam(WithBetas, Adaptive):
     """Adam with Nesterov's momentum, and a schedule of the momentum of its own: PyTorch's NAdam.
 
     Dozat, "Incorporating Nesterov momentum into Adam", 2016, algorithm 2: beta1 grows from about
@@ -85,23 +77,19 @@ class Nadam(Adaptive):
     """
 
     states = 2
+    usual = Usual(learning_rate=0.001)
 
     def __init__(
         self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
+        learning_rate: Optional[float] = None,
+        beta1: Optional[float] = None,
+        beta2: Optional[float] = None,
+        epsilon: Optional[float] = None,
         schedule_decay: float = 0.004,
         **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, **kwargs)
-        self.beta1, self.beta2, self.epsilon, self.schedule_decay = (
-            beta1,
-            beta2,
-            epsilon,
-            schedule_decay,
-        )
+        super().__init__(learning_rate, beta1, beta2, epsilon, **kwargs)
+        self.schedule_decay = schedule_decay
         self._products: List[float] = [1.0]  # of the momenta of the first t updates
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
@@ -163,7 +151,7 @@ class AdaDelta(Adaptive):
         return delta
 
 
-class FTML(Adaptive):
+class FTML(WithBetas, Adaptive):
     """Follow the moving leader, without a division by the rate.
 
     v = beta2 v + (1 - beta2) g^2, w = w - rate (1 - beta1) / (1 - beta1^t) g / (sqrt(v / (1 -
@@ -174,16 +162,7 @@ class FTML(Adaptive):
     of z and d is this.
     """
 
-    def __init__(
-        self,
-        learning_rate: float = 0.0025,
-        beta1: float = 0.6,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, **kwargs)
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+    usual = Usual(learning_rate=0.0025, beta1=0.6)
 
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         """See `Adaptive.direction`."""

@@ -10,6 +10,8 @@ from typing import Any, Optional, Tuple
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.optimizers.betas import Usual, WithBetas
+
 SPARED = ("bias", "gamma", "beta")
 
 
@@ -64,7 +66,7 @@ class LARS(_Layerwise):
         weight -= lr * (step if state is None else state)
 
 
-class LAMB(_Layerwise):
+class LAMB(WithBetas, _Layerwise):
     """Adam with a rate for each layer.
 
     r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + wd w, w = w - rate |w| / |r| r, or
@@ -75,16 +77,7 @@ class LAMB(_Layerwise):
     for a parameter of three million elements.
     """
 
-    def __init__(
-        self,
-        learning_rate: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, **kwargs)
-        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+    usual = Usual(learning_rate=0.001, epsilon=1e-6)
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, nd.NDArray]:
         """m and v."""

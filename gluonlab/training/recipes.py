@@ -7,7 +7,7 @@ They hold what gluonlab can do. Where the source's training has more, ``reported
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.dataset import Defaults
@@ -20,6 +20,10 @@ from gluonlab.training.recipe import PHOTOGRAPHS, Recipe
 
 QUICK, PUBLISHED, IMAGENET, FINETUNE = "quick", "published", "imagenet", "finetune"
 _LOGS = "https://github.com/dmlc/web-data (gluoncv/logs/classification/{})"
+
+
+# Of both of gluon-cv's scripts, by their defaults or in the commands that it has published.
+_NAG: Dict[str, Any] = {"optimizer": "nag", "momentum": 0.9, "momentum_rule": MXNET, "wd": 1e-4}
 
 
 def _gluoncv(**figures: float) -> Dict[str, float]:
@@ -37,10 +41,7 @@ _CIFAR = Recipe(
     lr_schedule="step",
     lr_decay=0.1,
     decay_epochs=(100, 150),
-    optimizer="nag",
-    momentum=0.9,
-    momentum_rule=MXNET,
-    wd=1e-4,
+    **_NAG,
     crop_padding=4,
     flip=True,
     normalise="cifar10",
@@ -64,10 +65,7 @@ _PHOTOGRAPHS = Recipe(
     lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
     lr_schedule="cosine",
     warmup_epochs=5,
-    optimizer="nag",
-    momentum=0.9,
-    momentum_rule=MXNET,
-    wd=1e-4,
+    **_NAG,
     random_resized_crop=True,
     flip=True,
     figures=_gluoncv(
