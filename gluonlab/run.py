@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, List, Optional
 
 import click
 
+from gluonlab.checks import flag, size_in_bytes
 from gluonlab.cli import command
-from gluonlab.config import TrainConfig, flag, option_name, size_in_bytes
+from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError
 from gluonlab.listing import entry
 

@@ -21,10 +21,10 @@ from gluonlab.bench.record import Record
 from gluonlab.bench.rounds import measure
 from gluonlab.bench.session import Session
 from gluonlab.bench.sizes import parse_sizes
+from gluonlab.checks import real, whole
 from gluonlab.cli import command, dispatch
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology import TOPOLOGIES
-from gluonlab.config import real, whole
 from gluonlab.errors import ConfigError, RunError
 
 INTERRUPTED = "nothing is kept of a measurement"

@@ -14,9 +14,10 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 from gluonlab.bench.machine import describe_machine
 from gluonlab.bench.plans import make_plans, orders_in_words, parse_algorithms, parse_groups
 from gluonlab.bench.sizes import parse_sizes
+from gluonlab.checks import whole
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.topology import make_topology
-from gluonlab.config import option_name, whole
+from gluonlab.config import option_name
 from gluonlab.devices import MOST_CPU_DEVICES, describe, devices
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files import check_new, new_file

@@ -16,7 +16,7 @@ from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject
 from gluonlab.bench.sizes import in_words
 from gluonlab.bench.variants import CHAPTER, PEERS, make_variants
-from gluonlab.config import whole
+from gluonlab.checks import whole
 from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.errors import KVStoreError, unknown
 

@@ -6,7 +6,7 @@ import re
 from fractions import Fraction
 from typing import List
 
-from gluonlab.config import whole
+from gluonlab.checks import whole
 from gluonlab.errors import ConfigError
 
 FACTOR = 4

@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 import click
 
+from gluonlab.checks import real, text
 from gluonlab.cli import command, dispatch
-from gluonlab.config import TrainConfig, real, text
+from gluonlab.config import TrainConfig
 from gluonlab.data.download import download as _download
 from gluonlab.data.fetch import SLOWEST_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.location import data_root, download_command

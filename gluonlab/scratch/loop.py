@@ -11,7 +11,7 @@ from typing import Callable, Deque, Generator, Iterable, List, NamedTuple, Seque
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.config import LARGEST_RATE, real, whole
+from gluonlab.checks import LARGEST_RATE, real, whole
 from gluonlab.data.dataset import Dataset, Split
 from gluonlab.data.loader import Loader
 from gluonlab.errors import ModelError

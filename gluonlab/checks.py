@@ -1,0 +1,150 @@
+"""What the value of an option may be: each check turns text, as a command line has it, into a value, or raises ConfigError.
+
+A ``Check`` takes the option's name, for the message, and what was given.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from fractions import Fraction
+from typing import Any, Callable, Tuple, Union
+
+from gluonlab.errors import ConfigError
+
+Check = Callable[[str, Any], Any]
+
+LARGEST_RATE = 1e31  # far beyond use, and still a float32 when it is scaled by the number of devices
+SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
+LARGEST = 2**63 - 1  # nothing that is counted here comes near it
+
+
+def whole(minimum: int, maximum: int = LARGEST) -> Check:
+    """A check for whole numbers from ``minimum`` to ``maximum``; text as it comes from a command line is converted."""
+    up, to = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
+
+    def check(name: str, value: Any) -> int:
+        text = str(value).strip()
+        if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
+            raise ConfigError(f"{_given(name, value)}: give {up if maximum == LARGEST else to}")
+        if len(text.lstrip("+-0")) > len(str(LARGEST)):  # Python itself refuses to convert some thousands of digits
+            raise ConfigError(f"{_given(name, value)}: give {to}")
+        number = int(text)
+        if not minimum <= number <= maximum:
+            raise ConfigError(f"{_given(name, value)}: give {up if number < minimum and maximum == LARGEST else to}")
+        return number
+
+    return check
+
+
+def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
+    """A check for finite numbers x with minimum <= x < below (minimum < x when ``above_minimum``)."""
+    wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
+    if below < LARGEST_RATE:
+        wanted += f" and below {below:g}"
+    elif not above_minimum:
+        wanted += " up"
+
+    def check(name: str, value: Any) -> float:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if LARGEST_RATE <= number < math.inf:
+            raise ConfigError(f"{_given(name, value)}: give a number below {min(below, LARGEST_RATE):g}")
+        if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
+            raise ConfigError(f"{_given(name, value)}: give {wanted}")
+        return number
+
+    return check
+
+
+def size_in_bytes(name: str, value: Any) -> int:
+    """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
+    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
+    if not match or isinstance(value, bool):
+        raise ConfigError(f"{_given(name, value)}: give a number of bytes such as 0, 64M or 2G")
+    return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
+
+
+def epoch_list(name: str, value: Any) -> str:
+    """Numbers of epochs, each larger than the one before, as text: ``10,20``; a list of them becomes such a text."""
+    shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    parts = shown.split(",")
+    if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
+        raise ConfigError(f"{_given(name, shown)}: give numbers of epochs such as 10 or 10,20")
+    epochs = [int(part) for part in parts]
+    if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
+        raise ConfigError(f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20")
+    return ",".join(map(str, epochs))
+
+
+def compression(name: str, value: Any) -> str:
+    """``2bit:THRESHOLD``, or ``2bit``, which is ``2bit:0.5`` as in MXNet."""
+    kind, _, threshold = str(value).strip().partition(":")
+    if kind != "2bit" or (":" in str(value) and not threshold.strip()):
+        raise ConfigError(f"{_given(name, value)}: give 2bit:THRESHOLD, such as 2bit:0.5")
+    try:
+        number = real(SMALLEST_LIMIT, LARGEST_RATE)("the threshold", threshold or 0.5)
+    except ConfigError as error:
+        raise ConfigError(f"{_given(name, value)}: {error}") from None
+    return f"2bit:{number!r}"
+
+
+def colours(name: str, value: Any) -> str:
+    """A name such as ``imagenet`` or ``none``, or ``M,M,M/S,S,S``: means and positive deviations of the channels.
+
+    Two lists of numbers become such a text.
+    """
+    if isinstance(value, (list, tuple)):
+        lists = [each if isinstance(each, (list, tuple)) else [each] for each in value]
+        value = "/".join(",".join(map(str, each)) for each in lists)
+    wanted = text(name, value).strip().lower()
+    if re.fullmatch("[a-z][a-z0-9-]*", wanted):
+        return wanted
+    parts = [part.split(",") for part in wanted.split("/")]
+    try:
+        means, deviations = [[float(number) for number in part] for part in parts]
+    except ValueError:
+        means, deviations = [], []
+    fits = means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
+    if not fits or min(deviations) < SMALLEST_LIMIT or max(map(abs, [*means, *deviations])) >= LARGEST_RATE:
+        raise ConfigError(f"{_given(name, value)}: give imagenet, none, or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25")
+    return "/".join(",".join(map(repr, each)) for each in (means, deviations))
+
+
+def text(name: str, value: Any) -> str:
+    """A check for text that is not empty; a path or a whole number becomes text."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, os.PathLike)):
+        raise ConfigError(f"{_given(name, value)}: give text")
+    if not str(value).strip():
+        raise ConfigError(f"{name} is empty: give a value or leave it out")
+    return str(value)
+
+
+def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
+    """One text, or several in a list or tuple, as `gluonlab.devices` reads them; a Context becomes its name."""
+    if isinstance(value, (list, tuple)):
+        if not value:
+            raise ConfigError(f"{name} names no device: give a value or leave it out")
+        return tuple(_device_name(name, part) for part in value)
+    return _device_name(name, value)
+
+
+def _device_name(name: str, value: Any) -> str:
+    if hasattr(value, "device_type") and hasattr(value, "device_id"):
+        return f"{value.device_type}:{value.device_id}"
+    return text(name, value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """A check for yes or no."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{_given(name, value)}: give True or False")
+    return value
+
+
+def _given(name: str, value: Any) -> str:
+    shown = str(value)
+    return f"{name} {shown if shown.strip() else repr(shown)}"
