@@ -12,7 +12,7 @@ from gluonlab.bench import compare as _compare
 from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject, measure
 from gluonlab.bench.session import Session
-from gluonlab.config import whole
+from gluonlab.checks import whole
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds
