@@ -46,7 +46,7 @@ class Executor:
     """
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
-        _check_arrays(schedule, arrays)
+        check_arrays(schedule, arrays)
         self.schedule = schedule
         self._arrays = [list(rank_arrays) for rank_arrays in arrays]  # `make_allreduce` knows an executor by its arrays' ids
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
@@ -55,15 +55,22 @@ class Executor:
         with autograd.pause():
             ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
-            for pieces in _rounds(parts, arrays[0]):
-                self._queue(pieces, ranks)
-            self._settling = [call for rank in ranks for call in rank.settle()]
+            for piece, transfers in queue_order(schedule, parts, arrays[0]):
+                cells = [ranks[transfer.src].cell(piece) for transfer in transfers]
+                target = ranks[transfers[0].dst].cell(piece)
+                self._calls += target.add(cells) if transfers[0].op == ADD else target.copy(cells[0])
+                self._transfers += len(transfers)
+            self._settling = [call for rank in ranks for call in rank.settling]
             self._fences = [fence for rank in ranks for fence in rank.fences()]
 
-    def run(self, priority: int = 0) -> None:
-        """Queue all transfers; nothing waits for them. ``priority``: when workers may begin, as in ``kvstore.pushpull``."""
+    def run(self, priority: int = 0, settled: bool = False) -> None:
+        """Queue all transfers; nothing waits for them. ``priority``: when workers may begin, as in ``kvstore.pushpull``.
+
+        ``settled``: nothing but what knows slices of the arrays has written to them since `settle`.
+        """
         with autograd.pause():
-            self.settle()
+            if not settled:
+                self.settle()
             for fence in self._fences:
                 fence(priority)
             for call in self._calls:
@@ -76,17 +83,6 @@ class Executor:
         """Have the arrays laid out plainly, as `run` does first: oneDNN leaves some in an order that slices of them do not know."""
         for call in self._settling:
             call()
-
-    def _queue(self, pieces: Dict[int, Part], ranks: Sequence[_Rank]) -> None:
-        """The calls that take the piece of each chunk through all steps."""
-        for step in self.schedule.steps:
-            for transfers in _by_target(step):
-                chunk = transfers[0].chunk
-                if chunk in pieces:
-                    cells = [ranks[transfer.src].cell(pieces[chunk]) for transfer in transfers]
-                    target = ranks[transfers[0].dst].cell(pieces[chunk])
-                    self._calls += target.add(cells) if transfers[0].op == ADD else target.copy(cells[0])
-                    self._transfers += len(transfers)
 
 
 def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
@@ -120,21 +116,11 @@ class _Rank:
 
     def __init__(self, arrays: Sequence[nd.NDArray]) -> None:
         self.ctx = arrays[0].context
-        # mx.np arrays are taken as nd arrays: a reshaped mx.np array is a copy
-        self._flat = [array.as_nd_ndarray().reshape((-1,)) if array.size else array for array in arrays]
-        for call in self.settle():
+        self._flat = [flattened(array) for array in arrays]
+        self.settling = [call for array in self._flat for call in settling(array)]
+        for call in self.settling:
             call()
         self._cells: Dict[Part, _Cell] = {}
-
-    def settle(self) -> Iterator[Call]:
-        """Have every array laid out plainly: oneDNN leaves some in blocks of its own order, which the aliases cannot know.
-
-        Writing to one element, what it was, makes MXNet put the whole array back in order.
-        """
-        for array in self._flat:
-            if array.size and not _is_gpu(array):
-                one = array[0:1]
-                yield _call("_mul_scalar", [one], one, Attributes({"scalar": 1.0}))
 
     def fences(self) -> Iterator[Fence]:
         """One for each array, as two may be parts of a third one, and the engine waits for ever for a variable given twice.
@@ -167,19 +153,19 @@ class _Cell:
 
     def add(self, others: Sequence[_Cell]) -> Iterator[Call]:
         """Add the other ranks' pieces to this one, in their order, on this rank's device."""
-        if not _is_gpu(self.view):
-            yield from _sum([self.view, *[other.alias for other in others]], self.alias)
+        if not is_gpu(self.view):
+            yield from added([self.view, *[other.alias for other in others]], self.alias, self.view)
             return
         for turn, other in enumerate(others):  # a kernel reads its own device's memory only
-            yield _call("_copyto", [other.alias], self._stage(turn))
-        yield from _sum([self.alias, *[self._stage(turn) for turn in range(len(others))]], self.alias)
+            yield operator_call("_copyto", [other.alias], self._stage(turn))
+        yield from added([self.alias, *[self._stage(turn) for turn in range(len(others))]], self.alias, self.alias)
 
     def copy(self, other: _Cell) -> Iterator[Call]:
         """Copy the other rank's piece over this one."""
-        if _is_gpu(self.view):
-            yield _call("_copyto", [other.alias], self.alias)
+        if is_gpu(self.view):
+            yield operator_call("_copyto", [other.alias], self.alias)
         else:  # on the other rank's device, which has just written the piece; it reads the view, and waits for the alias
-            yield _call("_identity_with_attr_like_rhs", [other.view, other.alias], self.alias)
+            yield operator_call("_identity_with_attr_like_rhs", [other.view, other.alias], self.alias)
 
     def _stage(self, turn: int) -> nd.NDArray:
         if turn not in self._staging:
@@ -187,22 +173,54 @@ class _Cell:
         return self._staging[turn]
 
 
-def _call(operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attributes: Attributes = NO_ATTRIBUTES) -> Call:
+def flattened(array: nd.NDArray) -> nd.NDArray:
+    """The same memory as an mx.nd array of one dimension; a reshaped mx.np array is a copy. An array without elements as it is."""
+    return array.as_nd_ndarray().reshape((-1,)) if array.size else array
+
+
+def settling(flat: nd.NDArray) -> Iterator[Call]:
+    """What has an array laid out plainly: oneDNN leaves some in blocks of its own order, which slices and aliases do not know.
+
+    Writing to one element, what it was, makes MXNet put the whole array back in order.
+    """
+    if flat.size and not is_gpu(flat):
+        one = flat[0:1]
+        yield operator_call("_mul_scalar", [one], one, Attributes({"scalar": 1.0}))
+
+
+def operator_call(operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attributes: Attributes = NO_ATTRIBUTES) -> Call:
+    """What queues an operator."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
-def _sum(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[Call]:
-    """The first, which is the same memory as ``output``, plus the second, plus the third, and so on."""
+def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[Call]:
+    """The first of ``inputs`` plus the second, plus the third, and so on, into ``output``; ``so_far``: how that is read."""
     first, *others = inputs
     if len(inputs) >= FEWEST_FOR_ADD_N:
-        yield _call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
+        yield operator_call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
         return
     for other in others:
-        yield _call(ADD_TWO, [first, other], output)
+        yield operator_call(ADD_TWO, [first, other], output)
+        first = so_far
 
 
-def _is_gpu(array: nd.NDArray) -> bool:
+def is_gpu(array: nd.NDArray) -> bool:
+    """Whether an array lies on a GPU."""
     return bool(array.context.device_type == "gpu")
+
+
+def queue_order(
+    schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
+) -> Iterator[Tuple[Part, List[Transfer]]]:
+    """All transfers, as a piece and what goes into it on one rank in one step: additions, or one copy.
+
+    A piece of each chunk is taken through all steps, then the next one. ``parts``: those of each chunk; ``arrays``: any rank's.
+    """
+    targets = [transfers for step in schedule.steps for transfers in _by_target(step)]
+    for pieces in _rounds(parts, arrays):
+        for transfers in targets:
+            if transfers[0].chunk in pieces:
+                yield pieces[transfers[0].chunk], transfers
 
 
 def _by_target(step: Step) -> List[List[Transfer]]:
@@ -214,21 +232,23 @@ def _by_target(step: Step) -> List[List[Transfer]]:
 
 
 def _rounds(parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Dict[int, Part]]:
-    """Chunk -> its first piece, then chunk -> its second, and so on. GPUs, whose caches hold less, take parts whole."""
+    """Chunk -> its first piece, then chunk -> its second, and so on."""
     pieces: List[List[Part]] = []
     for chunk_parts in parts:
-        pieces.append([piece for part in chunk_parts for piece in _pieces(part, arrays[part.array])])
+        pieces.append([piece for part in chunk_parts for piece in pieces_of(part, arrays[part.array])])
     for number in range(max(map(len, pieces))):
         yield {chunk: chunk_pieces[number] for chunk, chunk_pieces in enumerate(pieces) if number < len(chunk_pieces)}
 
 
-def _pieces(part: Part, array: nd.NDArray) -> List[Part]:
+def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
+    """What a part of ``array`` is cut into. GPUs, whose caches hold less, take parts whole."""
     size = part.end - part.begin
-    count = 1 if _is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
+    count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     return [Part(part.array, part.begin + begin, part.begin + end) for begin, end in split_evenly(size, count)]
 
 
-def _check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
+def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True) -> None:
+    """Raise ScheduleError for arrays that do not fit the schedule or each other; what is ``written`` shares no memory."""
     if len(arrays) != schedule.world_size:
         raise ScheduleError(f"{schedule.name} is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}")
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
@@ -247,7 +267,7 @@ def _check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) ->
             raise ScheduleError(
                 f"{schedule.name}: rank {rank} has sparse arrays: dense ones can be summed, array.tostype('default')"
             )
-    if share_memory([array for rank_arrays in arrays for array in rank_arrays]):
+    if written and share_memory([array for rank_arrays in arrays for array in rank_arrays]):
         raise ScheduleError(f"{schedule.name}: some of the arrays share memory: give each its own, array.copy()")
     kinds = {ctx.device_type for ctx in ctxs}
     if not kinds <= {"cpu", "gpu"}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Sequence, Tuple
 
+from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import ScheduleError
 
 
@@ -31,6 +32,12 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
     return _whole(sizes, chunks) if whole else _by_elements(sizes, chunks)
+
+
+def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Part]]:
+    """What arrays of so many elements are cut into by elements, each with the rank that owns it between the schedule's halves."""
+    parts = partition(sizes, schedule.chunks)
+    return [(rank, part) for chunk, rank in enumerate(schedule.owner) for part in parts[chunk]]
 
 
 def _whole(sizes: Sequence[int], chunks: int) -> List[List[Part]]:

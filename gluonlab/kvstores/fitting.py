@@ -18,6 +18,7 @@ from gluonlab.kvstores.states import KeyState, ParameterState, States, flat, kin
 def fitted(optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str) -> States:
     """The same states under the names of ``own``, in their order; a parameter that was never updated has none.
 
+    A parameter that is frozen here keeps its own for the time when it is trained again, as with gluon.Trainer.
     ``what`` begins every message. Raises KVStoreError for states of another optimizer, other settings of it, or another network.
     Warns where a file does not say how often parameters have been updated.
     """
@@ -42,7 +43,7 @@ def fitted(optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own]
 
 
 def _renamed(state: Optional[ParameterState], param: Own) -> ParameterState:
-    if state is None or not param.trainable:
+    if state is None:
         return ParameterState(param.name, param.shape, 0)
     return state._replace(name=param.name, shape=param.shape)
 

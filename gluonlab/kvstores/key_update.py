@@ -13,6 +13,7 @@ from mxnet import nd
 
 from gluonlab.kvstores import sgd
 from gluonlab.kvstores.counts import Age, Before, age_of, set_age, updates_of
+from gluonlab.kvstores.states import flat
 
 Range = Tuple[int, int]  # from the first element to behind the last one
 
@@ -40,6 +41,10 @@ class Part(NamedTuple):
     def end(self) -> int:
         """Behind the last one."""
         return int(self.begin + self.weight.size)
+
+    def arrays(self) -> List[nd.NDArray]:
+        """Those of the state."""
+        return flat(self.state)
 
     def within(self, begin: int, end: int) -> "Part":
         """What lies in this range: views of the same memory."""

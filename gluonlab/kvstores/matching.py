@@ -138,6 +138,12 @@ def _by_position(states: States, own: Sequence[Own], what: str) -> List[Optional
     raise KVStoreError(f"{what} holds no state of {missing}: {LOAD}")
 
 
+def own_of(params: "Iterable[Any]") -> List[Own]:
+    """What `matched` needs to know of a trainer's parameters."""
+    params = list(params)
+    return [Own(name, param.shape, param.dtype, param.grad_req != "null") for name, param in zip(unique(params), params)]
+
+
 def unique(params: "Iterable[Any]") -> List[str]:
     """The names of parameters; where several have one name, the second has #2 at its end, and so on."""
     names: List[str] = []

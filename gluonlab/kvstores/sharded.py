@@ -8,30 +8,24 @@ optimizations toward training trillion parameter models", 2020, section 5.1).
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional
 from weakref import WeakKeyDictionary
 
 import mxnet as mx
-from mxnet import autograd, nd
+from mxnet import nd
 
 from gluonlab.collectives.algorithms import HALVES
-from gluonlab.collectives.executor import Executor
-from gluonlab.collectives.partition import partition
 from gluonlab.errors import KVStoreError
-from gluonlab.invoke import CopyInto, share_memory
 from gluonlab.kvstores.counts import Rewinding, age_of, numbers_of
 from gluonlab.kvstores.fitting import fitted, resume
-from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
-from gluonlab.kvstores.matching import Own, most_bytes, unique
+from gluonlab.kvstores.key_update import Range
+from gluonlab.kvstores.matching import Own, most_bytes, own_of
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
-from gluonlab.kvstores.states import KeyState, States, flat, kind_of, read, save, to_arrays
-from gluonlab.kvstores.sums import Call, Entry, described, same
+from gluonlab.kvstores.sharded_update import ShardedUpdate, check
+from gluonlab.kvstores.states import KeyState, States, kind_of, read, save, to_arrays
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 from gluonlab.semantics import nd_semantics
-
-Arrays = List[List[nd.NDArray]]  # of each key, those of each device
 
 SHARDED = "sharded-optimizer"
 
@@ -47,7 +41,7 @@ class ShardedKVStore(ScheduleKVStore):
             raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
         super().__init__(name)
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
-        self._updates: Dict[Keys, _ShardedUpdate] = {}
+        self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
         self._owner = Owner(self)
         self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, KeyState]]" = WeakKeyDictionary()
@@ -82,7 +76,8 @@ class ShardedKVStore(ScheduleKVStore):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices.
 
-        The gradients stay as they are, for which each device has memory for another copy of them; `update_and_use_up` needs none.
+        The gradients stay as they are, for which each device has memory for the sums that it makes: with the algorithm "sharded"
+        for the part that it owns, with a ring for all but one part. `update_and_use_up` needs none.
         Without ``out``, or before `set_optimizer`, sum only. Raises KVStoreError, and changes nothing, when the arrays cannot be
         summed.
         """
@@ -95,7 +90,7 @@ class ShardedKVStore(ScheduleKVStore):
         """``pushpull(key, grads, out=weights)``, but what ``grads`` hold afterwards is neither their own nor the sum."""
         self._run(self._update(key, grads, weights), priority)
 
-    def _run(self, update: "_ShardedUpdate", priority: int) -> None:
+    def _run(self, update: ShardedUpdate, priority: int) -> None:
         update.reduce(priority)
         update.finish(priority, {})
 
@@ -148,8 +143,7 @@ class ShardedKVStore(ScheduleKVStore):
         assert self._optimizer is not None
         params = {key: param for key, param in self._optimizer.param_dict.items() if hasattr(param, "name")}
         if params:
-            named = zip(params.items(), unique(params.values()))
-            return {key: Own(name, param.shape, param.dtype, param.grad_req != "null") for (key, param), name in named}
+            return dict(zip(params, own_of(params.values())))
         seen = {
             key: (weights[0].shape, weights[0].dtype)
             for update in self._updates.values()
@@ -185,17 +179,17 @@ class ShardedKVStore(ScheduleKVStore):
         """What `set_optimizer` was given."""
         return self._optimizer
 
-    def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> "_ShardedUpdate":
+    def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
         """The update of these keys; made anew, with its state, when they come with other arrays."""
         entries = self._entries(key, grads, weights)
         keys = tuple(entry.key for entry in entries)
         update = self._updates.get(keys)
         if update is None or not update.serves(entries, keep):
-            self._made(keys, partial(_check, entries))
+            self._made(keys, partial(check, entries))
             self._check_company(keys)
             states = {key: self.state_of(key) for key in keys}
-            update = self._made(keys, partial(_ShardedUpdate, self._name, self._optimizer, entries, keep))
-            update.restore(states)
+            update = self._made(keys, partial(ShardedUpdate, self._name, self._optimizer, entries, keep))
+            self._made(keys, partial(update.restore, states))
             for key in keys:
                 self._loaded.pop(key, None)
             self._retired += self._updates[keys].transfers_run if keys in self._updates else 0
@@ -210,25 +204,6 @@ class ShardedKVStore(ScheduleKVStore):
                 raise KVStoreError(f"kvstore {self.type!r}: {both}: give the same keys in every call")
 
 
-def _check(entries: Sequence[Entry]) -> None:
-    """Raise KVStoreError when the weights cannot be updated with these gradients."""
-    keys = [entry.key for entry in entries]
-    for key, grads, weights in entries:
-        if keys.count(key) > 1:
-            raise KVStoreError(f"key {key!r} comes several times in one call: give each parameter a key of its own")
-        if len(grads) != len(weights) or not grads:
-            raise KVStoreError(f"key {key!r}: {len(grads)} arrays and {len(weights)} outputs: give one for each")
-        if len(weights) != len(entries[0].outs):
-            both = f"key {keys[0]!r} is on {len(entries[0].outs)} devices, {key!r} on {len(weights)}"
-            raise KVStoreError(f"{both}: give keys of one call the same devices")
-        for grad, weight in zip(grads, weights):
-            if (grad.shape, grad.dtype, grad.context) != (weight.shape, weight.dtype, weight.context):
-                raise KVStoreError(f"key {key!r}: {described(grad)} cannot be left in {described(weight)}: they must be alike")
-    gradients = [grad for entry in entries for grad in entry.values]
-    if share_memory([weight for entry in entries for weight in entry.outs], gradients):
-        raise KVStoreError(f"{named(keys)}: weights share memory with other weights or gradients: give each its own")
-
-
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
     """Raise KVStoreError for a kind of optimizer that looks at more than one element at a time."""
     if not is_element_wise(optimizer):
@@ -237,108 +212,3 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
             f"kvstore {SHARDED!r} cuts parameters anywhere, which {optimizer.__name__} does not allow: "
             f"choose one of {names}, or another kvstore"
         )
-
-
-class _Shard:
-    """What one rank owns of a parameter: its part of weight and gradient, and the only copy of the optimizer's state for it."""
-
-    def __init__(self, optimizer: Any, key: Any, begin: int, weight: nd.NDArray, grad: nd.NDArray) -> None:
-        self.begin, self.weight, self.grad = begin, weight, grad  # begin: in the flat parameter
-        self.state = optimizer.create_state_multi_precision(key, weight)
-
-    def arrays(self) -> List[nd.NDArray]:
-        return flat(self.state)
-
-
-class _ShardedUpdate:
-    """The three phases for some keys: reduce-scatter of the gradients, update by the owners, all-gather of the weights."""
-
-    def __init__(self, name: str, optimizer: Any, entries: Sequence[Entry], keep: bool) -> None:
-        self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
-        self._arrays = [(entry.values, entry.outs) for entry in entries]
-        self.weights = [entry.outs for entry in entries]
-        reduce_scatter, all_gather = (half(len(self.weights[0])) for half in HALVES[name])
-        self._copies: List[Call] = []
-        self._keeps, grads = keep, [entry.values for entry in entries]
-        if keep or share_memory([*chain(*grads)]):
-            grads = self._copied(grads)
-        self.reduce_scatter = Executor(reduce_scatter, _by_rank(grads))
-        self.all_gather = Executor(all_gather, _by_rank(self.weights))
-        self.shards: Dict[Any, List[_Shard]] = {key: [] for key in self.keys}
-        parts = partition([of_key[0].size for of_key in self.weights], reduce_scatter.chunks)
-        for chunk, owner in enumerate(reduce_scatter.owner):
-            for place, begin, end in parts[chunk]:
-                key = self.keys[place]
-                weight, grad = (_part(arrays[place][owner], begin, end) for arrays in (self.weights, grads))
-                self.shards[key].append(_Shard(optimizer, key, begin, weight, grad))
-        self.updates = {
-            key: KeyUpdate(optimizer, key, [Part(shard.begin, shard.weight, shard.grad, shard.state) for shard in shards])
-            for key, shards in self.shards.items()
-        }
-
-    def _copied(self, grads: Arrays) -> Arrays:
-        """Where copies of the gradients are used up in each update, instead of them."""
-        copies = [[grad.copy() for grad in of_key] for of_key in grads]
-        for copy, grad in zip(chain(*copies), chain(*grads)):
-            self._copies.append(partial(CopyInto(copy).copy, grad))
-        return copies
-
-    def reduce(self, priority: int) -> None:
-        with autograd.pause():
-            for call in self._copies:
-                call()
-        self.reduce_scatter.run(priority)
-
-    def finish(self, priority: int, stale: Mapping[Any, List[Range]]) -> None:
-        with autograd.pause():
-            self.all_gather.settle()  # before a shard of the weights is written
-            for key, update in self.updates.items():
-                update.update(stale.get(key, ()))
-        self.all_gather.run(priority)
-
-    @property
-    def transfers_run(self) -> int:
-        return self.reduce_scatter.transfers_run + self.all_gather.transfers_run
-
-    def serves(self, entries: Sequence[Entry], keep: bool) -> bool:
-        return self._keeps == keep and all(
-            same(grads, entry.values) and same(weights, entry.outs) for (grads, weights), entry in zip(self._arrays, entries)
-        )
-
-    def state_of(self, key: Any) -> KeyState:
-        """The state's arrays, put together: copies on the CPU, of the weight's shape."""
-        shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
-        arrays = []
-        for parts in zip(*(shard.arrays() for shard in shards)):
-            whole = nd.empty((weight.size,), mx.cpu(), parts[0].dtype)
-            for shard, part in zip(shards, parts):
-                part.copyto(whole[shard.begin : shard.begin + part.size])
-            arrays.append(whole.reshape(weight.shape or (1,)))
-        return KeyState(tuple(arrays), self.updates[key].ages())
-
-    def restore(self, states: Mapping[Any, KeyState]) -> None:
-        """Set the states to these whole ones; a key without any begins anew. Raises KVStoreError when they do not fit."""
-        for key, weights in zip(self.keys, self.weights):
-            arrays = states[key].arrays
-            wanted = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
-            if wanted - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
-                raise KVStoreError(
-                    f"the loaded optimizer state does not fit key {key!r}: "
-                    "load it with the optimizer and the network that it was saved with"
-                )
-        for key, shards in self.shards.items():
-            for shard in shards:
-                for array, whole in zip(shard.arrays(), states[key].arrays):
-                    part = whole.reshape((-1,))[shard.begin : shard.begin + array.size]
-                    part.astype(array.dtype).copyto(array)
-            self.updates[key].set_ages(states[key].ages)
-
-
-def _by_rank(arrays: Arrays) -> Arrays:
-    """Per key the array of each device -> per device the array of each key."""
-    return [list(of_device) for of_device in zip(*arrays)]
-
-
-def _part(array: nd.NDArray, begin: int, end: int) -> nd.NDArray:
-    """A view; reshape of an mx.np array would copy it."""
-    return array.as_nd_ndarray().reshape((-1,))[begin:end]

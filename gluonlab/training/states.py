@@ -13,7 +13,7 @@ import copy
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -23,7 +23,7 @@ from gluonlab.errors import KVStoreError
 from gluonlab.files import atomic_path, on_disk
 from gluonlab.kvstores.counts import age_of, numbers_of, set_memory, set_numbers, set_updates
 from gluonlab.kvstores.fitting import fitted, nest, resume
-from gluonlab.kvstores.matching import Own, most_bytes, unique
+from gluonlab.kvstores.matching import Own, most_bytes, own_of, unique
 from gluonlab.kvstores.states import KeyState, ParameterState, States, flat, from_arrays, kind_of, like, read, to_arrays
 from gluonlab.semantics import nd_semantics
 from gluonlab.training.replica_updates import BucketUpdates
@@ -64,18 +64,13 @@ def restore_states(trainer: "BucketedTrainer", arrays: Mapping[str, nd.NDArray])
 
 def load(trainer: "BucketedTrainer", fname: "str | bytes | os.PathLike[str]") -> None:
     """`restore_states` of what is in a file. Raises KVStoreError, and changes nothing, as ``load_states`` does."""
-    restore(trainer, read(fname, most_bytes(_own(trainer))), repr(os.fsdecode(fname)))
-
-
-def _own(trainer: "BucketedTrainer") -> List[Own]:
-    names = zip(unique(trainer._params), trainer._params)
-    return [Own(name, param.shape, param.dtype, param.grad_req != "null") for name, param in names]
+    restore(trainer, read(fname, most_bytes(own_of(trainer._params))), repr(os.fsdecode(fname)))
 
 
 @nd_semantics()
 def restore(trainer: "BucketedTrainer", states: States, what: str) -> None:
     """`restore_states` of what was read from ``what``, with which every message begins."""
-    states = fitted(trainer._optimizer, states, _own(trainer), what)
+    states = fitted(trainer._optimizer, states, own_of(trainer._params), what)
     if not trainer._kv_initialized:  # after Parameter.set_data: without its store, a trainer does not know who updates
         trainer._init_kvstore()
     if trainer.buckets:

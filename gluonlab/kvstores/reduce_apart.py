@@ -1,0 +1,108 @@
+"""A reduce-scatter that leaves what it sums as it is, at the price of one that sums in place.
+
+The first addition into a chunk of a rank writes the sum of two arrays into a third one, and those
+after it add to that. So nothing is ever copied, and chunks that are only read need no memory. They
+are read through slices, of which the engine lets several be read at once; sums are arrays of their
+own. So the engine knows all that there is to order, and needs neither aliases nor fences.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Dict, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import autograd, nd
+
+from gluonlab.collectives.executor import (
+    Call,
+    added,
+    check_arrays,
+    flattened,
+    is_gpu,
+    operator_call,
+    pieces_of,
+    queue_order,
+    settling,
+)
+from gluonlab.collectives.partition import Part, owned_parts, partition
+from gluonlab.collectives.schedule import ADD, Schedule
+from gluonlab.errors import ScheduleError
+
+
+class Owned(NamedTuple):
+    """What a rank has after a reduce-scatter: ``array``, (n,), the sum of what ``part`` names."""
+
+    rank: int
+    part: Part
+    array: nd.NDArray
+
+
+class ReduceApart:
+    """``run()`` sums ``arrays`` by ``schedule``, a reduce-scatter; `owned` are the sums.
+
+    ``arrays`` as in `gluonlab.collectives.executor.Executor`, cut by elements. They are only read,
+    and may share memory. Each rank has memory for the sums that it makes: for the chunks that it
+    owns and, where sums are passed on, as in a ring, for those too; on GPUs also for what arrives.
+    Raises ScheduleError when the arrays do not fit the schedule or each other.
+    """
+
+    def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]]) -> None:
+        if any(transfer.op != ADD for step in schedule.steps for transfer in step):
+            raise ScheduleError(f"{schedule.name} copies chunks: give a reduce-scatter, which adds")
+        check_arrays(schedule, arrays, written=False)
+        self.transfers_run = 0  # as in Executor
+        self._transfers = 0
+        self._sums: Dict[Tuple[int, Part], nd.NDArray] = {}
+        self._calls: List[Call] = []
+        sizes = [array.size for array in arrays[0]]
+        with autograd.pause():
+            self._flat = [[flattened(array) for array in of_rank] for of_rank in arrays]
+            self._settling = [call for flat in chain(*self._flat) for call in settling(flat)]
+            parts = partition(sizes, schedule.chunks)
+            for piece, transfers in queue_order(schedule, parts, arrays[0]):
+                self._add(piece, transfers[0].dst, [transfer.src for transfer in transfers])
+                self._transfers += len(transfers)
+            self.owned = [
+                Owned(rank, piece, self._sum(rank, piece))
+                for rank, part in owned_parts(schedule, sizes)
+                for piece in pieces_of(part, arrays[0][part.array])
+            ]
+
+    def run(self, priority: int = 0) -> None:
+        """Queue all additions; nothing waits for them. Operators of MXNet take no ``priority``."""
+        with autograd.pause():
+            for call in self._settling:
+                call()
+            for call in self._calls:
+                call()
+        self.transfers_run += self._transfers
+
+    def _add(self, piece: Part, rank: int, others: Sequence[int]) -> None:
+        first, values = self._value(rank, piece), [self._value(other, piece) for other in others]
+        if (rank, piece) not in self._sums:
+            self._sums[rank, piece] = _empty(first, first.context)
+        total = self._sums[rank, piece]
+        if is_gpu(total):  # a kernel reads its own device's memory only
+            arrived = [_empty(value, total.context) for value in values]
+            self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, arrived)]
+            values = arrived
+        self._calls += added([first, *values], total, total)
+
+    def _value(self, rank: int, piece: Part) -> nd.NDArray:
+        """Where the rank's contribution lies, or what it has summed so far."""
+        if (rank, piece) in self._sums:
+            return self._sums[rank, piece]
+        return self._flat[rank][piece.array][piece.begin : piece.end]
+
+    def _sum(self, rank: int, piece: Part) -> nd.NDArray:
+        """What nothing is added to, as where there is one rank alone, is copied."""
+        value = self._value(rank, piece)
+        if (rank, piece) not in self._sums:
+            self._sums[rank, piece] = _empty(value, value.context)
+            self._calls.append(operator_call("_copyto", [value], self._sums[rank, piece]))
+        return self._sums[rank, piece]
+
+
+def _empty(like: nd.NDArray, ctx: mx.Context) -> nd.NDArray:
+    return nd.empty(like.shape, ctx, like.dtype)
