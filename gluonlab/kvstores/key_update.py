@@ -13,6 +13,7 @@ from mxnet import nd
 
 from gluonlab.kvstores import sgd
 from gluonlab.kvstores.counts import Age, Before, age_of, set_age, updates_of
+from gluonlab.kvstores.nag import Rows
 from gluonlab.kvstores.states import flat
 
 Range = Tuple[int, int]  # from the first element to behind the last one
@@ -107,12 +108,14 @@ class _Span:
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
         self._sgd = sgd.DevicesSGD(optimizer, key, weights, grads, states) if sgd.applies(optimizer) else None
+        self._rows = Rows(optimizer, weights)
 
     def update(self) -> None:
         if self._sgd is not None:
             self._sgd.update()
             return
         before = Before(self.optimizer, self.key)
+        self._rows.restore()
         for part in self.parts:
             before.restore(self.key)
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
