@@ -1,6 +1,7 @@
 """Whose states a file holds: parameters of other names, files of other things, gluon.Trainer's own; and what is refused."""
 
 import os
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -13,7 +14,7 @@ from reference import cpus, distance, random_batches, train_on_devices, values
 from thinned import thinned
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
-from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores import make_kvstore, matching
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.states import export_gluon_states, gather_states
 
@@ -182,6 +183,16 @@ def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form
     for other in (tmp_path / "pipe", "/dev/zero"):
         refused(trainer, other, r"cannot be read as optimizer states \(it is no file\)")
     os.close(end)
+
+
+@pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
+def test_what_a_file_may_have_at_most_is_enough_for_any_states(form, monkeypatch, tmp_path):
+    """With next to nothing to spare for names and the like."""
+    monkeypatch.setattr(matching, "LOOKED_AT", 2**13)
+    trainer, file = trained(network(units=(200, 300, 4))), str(tmp_path / "states")
+    trainer.save_states(file) if form == "gluonlab's" else export_gluon_states(trainer, file)
+    assert Path(file).stat().st_size > 10 * matching.LOOKED_AT
+    trainer.load_states(file)
 
 
 def gluons_under_shards(net):
