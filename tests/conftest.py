@@ -1,6 +1,7 @@
 """Shared by all tests: an environment of their own, hypothesis without deadlines, and real processes."""
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -33,6 +34,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("fixed")
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays: nobody need look through it again, neither Python's collector nor `gluonlab.training.compiled`."""
+    gc.collect()
+    gc.freeze()
 
 
 def clean_environment(**changes):
