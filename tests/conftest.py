@@ -37,7 +37,7 @@ settings.load_profile("fixed")
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays: nobody need look through it again, neither Python's collector nor `gluonlab.training.compiled`."""
+    """What is loaded by now stays; nobody looks through it again, not Python's collector, nor, for each trainer, `compiled.py`."""
     gc.collect()
     gc.freeze()
 

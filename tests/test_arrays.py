@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from damage import corrupted
 from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,11 +76,7 @@ def test_arrays_that_were_saved_after_set_np_are_read(tmp_path):
 def test_a_damaged_file_is_read_or_a_value_error(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged"
     save_arrays(path, {"weight": nd.ones((2, 3)), "bias": nd.ones((2,))})
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
-        content[place : place + length] = data.draw(st.binary(min_size=length, max_size=length) | st.binary(max_size=9))
-    path.write_bytes(content)
+    path.write_bytes(corrupted(data, path.read_bytes()))
     try:
         assert all(isinstance(array, nd.NDArray) for array in read_arrays(path).values())
     except ValueError as error:

@@ -10,6 +10,7 @@ import tracemalloc
 import mxnet as mx
 import numpy as np
 import pytest
+from damage import corrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -205,14 +206,10 @@ def test_a_pickle_takes_no_more_than_so_much_memory():
 
 
 def fuzzed(contents, data):
-    content = bytearray(data.draw(st.sampled_from(contents)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
-        junk = st.binary(min_size=length, max_size=length) | st.binary(max_size=9) | st.sampled_from(INSTRUCTIONS)
-        content[place : place + length] = data.draw(junk)
+    content = corrupted(data, data.draw(st.sampled_from(contents)), 4, INSTRUCTIONS)
     begin = time.process_time()
     try:
-        found = read_gluon_states(bytes(content))
+        found = read_gluon_states(content)
     except ValueError as error:
         assert "\n" not in str(error) and len(str(error)) < 300
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from damage import corrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
@@ -123,12 +124,8 @@ def file(tmp_path_factory):
 @given(st.data())
 def test_a_damaged_file_is_loaded_or_a_model_error(file, tmp_path_factory, data):
     """Bytes changed, cut out or put in anywhere, of numbers that are mostly headers."""
-    content = bytearray(file.read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
-        content[place : place + length] = data.draw(st.binary(min_size=length, max_size=length) | st.binary(max_size=9))
     path = tmp_path_factory.getbasetemp() / "damaged.params"
-    path.write_bytes(content)
+    path.write_bytes(corrupted(data, file.read_bytes()))
     net = dense()
     try:
         load_parameters(net, path, "it", 2)

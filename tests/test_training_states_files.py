@@ -6,11 +6,12 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from damage import corrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, train_on_devices, values
+from reference import cpus, distance, random_batches, set_values, train_on_devices, values
 from thinned import thinned
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
@@ -65,8 +66,7 @@ def test_automatic_names_may_have_any_numbers(saved, first):
     net.add(*[nn.Dense(n, activation="tanh", prefix=f"dense{first + i}_") for i, n in enumerate((3, 3, 3, 4))])
     net.initialize()
     net(nd.zeros((1, 1, 2, 3)))
-    for param, value in zip(net.collect_params().values(), start):
-        param.set_data(nd.array(value))
+    set_values(net, start)
     trainer = trainer_of(net)
     trainer.load_states(path)
     train_on_devices(net, trainer, cpus(1), BATCHES[3:])
@@ -90,8 +90,7 @@ def test_other_names_are_taken_in_order_with_a_warning(saved):
     net.add(*[nn.Dense(units, activation="tanh", prefix=f"{name}_") for units, name in zip((3, 3, 3, 4), names)])
     net.initialize()
     net(nd.zeros((1, 1, 2, 3)))
-    for param, value in zip(net.collect_params().values(), start):
-        param.set_data(nd.array(value))
+    set_values(net, start)
     trainer = trainer_of(net)
     with pytest.warns(GluonlabWarning, match=r"taken in order, .* body_bias goes on as mine_dense0_bias$"):
         trainer.load_states(path)
@@ -217,13 +216,8 @@ def trainer():
 @settings(max_examples=20)
 @given(st.data())
 def test_a_damaged_file_is_loaded_or_refused_in_one_line(saved, trainer, tmp_path_factory, data):
-    with open(saved[0], "rb") as file:
-        content = bytearray(file.read())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))
-        content[place : place + length] = data.draw(st.binary(min_size=length, max_size=length) | st.binary(max_size=9))
     path = tmp_path_factory.getbasetemp() / "damaged-states"
-    path.write_bytes(content)
+    path.write_bytes(corrupted(data, Path(saved[0]).read_bytes()))
     try:
         trainer.load_states(str(path))
     except KVStoreError as error:
@@ -330,8 +324,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
         net.add(*[nn.Dense(n, prefix=f"dense{first + i}_", activation="tanh") for i, n in enumerate((3, 5, 2, 4))])
         net.initialize()
         net(nd.zeros((1, 1, 2, 3)))
-        for param, value in zip(net.collect_params().values(), results or ()):
-            param.set_data(nd.array(value))
+        set_values(net, results)
         trainer = make(net)
         if results:
             trainer.load_states(path)

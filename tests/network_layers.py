@@ -1,0 +1,76 @@
+"""The layers of networks that are drawn, for mx.nd and mx.np: name -> what makes it of a number of units and a flag."""
+
+import mxnet as mx
+from mxnet.gluon import nn, rnn
+
+
+class Scaled(nn.HybridBlock):
+    """Times a parameter of an odd shape, (1,) or (1, 1): one number."""
+
+    def __init__(self, axes):
+        super().__init__()
+        with self.name_scope():
+            self.scale = self.params.get("scale", shape=(1,) * axes)
+
+    def hybrid_forward(self, F, x, scale):
+        if mx.util.is_np_array():
+            return x * scale.reshape(-1)
+        return F.broadcast_mul(x, scale.reshape((1,) * 2) if self.scale.shape != (1, 1) else scale)
+
+
+class Branches(nn.HybridBlock):
+    """x -> one(x) + other(x), both dense; the same one twice if ``shared``."""
+
+    def __init__(self, units, shared):
+        super().__init__()
+        with self.name_scope():
+            self.one = nn.Dense(units, activation="tanh")
+            self.other = nn.Dense(units, params=self.one.params if shared else None)
+
+    def hybrid_forward(self, F, x):
+        return self.one(x) + self.other(x)
+
+
+def twice(units, flag):
+    """A dense layer behind itself, with something without parameters in between."""
+    net = nn.HybridSequential()
+    again = nn.Dense(units, in_units=units, activation="tanh")
+    net.add(nn.Dense(units), again, nn.Dropout(0.0) if flag else nn.Flatten())
+    net.add(nn.Dense(units, in_units=units, params=again.params))
+    return net
+
+
+def grouped(units, depthwise):
+    """A convolution in two groups, or in as many as it has channels."""
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(2 * units, 1), nn.Conv2D(2 * units, 3, padding=1, groups=2 * units if depthwise else 2))
+    return net
+
+
+def transposed(units, bias):
+    """From 16 channels to one, MXNet cannot train it on CPUs: oneDNN cannot reorder such weights."""
+    return nn.Conv2DTranspose(max(2, units), 2, use_bias=bias)
+
+
+OF_IMAGES = {
+    "conv": lambda units, bias: nn.Conv2D(units, 3, padding=1, activation="sigmoid", use_bias=bias),
+    "strided": lambda units, bias: nn.Conv2D(units, (2, 1), strides=2, use_bias=bias),
+    "grouped": grouped,
+    "transposed": transposed,
+    "batch norm": lambda units, flag: nn.BatchNorm(use_global_stats=True, scale=flag),
+    "pool": lambda units, largest: (nn.MaxPool2D if largest else nn.AvgPool2D)(2, 1),
+}
+OF_VECTORS = {
+    "dense": lambda units, bias: nn.Dense(units, activation="tanh", use_bias=bias),
+    "branches": Branches,
+    "twice": twice,
+    "scaled": lambda units, flag: Scaled(1 + flag),
+    "layer norm": lambda units, flag: nn.LayerNorm(center=flag),
+}
+OF_SEQUENCES = {
+    "lstm": lambda units, both: rnn.LSTM(units, layout="NTC", bidirectional=both),
+    "gru": lambda units, both: rnn.GRU(units, layout="NTC", bidirectional=both),
+}
+WORDS = 11
+OF_WORDS = {"embedding": lambda units, flag: nn.Embedding(WORDS, units)}
+LAYERS = {**OF_IMAGES, **OF_VECTORS, **OF_SEQUENCES, **OF_WORDS}
