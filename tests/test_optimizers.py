@@ -16,12 +16,12 @@ WITH_MOMENTUM = [name for name, kind in OPTIMIZERS.items() if kind.momentum]
 RATES = st.one_of(st.just(0.0), st.floats(1e-18, 1e-12), st.floats(1e-5, 1.0))
 
 
-def updated(optimizer, weight, steps):
+def updated(optimizer, weight, steps, dtype="float32"):
     """The weights after each (gradient, rate), as float64."""
-    updater, array, found = mx.optimizer.get_updater(optimizer), nd.array(weight, dtype="float32"), []
+    updater, array, found = mx.optimizer.get_updater(optimizer), nd.array(weight, dtype=dtype), []
     for grad, rate in steps:
         optimizer.set_learning_rate(rate)
-        updater(0, nd.array(grad, dtype="float32"), array)
+        updater(0, nd.array(grad, dtype=dtype), array)
         found.append(array.asnumpy().astype("float64"))
     return found
 
@@ -89,6 +89,18 @@ def check_definition(name, problem, wd, limit, momentum):
     expected = list(getattr(references, name)(weight, steps, wd=wd, clip=limit, **options))
     found = updated(make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps)
     assert_close(found, expected, weight, 2e-6 if name in ("sgd", "nag") else 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Accumulating with float16")
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-5), ("float16", 0.01)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_takes_weights_of_other_types(name, dtype, tolerance):
+    rng = np.random.RandomState(4)
+    weight = rng.uniform(1, 2, (3, 4)).astype("float16").astype("float64")
+    steps = [(rng.choice([-1.5, 0.75, 2], (3, 4)), 0.02)] * 3
+    options = {"momentum": 0.5} if name in WITH_MOMENTUM else {}
+    expected = list(getattr(references, name)(weight, steps, **options))
+    assert_close(updated(make_optimizer(name, options), weight, steps, dtype), expected, weight, tolerance)
 
 
 @pytest.mark.parametrize("momentum, wd", [(0.0, 0.5), (0.9, 0.5), (0.9, 0.0)])

@@ -5,7 +5,7 @@ trainer = BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=
 A plain ``"sgd"`` is MXNet's own there, as for gluon.Trainer.
 """
 
-from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adamax, Nadam
+from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
 from gluonlab.optimizers.layerwise import LAMB, LARS
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
 from gluonlab.optimizers.sgd import NAG, SGD
@@ -20,8 +20,10 @@ __all__ = [
     "SGD",
     "AdaDelta",
     "AdaGrad",
+    "Adam",
     "Adamax",
     "Nadam",
+    "RMSProp",
     "Signum",
     "make_optimizer",
 ]

@@ -3,12 +3,14 @@
 What MXNet's do otherwise: Adamax divides 0 by 0 for an element whose gradients are all 0, which is
 a ReLU's death; Nadam counts each parameter and device as a step of its momentum's schedule;
 AdaDelta does not look at the learning rate, and decays weights past it; AdaGrad decays them past
-its division; FTML divides by the rate. AdaDelta also changes the gradients.
+its division; FTML divides by the rate. AdaDelta also changes the gradients. Adam and RMSProp are
+MXNet's own, to the bit, but for types other than float32.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Any, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -43,8 +45,47 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
         raise NotImplementedError
 
     def above_zero(self, grad: nd.NDArray) -> float:
-        """``epsilon``, or the smallest ordinary number of a type that would make 0 of it."""
-        return max(float(self.epsilon), float(np.finfo(np.dtype(grad.dtype)).tiny))
+        """`above_zero` for this optimizer's ``epsilon``."""
+        return above_zero(self.epsilon, grad)
+
+
+def above_zero(epsilon: float, array: nd.NDArray) -> float:
+    """``epsilon``, or the smallest ordinary number of a type that would make 0 of it."""
+    return max(float(epsilon), float(np.finfo(np.dtype(array.dtype)).tiny))
+
+
+class Adam(mx.optimizer.Adam):  # type: ignore[misc]
+    """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a gradient."""
+
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
+        """One parameter, or a part of one."""
+        with _epsilon_for(self, weight):
+            super().update(index, weight, grad, state)
+
+
+class RMSProp(mx.optimizer.RMSProp):  # type: ignore[misc]
+    """MXNet's own, with such an epsilon, and states of the weight's type: its own are float32 ones, which do not fit."""
+
+    def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
+        """n, and g and delta where ``centered``."""
+        states = super().create_state(index, weight)
+        return tuple(state.astype(weight.dtype, copy=False) for state in states)
+
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
+        """One parameter, or a part of one."""
+        with _epsilon_for(self, weight):
+            super().update(index, weight, grad, state)
+
+
+@contextmanager
+def _epsilon_for(optimizer: Any, weight: nd.NDArray) -> Iterator[None]:
+    """Meanwhile the optimizer's epsilon is one that the weight's type can hold."""
+    users = optimizer.epsilon
+    optimizer.epsilon = above_zero(users, weight)
+    try:
+        yield
+    finally:
+        optimizer.epsilon = users
 
 
 class Adamax(WithBetas, Adaptive):

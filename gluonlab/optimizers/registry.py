@@ -7,12 +7,12 @@ where it does not, there is one here; and what cannot be of use here is not offe
 |----------|----------------------|--------------------------------------------------------------------------------|
 | sgd      | `SGD`                | the rate is part of the momentum (``--momentum-rule mxnet``)                   |
 | nag      | `NAG`                | the same, and weight decay reads the weight that was just updated              |
-| adam     | mx.optimizer.Adam    | epsilon beside the root before its correction, which the paper allows          |
+| adam     | `Adam`               | 0/0 in float16; else it is MXNet's, epsilon beside the root before correction  |
 | adamax   | `Adamax`             | no epsilon: 0/0 for what has never had a gradient                              |
 | nadam    | `Nadam`              | each parameter and device counts as a step of the momentum's schedule          |
 | adadelta | `AdaDelta`           | no learning rate; weight decay beside it; changes the gradients                |
 | adagrad  | `AdaGrad`            | epsilon 1e-7 under the root, weight decay past the division                    |
-| rmsprop  | mx.optimizer.RMSProp | epsilon under the root; PyTorch has it beside                                  |
+| rmsprop  | `RMSProp`            | float32 only; else it is MXNet's, epsilon under the root, PyTorch's is beside  |
 | ftml     | `FTML`               | divides by the rate, 0/0 at a rate of 0, three states for one                  |
 | signum   | `Signum`             | weight decay means something else without momentum                             |
 | lars     | `LARS`               | corrects the momentum of some parameters only, spares no biases                |
@@ -30,7 +30,7 @@ from typing import Any, Dict, Optional, Type
 import mxnet as mx
 
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adamax, Nadam
+from gluonlab.optimizers.adaptive import FTML, AdaDelta, AdaGrad, Adam, Adamax, Nadam, RMSProp
 from gluonlab.optimizers.layerwise import LAMB, LARS
 from gluonlab.optimizers.momentum import CORRECTED, MXNET
 from gluonlab.optimizers.sgd import NAG, SGD
@@ -66,12 +66,12 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
         momentum=True,
         by_mxnets_rule=mx.optimizer.NAG,
     ),
-    "adam": OptimizerKind(mx.optimizer.Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"),
+    "adam": OptimizerKind(Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"),
     "adamax": OptimizerKind(Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"),
     "nadam": OptimizerKind(Nadam, "adam with Nesterov's momentum: PyTorch's NAdam"),
     "adadelta": OptimizerKind(AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"),
     "adagrad": OptimizerKind(AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"),
-    "rmsprop": OptimizerKind(mx.optimizer.RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"),
+    "rmsprop": OptimizerKind(RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"),
     "ftml": OptimizerKind(FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"),
     "signum": OptimizerKind(Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True),
     "lars": OptimizerKind(
