@@ -78,6 +78,7 @@ bench: $(VENV)/.ready-bench
 	$(VENV)/bin/python -m gluonlab.bench peers --network resnet18 --out $(RECORDS)/peers-resnet18.json $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench host --out $(RECORDS)/host.json $(IN_TURNS) $(ARGS)
 	$(VENV)/bin/python -m gluonlab.bench gradients --out $(RECORDS)/gradients.json $(FEW_STORES) $(IN_TURNS) $(ARGS)
+	$(VENV)/bin/python -m gluonlab.bench threads --out $(RECORDS)/threads.json $(IN_TURNS) $(ARGS)
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
 
 clean:

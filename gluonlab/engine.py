@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Iterator, NamedTuple, NoReturn, Set, Tuple
 
 from gluonlab import openmp
+from gluonlab.control_groups import CGROUPS, PROC, control_groups
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
@@ -93,14 +94,34 @@ def flavours() -> "tuple[str, ...]":
 
 
 def omp_num_threads() -> "int | None":
-    """The value of OMP_NUM_THREADS in the environment, or None when it is unset or no number."""
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdigit() and int(first) > 0 else None
+    """How many threads the user asks for in the environment, of OpenMP or, in its absence, of MXNet; None: nothing is said."""
+    exported = exported_threads()
+    return None if exported is None else exported.threads
+
+
+class Exported(NamedTuple):
+    """A number of threads, and the variable that it comes from."""
+
+    name: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.threads}"
+
+
+def exported_threads() -> "Exported | None":
+    """OMP_NUM_THREADS; where that is unset or no number, MXNET_OMP_MAX_THREADS, which MXNet reads then."""
+    for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
+        first = os.environ.get(name, "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            return Exported(name, int(first))
+    return None
 
 
 def install() -> None:
     """Arrange that MXNet is prepared when it is imported; if it is already, do what can still be done."""
     if "mxnet" in sys.modules:
+        openmp.came_first = True
         _set_environment()
     elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder())
@@ -114,7 +135,8 @@ def uninstall() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MXNetFinder)]
 
 
-# Taken once, when gluonlab is imported: MXNet had been imported before, with its own settings.
+# Taken once, when gluonlab is imported: MXNet had been imported before, with too little scratch memory. What a process of ours has
+# started finds enough of that in its environment, but not what OpenMP was told here: `openmp.came_first`.
 mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
 
 
@@ -145,7 +167,7 @@ def _prepare() -> None:
 
 def spins_as_it_came() -> bool:
     """Whether OpenMP waits as it does by itself, because it was there before gluonlab, and the user has said nothing either."""
-    return (mxnet_came_first or openmp.came_first) and not openmp.users_spinning()
+    return openmp.came_first and not openmp.users_spinning()
 
 
 class Workers(NamedTuple):
@@ -195,8 +217,8 @@ def exact_memory_plan() -> Iterator[None]:
 
 def cores() -> int:
     """The physical cores that this process may use: affinity and container limits count, hyper-threads do not."""
-    allowed = os.sched_getaffinity(0)
-    return max(1, min(len(_physical(allowed)), _cgroup_limit(len(allowed))))
+    physical, limit = len(_physical(os.sched_getaffinity(0))), core_limit()
+    return max(1, physical if limit is None else min(physical, limit))
 
 
 def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
@@ -210,15 +232,23 @@ def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
     return seen
 
 
-def _cgroup_limit(otherwise: int, root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Of this container, under version 2 and 1 of control groups."""
-    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+def core_limit() -> "int | None":
+    """How many cores' time the process's container, job or service has, for all of its processes together; None: no limit."""
+    return _cgroup_limit(0) or None
+
+
+def _cgroup_limit(otherwise: int, cgroups: Path = CGROUPS, proc: Path = PROC) -> int:
+    """The least of all control groups that this process is in, at least 1; a group may have none."""
+    quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
+    limits = []
+    for version, folder in control_groups("cpu", proc, cgroups):
         try:
-            quota, period = [word for file in files for word in (root / file).read_text().split()]
-            return otherwise if quota in ("max", "-1") else max(1, int(quota) // int(period))
-        except (OSError, ValueError):
+            quota, period = [word for file in quotas[version] for word in (folder / file).read_text().split()]
+            if quota not in ("max", "-1"):
+                limits.append(max(1, int(quota) // int(period)))
+        except (OSError, ValueError, ZeroDivisionError):
             continue
-    return otherwise
+    return min(limits, default=otherwise)
 
 
 def explain(error: BaseException) -> EngineError:

@@ -6,7 +6,12 @@ import re
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Tuple
 
-PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+from gluonlab.control_groups import CGROUPS, PROC, control_groups
+
+_FILES = {  # of a control group, by version: limit, in use, and the line of memory.stat with what can be given back
+    2: ("memory.max", "memory.current", "inactive_file"),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 MACHINE, CONTAINER = "the machine", "this container or job"
 
 
@@ -23,7 +28,7 @@ def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
     meminfo = _read(proc / "meminfo")
     total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
     where = MACHINE
-    for limit, used in _limits(_read(proc / "self" / "cgroup"), cgroups):
+    for limit, used in _limits(proc, cgroups):
         if total is None or limit < total:
             total, where = limit, CONTAINER
         free = limit - used if free is None else min(free, limit - used)
@@ -45,26 +50,17 @@ def children(pid: int, proc: Path = PROC) -> List[int]:
     return [int(folder.name) for folder in processes if parent.search(_read(folder / "status"))]
 
 
-def _limits(memberships: str, cgroups: Path) -> Iterator[Tuple[int, int]]:
-    """(limit, in use) in bytes of every control group that this process is in, under version 2 and 1 of them.
+def _limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
+    """(limit, in use) in bytes of every control group that this process is in.
 
-    A process is in a group and in all above it; in a container its own group is at the root. What the kernel keeps of files in
-    memory counts as used there, but is given back when it is needed.
+    What the kernel keeps of files in memory counts as used there, but is given back when it is needed.
     """
-    for line in ["0::/", ":memory:/", *memberships.split("\n")]:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if controllers == "":
-            root, limit, used, cached = cgroups, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            root, limit, used, cached = cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-        else:
-            continue
-        own = root / path.strip("/")
-        for folder in [folder for folder in (own, *own.parents) if folder == root or root in folder.parents]:
-            most, now = _read(folder / limit).strip(), _read(folder / used).strip()
-            if most.isdigit() and now.isdigit():  # the first may be "max"
-                spare = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.M)
-                yield int(most), int(now) - (int(spare[1]) if spare else 0)
+    for version, folder in control_groups("memory", proc, cgroups):
+        limit, used, cached = _FILES[version]
+        most, now = _read(folder / limit).strip(), _read(folder / used).strip()
+        if most.isdigit() and now.isdigit():  # the first may be "max"
+            spare = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.M)
+            yield int(most), int(now) - (int(spare[1]) if spare else 0)
 
 
 def _number(lines: str, name: str) -> Optional[int]:

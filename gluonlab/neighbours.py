@@ -23,13 +23,17 @@ from typing import List, NamedTuple, Optional
 
 from gluonlab import engine
 
-# Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; horovodrun; torchrun.
+# Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun; torchrun; bpslaunch; pytest -n.
 LOCAL_SIZES = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
     "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",
     "HOROVOD_LOCAL_SIZE",
     "LOCAL_WORLD_SIZE",
+    "BYTEPS_LOCAL_SIZE",
+    "PYTEST_XDIST_WORKER_COUNT",
 )
 SLURM = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
 MOST = 4096  # processes on a host: whoever says more means something else
@@ -68,13 +72,15 @@ def own_cores() -> int:
     """How many threads this process may compute with: its part of the cores that the processes of this host share.
 
     A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all its own then.
+    A container's limit is for all of its processes together, wherever they are bound.
     """
     mine, processes = engine.cores(), neighbours().processes
     if processes == 1:
         return mine
     cpus = len(os.sched_getaffinity(0))
     shared = max(cpus, _launchers_cpus())
-    return max(1, min(mine, mine * shared // cpus // processes))  # of those CPUs as many are cores as of these
+    limit = engine.core_limit() or mine * processes
+    return max(1, min(mine, mine * shared // cpus // processes, limit // processes))  # of those CPUs as many are cores as of these
 
 
 def _launchers_cpus() -> int:

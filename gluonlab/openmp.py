@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import warnings
 from contextlib import contextmanager
-from typing import Dict, Iterator, Optional
+from typing import Callable, Dict, Iterator, Optional
 
 from gluonlab.errors import GluonlabWarning
 
@@ -25,9 +26,13 @@ HARMFUL = {
     "OMP_PROC_BIND": _BOUND, "OMP_PLACES": _BOUND, "GOMP_CPU_AFFINITY": _BOUND,
 }  # fmt: skip
 SLEEP_SOON = f"export GOMP_SPINCOUNT={SPIN_COUNT}"
-_SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SPINNING: Dict[str, Callable[[str], bool]] = {
+    "GOMP_SPINCOUNT": lambda value: spins(value) >= 0,
+    "OMP_WAIT_POLICY": lambda value: value.lower() in ("active", "passive"),
+}
 
-# Whether libgomp, which MXNet computes with, had been loaded before by another library, such as torch, and with its settings.
+# Whether libgomp, which MXNet computes with, had been loaded before gluonlab could set it: by MXNet itself, or by torch.
 came_first = False
 
 
@@ -73,8 +78,21 @@ def _is_loaded(library: str) -> bool:
 
 
 def users_spinning() -> Dict[str, str]:
-    """What the user has set about threads that wait for work; empty if nothing: gluonlab then sets SPIN_COUNT."""
-    return {name: os.environ[name].strip() for name in _SPINNING if os.environ.get(name, "").strip()}
+    """What the user has set about threads that wait for work; empty if nothing: gluonlab then sets SPIN_COUNT.
+
+    What libgomp does not understand, it passes over: such a value is none.
+    """
+    found = {name: os.environ.get(name, "").strip() for name in _SPINNING}
+    return {name: value for name, value in found.items() if _SPINNING[name](value)}
+
+
+def spins(value: str) -> float:
+    """How often an idle thread looks for work before it sleeps, from the text of GOMP_SPINCOUNT; -1 for what is no number."""
+    text = value.strip().lower()
+    if text in ("infinite", "infinity"):
+        return float("inf")
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)", text)
+    return int(found[1]) * _THOUSANDS[found[2]] if found else -1
 
 
 def harmful() -> Dict[str, str]:

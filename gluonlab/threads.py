@@ -39,9 +39,9 @@ class EngineContext(ctypes.Structure):
 def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """How many threads each of ``cpu_devices`` CPU devices computes with.
 
-    One device: ``asked``, else OMP_NUM_THREADS, else all cores, or this process's part of them where several processes train on
-    this host (`gluonlab.neighbours`). Several: one each, because more would hang.
-    Raises ConfigError when more are asked for; a larger OMP_NUM_THREADS is put aside.
+    One device: ``asked``, else OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS, else all cores, or this process's part of them where
+    several processes train on this host (`gluonlab.neighbours`). Several: one each, because more would hang.
+    Raises ConfigError when more are asked for; a larger number in the environment is put aside.
     """
     if cpu_devices <= 1:
         return asked or engine.omp_num_threads() or own_cores()
@@ -94,9 +94,9 @@ def _shrink_others(device_ids: Set[int]) -> None:
 
 def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
     """What somebody may expect of several devices, and does not get."""
-    from_environment = engine.omp_num_threads() or 1
-    if asked is None and from_environment > 1:
-        yield f"OMP_NUM_THREADS={from_environment} would hang {cpu_devices} CPU devices: each computes with 1 thread"
+    exported = engine.exported_threads()
+    if asked is None and exported is not None and exported.threads > 1:
+        yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
     if engine.mxnet_came_first:
         yield (
             "mxnet was imported before gluonlab: if it has computed anything yet, CPU devices share their scratch memory "

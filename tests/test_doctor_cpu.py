@@ -87,6 +87,8 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
         ({"GOMP_SPINCOUNT": "10", "OMP_WAIT_POLICY": "active"}, None),
         ({"OMP_NUM_THREADS": "9"}, "9 threads are exported for 8 cores"),
         ({"OMP_NUM_THREADS": "8"}, None),
+        ({"MXNET_OMP_MAX_THREADS": "9"}, "9 threads are exported for 8 cores"),
+        ({"GOMP_SPINCOUNT": "1e9"}, None),  # libgomp passes it over, and gluonlab sets its own
         ({"OMP_DYNAMIC": "true"}, "OMP_DYNAMIC=true is put aside for MXNet"),
         (
             {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_PS_ROOT_URI": "10.0.0.7"},

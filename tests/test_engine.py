@@ -268,6 +268,30 @@ def test_openmp_itself_says_how_its_idle_threads_wait(python, exported, spins):
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("GOMP_SPINCOUNT", value) for value in (" 7 ", "5 K", "1e5", "7x", "INFINITY", "inf", "passive")],
+        *[("OMP_WAIT_POLICY", value) for value in ("Passive ", "lazy", "7")],
+    ],
+)
+def test_libgomp_itself_says_which_settings_it_passes_over(python, monkeypatch, name, value):
+    """What it passes over is no setting of the user's: gluonlab sets its own then."""
+    monkeypatch.setenv(name, value)
+    said = python("-c", "import ctypes; ctypes.CDLL('libgomp.so.1')", **{name: value}).stderr
+    assert (name in openmp.users_spinning()) == (f"Invalid value for environment variable {name}" not in said)
+
+
+@pytest.mark.parametrize(("order", "spins"), [("mxnet, gluonlab", True), ("gluonlab, mxnet", False)])
+@pytest.mark.parametrize("inherited", [{}, {"MXNET_CPU_TEMP_COPY": "64"}], ids=str)
+def test_threads_are_known_to_spin_where_mxnet_came_first(python, tmp_path, order, spins, inherited):
+    """Also in what a process of ours has started, which inherits enough scratch memory, but not what OpenMP was told."""
+    site = package(tmp_path / "site", "mxnet", "")
+    code = f"import {order}; from gluonlab import engine; print(engine.spins_as_it_came())"
+    assert python("-c", code, path=[site], **inherited).stdout == f"{spins}\n"
+    assert python("-c", code, path=[site], GOMP_SPINCOUNT="9", **inherited).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
     ("exported", "named"),
     [
         ({}, []),
@@ -320,6 +344,43 @@ def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_pat
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
     assert engine._cgroup_limit(8, tmp_path) == limit
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "limit"),
+    [
+        ("0::/user.slice/session-2.scope", {"user.slice/cpu.max": "300000 100000"}, 3),  # systemd's CPUQuota=
+        ("0::/a/b", {"cpu.max": "max 100000", "a/cpu.max": "500000 100000", "a/b/cpu.max": "400000 100000"}, 4),
+        ("0::/a/b", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2),  # what lies above counts, too
+        ("0::/a", {"b/cpu.max": "100000 100000"}, 8),  # somebody else's
+        ("0::/docker/gone", {"cpu.max": "200000 100000"}, 2),  # a path outside of the container: its own group is at the root
+        ("4:cpu,cpuacct:/job", {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"}, 2),
+        ("4:cpuset:/job", {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"}, 8),
+        ("0::/../a", {"cpu.max": "max 100000"}, 8),
+        ("nonsense", {"cpu.max": "100000 0"}, 8),
+    ],
+)
+def test_the_limits_of_jobs_and_services_count_wherever_they_lie(tmp_path, membership, files, limit):
+    for path, content in {"proc/self/cgroup": membership, **{f"groups/{path}": files[path] for path in files}}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content + "\n")
+    assert engine._cgroup_limit(8, tmp_path / "groups", tmp_path / "proc") == limit
+
+
+@pytest.mark.parametrize(
+    ("exported", "said"),
+    [
+        ({"MXNET_OMP_MAX_THREADS": "3"}, "MXNET_OMP_MAX_THREADS=3"),
+        ({"MXNET_OMP_MAX_THREADS": "3", "OMP_NUM_THREADS": "2"}, "OMP_NUM_THREADS=2"),  # MXNet asks in this order, too
+        ({"MXNET_OMP_MAX_THREADS": "3", "OMP_NUM_THREADS": "all"}, "MXNET_OMP_MAX_THREADS=3"),
+        ({"MXNET_OMP_MAX_THREADS": "0"}, "None"),
+    ],
+    ids=str,
+)
+def test_the_users_number_of_threads_may_be_mxnets(monkeypatch, exported, said):
+    for name, value in exported.items():
+        monkeypatch.setenv(name, value)
+    assert str(engine.exported_threads()) == said
 
 
 @pytest.mark.parametrize(

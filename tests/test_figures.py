@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 import figures
 
+from gluonlab import openmp
 from gluonlab.bench.record import Record, Series
 
 
@@ -55,6 +56,20 @@ def test_images_and_host_have_their_columns():
     assert cells(figures.host_table(record("host", *host)))[2] == ["Gluon's loop", "2", "7", "-", "-", "-", "7", "-"]
 
 
+def test_threads_are_compared_with_openmp_as_it_comes_round_by_round():
+    rates = {"gluonlab quiet": (100.0, 300.0, 900.0), "openmp quiet": (50.0, 300.0, 300.0), "gluonlab beside": (7.0,)}
+    found = [Series(f"lenet {name}", "", "images/s", values) for name, values in rates.items()]
+    pair = Series("lenet sharing quiet", "", "images/s", (4800.0,))
+    table = cells(figures.threads_table(record("threads", *found, pair)))
+    assert len(table[0]) == 5 and table[0][1:3] == ["LeNet alone", "LeNet beside a process that computes"]
+    assert table[2:] == [
+        ["1,000 looks, as gluonlab sets it", "300 (2x)", "7", "", ""],
+        ["OpenMP as it comes: 300,000 looks", "300", "", "", ""],
+        ["two `dist_sync` workers that share the cores", "4,800", "", "", ""],
+    ]
+    assert f"{int(openmp.SPIN_COUNT):,} looks" in table[2][0]
+
+
 def test_the_readme_holds_what_the_records_say():
     text = (figures.ROOT / "README.md").read_text(encoding="utf-8")
     assert {name for _, name, _ in figures.BLOCK.findall(text)} == set(figures.TABLES)
@@ -77,4 +92,4 @@ def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
     elif name == "images":
         assert {subject.name for subject in figures.images.subjects(Path("x"), 1)} <= set(figures.LABELS)
     else:
-        assert re.search(r"^(host|gradients)$", name)
+        assert re.search(r"^(host|gradients|threads)$", name)

@@ -36,6 +36,10 @@ def environment(monkeypatch):
         ({"MV2_COMM_WORLD_LOCAL_SIZE": "2"}, 2),
         ({"HOROVOD_LOCAL_SIZE": "8"}, 8),
         ({"LOCAL_WORLD_SIZE": "5"}, 5),
+        ({"PMI_LOCAL_SIZE": "6"}, 6),
+        ({"PALS_LOCAL_SIZE": "6"}, 6),
+        ({"PYTEST_XDIST_WORKER_COUNT": "4"}, 4),
+        ({**ELSEWHERE, "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_SIZE": "4"}, 4),  # two hosts of four each
         ({"LOCAL_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),  # one in the other: the larger number is safe
         ({"LOCAL_WORLD_SIZE": "many"}, 1),
         ({"LOCAL_WORLD_SIZE": "0"}, 1),
@@ -102,6 +106,25 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(monkeypa
     monkeypatch.setattr(engine, "cores", lambda: own)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own)))
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # nobody's; 1, if who started these tests has ended
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
+    assert neighbours.own_cores() == threads
+
+
+@pytest.mark.parametrize(
+    ("limit", "own", "processes", "threads"),
+    [
+        (4, 64, 2, 2),
+        (4, 32, 4, 1),  # each bound to a socket of the machine's; the limit is for all of them
+        (2, 64, 3, 1),
+        (None, 32, 2, 32),
+        (4, 64, 1, 4),
+    ],
+)
+def test_a_containers_limit_is_shared_wherever_processes_are_bound(monkeypatch, limit, own, processes, threads):
+    monkeypatch.setattr(engine, "core_limit", lambda: limit)
+    monkeypatch.setattr(engine, "_physical", lambda cpus: cpus)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
+    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
     assert neighbours.own_cores() == threads
 

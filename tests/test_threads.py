@@ -42,6 +42,14 @@ def test_several_devices_put_a_larger_number_aside_with_one_warning(exported):
     assert set_threads(TWO) == 1  # a warning would be an error here
 
 
+def test_mxnets_own_variable_counts_too(monkeypatch):
+    monkeypatch.setenv("MXNET_OMP_MAX_THREADS", "3")
+    assert threads_per_device(1) == 3
+    set_threads(ONE, 2)
+    with pytest.warns(GluonlabWarning, match="MXNET_OMP_MAX_THREADS=3 would hang 2 CPU devices"):
+        assert set_threads(TWO) == 1
+
+
 def test_one_exported_thread_is_no_reason_to_warn(exported):
     exported("1")
     set_threads(ONE, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
-from gluonlab.bench import host, images, peers  # noqa: E402
+from gluonlab.bench import host, images, peers, threads  # noqa: E402
 from gluonlab.bench.record import read_record  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
@@ -42,7 +42,7 @@ def markdown(heads, rows, right_from=1):
     """A table; all columns from `right_from` on are numbers."""
     rules = [LEFT] * right_from + [RIGHT] * (len(heads) - right_from)
     lines = [" | ".join(heads), "|".join(rules), *(" | ".join(row) for row in rows)]
-    return "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines).replace("|  |", "| |")
+    return re.sub(r"\|  (?=\|)", "| ", "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines))
 
 
 def peers_table(record):
@@ -86,6 +86,34 @@ def _images_cell(row):
         return "-"
     beside = f" ({row.ratio:.2f}x)" if row.ratio is not None and row.name != images.PEER else ""
     return f"{row.images_per_second:,.0f}{beside}"
+
+
+THREADS = {
+    threads.OURS: "1,000 looks, as gluonlab sets it",
+    threads.REFERENCE: "OpenMP as it comes: 300,000 looks",
+    "passive": "`OMP_WAIT_POLICY=passive`",
+    threads.SHARING: "two `dist_sync` workers that share the cores",
+    threads.NOT_SHARING: "two that take all cores each, OpenMP as it comes",
+}
+NETWORKS = {"lenet": "LeNet", "mlp": "MLP"}
+COMPANY = {"quiet": "alone", "beside": "beside a process that computes"}
+
+
+def threads_table(record):
+    heads = ["images/s, and as a multiple of OpenMP's as it comes"]
+    heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.columns())]
+    return markdown(
+        heads,
+        [[THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.columns())]
+         for row in threads.make_rows(record.series)],
+    )  # fmt: skip
+
+
+def _threads_cell(row, column):
+    if column not in row.rates:
+        return ""
+    beside = f" ({row.ratios[column]:.2g}x)" if column in row.ratios and row.name != threads.REFERENCE else ""
+    return f"{row.rates[column]:,.0f}{beside}"
 
 
 def gradients_table(record):
@@ -138,6 +166,7 @@ TABLES = {
     "host": host_table,
     "images": images_table,
     "gradients": gradients_table,
+    "threads": threads_table,
 }
 
 

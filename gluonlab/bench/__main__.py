@@ -14,6 +14,7 @@ from gluonlab.bench import compare as _compare
 from gluonlab.bench import host as _host
 from gluonlab.bench import images as _images
 from gluonlab.bench import peers as _peers
+from gluonlab.bench import threads as _threads
 from gluonlab.bench.allreduce_modes import DEVICES, DRAWN, SIZES, answer
 from gluonlab.bench.beside import check, options, take_turns
 from gluonlab.bench.machine import describe_machine
@@ -121,6 +122,37 @@ def images(rounds: str, as_json: bool, out: Optional[str]) -> None:
     record = session.record("images", {}, count, _images.series(_images.images(count)))
     session.warn_if_busy()
     _say(record, lambda: _images.table(_images.make_rows(record.series), count), as_json, out)
+
+
+@command("python -m gluonlab.bench threads", INTERRUPTED)
+@_options(_threads.ROUNDS)
+@options
+@click.option(
+    "--spin-counts", metavar="N,N", default=_threads.SPIN_COUNTS, show_default=True, help="looks for work, to be compared, too"
+)
+def threads(
+    rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], restart_every: Optional[str], spin_counts: str
+) -> None:
+    """Measure one CPU device with all cores, by how its idle threads wait, alone and beside a process that computes.
+
+    Also two workers of a parameter server on this host, each with its part of the cores, and with all of them.
+    """
+    count, counts = whole(1)("--rounds", rounds), _threads.parse_spin_counts(spin_counts)
+    title = ("threads", {"spin-counts": spin_counts})
+    turns = check(beside, restart_every, as_json)
+    if turns is not None:
+        subjects = [one for network in _threads.NETWORKS for one in _threads.ours(network)]
+        click.echo(take_turns(subjects, _threads.series, title, count, turns, out))
+        return
+    session = Session()
+    found = [
+        one
+        for network in _threads.NETWORKS  # one after the other: all processes of a network are in memory together
+        for one in measure(_threads.subjects(counts, network), count, _threads.RESTART_EVERY)
+    ]
+    record = session.record(*title, count, _threads.series(found))
+    session.warn_if_busy()
+    _say(record, lambda: _threads.table(_threads.make_rows(record.series), count), as_json, out)
 
 
 @command("python -m gluonlab.bench allreduce", INTERRUPTED)
@@ -238,6 +270,7 @@ COMMANDS = {
         ("peers", peers),
         ("host", host),
         ("images", images),
+        ("threads", threads),
         ("allreduce", allreduce),
         ("gradients", gradients),
         ("compare", compare),

@@ -14,6 +14,25 @@ TUNING = ("MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else a pool of processes stays beside the measured one
 
+AS_OPENMP_COMES = {"GOMP_SPINCOUNT": "300000"}  # libgomp's own number; said, so that gluonlab leaves it
+PASSIVE = {"OMP_WAIT_POLICY": "passive"}
+
+
+def spinning(count: int) -> Dict[str, str]:
+    """What lets an idle thread of OpenMP look for work so many times before it sleeps."""
+    return {"GOMP_SPINCOUNT": str(count)}
+
+
+def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
+    """What a process of MXNet's parameter server on this host is told; ``role``: scheduler, server or worker."""
+    return {
+        "DMLC_ROLE": role,
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_NUM_WORKER": str(workers),
+    }
+
 
 def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
     """This process's environment without TUNING, with ``variables``, and with ``folder`` for temporary files.

@@ -9,6 +9,7 @@ from typing import Dict, Iterator, Optional
 
 from mxnet import gluon, nd
 
+from gluonlab.bench.competitor import competing
 from gluonlab.bench.work import CLASSES, LEARNING_RATE, TASKS
 from gluonlab.bench.worker import Job
 from gluonlab.config import TrainConfig
@@ -19,8 +20,15 @@ from gluonlab.training.losses import LossLog
 from gluonlab.training.plan import make_plan
 
 
-def make(task: str, device_count: int, threads: int, kvstore: str = "device", global_batch_size: Optional[int] = None) -> Job:
-    """Train on ``device_count`` CPU devices of ``threads`` threads each."""
+def make(
+    task: str,
+    device_count: int,
+    threads: int,
+    kvstore: str = "device",
+    global_batch_size: Optional[int] = None,
+    competitors: int = 0,
+) -> Job:
+    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many ``competitors`` for the cores."""
     work = TASKS[task]
     global_batch_size = global_batch_size or work.global_batch_size
     config = TrainConfig(
@@ -41,12 +49,13 @@ def make(task: str, device_count: int, threads: int, kvstore: str = "device", gl
     log, batches = LossLog(plan.ctxs), _for_ever(loader)
 
     def run(steps: int) -> Dict[str, float]:
-        began = time.perf_counter()
-        for xs, ys in itertools.islice(batches, steps):
-            log.append(step(xs, ys), sum(len(x) for x in xs))
-        log.flush()
-        nd.waitall()
-        return {"seconds": time.perf_counter() - began}
+        with competing(competitors):
+            began = time.perf_counter()
+            for xs, ys in itertools.islice(batches, steps):
+                log.append(step(xs, ys), sum(len(x) for x in xs))
+            log.flush()
+            nd.waitall()
+            return {"seconds": time.perf_counter() - began}
 
     return run
 

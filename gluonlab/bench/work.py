@@ -26,6 +26,7 @@ class Task(NamedTuple):
 
 TASKS = {
     "lenet": Task("LeNet 28x28", "lenet", (1, 28, 28), 8192, 128, 0.0),
+    "mlp": Task("MLP 28x28", "mlp", (1, 28, 28), 8192, 128, 0.0),
     "resnet18": Task("ResNet-18 32x32", "resnet18", (3, 32, 32), 2048, 64, 0.9),
 }
 

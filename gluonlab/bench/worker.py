@@ -24,6 +24,7 @@ JOBS = {
     "classic": "gluonlab.bench.classic_loop",
     "torch": "gluonlab.bench.torch_loop",
     "torch-ddp": "gluonlab.bench.torch_ddp",
+    "dist": "gluonlab.bench.dist_loop",
     "host": "gluonlab.bench.host_cost",
     "efficiency": "gluonlab.bench.efficiency",
     "gradients": "gluonlab.bench.gradient_job",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from pathlib import Path
 from typing import Dict, List, Mapping, Tuple
@@ -19,7 +18,6 @@ SAMPLE_S = 0.2
 SHARE, NAMED = 0.2, 3  # processes that are named: how much of a core they take, and how many
 LONG_SPINS = 100_000  # a millisecond or more
 _TICKS = os.sysconf("SC_CLK_TCK")
-_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def cpu(proc: Path = PROC) -> List[Finding]:
@@ -62,7 +60,7 @@ def spinning(users: Mapping[str, str]) -> List[Finding]:
     settings = {name.rpartition("_")[2].lower(): f"{name}={value}" for name, value in users.items()}
     values = {name.rpartition("_")[2].lower(): value for name, value in users.items()}
     if "spincount" in values:  # this counts before the policy
-        if spins(values["spincount"]) < LONG_SPINS:
+        if openmp.spins(values["spincount"]) < LONG_SPINS:
             return []
         said = settings["spincount"]
     elif values.get("policy", "").lower() == "active":
@@ -72,15 +70,6 @@ def spinning(users: Mapping[str, str]) -> List[Finding]:
     cause = "idle threads keep their cores busy: beside anything else that computes, one CPU device takes many times as long"
     name = said.split("=")[0]
     return [warning("cpu", f"{said} is exported", cause, f"unset {name}: gluonlab then lets them sleep soon")]
-
-
-def spins(value: str) -> float:
-    """How often an idle thread looks for work before it sleeps, from the text of libgomp's variable; 0 for no number."""
-    text = value.strip().lower()
-    if text in ("infinite", "infinity"):
-        return float("inf")
-    found = re.fullmatch(r"(\d+)\s*([kmgt]?)", text)
-    return int(found[1]) * _THOUSANDS[found[2]] if found else 0
 
 
 def loaded(what: str, others: List[str]) -> Finding:
@@ -140,11 +129,12 @@ def _unknown() -> List[Finding]:
 
 
 def _too_many() -> List[Finding]:
-    asked, cores = engine.omp_num_threads() or 1, engine.cores()
-    if asked <= cores:
+    exported, cores = engine.exported_threads(), engine.cores()
+    if exported is None or exported.threads <= cores:
         return []
     cause = "threads without a core of their own keep the others waiting"
-    return [warning("cpu", f"{asked} threads are exported for {plural(cores, 'core')}", cause, "unset OMP_NUM_THREADS")]
+    what = f"{exported.threads} threads are exported for {plural(cores, 'core')}"
+    return [warning("cpu", what, cause, f"unset {exported.name}")]
 
 
 def _put_aside() -> List[Finding]:

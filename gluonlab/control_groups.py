@@ -1,0 +1,32 @@
+"""The control groups of Linux that this process is in: where containers, jobs and services have their limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator, Tuple
+
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
+    """(version, folder) of every group of ``controller``, such as "cpu", under version 2 and 1 of control groups.
+
+    A process is in a group and in all above it; in a container its own group is at the root. Some folders may not exist.
+    """
+    for line in ["0::/", f":{controller}:/", *_read(proc / "self" / "cgroup").split("\n")]:
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers == "":
+            version, root = 2, cgroups
+        elif controller in controllers.split(","):
+            version, root = 1, cgroups / controller
+        else:
+            continue
+        own = root / path.strip("/")
+        yield from ((version, folder) for folder in (own, *own.parents) if folder == root or root in folder.parents)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
