@@ -68,6 +68,8 @@ def test_threads_are_compared_with_openmp_as_it_comes_round_by_round():
         ["two `dist_sync` workers that share the cores", "4,800", "", "", ""],
     ]
     assert f"{int(openmp.SPIN_COUNT):,} looks" in table[2][0]
+    busy = Record("threads", {}, 3, "t", {"cores": 2, "others": 1.64}, (pair,))
+    assert figures.threads_table(busy).endswith("|\n\nOther programs kept 1.6 of 2 cores busy during all of it.\n")
 
 
 def test_the_readme_holds_what_the_records_say():

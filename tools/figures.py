@@ -102,11 +102,11 @@ COMPANY = {"quiet": "alone", "beside": "beside a process that computes"}
 def threads_table(record):
     heads = ["images/s, and as a multiple of OpenMP's as it comes"]
     heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.columns())]
-    return markdown(
-        heads,
-        [[THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.columns())]
-         for row in threads.make_rows(record.series)],
-    )  # fmt: skip
+    rows = threads.make_rows(record.series)
+    cells = [[THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.columns())] for row in rows]
+    busy = record.about.get("others", 0.0)
+    note = f"\nOther programs kept {busy:.1f} of {record.about.get('cores')} cores busy during all of it.\n" if busy > 0.2 else ""
+    return markdown(heads, cells) + note
 
 
 def _threads_cell(row, column):
