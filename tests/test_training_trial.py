@@ -3,16 +3,21 @@
 import os
 
 import mxnet as mx
+import numpy as np
 import pytest
 from image_folders import write_folder
 from test_largest_batch import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
+from gluonlab.data.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.host_memory import children
+from gluonlab.training.loop import prepare
 from gluonlab.training.memory import MIB
+from gluonlab.training.plan import make_plan
 from gluonlab.training.trial import DeviceMemory, OtherData, TooMuch, measure
+from gluonlab.training.trial_process import _Few, cut_plan
 
 RUNS = {
     "plain": {"batch_size": 400},
@@ -52,6 +57,25 @@ def test_a_larger_batch_takes_more():
     taken = [measure(TrainConfig(devices="cpu*2", dataset="synthetic", batch_size=size)) for size in (32, 256, 1024, 6000)]
     assert taken == sorted(taken)
     assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
+
+
+@pytest.mark.parametrize("model", ["lenet", "resnet8"])
+def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
+    """Batches of one size are computed once; graphs of other sizes, which run in between, use the same memory."""
+    plan = make_plan(TrainConfig(devices="cpu*2", dataset="synthetic", model=model, batch_size=12))
+    few = _Few()
+    prepare(cut_plan(plan), few.strategy)
+    random, ctxs = np.random.RandomState(0), plan.ctxs
+    batches = {
+        size: [
+            shard(mx.nd.array(array), ctxs)
+            for array in (random.uniform(0, 255, (size, *plan.dataset.image_shape)), random.randint(0, 10, size))
+        ]
+        for size in (24, 14, 7)
+    }
+    first = {size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()}
+    assert all(np.isfinite(losses).all() for losses in first.values())
+    assert {size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()} == first
 
 
 def test_who_takes_too_much_is_ended_at_once():
