@@ -28,9 +28,11 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
     states = 1
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
+        """``states`` arrays of zeros, of the weight's shape, type and device."""
         return tuple(nd.zeros(weight.shape, weight.context, dtype=weight.dtype) for _ in range(self.states))
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]) -> None:
+        """w = w - rate `direction`, in place; ``grad``, of the weight's shape, stays as it is."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
         grad = grad * self.rescale_grad

@@ -50,10 +50,11 @@ class BucketedTrainer(gluon.Trainer):
     A gradient that backward has not written since the last step is stale, and counts as zero. A device on which all are, such as
     one without a shard of the last batch, is idle. A parameter without a fresh gradient on another device (or on none) raises a
     UserWarning that names it, before anything has changed. With ``step(..., ignore_stale_grad=True)`` the fresh gradients are
-    summed, all replicas get the same update, and a parameter that is fresh on no device stays as it is, with its state and its
-    count of updates. gluon.Trainer differs on several devices: by default, where its store updates, it adds a stale gradient once
-    more without a word (only in its first step it complains, when all is updated); and with ``ignore_stale_grad=True`` and
-    ``update_on_kvstore=False`` it updates on each device what is fresh on that device, and replicas part.
+    summed, all replicas get the same update, and a parameter that is fresh on no device stays, with its state and count of updates.
+    All have the step's rate, the schedule's for the most updates that any has seen, this one included.
+    gluon.Trainer differs: on several devices, where its store updates, it adds a stale gradient once more without a word (only in
+    its first step it complains, when all is updated); with ``ignore_stale_grad=True``, without updates on the store, replicas part;
+    and it has an earlier rate for parameters before (with SGD: four or more before) the one with the most updates.
 
     Parameters move into the buckets at once, or, when a shape is still unknown, in the first step; load_parameters and set_data
     then write into the buckets. Networks that were compiled with static_shape before that compile anew in their next call. A
