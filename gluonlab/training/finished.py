@@ -99,12 +99,12 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
         seconds = time.perf_counter() - began
         if not is_healthy(score.loss) and not may_be_early(score.loss, RunningStatistics(net).exist):
             raise RunError(
-                f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong: train again with a smaller --lr"
+                f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong: give a smaller --lr"
             )
         broken = broken_parameters(net)
         if broken:  # which ReLU may hide from the loss
             raise RunError(
-                f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: its training has gone wrong: train again with a smaller --lr"
+                f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: its training has gone wrong: give a smaller --lr"
             )
         if place is not None:
             write_extras(place, plan, net, score.confusion)

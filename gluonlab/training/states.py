@@ -197,7 +197,8 @@ def _assembled(
         for array, saved in zip(flat(state), of_params[param].arrays):
             target = array if place.begin is None else _part(array, place.begin, param)
             if target.size != saved.size:
-                raise KVStoreError(f"{what} does not fit: an array of {param.name}'s state is {saved.shape}, not {target.shape}")
+                shapes = f"an array of {param.name}'s state is {saved.shape}, not {target.shape}"
+                raise KVStoreError(f"{what} does not fit: {shapes}: load what the same optimizer and network have saved")
             saved.reshape(target.shape).copyto(target)
     return state
 

@@ -145,7 +145,7 @@ def _explain(status: int, complaints: str) -> None:
     if status == -signal.SIGKILL or any(words in complaints for words in OUT_OF_MEMORY):
         raise TooMuch
     last = next((line.strip() for line in reversed(complaints.split("\n")) if line.strip()), "it said nothing")
-    raise RunError(f"the process that measures memory ended with status {status}: {last}")
+    raise RunError(f"the process that measures memory ended with status {status}: {last}; try to train with these settings")
 
 
 def _taken(answer: Dict[str, Any], ceiling: Optional[int]) -> int:
