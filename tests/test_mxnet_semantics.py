@@ -74,6 +74,13 @@ def on(devices, value, shape=(3, 2), dtype="float32"):
     return [nd.full(shape, value + ctx.device_id, ctx=ctx, dtype=dtype) for ctx in devices]
 
 
+def into_one(store, keys, *values):
+    """The sums of two keys left in the same arrays: MXNet writes in the order of keys, not of the call."""
+    outs = [nd.zeros_like(array) for array in values[0]]
+    store.pushpull(keys, list(values), out=[outs] * len(keys))
+    return outs
+
+
 FORMS = {  # (store, keys or a key, arrays of key 0 and 1) -> all that was written
     "a list": lambda store, a, b: (store.pushpull(0, a), a),
     "a tuple": lambda store, a, b: (store.pushpull(0, tuple(a)), a),
@@ -88,6 +95,7 @@ FORMS = {  # (store, keys or a key, arrays of key 0 and 1) -> all that was writt
     "a key twice": lambda store, a, b: (store.pushpull([0, 0], [a, b]), [*a, *b]),
     "arrays as keys come": lambda store, a, b: (store.pushpull([0, 1], [a[0], b[0]]), [a[0], b[0]]),
     "other devices": lambda store, a, b: (store.pushpull(0, a[::-1]), store.pushpull(0, a[:1]), store.pushpull(1, b[1:]), [*a, *b]),
+    "an out for two keys": lambda store, a, b: ([*into_one(store, [0, 1], a, b), *into_one(store, [1, 0], a, b)],),
     "no keys": lambda store, a, b: (store.pushpull([], []), []),
 }
 
