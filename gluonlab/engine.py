@@ -232,13 +232,8 @@ def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
     return seen
 
 
-def core_limit() -> "int | None":
-    """How many cores' time the process's container, job or service has, for all of its processes together; None: no limit."""
-    return _cgroup_limit(0) or None
-
-
-def _cgroup_limit(otherwise: int, cgroups: Path = CGROUPS, proc: Path = PROC) -> int:
-    """The least of all control groups that this process is in, at least 1; a group may have none."""
+def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
+    """How many cores' time this process's container, job or service has for all its processes, at least 1; None: no limit."""
     quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     limits = []
     for version, folder in control_groups("cpu", proc, cgroups):
@@ -248,7 +243,7 @@ def _cgroup_limit(otherwise: int, cgroups: Path = CGROUPS, proc: Path = PROC) ->
                 limits.append(max(1, int(quota) // int(period)))
         except (OSError, ValueError, ZeroDivisionError):
             continue
-    return min(limits, default=otherwise)
+    return min(limits, default=None)
 
 
 def explain(error: BaseException) -> EngineError:

@@ -22,11 +22,16 @@ ELSEWHERE = "choose another place with --out"
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error.
 
-    Where ``path`` is a link, that of what it leads to. Raises OSError for a device, a pipe or a socket, which nothing may replace.
+    Where ``path`` is a link, that of what it leads to. Raises OSError, before anything is written, for what nothing may replace: a
+    folder, a device, a pipe, a socket, or links that lead to each other.
     """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is a device, a pipe or a socket")
+    path = Path(os.path.realpath(path))
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # tempfile's would be readable by their owner only
     try:
         temporary.touch(exist_ok=False)

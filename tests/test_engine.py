@@ -343,7 +343,7 @@ def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_pat
     for path, content in files.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert engine._cgroup_limit(8, tmp_path) == limit
+    assert (engine.core_limit(tmp_path) or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_the_limits_of_jobs_and_services_count_wherever_they_lie(tmp_path, membe
     for path, content in {"proc/self/cgroup": membership, **{f"groups/{path}": files[path] for path in files}}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert engine._cgroup_limit(8, tmp_path / "groups", tmp_path / "proc") == limit
+    assert (engine.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,44 @@ def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels
     graph = mx.sym.Concat(*[mx.sym.relu(mx.sym.var(name)) for name in names], dim=1, name="joined")
     shapes = {name: (2, each, 3, 4)[:axes] for name, each in zip(names, channels)}
     found = plain_where_channels_are_odd(graph, shapes)
+    assert (found is not graph) == replaced
     assert (len(parsed(found)["nodes"]) != len(parsed(graph)["nodes"])) == replaced
     assert found.list_outputs() == graph.list_outputs() and found.list_arguments() == graph.list_arguments()
     assert found.infer_shape(**shapes)[1] == graph.infer_shape(**shapes)[1]
+
+
+def results(graph, shapes, dtype):
+    """All outputs and gradients."""
+    random = np.random.RandomState(0)
+    args = {name: nd.array(random.normal(size=shape), dtype=dtype) for name, shape in shapes.items()}
+    grads = {name: nd.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
+    executor = graph.bind(mx.cpu(), args, args_grad=grads)
+    executor.forward(is_train=True)
+    executor.backward([nd.ones_like(output) / 2 for output in executor.outputs])
+    return [array.asnumpy() for array in (*executor.outputs, *grads.values())]
+
+
+def parts_of(kind):
+    """What is joined: of an operator with several outputs, of the graph's outputs, the same twice."""
+    x, y = mx.sym.var("x"), mx.sym.var("y")
+    if kind == "split":
+        first, second, third = mx.sym.split(x, num_outputs=3, axis=1)
+        return [third, first, y, second]
+    return [x, mx.sym.topk(x, k=2, axis=1, ret_typ="both")[0], y] if kind == "topk" else [x, y, x]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "kind, dim", [(kind, dim) for kind in ("split", "topk", "twice") for dim in (1, -3)] + [("twice", dim) for dim in (0, 2, -1)]
+)
+def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
+    joined = mx.sym.concat(*parts_of(kind), dim=dim, name="joined")
+    graph = mx.sym.Group([mx.sym.concat(joined, joined, dim=1), joined])
+    shapes = {"x": (2, 9, 4, 5), "y": (2, 5 if dim in (1, -3) else 9, 4, 5)}
+    found = plain_where_channels_are_odd(graph, shapes)
+    assert found is not graph and found.list_outputs() == graph.list_outputs()
+    for own, expected in zip(results(found, shapes, dtype), results(graph, shapes, dtype)):
+        assert np.array_equal(own, expected)
 
 
 @pytest.mark.long

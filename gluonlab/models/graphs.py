@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 
 Entry = List[int]  # [node, output, version]: how a node refers to an output of an earlier one
 Node = Dict[str, Any]  # "op" ("null" for a variable), "name", "inputs" (entries), and perhaps "attrs" (all of them strings)
+Shape = Tuple[int, ...]
+Add = Callable[..., Entry]
+Replacement = Callable[[Add, List[Entry]], Any]
 
 
 def parsed(graph: mx.sym.Symbol) -> Dict[str, Any]:
@@ -28,7 +32,51 @@ def to_symbol(nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, An
     return mx.sym.load_json(json.dumps({"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}))
 
 
-def shapes_in(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]]) -> Dict[str, Tuple[int, ...]]:
+def shapes_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
     """The shape of everything in a graph, by the name of the output; ``inputs``: those from which all others follow."""
     everything = graph.get_internals()
     return dict(zip(everything.list_outputs(), everything.infer_shape(**inputs)[1]))
+
+
+def with_replaced(
+    graph: mx.sym.Symbol,
+    inputs: Dict[str, Shape],
+    choose: Callable[[Node, List[Optional[Shape]], Optional[Shape]], Optional[Replacement]],
+) -> mx.sym.Symbol:
+    """``graph`` with other nodes in the place of some of its own, or itself, where there are none.
+
+    ``choose`` gets a node, the shapes of its inputs and that of its output, each None where it is
+    not known, and gives what replaces the node, or None. That gets ``add(op, part, inputs,
+    **attrs)``, which appends an operator, named by the node and ``part``, and returns its output,
+    and the inputs of the node; the last operator, without a part, takes the node's place and name.
+    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay.
+    """
+    old, shapes = parsed(graph), shapes_in(graph, inputs)
+    nodes: List[Node] = []
+    places: List[int] = []  # node of the old graph -> its node in the new one
+    replaced = False
+    for node in old["nodes"]:
+        seen = [_shape(old["nodes"][i], output, shapes) for i, output, _ in node["inputs"]]
+        replacement = choose(node, seen, _shape(node, 0, shapes))
+        entries = [[places[i], output, version] for i, output, version in node["inputs"]]
+        if replacement is None:
+            nodes.append({**node, "inputs": entries})
+        else:
+            replacement(partial(_add, nodes, node["name"]), entries)
+            replaced = True
+        places.append(len(nodes) - 1)
+    heads = [[places[i], output, version] for i, output, version in old["heads"]]
+    return to_symbol(nodes, heads, old["attrs"]) if replaced else graph
+
+
+def _add(nodes: List[Node], name: str, op: str, part: str, inputs: List[Entry], **attrs: Any) -> Entry:
+    nodes.append(new_node(op, name + part, inputs, **attrs))
+    return [len(nodes) - 1, 0, 0]
+
+
+def _shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:
+    """That of one output of a node; None for those with names of their own, as BatchNorm's mean."""
+    if node["op"] == "null":
+        return shapes.get(node["name"])
+    only = shapes.get(f"{node['name']}_output") if output == 0 else None
+    return only or shapes.get(f"{node['name']}_output{output}")

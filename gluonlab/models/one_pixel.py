@@ -9,13 +9,12 @@ weights are exactly zero in both.
 from __future__ import annotations
 
 from ast import literal_eval
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from functools import partial
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
-from gluonlab.models.graphs import Entry, Node, new_node, parsed, shapes_in, to_symbol
-
-Shape = Tuple[int, ...]
+from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_replaced
 
 
 class Seen(NamedTuple):
@@ -34,28 +33,12 @@ def dense_where_one_pixel(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.
 
     ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what they are.
     """
-    old, shapes = parsed(graph), shapes_in(graph, inputs)
-    nodes: List[Node] = []
-    places: List[int] = []  # node of the old graph -> its node in the new one
-    for node in old["nodes"]:
-        entries = [[places[i], output, version] for i, output, version in node["inputs"]]
-        seen = _seen(node, _input_shape(old["nodes"], node, shapes), shapes.get(f"{node['name']}_output"))
-        if seen is None:
-            nodes.append({**node, "inputs": entries})
-        else:
-            _append_dense(nodes, node, entries, seen)
-        places.append(len(nodes) - 1)
-    if len(nodes) == len(old["nodes"]):
-        return graph
-    return to_symbol(nodes, [[places[i], output, version] for i, output, version in old["heads"]], old["attrs"])
+    return with_replaced(graph, inputs, _choose)
 
 
-def _input_shape(nodes: List[Node], node: Node, shapes: Dict[str, Shape]) -> Optional[Shape]:
-    """That of a node's first input, if it has one and that is the only output of its own node."""
-    if not node["inputs"]:
-        return None
-    source = nodes[node["inputs"][0][0]]
-    return shapes.get(source["name"] if source["op"] == "null" else f"{source['name']}_output")
+def _choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
+    seen = _seen(node, inputs[0], output) if inputs else None
+    return None if seen is None else partial(_append_dense, node, seen)
 
 
 def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[Seen]:
@@ -75,13 +58,8 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
     return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
 
 
-def _append_dense(nodes: List[Node], node: Node, entries: List[Entry], seen: Seen) -> None:
-    """The nodes that replace a convolution; the last has its name."""
-
-    def add(op: str, part: str, inputs: List[Entry], **attrs: Any) -> Entry:
-        nodes.append(new_node(op, f"{node['name']}{part}", inputs, **attrs))
-        return [len(nodes) - 1, 0, 0]
-
+def _append_dense(node: Node, seen: Seen, add: Add, entries: List[Entry]) -> None:
+    """What replaces a convolution."""
     image, weight, *bias = entries
     if not seen.all_pixels:
         image = add("slice", "_pixels", [image], **_slice(seen.pixels))

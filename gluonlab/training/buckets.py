@@ -285,10 +285,8 @@ class BucketedTrainer(gluon.Trainer):
             self._kvstore.update(call.key, priority=call.priority, stale=stale)
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
-        if self._update_on_kvstore:
-            return  # done by pushpull
-        if amp.overflows(self):
-            return
+        if self._update_on_kvstore or amp.overflows(self):
+            return  # pushpull has done it, or nobody does
         if self._summed is not None and not self._summed.prepare(self._optimizer):
             return
         if self._updates is None:
