@@ -9,6 +9,7 @@ import math
 import os
 import re
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, Callable, Tuple, Union
 
 from gluonlab.errors import ConfigError
@@ -36,6 +37,11 @@ def whole(minimum: int, maximum: int = LARGEST) -> Check:
         return number
 
     return check
+
+
+def is_count(value: Any) -> bool:
+    """Whether this, in a program, is a whole number from 1 up, as it may also be NumPy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:

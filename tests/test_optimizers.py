@@ -213,11 +213,11 @@ def test_every_optimizer_of_mxnet_is_offered_or_says_why_not():
     assert not set(OPTIMIZERS) & set(NOT_OFFERED)
 
 
-@pytest.mark.parametrize("name", ["adamax", "nadam", "ftml", "lamb"])
+@pytest.mark.parametrize("name", ["adam", "adamax", "nadam", "ftml", "lamb"])
 @pytest.mark.parametrize("share", ["beta1", "beta2"])
-@pytest.mark.parametrize("value", [1.0, -0.1, float("nan")])
+@pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "half", True])
 def test_a_share_that_would_divide_by_zero_is_refused(name, share, value):
-    with pytest.raises(ConfigError, match=rf"^{share} {value:g}: give a number from 0 and below 1, such as 0\.\d+$"):
+    with pytest.raises(ConfigError, match=rf"^{share} {value}: give a number from 0 and below 1$"):
         make_optimizer(name, {share: value})
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
+from gluonlab.checks import is_count
 from gluonlab.data.ahead import Ahead
 from gluonlab.data.dataset import ArraySplit, ReadAheadSplit, Split
 from gluonlab.data.shards import shard_bounds
@@ -46,8 +46,8 @@ def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit
     return split.images.nbytes + split.labels.nbytes <= resident_bytes
 
 
-def _images(global_batch_size: Any) -> int:
-    if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, Integral) or global_batch_size < 1:
+def _checked(global_batch_size: Any) -> int:
+    if not is_count(global_batch_size):
         raise DataError(f"global_batch_size {global_batch_size!r}: give a number of images from 1 up, over all devices")
     return int(global_batch_size)
 
@@ -87,7 +87,7 @@ class Loader:
     ) -> None:
         self.augment, self.mixup = augment, mixup
         self.split, self.ctxs, self.seed = split, listed(ctxs), seed
-        self.global_batch_size = _images(global_batch_size)
+        self.global_batch_size = _checked(global_batch_size)
         self.rank, self.world_size = rank, world_size
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in

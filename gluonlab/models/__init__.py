@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
+from gluonlab.checks import is_count
 from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import zoo
@@ -71,7 +71,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     a number of classes that is none; DeviceError for what is no list of devices.
     """
     check_model(name)
-    if isinstance(classes, bool) or not isinstance(classes, Integral) or classes < 1:
+    if not is_count(classes):
         raise ModelError(f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)")
     net: Any
     if mx.util.is_np_array() and (name.startswith(zoo.PREFIX) or name in OF_GLUONCV):

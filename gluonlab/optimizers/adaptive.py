@@ -16,7 +16,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.optimizers.betas import Usual, WithBetas
+from gluonlab.optimizers.betas import Usual, WithBetas, check_betas
 
 
 class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
@@ -57,7 +57,14 @@ def above_zero(epsilon: float, array: nd.NDArray) -> float:
 
 
 class Adam(mx.optimizer.Adam):  # type: ignore[misc]
-    """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a gradient."""
+    """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a gradient.
+
+    Raises ConfigError as `check_betas` does.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check_betas(self)
 
     def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
         """One parameter, or a part of one."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional
 
 import mxnet as mx
 
-from gluonlab.errors import ConfigError
+from gluonlab.checks import real
 
 
 class Usual(NamedTuple):
@@ -19,11 +19,9 @@ class Usual(NamedTuple):
 
 
 class WithBetas(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Takes ``learning_rate``, ``beta1``, ``beta2``, ``epsilon``, in this order; what is None is the ``usual`` one.
+    """Takes ``learning_rate``, ``beta1``, ``beta2`` and ``epsilon``, in this order.
 
-    ``beta1`` and ``beta2`` are the shares of the old mean of gradients, and of their squares (or of
-    the largest), that stay in each step. Raises ConfigError for one that is not from 0 to below 1:
-    its means would divide by 0, or grow.
+    What is None is the ``usual`` one. Raises ConfigError as `check_betas` does.
     """
 
     usual: Usual
@@ -37,9 +35,17 @@ class WithBetas(mx.optimizer.Optimizer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         given = Usual._make((learning_rate, beta1, beta2, epsilon))
-        taken = Usual._make(usual if own is None else own for own, usual in zip(given, self.usual))
-        for name, value in (("beta1", taken.beta1), ("beta2", taken.beta2)):
-            if not 0 <= value < 1:
-                raise ConfigError(f"{name} {value:g}: give a number from 0 and below 1, such as {getattr(self.usual, name):g}")
-        super().__init__(learning_rate=taken.learning_rate, **kwargs)
-        self.beta1, self.beta2, self.epsilon = taken[1:]
+        taken = (usual if own is None else own for own, usual in zip(given, self.usual))
+        rate, self.beta1, self.beta2, self.epsilon = taken
+        check_betas(self)
+        super().__init__(learning_rate=rate, **kwargs)
+
+
+def check_betas(optimizer: Any) -> None:
+    """Raise ConfigError for a ``beta1`` or ``beta2`` that is not from 0 to below 1.
+
+    They are the shares of the old mean of gradients, and of their squares (or of the largest), that
+    stay in each step. With others the means would divide by 0, or grow.
+    """
+    for name in ("beta1", "beta2"):
+        setattr(optimizer, name, real(0, 1)(name, getattr(optimizer, name)))
