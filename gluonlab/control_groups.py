@@ -1,4 +1,4 @@
-"""The control groups of Linux that this process is in: where containers, jobs and services have their limits."""
+"""The control groups of Linux that this process is in: there containers and jobs have limits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
-    """(version, folder) of every group of ``controller``, such as "cpu", under version 2 and 1 of control groups.
+    """(version, folder) of every group of ``controller``, such as "cpu", under versions 2 and 1.
 
-    A process is in a group and in all above it; in a container its own group is at the root. Some folders may not exist.
+    A process is in a group and in all above it; in a container its own group is at the root. Some
+    folders may not exist.
     """
-    for line in ["0::/", f":{controller}:/", *_read(proc / "self" / "cgroup").split("\n")]:
+    for line in ["0::/", f":{controller}:/", *text_of(proc / "self" / "cgroup").split("\n")]:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             version, root = 2, cgroups
@@ -25,7 +26,8 @@ def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) 
         yield from ((version, folder) for folder in (own, *own.parents) if folder == root or root in folder.parents)
 
 
-def _read(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """What a file of the kernel's says; nothing where there is none."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

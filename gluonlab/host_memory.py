@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Tuple
 
-from gluonlab.control_groups import CGROUPS, PROC, control_groups
+from gluonlab.control_groups import CGROUPS, PROC, control_groups, text_of
 
 _FILES = {  # of a control group, by version: limit, in use, and the line of memory.stat with what can be given back
     2: ("memory.max", "memory.current", "inactive_file"),
@@ -25,7 +25,7 @@ class Room(NamedTuple):
 
 def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
     """What this process may still have: of the machine, or of its container or job if that is less; None if Linux does not say."""
-    meminfo = _read(proc / "meminfo")
+    meminfo = text_of(proc / "meminfo")
     total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
     where = MACHINE
     for limit, used in _limits(proc, cgroups):
@@ -40,14 +40,14 @@ def peak_bytes(pid: int, proc: Path = PROC) -> int:
 
     getrusage would begin with the peak of the process that started it.
     """
-    return _number(_read(proc / str(pid) / "status"), "VmHWM") or 0
+    return _number(text_of(proc / str(pid) / "status"), "VmHWM") or 0
 
 
 def children(pid: int, proc: Path = PROC) -> List[int]:
     """The processes that this one has started, and that still run."""
     processes = [folder for folder in proc.iterdir() if folder.name.isdigit()]
     parent = re.compile(rf"^PPid:\s+{pid}$", re.M)
-    return [int(folder.name) for folder in processes if parent.search(_read(folder / "status"))]
+    return [int(folder.name) for folder in processes if parent.search(text_of(folder / "status"))]
 
 
 def _limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
@@ -57,9 +57,9 @@ def _limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
     """
     for version, folder in control_groups("memory", proc, cgroups):
         limit, used, cached = _FILES[version]
-        most, now = _read(folder / limit).strip(), _read(folder / used).strip()
+        most, now = text_of(folder / limit).strip(), text_of(folder / used).strip()
         if most.isdigit() and now.isdigit():  # the first may be "max"
-            spare = re.search(rf"^{cached} (\d+)$", _read(folder / "memory.stat"), re.M)
+            spare = re.search(rf"^{cached} (\d+)$", text_of(folder / "memory.stat"), re.M)
             yield int(most), int(now) - (int(spare[1]) if spare else 0)
 
 
@@ -67,11 +67,3 @@ def _number(lines: str, name: str) -> Optional[int]:
     """Bytes of a line such as ``MemTotal:  16384 kB``."""
     found = re.search(rf"^{name}:\s*(\d+) kB", lines, re.M)
     return int(found[1]) * 1024 if found else None
-
-
-def _read(file: Path) -> str:
-    """Empty where there is no such file."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

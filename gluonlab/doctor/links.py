@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
+from gluonlab.control_groups import text_of
 from gluonlab.doctor.findings import Finding, ok, warning
 from gluonlab.doctor.nvml import Driver, Pair
 
@@ -21,19 +22,12 @@ def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Option
 
     None for a machine that is not Amazon's.
     """
-    for told in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), _read(machine / "product_name")):
+    for told in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), text_of(machine / "product_name").strip()):
         found = re.fullmatch(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))", told)
         if found:
             return found[1]
-    words = " ".join(_read(machine / name) for name in ("sys_vendor", "bios_version"))  # "Xen", "4.11.amazon"
+    words = " ".join(text_of(machine / name).strip() for name in ("sys_vendor", "bios_version"))  # "Xen", "4.11.amazon"
     return "" if "amazon" in words.lower() else None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def expected(found: Driver, instance: Optional[str]) -> Optional[Topology]:

@@ -1,7 +1,8 @@
-"""MXNet's own stores as they are, instances of ``mx.kv.create``: those of several processes, ``dist_sync``, among them.
+"""MXNet's own stores as ``mx.kv.create`` makes them, those of several processes among them.
 
-A store of MXNet's takes a key once. The second time, a local one ends in "duplicate init of key", and ``dist_sync`` waits for ever:
-only the worker of rank 0 sends, and its servers add that up as if every worker did.
+A store of MXNet's takes a key once. The second time, a local one ends in "duplicate init of key",
+and ``dist_sync`` waits for ever: only the worker of rank 0 sends, and its servers add that up as if
+every worker did.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ def sums_over_processes(store: Any) -> bool:
 
 
 def new_keys(store: Any, count: int) -> int:
-    """The first of so many keys in a row that are not in use. Every process has to ask for as many, in the same order."""
+    """The first of so many keys in a row that are not in use.
+
+    Every process has to ask for as many, in the same order.
+    """
     if not isinstance(store, KVStore) or isinstance(store, NativeKVStore):
         return 0  # takes a key again
     first = _next.get(store, FIRST)
