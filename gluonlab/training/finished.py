@@ -44,6 +44,7 @@ UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mi
 SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
 # What makes the run's own choice of these void.
 BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
+GONE_WRONG = "its training has gone wrong: train again with a smaller --lr"
 
 
 @dataclass(frozen=True)
@@ -98,14 +99,10 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
         score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
         seconds = time.perf_counter() - began
         if not is_healthy(score.loss) and not may_be_early(score.loss, RunningStatistics(net).exist):
-            raise RunError(
-                f"the loss of {folder} on its test images is {score.loss}: its training has gone wrong: give a smaller --lr"
-            )
+            raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
         broken = broken_parameters(net)
         if broken:  # which ReLU may hide from the loss
-            raise RunError(
-                f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: its training has gone wrong: give a smaller --lr"
-            )
+            raise RunError(f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
         if place is not None:
             write_extras(place, plan, net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place)
