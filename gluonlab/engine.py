@@ -1,11 +1,12 @@
 """What must be true before MXNet loads. `import gluonlab` arranges it, and costs nothing until then.
 
-MXNet 1.9.1 is the last of its line and needs four things of a machine of today:
+MXNet 1.9.1 is the last of its line and needs five things of a machine of today:
 
 - the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
 - the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
 - scratch memory enough that several CPU devices compute at the same time;
-- OpenMP teams of one thread to begin with, whose idle threads do not spin for long.
+- OpenMP teams of one thread to begin with, whose idle threads do not spin for long;
+- shapes written without numpy 2's names of types (`gluonlab.attribute_text`).
 
 An import hook does all of it at the moment somebody imports mxnet, and turns what can go wrong then
 into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
@@ -20,12 +21,12 @@ import os
 import sys
 import types
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple, NoReturn, Set, Tuple
 
-from gluonlab import openmp
+from gluonlab import attribute_text, openmp
 from gluonlab.control_groups import CGROUPS, PROC, control_groups
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
@@ -50,6 +51,7 @@ _RENAMED = {
     "PZERO": 0.0, "NZERO": -0.0, "Inf": float("inf"), "PINF": float("inf"), "infty": float("inf"),
     "Infinity": float("inf"), "NINF": float("-inf"), "NaN": float("nan"), "NAN": float("nan"),
     "int": int, "float": float, "complex": complex, "object": object, "str": str,
+    "compat": types.SimpleNamespace(basestring=str),
 }  # fmt: skip
 _MOVED = {
     "bool": "bool_", "float_": "float64", "complex_": "complex128", "unicode_": "str_",
@@ -85,11 +87,9 @@ def flavours() -> "tuple[str, ...]":
     """The MXNet distributions that are installed: normally one of FLAVOURS."""
     found = []
     for name in FLAVOURS:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.append(name)
+            found.append(name)
     return tuple(found)
 
 
@@ -123,6 +123,7 @@ def install() -> None:
     if "mxnet" in sys.modules:
         openmp.came_first = True
         _set_environment()
+        attribute_text.install()
     elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder())
 
@@ -289,6 +290,7 @@ class _MXNetFinder(MetaPathFinder):
                 with openmp.as_mxnet_needs_it():
                     _prepare()
                     load(module)
+                    attribute_text.install()
             except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names
                 if isinstance(error, EngineError):
                     raise

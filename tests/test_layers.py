@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
     {"errors", "installing", "control_groups"},
-    {"cuda", "openmp", "files", "metrics", "description", "host_memory", "listing", "checks"},
+    {"attribute_text", "cuda", "openmp", "files", "metrics", "description", "host_memory", "listing", "checks"},
     {"linking"},
     {"engine"},
     {"neighbours"},
