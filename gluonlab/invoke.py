@@ -14,6 +14,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 
+from gluonlab.attribute_text import attribute_text
 from gluonlab.threads import EngineContext
 
 ARRAY_LIMIT = 2**31 - 1  # every array has fewer elements: MXNet's wheels are built without USE_INT64_TENSOR_SIZE
@@ -92,7 +93,7 @@ class Attributes:
     def __init__(self, values: Dict[str, Any]) -> None:
         self.count = ctypes.c_int(len(values))
         self.names = c_str_array(list(values))
-        self.values = c_str_array([str(value) for value in values.values()])
+        self.values = c_str_array([attribute_text(value) for value in values.values()])
 
 
 NO_ATTRIBUTES = Attributes({})

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gluonlab.attribute_text import AttributeStr, attribute_text
+from gluonlab.invoke import Attributes, OperatorCall
 
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 
@@ -83,6 +84,12 @@ def test_symbols_take_shapes_of_numpys_integers(kinds):
     reshaped = mx.sym.reshape(mx.sym.var("x", shape=(two, three)), shape=(three, two))
     assert reshaped.infer_shape()[:2] == ([(2, 3)], [(3, 2)])
     assert mx.sym.zeros((two, three)).eval()[0].shape == (2, 3)
+
+
+def test_calls_whose_arrays_are_known_in_advance_take_them_too():
+    tiled = mx.nd.zeros((2, 3))
+    OperatorCall("tile", [mx.nd.ones((1, 3))], tiled)(Attributes({"reps": (numpy.int64(2), 1)}))
+    assert tiled.asnumpy().tolist() == [[1.0] * 3] * 2
 
 
 def test_a_network_takes_sizes_of_numpys_integers():
