@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterable, List, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Dict, Iterable, List, Sequence, Set, Tuple
 
 import mxnet as mx
 from mxnet import autograd, nd
@@ -89,13 +89,16 @@ def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[
         return [view.as_np_ndarray() for view in views] if numpy_like else views
 
 
-def group(params: Iterable[Parameter], bucket_bytes: int) -> List[List[Parameter]]:
-    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or one parameter)."""
+def group(params: Iterable[Parameter], bucket_bytes: int, convolved: AbstractSet[Parameter] = frozenset()) -> List[List[Parameter]]:
+    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or one parameter).
+
+    ``convolved``: those that only ordinary convolutions use.
+    """
     buckets: List[List[Parameter]] = []
     open_buckets: Dict[Any, List[Parameter]] = {}
     room: Dict[Any, int] = {}
     for param in params:
-        if _may_be_rearranged(param):
+        if _may_be_rearranged(param, convolved):
             buckets.append([param])
             continue
         kind = (param.dtype, param.lr_mult, param.wd_mult, param.grad_req)
@@ -125,15 +128,16 @@ def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ..
     return groups
 
 
-def _may_be_rearranged(param: Parameter) -> bool:
+def _may_be_rearranged(param: Parameter, convolved: AbstractSet[Parameter]) -> bool:
     """Whether nothing else may share this parameter's memory, nor may it be a view of any.
 
     When a convolution predicts on the CPU, oneDNN leaves its weight behind in blocks of channels, where these divide evenly. MXNet
-    keeps account of that for a whole piece of memory, and rearranges it from its beginning, whatever lies there.
+    keeps account of that for a whole piece of memory, and rearranges it from its beginning, whatever lies there. A transposed
+    convolution does it with any number of channels, and with its gradient, too: where that is a view, training ends in a crash.
     """
     if len(param.shape) < 3 or any(ctx.device_type == "gpu" for ctx in param.list_ctx()):
         return False
-    return any(channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2])
+    return param not in convolved or any(channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2])
 
 
 def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:

@@ -24,6 +24,7 @@ from gluonlab.training.bucket import Bucket, group
 from gluonlab.training.calls import Call, begin_alike, calls_of
 from gluonlab.training.fresh import NOTHING, Freshness
 from gluonlab.training.loss_scale import LossScale
+from gluonlab.training.owners import living_blocks, of_convolutions
 from gluonlab.training.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
 from gluonlab.training.states import gather_states, load, put_awaited
 from gluonlab.training.summed import SummedGradients
@@ -40,8 +41,7 @@ class BucketedTrainer(gluon.Trainer):
     ``optimizer``: as gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance may be one of
     `gluonlab.optimizers`. One that is not element-wise updates parameter by parameter; its gradients still travel in buckets.
 
-    Buckets hold at most ``bucket_bytes``. The first one holds the last layers, whose gradients backward finishes first, so it can
-    travel while backward goes on; a store that spreads its keys has something to spread.
+    Buckets hold at most ``bucket_bytes``; the first one the last layers, whose gradients can travel while backward goes on.
     With ``clip_norm`` the gradient of all parameters, summed and divided by the batch size, has at most this norm.
     With a ``loss_scale`` the gradients are taken for those of a loss that was multiplied by ``loss_scale.value``, and divided by it
     before the update. A step whose summed gradients are not finite changes no parameter and no state of the optimizer on any
@@ -51,10 +51,10 @@ class BucketedTrainer(gluon.Trainer):
     one without a shard of the last batch, is idle. A parameter without a fresh gradient on another device (or on none) raises a
     UserWarning that names it, before anything has changed. With ``step(..., ignore_stale_grad=True)`` the fresh gradients are
     summed, all replicas get the same update, and a parameter that is fresh on no device stays, with its state and count of updates.
-    All have the step's rate, the schedule's for the most updates that any has seen, this one included.
-    gluon.Trainer differs: on several devices, where its store updates, it adds a stale gradient once more without a word (only in
-    its first step it complains, when all is updated); with ``ignore_stale_grad=True``, without updates on the store, replicas part;
-    and it has an earlier rate for parameters before (with SGD: four or more before) the one with the most updates.
+    All have the step's rate, the schedule's for the most updates that any has seen, this one included. gluon.Trainer differs: on
+    several devices, where its store updates, it adds a stale gradient once more without a word (only in its first step it
+    complains, when all is updated); with ``ignore_stale_grad=True``, without updates on the store, replicas part; and it has an
+    earlier rate for parameters before (with SGD: four or more before) the one with the most updates.
 
     Parameters move into the buckets at once, or, when a shape is still unknown, in the first step; load_parameters and set_data
     then write into the buckets. Networks that were compiled with static_shape before that compile anew in their next call. A
@@ -134,8 +134,9 @@ class BucketedTrainer(gluon.Trainer):
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
-        self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes)]
-        compiled.forget(param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params)
+        blocks = living_blocks()
+        self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes, of_convolutions(blocks))]
+        compiled.forget((param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params), blocks)
         self._freshness = Freshness(trainable, self._contexts)
         self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
         self._calls = calls_of(self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key)

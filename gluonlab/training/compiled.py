@@ -7,25 +7,19 @@ src/imperative/cached_op.cc: InitDetached). It takes a new array when the networ
 
 from __future__ import annotations
 
-import gc
-from typing import Iterable, Iterator, Set
+from typing import Iterable, Set
 
 from mxnet import gluon
 from mxnet.gluon import Parameter
 
 
-def forget(params: Iterable[Parameter]) -> None:
-    """Have every network with one of these parameters that is compiled with static_shape compile anew when it is next called."""
+def forget(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
+    """Have each of ``blocks`` with one of these parameters, compiled with static_shape, compile anew when it is next called."""
     moved = set(params)
-    for net in _compiled_with_static_shape():
-        if not moved.isdisjoint(_parameters_of(net)):
-            net._clear_cached_op()
-
-
-def _compiled_with_static_shape() -> Iterator[gluon.HybridBlock]:
-    for thing in gc.get_objects():  # a parameter does not know the networks that it is in
-        if issubclass(type(thing), gluon.HybridBlock) and _has_static_shape(thing):
-            yield thing
+    for block in blocks:
+        is_hybrid = isinstance(block, gluon.HybridBlock)
+        if is_hybrid and _has_static_shape(block) and not moved.isdisjoint(_parameters_of(block)):
+            block._clear_cached_op()
 
 
 def _has_static_shape(net: gluon.HybridBlock) -> bool:
