@@ -17,6 +17,7 @@ from gluonlab.training.states import export_gluon_states
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}
 NATIVE = ["device", "local"]
 WHERE = [(name, None) for name in STORES] + [(name, update) for name in NATIVE for update in (True, False)]
+DEVICES = [count if count == 2 else pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 3, 4, 5)]
 WHERE = [where if where[0] in NOW else pytest.param(*where, marks=pytest.mark.long) for where in WHERE]
 
 
@@ -120,7 +121,7 @@ def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
 
 
 @pytest.mark.parametrize("name", SOME_NOW)
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [1, 2, pytest.param(3, marks=pytest.mark.long), 4, pytest.param(5, marks=pytest.mark.long)])
 def test_rates_follow_their_schedule(name, devices):
     found = []
     for store in ("device", make_kvstore(name)):
@@ -139,15 +140,16 @@ def test_rates_follow_their_schedule(name, devices):
 
 
 @pytest.mark.parametrize("name", SOME_NOW)
+@pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_saved_states_go_on_where_they_stopped(name, optimizer, tmp_path):
-    found = []
+def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_path):
+    found, batches = [], [batch for batch in BATCHES if len(batch[0]) >= devices]
     for store, resumed in ((None, False), (name, True)):
-        ctxs = cpus(2 if resumed else 1)
+        ctxs = cpus(devices if resumed else 1)
         net = small_net(ctxs)
         settings = {"learning_rate": 0.05, **({"momentum": 0.9} if optimizer == "sgd" else {})}
         trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=store and make_kvstore(store))
-        train_on_devices(net, trainer, ctxs, BATCHES[:3])
+        train_on_devices(net, trainer, ctxs, batches[:3])
         if resumed:
             trainer.save_states(str(tmp_path / "states"))
             net.save_parameters(str(tmp_path / "parameters"))
@@ -155,7 +157,7 @@ def test_saved_states_go_on_where_they_stopped(name, optimizer, tmp_path):
             net.load_parameters(str(tmp_path / "parameters"), ctx=ctxs)
             trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=make_kvstore(store))
             trainer.load_states(str(tmp_path / "states"))
-        train_on_devices(net, trainer, ctxs, BATCHES[3:])
+        train_on_devices(net, trainer, ctxs, batches[3:])
         found.append(on_every_device(net, ctxs))
     assert distance(found[1], found[0]) < 1e-5
 
@@ -173,9 +175,9 @@ class TwoHeads(nn.HybridBlock):
         return self.one(y) + self.other(y) if both else self.one(y)
 
 
-def with_stale_gradients(store, update, ignore):
+def with_stale_gradients(store, devices, update, ignore):
     """Two steps with both heads, two with one: the parameters, or what is raised."""
-    ctxs = cpus(2)
+    ctxs = cpus(devices)
     mx.random.seed(5)
     net = TwoHeads()
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
@@ -184,7 +186,7 @@ def with_stale_gradients(store, update, ignore):
     random = np.random.RandomState(0)
     try:
         for both in (True, True, False, False):
-            xs = gluon.utils.split_and_load(nd.array(random.normal(size=(6, 4))), ctxs)
+            xs = gluon.utils.split_and_load(nd.array(random.normal(size=(6, 4))), ctxs, even_split=False)
             with autograd.record():
                 losses = [(net(x, both) ** 2).sum() for x in xs]
             autograd.backward(losses)
@@ -195,11 +197,12 @@ def with_stale_gradients(store, update, ignore):
 
 
 @pytest.mark.parametrize("ignore", [False, True])
+@pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize("name", SOME_NOW)
-def test_stale_gradients_are_what_they_are_under_mxnets_store(name, ignore):
+def test_stale_gradients_are_what_they_are_under_mxnets_store(name, devices, ignore):
     store = make_kvstore(name)
-    expected = with_stale_gradients("device", store.is_capable("optimizer"), ignore)
-    found = with_stale_gradients(store, None, ignore)
+    expected = with_stale_gradients(mx.kv.create("device"), devices, store.is_capable("optimizer"), ignore)
+    found = with_stale_gradients(store, devices, None, ignore)
     assert found == expected if isinstance(expected, str) else distance(found, expected) < 1e-5
 
 
