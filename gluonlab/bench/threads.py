@@ -124,22 +124,22 @@ def _row(name: str, own: Mapping[str, Series], reference: Mapping[str, Series]) 
 
 def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
     """The rows as text, at most ``width`` columns wide."""
-    heading = f"{'images/s':<29}" + "".join(f"{column:>13}" for column in columns())
+    heading = f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())
     note = (
-        f"One CPU device, {engine.cores()} threads, {rounds} interleaved round{'s' * (rounds > 1)}, medians; in brackets "
-        f"beside OpenMP as it comes. beside: one other process computes. dist_sync: {WORKERS} workers of a parameter "
-        "server on this host, in the second row with OpenMP as it comes."
+        f"One CPU device, {engine.cores()} threads, {rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller "
+        "numbers: as a multiple of OpenMP as it comes. beside: one other process computes. dist_sync: "
+        f"{WORKERS} workers of a parameter server on this host, in the second row with OpenMP as it comes."
     )
     return "\n".join([heading, *(line for row in rows for line in _lines(row, width)), "", textwrap.fill(note, width)])
 
 
 def _lines(row: Row, width: int) -> List[str]:
     cells = [_cell(row.rates.get(column), row.ratios.get(column)) for column in columns()]
-    lines = [f"{row.label:<29}" + "".join(f"{cell:>13}" for cell in cells)]
+    lines = [f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells)]
     return lines if row.reason is None else [*lines, textwrap.shorten(f"  {row.reason}", width, placeholder="...")]
 
 
 def _cell(rate: Optional[float], ratio: Optional[float]) -> str:
     if rate is None:
         return "-"
-    return f"{rate:,.0f}" + (f" ({ratio:.3g})" if ratio is not None else "")
+    return f"{rate:,.0f}" + (f" {ratio:.2f}" if ratio is not None else " " * 5)
