@@ -1,6 +1,8 @@
 """Transposed convolutions under a BucketedTrainer: oneDNN lays out their weights and gradients in its own ways."""
 
 import gc
+import sys
+import threading
 
 import mxnet as mx
 import numpy as np
@@ -91,3 +93,23 @@ def test_ordinary_convolutions_share_buckets(bucket_bytes):
     net.initialize()
     trainer = BucketedTrainer(net.collect_params(), "sgd", kvstore=None, bucket_bytes=bucket_bytes)
     assert len(trainer.buckets) == (1 if bucket_bytes else 4)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="there an object does not refer to its class")
+def test_looking_for_networks_disturbs_no_tuple_that_another_thread_is_making():
+    stop, wrong = threading.Event(), []
+
+    def make_tuples():
+        while not stop.is_set():
+            try:
+                tuple(number for number in range(60))
+            except SystemError as error:
+                wrong.append(error)
+
+    other = threading.Thread(target=make_tuples)
+    other.start()
+    for _ in range(40):
+        living_blocks()
+    stop.set()
+    other.join()
+    assert not wrong
