@@ -1,0 +1,61 @@
+"""What the simulated GPUs of this process have counted, and what they found wrong."""
+
+import ctypes
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+LIBRARY = "libsimulated_gpus.so"
+
+
+def _library():
+    return ctypes.CDLL(LIBRARY)
+
+
+def _text(function):
+    size = function(None, 0) + 4096  # it may grow meanwhile
+    buffer = ctypes.create_string_buffer(size)
+    function(buffer, ctypes.c_long(size))
+    return buffer.value.decode("utf-8")
+
+
+def faults():
+    """What was wrong so far, since `forget_faults`: one text for each."""
+    return _text(_library().gpus_faults).splitlines()
+
+
+def forget_faults():
+    _library().gpus_forget_faults()
+
+
+def counters():
+    """How often what has happened since the process began: ``launches``, ``stream_synchronisations``, ``copies_staged``, ..."""
+    library = _library()
+    library.gpus_counter.restype = ctypes.c_long
+    return {name: library.gpus_counter(name.encode()) for name in _text(library.gpus_counters).splitlines()}
+
+
+def names():
+    """How often each kernel and each library call ran, by its name."""
+    lines = (line.partition(" ") for line in _text(_library().gpus_names).splitlines())
+    return {name: int(times) for times, _, name in lines}
+
+
+def bytes_in_use(device):
+    """The bytes that are allocated on a GPU."""
+    library = _library()
+    library.gpus_bytes_in_use.restype = ctypes.c_long
+    return library.gpus_bytes_in_use(device)
+
+
+@contextmanager
+def counting():
+    """``with counting() as happened: ...`` then ``happened.launches`` and the like, of this while, and ``happened.names``."""
+    import mxnet as mx
+
+    mx.nd.waitall()
+    happened = SimpleNamespace()
+    before, named = counters(), names()
+    yield happened
+    mx.nd.waitall()
+    vars(happened).update({name: count - before[name] for name, count in counters().items()})
+    happened.names = {name: count - named.get(name, 0) for name, count in names().items() if count > named.get(name, 0)}

@@ -1,0 +1,46 @@
+// Elements of arrays by the names of their types.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+
+#include "table.h"
+
+namespace gpus {
+
+using half = _Float16;  // mshadow::half::half_t
+
+size_t size_of(const Type& type);  // bytes of an element; 0 for a type that is none
+
+// visit(type, [&](auto element) { using T = decltype(element); ... }): with an element of the type that a name says.
+// False for a name that is none.
+template <class Visitor>
+bool visit(const Type& type, Visitor&& visitor) {
+  const std::string& word = type.word;
+  if (word == "float") visitor(float());
+  else if (word == "double") visitor(double());
+  else if (word == "half_t") visitor(half());
+  else if (word == "int") visitor(int32_t());
+  else if (word == "long") visitor(int64_t());
+  else if (word == "unsigned char") visitor(uint8_t());
+  else if (word == "signed char") visitor(int8_t());
+  else if (word == "bool") visitor(bool());
+  else return false;
+  return true;
+}
+
+// In which numbers arithmetic on T is done: float16 is computed in float32 and rounded once, as mshadow's half_t is.
+template <class T>
+using Computed = std::conditional_t<std::is_same_v<T, half>, float, T>;
+
+enum Request { NOTHING = 0, WRITE = 1, WRITE_IN_PLACE = 2, ADD = 3 };  // MXNet's OpReqType
+
+template <class T, class V>
+void assign(T& out, int request, V value) {
+  if (request == NOTHING) return;
+  out = request == ADD ? static_cast<T>(static_cast<Computed<T>>(out) + static_cast<Computed<T>>(value)) : static_cast<T>(value);
+}
+
+}  // namespace gpus

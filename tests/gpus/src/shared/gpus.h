@@ -1,0 +1,95 @@
+// What the libraries of a simulated machine share: its devices, their memory and streams, and what a test is told.
+//
+// MXNet's CUDA build asks for libcudart, libcudnn and others by name. The libraries made of this folder have these names
+// and compute on the CPU, so gpu(0), gpu(1), ... can be used on a machine without a GPU, with right numbers. What a real
+// GPU punishes with wrong numbers or an end of the process is a fault here, and a test that meets one fails.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace gpus {
+
+// --- The machine (machine.cpp), as the file named in SIMULATED_GPUS describes it. ---
+
+struct Gpu {
+  int major, minor;    // compute capability
+  size_t memory;       // bytes
+  std::string bus;     // "00000000:00:17.0"
+  std::string uuid;    // "GPU-..."
+  std::string name;
+};
+
+struct Machine {
+  std::vector<Gpu> gpus;                  // all of them, in the order of their buses
+  std::vector<std::vector<int>> nvlinks;  // how many between two of them
+  std::vector<std::vector<bool>> peers;   // which may read which other's memory
+  std::string driver = "535.183.01";
+  int delay_us = 0;     // everything queued begins up to so much later
+  unsigned seed = 0;    // of the delays
+  bool computes = true; // false: nothing is computed, only counted
+  bool tf32 = false;    // float32 products are made of rounded factors, as an A100 makes them
+  bool promises_peers = false;  // a copy between two that may be peers, and are not, is a fault
+};
+
+const Machine& machine();
+
+// The GPUs that this process sees: positions in machine().gpus, by CUDA_VISIBLE_DEVICES. CUDA's numbers count these.
+const std::vector<int>& visible();
+const Gpu& gpu(int device);
+bool may_be_peers(int device, int other);
+
+// The device of this thread, as cudaSetDevice chose it.
+int current_device();
+void set_current_device(int device);
+
+// --- Memory (memory.cpp). New memory of a GPU is full of NaN. ---
+
+constexpr int PAGEABLE = -1, PINNED = -2;  // the host's
+
+void* allocate(size_t bytes, int device);  // nullptr: there is not so much left
+void* allocate_pinned(size_t bytes);
+void release(void* block);                 // a fault if it is none, or not any more
+int owner(const void* address);            // a device, PAGEABLE or PINNED
+size_t bytes_in_use(int device);
+
+// A fault, unless work on `device` may reach these bytes: its own, pinned ones, and those of peers whose access is enabled.
+// `bytes` 0: their number is not known. A null pointer is nobody's.
+void check_access(const void* address, size_t bytes, int device, const std::string& who);
+
+// cudaErrorPeerAccessAlreadyEnabled, cudaErrorPeerAccessUnsupported, or success.
+cudaError_t enable_peer_access(int device, int other);
+bool peer_access(int device, int other);
+
+// --- Streams (streams.cpp). Each is a thread, which does what is queued in order, each thing after a random delay. ---
+
+using Work = std::function<void()>;
+
+// Queue work of `who` on a stream; nullptr is the legacy default stream, of which this waits. A fault on another device.
+void queue(cudaStream_t stream, const std::string& who, Work work);
+
+// --- What a test is told (report.cpp). ---
+
+// What is counted since the process began. Each name is also what Python asks for.
+#define GPUS_COUNTERS(count)                                                                                      \
+  count(allocations) count(frees) count(launches) count(fused_launches) count(library_calls) count(memsets)       \
+  count(stream_synchronisations) count(device_synchronisations) count(copies_direct) count(bytes_direct)          \
+  count(copies_staged) count(bytes_staged) count(copies_within) count(bytes_within) count(copies_from_pageable)   \
+  count(copies_from_pinned) count(bytes_from_host) count(copies_to_host) count(bytes_to_host) count(graph_launches)
+
+enum Counter {
+#define GPUS_COUNTER(name) name,
+  GPUS_COUNTERS(GPUS_COUNTER)
+#undef GPUS_COUNTER
+  counters
+};
+
+void count(Counter counter, long times = 1);
+void count_name(const std::string& kernel_or_call);  // how often each has run, by its name
+void fault(const std::string& text);                 // what is wrong; a test that meets it fails
+
+}  // namespace gpus

@@ -1,0 +1,131 @@
+// The machine, read once from the file that SIMULATED_GPUS names: a line for each thing, words between blanks.
+//
+//   driver 535.183.01
+//   gpu 7 0 17179869184 00000000:00:17.0 GPU-5d1c... Tesla V100-SXM2-16GB
+//   nvlink 0 3 2          (GPUs 0 and 3 have two links)
+//   no_peers 0 5          (neither may read the other's memory)
+//   delay_us 200
+//   seed 7
+//   counts_only
+//   tf32
+//   promise_peers
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "gpus.h"
+
+namespace gpus {
+namespace {
+
+thread_local int current = 0;
+
+[[noreturn]] void refuse(const std::string& why) {
+  fprintf(stderr, "simulated GPUs: %s\n", why.c_str());
+  exit(86);
+}
+
+struct Pair {
+  size_t a, b;
+  int links;  // 0: no peers
+};
+
+void read_line(const std::string& line, Machine& machine, std::vector<Pair>& pairs) {
+  std::istringstream words(line);
+  std::string what;
+  if (!(words >> what)) return;
+  if (what == "driver") {
+    words >> machine.driver;
+  } else if (what == "gpu") {
+    Gpu gpu;
+    words >> gpu.major >> gpu.minor >> gpu.memory >> gpu.bus >> gpu.uuid >> std::ws;
+    std::getline(words, gpu.name);
+    machine.gpus.push_back(gpu);
+  } else if (what == "nvlink") {
+    Pair pair;
+    words >> pair.a >> pair.b >> pair.links;
+    pairs.push_back(pair);
+  } else if (what == "no_peers") {
+    Pair pair{0, 0, 0};
+    words >> pair.a >> pair.b;
+    pairs.push_back(pair);
+  } else if (what == "delay_us") {
+    words >> machine.delay_us;
+  } else if (what == "seed") {
+    words >> machine.seed;
+  } else if (what == "counts_only") {
+    machine.computes = false;
+  } else if (what == "tf32") {
+    machine.tf32 = true;
+  } else if (what == "promise_peers") {
+    machine.promises_peers = true;
+  } else {
+    refuse("a line that says nothing here: " + line);
+  }
+  if (words.fail()) refuse("a line that lacks something: " + line);
+}
+
+Machine read_machine() {
+  Machine machine;
+  std::vector<Pair> pairs;
+  const char* path = getenv("SIMULATED_GPUS");
+  if (path == nullptr) refuse("SIMULATED_GPUS names no file: it describes the machine, see tests/gpus/machines.py");
+  std::ifstream file(path);
+  if (!file) refuse(std::string("cannot read ") + path + ", which SIMULATED_GPUS names");
+  for (std::string line; std::getline(file, line);) read_line(line, machine, pairs);
+  size_t number = machine.gpus.size();
+  machine.nvlinks.assign(number, std::vector<int>(number, 0));
+  machine.peers.assign(number, std::vector<bool>(number, true));
+  for (const Pair& pair : pairs) {
+    if (pair.a >= number || pair.b >= number) refuse("a pair of GPUs that are not there");
+    machine.nvlinks[pair.a][pair.b] = machine.nvlinks[pair.b][pair.a] = pair.links;
+    machine.peers[pair.a][pair.b] = machine.peers[pair.b][pair.a] = pair.links > 0;
+  }
+  return machine;
+}
+
+// As CUDA reads it: numbers or beginnings of UUIDs; what comes after one that does not exist is ignored.
+std::vector<int> read_visible() {
+  int number = machine().gpus.size();
+  std::vector<int> seen;
+  const char* wanted = getenv("CUDA_VISIBLE_DEVICES");
+  if (wanted == nullptr) {
+    for (int gpu = 0; gpu < number; gpu++) seen.push_back(gpu);
+    return seen;
+  }
+  std::istringstream words(wanted);
+  for (std::string word; std::getline(words, word, ',');) {
+    int found = -1;
+    for (int gpu = 0; gpu < number; gpu++)
+      if (word == std::to_string(gpu) || (word.rfind("GPU-", 0) == 0 && machine().gpus[gpu].uuid.rfind(word, 0) == 0)) found = gpu;
+    if (found < 0) break;
+    for (int gpu : seen)
+      if (gpu == found) return {};
+    seen.push_back(found);
+  }
+  return seen;
+}
+
+}  // namespace
+
+const Machine& machine() {
+  static const Machine& machine = *new Machine(read_machine());
+  return machine;
+}
+
+const std::vector<int>& visible() {
+  static const std::vector<int>& seen = *new std::vector<int>(read_visible());
+  return seen;
+}
+
+const Gpu& gpu(int device) { return machine().gpus[visible()[device]]; }
+
+bool may_be_peers(int device, int other) {
+  return device != other && machine().peers[visible()[device]][visible()[other]];
+}
+
+int current_device() { return current; }
+void set_current_device(int device) { current = device; }
+
+}  // namespace gpus

@@ -1,0 +1,182 @@
+#include "streams.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+
+namespace gpus {
+namespace {
+
+constexpr unsigned ONE_IN = 4;  // so many things begin at once for each that is late
+
+// A thread that does what is queued, in order.
+class Stream {
+ public:
+  Stream(int device, bool blocking, unsigned number)
+      : device(device), blocking(blocking), random_(machine().seed * 1000003u + number), thread_([this] { run(); }) {}
+
+  ~Stream() {
+    {
+      std::lock_guard<std::mutex> guard(lock_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void queue(Work work) {
+    {
+      std::lock_guard<std::mutex> guard(lock_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_all();
+  }
+
+  void synchronise() {
+    std::unique_lock<std::mutex> guard(lock_);
+    idle_.wait(guard, [this] { return queue_.empty() && !busy_; });
+  }
+
+  const int device;
+  const bool blocking;
+
+ private:
+  void run() {
+    set_current_device(device);
+    std::unique_lock<std::mutex> guard(lock_);
+    while (true) {
+      changed_.wait(guard, [this] { return ending_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      Work work = std::move(queue_.front());
+      queue_.pop_front();
+      busy_ = true;
+      guard.unlock();
+      be_late();
+      work();
+      work = nullptr;
+      guard.lock();
+      busy_ = false;
+      if (queue_.empty()) idle_.notify_all();
+    }
+  }
+
+  void be_late() {
+    int most = machine().delay_us;
+    if (most && random_() % ONE_IN == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
+  }
+
+  std::mt19937 random_;
+  std::mutex lock_;
+  std::condition_variable changed_, idle_;
+  std::deque<Work> queue_;
+  bool busy_ = false, ending_ = false;
+  std::thread thread_;
+};
+
+std::mutex& lock = *new std::mutex;
+std::set<Stream*>& streams = *new std::set<Stream*>;
+unsigned made = 0;
+
+// nullptr, cudaStreamLegacy and cudaStreamPerThread, which MXNet does not use.
+bool is_default(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread; }
+
+Stream* cast(cudaStream_t stream) { return reinterpret_cast<Stream*>(stream); }
+
+std::vector<Stream*> streams_of(int device, bool all) {
+  std::lock_guard<std::mutex> guard(lock);
+  std::vector<Stream*> found;
+  for (Stream* stream : streams)
+    if (stream->device == device && (all || stream->blocking)) found.push_back(stream);
+  return found;
+}
+
+// Recorded and done are counted: to wait for an event is to wait for what was recorded last, not for what will be.
+struct Event {
+  std::mutex lock;
+  std::condition_variable done_one;
+  long recorded = 0, done = 0;
+};
+
+using SharedEvent = std::shared_ptr<Event>;  // what is queued may outlive cudaEventDestroy
+
+SharedEvent& cast(cudaEvent_t event) { return *reinterpret_cast<SharedEvent*>(event); }
+
+}  // namespace
+
+void queue(cudaStream_t stream, const std::string& who, Work work) {
+  if (is_default(stream)) {
+    for (Stream* other : streams_of(current_device(), false)) other->synchronise();
+    work();
+    return;
+  }
+  int device = cast(stream)->device;
+  if (device != current_device())
+    fault(who + " on gpu " + std::to_string(current_device()) + " is given a stream of gpu " + std::to_string(device));
+  cast(stream)->queue(std::move(work));
+}
+
+cudaStream_t make_stream(bool blocking) {
+  std::lock_guard<std::mutex> guard(lock);
+  auto* stream = new Stream(current_device(), blocking, made++);
+  streams.insert(stream);
+  return reinterpret_cast<cudaStream_t>(stream);
+}
+
+void end_stream(cudaStream_t stream) {
+  {
+    std::lock_guard<std::mutex> guard(lock);
+    streams.erase(cast(stream));
+  }
+  delete cast(stream);
+}
+
+void synchronise(cudaStream_t stream) {
+  if (is_default(stream))
+    queue(stream, "cudaStreamSynchronize", [] {});
+  else
+    cast(stream)->synchronise();
+}
+
+void synchronise_device(int device) {
+  for (Stream* stream : streams_of(device, true)) stream->synchronise();
+}
+
+int device_of(cudaStream_t stream) { return is_default(stream) ? current_device() : cast(stream)->device; }
+
+cudaEvent_t make_event() { return reinterpret_cast<cudaEvent_t>(new SharedEvent(std::make_shared<Event>())); }
+
+void end_event(cudaEvent_t event) { delete &cast(event); }
+
+void record(cudaEvent_t event, cudaStream_t stream) {
+  SharedEvent shared = cast(event);
+  long mine;
+  {
+    std::lock_guard<std::mutex> guard(shared->lock);
+    mine = ++shared->recorded;
+  }
+  queue(stream, "cudaEventRecord", [shared, mine] {
+    std::lock_guard<std::mutex> guard(shared->lock);
+    shared->done = std::max(shared->done, mine);
+    shared->done_one.notify_all();
+  });
+}
+
+void wait_for(cudaStream_t stream, cudaEvent_t event) {
+  SharedEvent shared = cast(event);
+  long last;
+  {
+    std::lock_guard<std::mutex> guard(shared->lock);
+    last = shared->recorded;
+  }
+  queue(stream, "cudaStreamWaitEvent", [shared, last] {
+    std::unique_lock<std::mutex> guard(shared->lock);
+    shared->done_one.wait(guard, [&] { return shared->done >= last; });
+  });
+}
+
+}  // namespace gpus
