@@ -27,7 +27,7 @@ REQUIRES = [
 ]
 
 # For the doctor: NVIDIA's own bindings of the driver's NVML. Names and structures change from series to series; with these the
-# names that gluonlab.doctor.nvml asks for were compared.
+# names that gluonlab.gpu.nvml asks for were compared.
 NVML = "nvidia-ml-py==13.615.71"
 
 # The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.

@@ -1,6 +1,6 @@
 """NVML of machines that are not here: the functions of pynvml that the doctor calls, over a description of GPUs.
 
-Passed to `gluonlab.doctor.nvml.read`, or, as a file pynvml.py in a throw-away environment, found by the doctor's own process.
+Passed to `gluonlab.gpu.nvml.read`, or, as a file pynvml.py in a throw-away environment, found by the doctor's own process.
 """
 
 import json
@@ -153,7 +153,7 @@ class FakeNvml:
 
 def machine(*kinds, **description):
     """What the doctor's process tells of such a machine, through JSON as it does."""
-    from gluonlab.doctor import nvml  # not where this module stands for NVML itself
+    from gluonlab.gpu import nvml  # not where this module stands for NVML itself
 
     fake = FakeNvml(kinds, **description)
     told = json.loads(json.dumps(nvml.read(fake)))

@@ -10,7 +10,7 @@ from file_server import silence, status
 
 from gluonlab.doctor import data_sets, findings, libraries, mxnet_loads, mxnet_process, packages, sagemaker, training
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.doctor.process import Outcome
+from gluonlab.gpu.process import Outcome
 
 
 def only(found):

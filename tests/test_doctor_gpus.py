@@ -6,10 +6,11 @@ from fake_nvml import CUBE, GIB, H100, K80, NAMES, T4, V100, machine, only, stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.doctor import gpus, links, nvml
+from gluonlab.doctor import gpus, links
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.doctor.nvml import Driver
-from gluonlab.doctor.process import Outcome
+from gluonlab.gpu import nvml
+from gluonlab.gpu.nvml import Driver
+from gluonlab.gpu.process import Outcome
 from gluonlab.installing import pip_install
 
 # --- what NVML is asked

@@ -4,7 +4,8 @@ import pytest
 from fake_nvml import RTX, T4, machine, only
 
 from gluonlab.doctor.findings import FAULT, OK, WARNING
-from gluonlab.doctor.numbering import numbering, visible_gpus
+from gluonlab.doctor.numbering import numbering
+from gluonlab.gpu.visible import visible_gpus
 
 A100 = ("NVIDIA A100-SXM4-40GB", (8, 0))
 PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]

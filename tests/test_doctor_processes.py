@@ -8,12 +8,12 @@ import time
 
 from conftest import clean_environment
 
-from gluonlab.doctor import process
+from gluonlab.gpu import process
 
 
 def script(tmp_path, monkeypatch, code):
     """The module ``looked_at``, which does ``code`` in a process of its own."""
-    (tmp_path / "looked_at.py").write_text("from gluonlab.doctor.process import tell\n" + code)
+    (tmp_path / "looked_at.py").write_text("from gluonlab.gpu.process import tell\n" + code)
     monkeypatch.syspath_prepend(str(tmp_path))
     return "looked_at"
 

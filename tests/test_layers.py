@@ -18,7 +18,7 @@ LAYERS = [
     {"attribute_text", "cuda", "openmp", "files", "metrics", "description", "host_memory", "listing", "checks"},
     {"linking"},
     {"engine"},
-    {"neighbours"},
+    {"neighbours", "gpu"},
     {"threads"},
     {"devices", "config", "invoke", "semantics", "images"},
     {"arrays", "finite"},

@@ -16,13 +16,13 @@ from gluonlab.doctor import (
     links,
     mxnet_loads,
     numbering,
-    nvml,
     packages,
     sagemaker,
     training,
 )
 from gluonlab.doctor.findings import Finding, guarded
-from gluonlab.doctor.process import end_all
+from gluonlab.gpu import nvml
+from gluonlab.gpu.process import end_all
 
 Check = Tuple[str, Callable[[], Sequence[Finding]]]
 Addresses = Callable[[], Mapping[str, Tuple[str, ...]]]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import List, Mapping, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
-from gluonlab.doctor.numbering import in_cuda_order, visible_gpus
-from gluonlab.doctor.nvml import BINDINGS, Driver
 from gluonlab.doctor.packages import numbers_of
+from gluonlab.gpu.nvml import BINDINGS, Driver
+from gluonlab.gpu.visible import in_cuda_order, visible_gpus
 from gluonlab.installing import pip_install
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility

@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
 from gluonlab.control_groups import text_of
 from gluonlab.doctor.findings import Finding, ok, warning
-from gluonlab.doctor.nvml import Driver, Pair
+from gluonlab.gpu.nvml import Driver, Pair
 
 # When nobody says which of Amazon's machines this is: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which is linked alike.
 BY_GPUS = {("V100", 8): "p3.16xlarge", ("V100", 4): "p3.8xlarge", ("T4", 4): "g4dn.12xlarge", ("A10G", 4): "g5.12xlarge"}

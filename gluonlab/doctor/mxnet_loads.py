@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
-from gluonlab.doctor.process import Outcome, ask
+from gluonlab.gpu.process import Outcome, ask
 
 TIMEOUT_S = 60.0  # it takes two seconds on a slow machine; a cold network disk needs longer
 HOROVOD = "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation --force-reinstall --no-deps horovod==0.28.1"

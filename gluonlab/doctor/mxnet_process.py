@@ -8,8 +8,8 @@ import importlib.util
 import os
 from typing import List
 
-from gluonlab.doctor.process import tell
 from gluonlab.errors import GluonlabError
+from gluonlab.gpu.process import tell
 from gluonlab.linking import understand
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")

@@ -6,8 +6,8 @@ import os
 from typing import List
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line
-from gluonlab.doctor.process import Outcome, ask
 from gluonlab.doctor.training_process import TOLERANCE
+from gluonlab.gpu.process import Outcome, ask
 
 # Ampere's tensor cores round float32 to 10 bits, and which kernels do depends on the batch: two computations would differ by it.
 EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}  # of NVIDIA's libraries: CUDA, cuBLAS, cuDNN

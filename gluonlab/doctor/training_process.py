@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, List
 
-from gluonlab.doctor.process import tell
 from gluonlab.errors import GluonlabError
+from gluonlab.gpu.process import tell
 
 IMAGES_PER_DEVICE = 8
 TOLERANCE = 1e-5  # only the order of sums differs

@@ -10,8 +10,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Set
 
-from gluonlab.doctor.findings import one_line
-
 # The child looks for modules where this process does, wherever that came from.
 _RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name='__main__')"
 
@@ -54,7 +52,7 @@ def ask(module: str, *arguments: str, timeout_s: float, environ: Optional[Mappin
             _running.discard(child)
     ended = f"was still busy after {timeout_s:g} s" if late else _in_words(child.returncode)
     last = err.decode("utf-8", "replace").strip().split("\n")[-1]
-    return Outcome(_answers(out.decode("utf-8", "replace")), ended, one_line(last))
+    return Outcome(_answers(out.decode("utf-8", "replace")), ended, " ".join(last.split()))
 
 
 def end_all() -> None:

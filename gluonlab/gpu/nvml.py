@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from gluonlab.doctor.process import Outcome, ask, tell
+from gluonlab.gpu.process import Outcome, ask, tell
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
@@ -71,7 +71,7 @@ class Driver:
 
 def look() -> Driver:
     """What the driver of this machine tells."""
-    return understand(ask("gluonlab.doctor.nvml", timeout_s=TIMEOUT_S))
+    return understand(ask("gluonlab.gpu.nvml", timeout_s=TIMEOUT_S))
 
 
 def understand(outcome: Outcome) -> Driver:
