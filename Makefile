@@ -35,18 +35,23 @@ test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
 
-# The CUDA build (4 GB) without a GPU: a driver that has no device lets it load, and compute on CPU devices. Its own tests, and all
-# of make test but the doctor's in environments that are made of the CPU build.
+# The CUDA build (4 GB) without a GPU. Its own tests, with a driver that has no device; then simulated GPUs (tests/gpus/README.md):
+# their own tests, and all of make test that can on gpu(i) instead of cpu(i).
 CU112 ?= .venv-cu112
+ON_GPUS = $(CU112)/bin/python tests/gpus/start.py
 
-test-cu112: export LD_LIBRARY_PATH = $(abspath $(CU112))/driver
-test-cu112: $(CU112)/.ready
-	$(CU112)/bin/python -m pytest -m cu112 tests/test_cu112.py
-	$(CU112)/bin/python -m pytest --ignore tests/test_doctor_environments.py $(ARGS)
+test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
+	LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(CU112)/bin/python -m pytest -m cu112 tests/test_cu112.py
+	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus $(ARGS)
 
 $(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
 	@$(PYTHON) tests/stub_driver.py $(CU112)/driver
-	@$(PYTHON) tools/make_venv.py $(CU112) cu112 test
+	@LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(PYTHON) tools/make_venv.py $(CU112) cu112 simulated-gpus test
+	@touch $@
+
+# Made again when a source changes; build.py knows which.
+$(CU112)/gpus/.ready: $(CU112)/.ready $(shell find tests/gpus -name '*.cpp' -o -name '*.h') tests/gpus/Makefile tests/gpus/missing.py
+	@$(CU112)/bin/python tests/gpus/build.py $(CU112)/gpus
 	@touch $@
 
 test-pythons:

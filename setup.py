@@ -66,6 +66,8 @@ EXTRAS = {
     "cu112": ["mxnet-cu112==1.9.1", *CUDA],
     # under Python 3.13, beside an mxnet-cu112 that pip got with --no-deps; gluonlab/installing.py
     "cuda11": CUDA,
+    # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
+    "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
     # the kernel of notebooks; where Jupyter itself comes from is not ours to say
     "labs": ["ipykernel>=6"],
     "labs-build": LABS_BUILD,

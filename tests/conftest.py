@@ -15,6 +15,8 @@ from hypothesis import settings
 from gluonlab.neighbours import LOCAL_SIZES
 
 pytest_plugins = ["bench_command", "file_server"]
+if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
+    pytest_plugins.append("gpus.faults")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *LOCAL_SIZES, "SLURM_")

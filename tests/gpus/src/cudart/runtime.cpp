@@ -86,8 +86,9 @@ void copy_rows(Rows to, Rows from, size_t width, size_t height) {
 cudaError_t copy(Rows to, Rows from, size_t width, size_t height, cudaStream_t stream) {
   if (width * height == 0) return cudaSuccess;
   int source = owner(from.first), target = owner(to.first);
-  if (source >= 0) check_access(from.first, from.pitch * (height - 1) + width, source, "a copy");
-  if (target >= 0) check_access(to.first, to.pitch * (height - 1) + width, target, "a copy");
+  bool may_read = source < 0 || check_access(from.first, from.pitch * (height - 1) + width, source, "a copy");
+  bool may_write = target < 0 || check_access(to.first, to.pitch * (height - 1) + width, target, "a copy");
+  if (!may_read || !may_write) return cudaSuccess;
   count_copy(source, target, width * height);
   if (!machine().computes && (source >= 0 || target >= 0)) return cudaSuccess;
   if (source == PAGEABLE) {  // CUDA has read all of it when the call returns
@@ -382,8 +383,8 @@ cudaError_t cudaMemcpyPeerAsync(
 
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
   gpus::count(memsets);
-  check_access(address, bytes, current_device(), "cudaMemsetAsync");
-  if (machine().computes) queue(stream, "cudaMemsetAsync", [=] { memset(address, value, bytes); });
+  if (check_access(address, bytes, current_device(), "cudaMemsetAsync") && machine().computes)
+    queue(stream, "cudaMemsetAsync", [=] { memset(address, value, bytes); });
   return cudaSuccess;
 }
 

@@ -58,8 +58,8 @@ int owner(const void* address);            // a device, PAGEABLE or PINNED
 size_t bytes_in_use(int device);
 
 // A fault, unless work on `device` may reach these bytes: its own, pinned ones, and those of peers whose access is enabled.
-// `bytes` 0: their number is not known. A null pointer is nobody's.
-void check_access(const void* address, size_t bytes, int device, const std::string& who);
+// `bytes` 0: their number is not known. A null pointer is nobody's. False after a fault: such work must be left out.
+bool check_access(const void* address, size_t bytes, int device, const std::string& who);
 
 // cudaErrorPeerAccessAlreadyEnabled, cudaErrorPeerAccessUnsupported, or success.
 cudaError_t enable_peer_access(int device, int other);

@@ -118,10 +118,11 @@ size_t bytes_in_use(int device) {
   return in_use[device];
 }
 
-void check_access(const void* address, size_t bytes, int device, const std::string& who) {
-  if (address == nullptr) return;
+bool check_access(const void* address, size_t bytes, int device, const std::string& who) {
+  if (address == nullptr) return true;
   std::string what = wrong(address, bytes, device);
   if (!what.empty()) fault("illegal access: " + who + " on gpu " + std::to_string(device) + " reaches " + what);
+  return what.empty();
 }
 
 cudaError_t enable_peer_access(int device, int other) {

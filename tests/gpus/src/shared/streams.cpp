@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -180,3 +181,20 @@ void wait_for(cudaStream_t stream, cudaEvent_t event) {
 }
 
 }  // namespace gpus
+
+extern "C" {
+
+// For tests: what is queued on the stream after this begins only when gpus_let_go is given what this returns.
+void* gpus_hold(cudaStream_t stream) {
+  auto* open = new std::promise<void>;
+  std::shared_future<void> opened = open->get_future().share();
+  gpus::queue(stream, "gpus_hold", [opened] { opened.wait(); });
+  return open;
+}
+
+void gpus_let_go(void* hold) {
+  auto* open = static_cast<std::promise<void>*>(hold);
+  open->set_value();
+  delete open;
+}
+}

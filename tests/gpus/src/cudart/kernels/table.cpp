@@ -100,7 +100,7 @@ KernelName parse_kernel_name(const std::string& demangled) {
 
 void* Launch::pointer(int place, size_t elements) const {
   void* address = value<void*>(place);
-  check_access(address, elements * size_of(parameter(place)), device, name.text);
+  legal_ = check_access(address, elements * size_of(parameter(place)), device, name.text) && legal_;
   return address;
 }
 
@@ -118,7 +118,9 @@ Work kernel_work(const std::string& demangled, void** arguments, dim3 grid, dim3
   auto found = table().find(kernel.word);
   if (found == table().end() && kernel.word.rfind("mxnet_generic_kernel", 0) == 0 && !kernel.arguments.empty())
     found = table().find(launch.operation().word);
-  return found == table().end() ? Work() : found->second(launch);
+  if (found == table().end()) return {};
+  Work work = found->second(launch);
+  return launch.legal() ? work : [] {};
 }
 
 }  // namespace gpus

@@ -45,6 +45,7 @@ class Launch {
     return *static_cast<T*>(arguments_[place]);
   }
   void* pointer(int place, size_t elements = 0) const;
+  bool legal() const { return legal_; }  // whether it may reach all pointers so far
   const void* raw(int place) const { return arguments_[place]; }
   int count() const { return static_cast<int>(name.parameters.size()); }
   const Type& parameter(int place) const { return name.parameters[place]; }
@@ -59,6 +60,7 @@ class Launch {
 
  private:
   void** arguments_;
+  mutable bool legal_ = true;
 };
 
 // What a launch does, with all arguments read; nothing where this form of the kernel is not known.

@@ -1,0 +1,263 @@
+"""The simulated machine itself: what a real GPU would punish, it finds; what is right, it lets pass. CUDA's own calls, no MXNet."""
+
+import ctypes
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import clean_environment
+from cuda_calls import ALREADY_ENABLED, CUDA, NO_PEERS, OUT_OF_MEMORY, CudaError, Memory, event, memory, stream
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import P3_16XLARGE, V100, environment, v100s
+from simulated import bytes_in_use, counters
+
+NUMBERS = np.arange(16, dtype="float32")
+
+
+def written(target, numbers=NUMBERS):
+    with stream(target.device) as writer:
+        writer.copy(target, numbers, len(numbers))
+
+
+def test_new_memory_is_full_of_nan():
+    with memory(16) as new, stream() as reader:
+        assert np.isnan(reader.read(new, 16)).all()
+
+
+def test_what_is_queued_on_a_stream_happens_in_order_and_later():
+    with memory(16) as target, stream() as first, stream() as other:
+        first.hold()
+        first.copy(target, NUMBERS, 16)
+        assert np.isnan(other.read(target, 16)).all()  # another stream waits for nobody
+        first.let_go()
+        first.synchronise()
+        assert (other.read(target, 16) == NUMBERS).all()
+
+
+def test_a_stream_that_waits_for_an_event_reads_what_was_written_and_one_that_does_not_reads_nan():
+    for waits in (True, False):
+        with memory(16) as written_late, memory(16) as copied, stream() as writer, stream() as reader, event() as done:
+            writer.hold()
+            writer.copy(written_late, NUMBERS, 16)
+            writer.record(done)
+            if waits:
+                reader.wait_for(done)
+            reader.copy(copied, written_late, 16)
+            if not waits:
+                reader.synchronise()
+            writer.let_go()
+            writer.synchronise()
+            assert (reader.read(copied, 16) == NUMBERS).all() == waits
+
+
+def test_an_event_that_was_never_recorded_holds_nobody_up():
+    with memory(16) as target, stream() as reader, event() as never:
+        reader.wait_for(never)
+        reader.fill(target, 0, 16)
+        assert (reader.read(target, 16) == 0).all()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_the_default_stream_waits_for_streams_but_for_those_that_are_non_blocking(blocking):
+    with memory(16) as target, stream(blocking=blocking) as other:
+        other.hold()
+        other.fill(target, 0, 16)
+        read = np.full(16, 7, "float32")
+        reading = threading.Thread(
+            target=lambda: CUDA.cudaMemcpyAsync(ctypes.c_void_p(read.ctypes.data), target.address, ctypes.c_size_t(64), 4, None)
+        )
+        reading.start()
+        reading.join(0.05 if blocking else 20)
+        assert reading.is_alive() == blocking
+        other.let_go()
+        reading.join(20)
+        assert np.isnan(read).all() != blocking
+
+
+def test_memory_of_the_host_is_read_before_the_call_returns_and_written_before_it_returns():
+    with memory(16) as target, stream() as other:
+        numbers = NUMBERS.copy()
+        other.hold()
+        other.copy(target, numbers, 16)
+        numbers[:] = -1
+        other.let_go()
+        read = np.zeros(16, "float32")
+        other.copy(read, target, 16)
+        assert (read == NUMBERS).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5000), st.booleans()), max_size=12))
+def test_bytes_in_use_are_those_that_were_allocated_and_not_freed(blocks):
+    before = [bytes_in_use(device) for device in range(4)]
+    kept = []
+    for device, count, is_freed in blocks:
+        block = Memory(count, device)
+        block.free() if is_freed else kept.append(block)
+    for device in range(4):
+        assert bytes_in_use(device) - before[device] == sum(block.bytes for block in kept if block.device == device)
+    for block in kept:
+        block.free()
+    assert [bytes_in_use(device) for device in range(4)] == before
+
+
+def test_more_memory_than_a_gpu_has_is_refused():
+    with pytest.raises(CudaError) as refused:
+        Memory(V100[2] // 4 + 1)
+    assert refused.value.number == OUT_OF_MEMORY
+
+
+def test_freed_memory_is_no_longer_there(planted):
+    gone = Memory(16)
+    written(gone)
+    gone.free()
+    with stream() as reader:
+        reader.fill(gone, 0, 16)
+    [fault] = planted()
+    assert "memory of gpu 0 that is freed" in fault
+
+
+def test_memory_is_freed_once(planted):
+    gone = Memory(16)
+    gone.free()
+    gone.free()
+    assert planted() == ["memory is freed twice"]
+
+
+def test_work_that_goes_beyond_its_memory_is_a_fault(planted):
+    with memory(16) as short, stream() as writer:
+        writer.fill(short.at(1), 0, 15)
+        assert planted() == []
+        writer.fill(short.at(1), 0, 16)
+    [fault] = planted()
+    assert "64 bytes, of which there are fewer in its block" in fault
+
+
+def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(planted):
+    with memory(16, device=3) as others, stream(device=2) as writer:
+        writer.fill(others, 0, 16)
+    [fault] = planted()
+    assert fault == "illegal access: cudaMemsetAsync on gpu 2 reaches memory of gpu 3 without peer access"
+
+
+def test_memory_of_the_host_is_no_gpus(planted):
+    with stream() as writer:
+        host = np.zeros(16, "float32")
+        writer.fill(host, 0, 16)
+    [fault] = planted()
+    assert "pageable memory of the host" in fault
+
+
+def test_a_stream_belongs_to_its_gpu(planted):
+    with memory(16, device=1) as target, stream(device=0) as other:
+        CUDA.cudaSetDevice(1)
+        CUDA.cudaMemsetAsync(target.address, 0, ctypes.c_size_t(64), other.handle)
+    [fault] = planted()
+    assert fault == "cudaMemsetAsync on gpu 1 is given a stream of gpu 0"
+
+
+def test_an_unknown_kernel_is_named(planted):
+    made_up = ctypes.create_string_buffer(8)
+    name = b"_ZN6mxnet2op14no_such_kernelIfEEviPT_"  # void mxnet::op::no_such_kernel<float>(int, float*)
+    CUDA.__getattr__("__cudaRegisterFunction")(None, made_up, None, name, 0, None, None, None, None, None)
+    count, address = ctypes.c_int(4), ctypes.c_void_p()
+    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(count), ctypes.addressof(address))
+
+    class Dim3(ctypes.Structure):
+        _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
+
+    CUDA.cudaLaunchKernel(made_up, Dim3(1, 1, 1), Dim3(1, 1, 1), arguments, ctypes.c_size_t(0), None)
+    [fault] = planted()
+    assert fault.startswith("unknown kernel: void mxnet::op::no_such_kernel<float>(int, ")
+
+
+IMPORTS = """
+from cuda_calls import *
+from simulated import counters
+"""
+
+
+def on_machine(machine, folder, script):
+    """A process that runs the script on such a machine, to its end."""
+    variables = environment(machine, folder)
+    return subprocess.run(
+        [sys.executable, "-c", IMPORTS + script],
+        env=clean_environment(path=[str(Path(__file__).parent)], **variables), capture_output=True, encoding="utf-8", timeout=60,
+    )  # fmt: skip
+
+
+COPY_BETWEEN = """
+a, b, s = Memory(16, 0), Memory(16, 1), Stream(0)
+{enable}
+s.copy(b, a, 16); s.synchronise()
+told = counters()
+print(told["copies_direct"], told["bytes_direct"], told["copies_staged"], told["bytes_staged"])
+"""
+ENABLE = "CUDA.cudaSetDevice(0); CUDA.cudaDeviceEnablePeerAccess(1, 0)"
+
+
+def test_copies_between_gpus_are_direct_with_peer_access_and_staged_without(tmp_path):
+    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable=ENABLE)).stdout.split() == ["1", "64", "0", "0"]
+    assert on_machine(v100s(2), tmp_path, COPY_BETWEEN.format(enable="")).stdout.split() == ["0", "0", "1", "64"]
+
+
+def test_a_process_with_faults_that_nobody_asked_for_does_not_end_well_and_names_them(tmp_path):
+    promising = v100s(2, promises_peers=True)
+    ended = on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=""))
+    assert ended.returncode == 86
+    assert "a copy from gpu 0 to gpu 1 goes through the host, as no peer access is enabled" in ended.stderr
+    assert on_machine(promising, tmp_path, COPY_BETWEEN.format(enable=ENABLE)).returncode == 0
+
+
+def test_only_gpus_with_a_link_are_peers_on_a_p3_16xlarge(tmp_path):
+    script = """
+def enabled(a, b):
+    CUDA.cudaSetDevice(a)
+    try: CUDA.cudaDeviceEnablePeerAccess(b, 0)
+    except CudaError as error: return error.number
+    return 0
+print([[enabled(a, b) for b in range(8)] for a in range(8)])
+print(enabled(0, 3))
+"""
+    told, again = on_machine(P3_16XLARGE, tmp_path, script).stdout.splitlines()
+    found = {(a, b): number for a, row in enumerate(json.loads(told)) for b, number in enumerate(row)}
+    assert {pair for pair, number in found.items() if number == 0} == {
+        pair for a, b in P3_16XLARGE.nvlinks for pair in ((a, b), (b, a))
+    }
+    assert {number for number in found.values() if number} == {NO_PEERS}
+    assert int(again) == ALREADY_ENABLED
+
+
+def test_delays_change_no_result_of_what_is_ordered(tmp_path):
+    script = """
+import numpy as np
+blocks = [Memory(64, d) for d in (0, 1, 0, 1)]
+streams = [Stream(0), Stream(1)]
+numbers = np.arange(64, dtype="float32")
+streams[0].copy(blocks[0], numbers, 64)
+done = ctypes.c_void_p(); CUDA.cudaEventCreateWithFlags(ctypes.byref(done), 2)
+for step in range(40):
+    here, there = step % 2, (step + 1) % 2
+    streams[here].record(done); streams[there].wait_for(done)
+    streams[there].copy(blocks[there], blocks[here], 64)
+assert (streams[0].read(blocks[0], 64) == numbers).all()
+"""
+    for seed in range(3):
+        ended = on_machine(v100s(2, delay_us=300, seed=seed), tmp_path, script)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_counters_count(tmp_path):
+    before = counters()
+    with memory(16) as target, stream() as writer:
+        writer.fill(target, 0, 16)
+        writer.copy(target, NUMBERS, 16)
+        writer.synchronise()
+    happened = {name: count - before[name] for name, count in counters().items() if count != before[name]}
+    assert happened == {
+        "allocations": 1, "frees": 1, "memsets": 1, "copies_from_pageable": 1, "bytes_from_host": 64, "stream_synchronisations": 2,
+    }  # fmt: skip
