@@ -18,6 +18,7 @@ import importlib.machinery
 import importlib.metadata
 import ipaddress
 import os
+import re
 import sys
 import types
 import warnings
@@ -32,6 +33,8 @@ from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
 
+PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
+
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
 # other when there are too few (MXNet's default is 4).
 ENVIRONMENT = {
@@ -43,6 +46,9 @@ ENVIRONMENT = {
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "8",
     "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+    # MXNet's own number. It stands here so that `peers_are_enabled` changes a variable and adds none:
+    # for a new one the environment might move while MXNet's threads read it.
+    PEER_VARIABLE: "1",
 }
 FLAVOURS = ("mxnet", "mxnet-cu112")
 
@@ -210,6 +216,26 @@ def exact_memory_plan() -> Iterator[None]:
     name = "NNVM_EXEC_MATCH_RANGE"
     users = {name: os.environ.get(name)}
     openmp.set_variables({name: "1"})
+    try:
+        yield
+    finally:
+        openmp.set_variables(users)
+
+
+def peer_access_wanted() -> bool:
+    """Whether GPUs may copy to each other directly, which MXNET_ENABLE_GPU_P2P=0 forbids."""
+    return re.fullmatch(r"\s*[+-]?0+\s*", os.environ.get(PEER_VARIABLE, "")) is None
+
+
+@contextmanager
+def peers_are_enabled() -> Iterator[None]:
+    """MXNet's ``device`` store, if it sums for the first time meanwhile, does not enable peer access.
+
+    `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
+    every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
+    """
+    users = {PEER_VARIABLE: os.environ.get(PEER_VARIABLE)}
+    openmp.set_variables({PEER_VARIABLE: "0"})
     try:
         yield
     finally:

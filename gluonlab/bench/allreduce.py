@@ -20,6 +20,7 @@ from gluonlab.collectives.partition import split_evenly
 from gluonlab.collectives.schedule import ALLREDUCE
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ConfigError
+from gluonlab.gpu.peers import enable_peer_access
 
 ROUNDS = 7
 DTYPES = ("float32", "float64", "float16", "int32")
@@ -168,6 +169,7 @@ class Buffers:
     """The arrays of all variants, the same for each. They have been written to: no measurement is the first to touch a page."""
 
     def __init__(self, ctxs: Sequence[mx.Context], count: int, dtype: str, arrays: int) -> None:
+        enable_peer_access(ctxs)  # before the first row, so that none depends on the order of rows
         self.ctxs, self.count, self.dtype = ctxs, count, dtype
         self._ends = split_evenly(count, arrays)
         self.arrays: Arrays = [[nd.zeros((end - begin,), ctx=ctx, dtype=dtype) for begin, end in self._ends] for ctx in ctxs]

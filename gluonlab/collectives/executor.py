@@ -22,6 +22,7 @@ from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.partition import Part, partition, split_evenly
 from gluonlab.collectives.schedule import ADD, Schedule, Step, Transfer
 from gluonlab.errors import ScheduleError
+from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.invoke import NO_ATTRIBUTES, Attributes, Fence, OperatorCall, share_memory
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were equally fast here; the smaller, the
@@ -47,6 +48,7 @@ class Executor:
 
     def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
         check_arrays(schedule, arrays)
+        enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.schedule = schedule
         self._arrays = [list(rank_arrays) for rank_arrays in arrays]  # `make_allreduce` knows an executor by its arrays' ids
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once

@@ -12,6 +12,7 @@ from gluonlab.data.verify import folder_of
 from gluonlab.devices import describe, gpu_count, gpus
 from gluonlab.errors import GluonlabWarning
 from gluonlab.exercises.languages import language, say
+from gluonlab.gpu.peers import enable_peer_access
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -61,7 +62,9 @@ def _devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
     if found >= n > 0:
         fault = _fault_of_gpus(n)
         if not fault:
-            return gpus(n), True, ""
+            ctxs = gpus(n)
+            enable_peer_access(ctxs)  # for what the lab copies by hand
+            return ctxs, True, ""
         why = say(en=f"the GPUs cannot be used: {fault}", ja=f"GPU は使えません: {fault}")
     elif found:
         here = say(en=f"{found} GPU" + "s" * (found > 1) + " here", ja=f"GPU は {found} 個だけ")

@@ -8,8 +8,9 @@ a key that it does not know, or more arrays of a key than there were in the firs
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from operator import index
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -19,7 +20,9 @@ from mxnet.kvstore import KVStore
 from mxnet.kvstore.base import _ctype_key_value
 
 from gluonlab.arrays import LIST_MAGIC
+from gluonlab.engine import peers_are_enabled
 from gluonlab.errors import KVStoreError
+from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.owner import Owner
 
 
@@ -222,12 +225,13 @@ class NativeKVStore(KVStore):
         """One call for all keys, where one of MXNet's stores has them; else one for each."""
         keys = [_checked(name) for name in key] if _several(key) else [_checked(key)]
         stores = [self._of(name).store for name in keys]
-        if all(store is stores[0] for store in stores):
-            if stores:
-                getattr(stores[0], call)(keys if _several(key) else keys[0], *arrays, **settings)
-        else:
-            for name, store, *of_key in zip(keys, stores, *arrays):
-                getattr(store, call)(name, *of_key, **settings)
+        with _direct_copies(arrays):
+            if all(store is stores[0] for store in stores):
+                if stores:
+                    getattr(stores[0], call)(keys if _several(key) else keys[0], *arrays, **settings)
+            else:
+                for name, store, *of_key in zip(keys, stores, *arrays):
+                    getattr(store, call)(name, *of_key, **settings)
         self._raise_failure()
 
     def _raise_failure(self) -> None:
@@ -252,6 +256,21 @@ class NativeKVStore(KVStore):
         if len(kinds) > 1:
             raise KVStoreError(f"kvstore {self._name!r}: keys of one store are numbers or words, not both: {keys[0]!r}")
         return pairs
+
+
+def _direct_copies(arrays: Any) -> "ContextManager[None]":
+    """While a store of MXNet's gets these arrays, or lists of them, for the first time: on GPUs, access is ours to enable."""
+    gpus = [array.context for array in _flat(arrays) if array.context.device_type == "gpu"]
+    enable_peer_access(gpus)
+    return peers_are_enabled() if gpus else nullcontext()
+
+
+def _flat(arrays: Any) -> Iterator[nd.NDArray]:
+    for given in arrays:
+        if _several(given):
+            yield from _flat(given)
+        elif isinstance(given, nd.NDArray):
+            yield given
 
 
 def _several(given: Any) -> bool:

@@ -28,6 +28,7 @@ from gluonlab.collectives.executor import (
 from gluonlab.collectives.partition import Part, owned_parts, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.errors import ScheduleError
+from gluonlab.gpu.peers import enable_peer_access
 
 
 class Owned(NamedTuple):
@@ -51,6 +52,7 @@ class ReduceApart:
         if any(transfer.op != ADD for step in schedule.steps for transfer in step):
             raise ScheduleError(f"{schedule.name} copies chunks: give a reduce-scatter, which adds")
         check_arrays(schedule, arrays, written=False)
+        enable_peer_access([of_rank[0].context for of_rank in arrays])
         self.transfers_run = 0  # as in Executor
         self._transfers = 0
         self._sums: Dict[Tuple[int, Part], nd.NDArray] = {}

@@ -11,6 +11,7 @@ from mxnet.kvstore import KVStoreBase
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.invoke import CopyInto, same_memory, share_memory
 from gluonlab.kvstores.sums import Entry, Sums, check
 
@@ -67,6 +68,7 @@ class ScheduleKVStore(KVStoreBase):
             self._made((entry.key,), partial(check, entry))
         sources = [entry.values[0] for entry in entries]
         elsewhere = [source for source, entry in zip(sources, entries) if not any(same_memory(source, out) for out in entry.outs)]
+        enable_peer_access([array.context for entry in entries for array in (*entry.values, *entry.outs)])
         with autograd.pause():
             if share_memory([out for entry in entries for out in entry.outs], elsewhere):
                 sources = [source.copy() for source in sources]

@@ -16,6 +16,7 @@ from gluonlab.data.dataset import Dataset, Split
 from gluonlab.data.loader import Loader
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
+from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.scratch.data_parallel import Allreduce, Replica, allreduce, devices_of, get_params, split_batch, train_batch
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
 from gluonlab.semantics import nd_semantics
@@ -78,6 +79,7 @@ def train(
     whole(1)("epochs", epochs)
     real(0, LARGEST_RATE, above_minimum=True)("lr", lr)
     _check_fit(dataset)
+    enable_peer_access(ctxs)
     replicas = [get_params(params, ctx) for ctx in ctxs]
     loader = _whole_batches(dataset.train, global_batch_size, seed)
     trained = Trained([], replicas)

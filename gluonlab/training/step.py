@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, List, Sequence
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.training.accumulate import WHOLE, LossSums, Microbatches, Part
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.evaluate import Scored
@@ -39,6 +40,7 @@ class DataParallelStep:
         ``convert``: how the network computes (`gluonlab.training.precision`). The trainer's ``loss_scale`` is what the loss is
         multiplied by.
         """
+        enable_peer_access(ctxs)
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
         self.trainer = trainer
         self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs), convert)
