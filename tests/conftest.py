@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from gluonlab.neighbours import LOCAL_SIZES
 
-pytest_plugins = ["bench_command", "file_server"]
+pytest_plugins = ["bench_command", "device_use", "file_server"]
 if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")
 

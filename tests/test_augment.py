@@ -3,10 +3,10 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.data.augment import Augment, make_input
@@ -40,8 +40,8 @@ def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, padding, fli
     images, augment = images_of(shape, seed), Augment(padding, flip)
     for step in range(2):  # the buffers of the first are used again
         draw = augment.draw(seed, 3, step, len(images))
-        changed = augment(shard(from_host(images), cpus(k)), draw)
-        assert [x.context for x in changed] == cpus(min(k, len(images)))
+        changed = augment(shard(from_host(images), contexts(k)), draw)
+        assert [x.context for x in changed] == contexts(min(k, len(images)))
         assert all(x.dtype == np.uint8 for x in changed)
         assert np.array_equal(np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding))
 
@@ -71,7 +71,7 @@ def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
 def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, world_size):
     split = ArraySplit(images_of((26, 2, 5, 6)), np.arange(26, dtype=np.int32))
     workers = [
-        Loader(split, cpus(k), 8, 5, rank, world_size, raw=True, resident_bytes=budget, augment=Augment(3, True))
+        Loader(split, contexts(k), 8, 5, rank, world_size, raw=True, resident_bytes=budget, augment=Augment(3, True))
         for rank in range(world_size)
     ]
     for epoch in range(2):
@@ -86,7 +86,7 @@ def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, wo
 
 def test_a_loader_that_goes_on_later_sees_the_same_images():
     def loader():
-        return Loader(split, cpus(2), 4, 5, raw=True, augment=Augment(2, True))
+        return Loader(split, contexts(2), 4, 5, raw=True, augment=Augment(2, True))
 
     split = ArraySplit(images_of((10, 1, 6, 6)), np.zeros(10, np.int32))
     whole = [[x.asnumpy() for x in xs] for xs, _ in loader()]
@@ -103,7 +103,7 @@ def test_images_are_normalised_channel_by_channel(colours):
     wanted = (images / 255 - mean) / deviation
     function = make_input(colours)
     symbol = function(mx.sym, mx.sym.var("x"))
-    for ctx in cpus(2):
+    for ctx in contexts(2):
         x = nd.array(images, ctx, np.uint8)
         for found in (function(nd, x), symbol.bind(ctx, {"x": x}).forward()[0]):
             assert found.context == ctx

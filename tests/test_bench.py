@@ -12,6 +12,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import devices
 from mxnet import gluon, nd
 
 from gluonlab import load_dataset
@@ -24,7 +25,6 @@ from gluonlab.bench.process import Worker, WorkerError
 from gluonlab.bench.record import Series, read_record
 from gluonlab.bench.rounds import Measurement, Subject, measure, rotated
 from gluonlab.bench.work import LENET, TASKS, conv, dense, images_and_labels, training_flops
-from gluonlab.devices import devices
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -174,7 +174,7 @@ def test_all_rows_train_on_the_same_images(task):
 
 
 def test_the_classic_loop_and_gluonlabs_step_make_the_same_parameters():
-    ctxs = devices("cpu*2", threads=1)
+    ctxs = devices(2, threads=1)
     random = np.random.RandomState(1)
     batches = [
         mx.io.DataBatch([nd.array(random.rand(16, 1, 28, 28))], [nd.array(random.randint(0, 10, 16))])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench_command import HERE, ROW, without_its_last_transfer
+from devices import devices, named
 from mxnet import nd
 
 from gluonlab.bench import allreduce, allreduce_text, memory
@@ -17,7 +18,6 @@ from gluonlab.bench.variants import PEERS, Variant, make_variants
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.topology import make_topology
-from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("short")
@@ -37,7 +37,7 @@ def test_calls_take_turns_and_each_round_begins_with_another():
 
 @pytest.mark.parametrize("dtype", allreduce.DTYPES)
 def test_every_variant_sums_exactly_and_one_that_does_nothing_is_found_out(dtype):
-    ctxs = devices("cpu*3")
+    ctxs = devices(3)
     lazy = Variant("lazy", lambda arrays: lambda: None)
     variants = [*make_variants(None, make_plans(None, 3), ctxs, 2), lazy]
     assert {variant.label for variant in variants} == {*HERE, "lazy"}
@@ -49,7 +49,7 @@ def test_every_variant_sums_exactly_and_one_that_does_nothing_is_found_out(dtype
 
 
 def test_whole_arrays_are_not_cut():
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     arrays = [[nd.zeros((size,), ctx=ctx) for size in (10, 10, 10)] for ctx in ctxs]
     [whole] = make_variants(["sharded-whole"], [], ctxs, 3)
     [cut] = make_variants([], make_plans(["sharded"], 2), ctxs, 3)
@@ -62,7 +62,7 @@ def test_whole_arrays_are_not_cut():
 
 
 def test_not_a_number_is_a_wrong_sum():
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
 
     def make(arrays):
         return lambda: [array.__setitem__(slice(None), value) for (array,), value in zip(arrays, (0, np.nan))]
@@ -77,15 +77,15 @@ def test_the_arrays_stay_finite_however_often_they_are_summed():
 
     def make(arrays):
         kept.extend(arrays)
-        return make_variants(["star"], make_plans(["star"], 2), devices("cpu*2"), 1)[0].make(arrays)
+        return make_variants(["star"], make_plans(["star"], 2), devices(2), 1)[0].make(arrays)
 
-    allreduce.measure([400], [Variant("star", make)], devices("cpu*2"), rounds=1, repeat=200)  # 2**200 is no float32
+    allreduce.measure([400], [Variant("star", make)], devices(2), rounds=1, repeat=200)  # 2**200 is no float32
     assert all(np.array_equal(array.asnumpy(), np.zeros(100)) for own in kept for array in own)
 
 
 def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ring", without_its_last_transfer)
-    args = ["allreduce", "--devices", "cpu*3", "--sizes", "900B", "--algorithms", "ring,star", "--rounds", "1", "--repeat", "1"]
+    args = ["allreduce", "--devices", named(3), "--sizes", "900B", "--algorithms", "ring,star", "--rounds", "1", "--repeat", "1"]
     status, out, err = bench(*args)
     errors = {line.split()[0]: line.split()[4] for line in out.split("\n") if line.startswith(("  ring ", "  star "))}
     assert status == 1 and err == "error: wrong sums by ring: see the column error\n"
@@ -95,7 +95,7 @@ def test_a_wrong_schedule_shows_in_the_table_and_in_the_exit_status(bench, monke
 
 
 def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     limit = Limit(ctxs, 3 * SMALLEST_PASS, "float32")
     assert limit.seconds({"limit by copying": [4.0, 2.0], "limit in place": [3.0, 5.0], "ring": [0.1, 0.1]}) == (3.0, 2.0)
     small = Limit(ctxs, SMALLEST_PASS // 8, "float16")  # measured with buffers that are larger, and so counted in part
@@ -123,7 +123,7 @@ def test_memory_that_is_not_there_is_refused_before_it_is_used(tmp_path, bench):
 
 def test_the_probe_finds_speeds_that_a_topology_can_be_made_of():
     for world_size in (2, 3):
-        speeds = probe(devices(f"cpu*{world_size}"), 1)
+        speeds = probe(devices(world_size), 1)
         assert all(0 < speed < float("inf") for speed in vars(speeds).values())
         assert speeds.latency_s < 0.1 and speeds.topology(world_size).world_size == world_size
 
@@ -131,7 +131,7 @@ def test_the_probe_finds_speeds_that_a_topology_can_be_made_of():
 def test_speeds_are_payload_by_the_time_beyond_latency(monkeypatch):
     seconds = {"copy": 0.5, "add": 1.0, "device copy": 2.0, "device add": 4.0, "latency": 0.6}
     monkeypatch.setattr(memory, "time_in_turns", lambda runs, rounds: {name: [9.0, seconds[name]] for name in runs})
-    speeds = probe(devices("cpu*3"), 3 * 2**20)
+    speeds = probe(devices(3), 3 * 2**20)
     each, latency_s = 2**20, 0.1  # bytes of a chunk of the three; six transfers take 0.6 s
     assert speeds.latency_s == pytest.approx(latency_s)
     assert speeds.copy_bytes_per_s == pytest.approx(6 * each / 0.25)  # no less than half of the time is the bytes'
@@ -157,7 +157,7 @@ def test_a_row_says_what_nccl_tests_would():
 
 
 def test_the_table_has_the_numbers_of_the_rows_and_fits_the_terminal():
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     variants = make_variants(None, make_plans(None, 2), ctxs, 1)
     report = allreduce.measure([4096, 70_000], variants, ctxs, rounds=2, repeat=1)
     huge = replace(ROW, algorithm="bidirectional_ring placed", size_bytes=2**36, count=2**34, seconds=(99.9,) * 3, error=1e-7)
@@ -179,7 +179,7 @@ def shown(microseconds):
 
 
 def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
-    args = ["--devices", "cpu*3", "--sizes", "1KiB,3000B", "--arrays", "3", "--rounds", "1", "--repeat", "2"]
+    args = ["--devices", named(3), "--sizes", "1KiB,3000B", "--arrays", "3", "--rounds", "1", "--repeat", "2"]
     done = python("-m", "gluonlab.bench", "allreduce", *args, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -198,7 +198,7 @@ def test_the_command_measures_checks_and_predicts_in_one_run(python, tmp_path):
 
 def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, empty_cwd):
     names, cube = "ring,bidirectional_ring", make_topology("p3.16xlarge")
-    args = ["--devices", "cpu*8", "--sizes", "1KiB", "--algorithms", names, "--rounds", "1", "--repeat", "1"]
+    args = ["--devices", named(8), "--sizes", "1KiB", "--algorithms", names, "--rounds", "1", "--repeat", "1"]
     status, out, _ = bench("allreduce", *args, "--topology", "p3.16xlarge", "--json", "--plot", "speed.png")
     report = json.loads(out)
     assert status == 0 and report["orders"] == dict.fromkeys(["ring placed", "bidirectional_ring placed"], cube.ring_order())
@@ -211,6 +211,6 @@ def test_rings_are_measured_in_the_topologys_order_too_and_priced_on_it(bench, e
 
 
 def test_one_device_has_nothing_to_do_and_no_limit(bench):
-    args = ["--devices", "cpu", "--sizes", "1KiB", "--rounds", "1", "--repeat", "1"]
+    args = ["--devices", named(1), "--sizes", "1KiB", "--rounds", "1", "--repeat", "1"]
     status, out, _ = bench("allreduce", *args)
     assert status == 0 and "memory limit" not in out and re.search(r"^  ring .* 0 +- +-$", out, re.M)

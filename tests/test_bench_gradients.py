@@ -6,18 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bench_command import HERE, ROW, without_its_last_transfer
+from devices import devices
 
 from gluonlab.bench import gradient_job, gradient_steps, gradients
 from gluonlab.bench.gradient_steps import TRAINERS, StepRow, measure_steps
 from gluonlab.bench.variants import PEERS
 from gluonlab.collectives.algorithms import ALGORITHMS
-from gluonlab.devices import devices
 
 pytestmark = pytest.mark.usefixtures("short")
 
 
 def test_every_store_under_both_trainers_makes_the_exact_first_step():
-    rows = measure_steps([(3, 5), (7,), (2, 2, 2)], gradient_steps.STORES, devices("cpu*2"), rounds=1)
+    rows = measure_steps([(3, 5), (7,), (2, 2, 2)], gradient_steps.STORES, devices(2), rounds=1)
     assert [(row.trainer, row.store) for row in rows] == [
         (trainer, store) for trainer in gradient_steps.TRAINERS for store in gradient_steps.STORES
     ]
@@ -29,17 +29,17 @@ def test_gradients_are_zero_after_the_check_and_stay_so():
     gradients_of = [[np.full((3,), rank + 1, "int8")] for rank in range(2)]
     for trainer in gradient_steps.TRAINERS:
         for store in ("device", "ring", "sharded-optimizer"):
-            params = gradient_steps.parameters([(3,)], devices("cpu*2"))
+            params = gradient_steps.parameters([(3,)], devices(2))
             subject = gradient_steps.Subject(trainer, store, params)
             assert subject.check(gradients_of) == 0
-            assert (params[0].data(devices("cpu*2")[1]).asnumpy() == -1.5).all()
+            assert (params[0].data(devices(2)[1]).asnumpy() == -1.5).all()
             subject.step()
             assert not any(grad.asnumpy().any() for grad in params[0].list_grad())
 
 
 def test_a_store_that_sums_wrongly_is_found_out_under_both_trainers(monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ring", without_its_last_transfer)
-    rows = measure_steps([(30,)], ["device", "ring"], devices("cpu*3"), rounds=1)
+    rows = measure_steps([(30,)], ["device", "ring"], devices(3), rounds=1)
     assert [(row.store, row.error > 0) for row in rows] == [("device", False), ("ring", True)] * 2
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from devices import named
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_sources import BATCHES, RECORDS, cifar_batches
@@ -60,7 +61,7 @@ def test_an_epoch_of_its_own_networks_runs(tmp_path, monkeypatch, asked):
     write_batches(tmp_path)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
-    common = dict(dataset="cifar10", devices="cpu*2", epochs=1, batch_size=4, out=str(tmp_path / "run"))
+    common = dict(dataset="cifar10", devices=named(2), epochs=1, batch_size=4, out=str(tmp_path / "run"))
     result = train(TrainConfig(**common, **asked))
     assert result.plan.model == ("lenet" if asked else "cifar_resnet20")
     assert result.history[0].images == 5 * RECORDS

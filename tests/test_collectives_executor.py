@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from devices import devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,14 +10,13 @@ from gluonlab.collectives import executor as executor_module
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.executor import Executor, allreduce, make_allreduce
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.devices import devices
 from gluonlab.errors import ScheduleError
 
 import mxnet as mx  # isort: skip
 from mxnet import nd  # isort: skip
 
 TYPES = ("int32", "float32", "float16", "float64")
-ctx_lists = {count: devices(f"cpu*{count}") for count in range(1, 9)}
+ctx_lists = {count: devices(count) for count in range(1, 9)}
 
 
 def integers(seed, world_size, shapes):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference import cpus
+from devices import contexts
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.check import check
@@ -17,7 +17,7 @@ from mxnet import autograd, nd  # isort: skip
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_what_was_queued_to_read_the_arrays_reads_them_as_they_were(name):
     """The reader waits for slow work on its other input, and only then looks at the array."""
-    ctxs, side = cpus(2), 300
+    ctxs, side = contexts(2), 300
     arrays = [[nd.ones((side, side), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 2), arrays)
     averages = [nd.ones((side, side), ctx=ctx) / side for ctx in ctxs]
@@ -43,7 +43,7 @@ def test_what_is_written_afterwards_is_not_summed(name, world_size):
     """After a reduce-scatter a rank whose own sum is ready may write, though others still need what it had."""
     size = 2_000_000
     scatter = HALVES[name][0](world_size)
-    arrays = [[nd.ones((size,), ctx=ctx)] for ctx in cpus(world_size)]
+    arrays = [[nd.ones((size,), ctx=ctx)] for ctx in contexts(world_size)]
     executor, parts = Executor(scatter, arrays), partition([size], scatter.chunks)
     for _ in range(4):
         for (array,) in arrays:
@@ -58,13 +58,13 @@ def test_what_is_written_afterwards_is_not_summed(name, world_size):
 
 
 def test_slices_of_one_array_may_be_summed_together():
-    whole = [nd.ones((100,), ctx=ctx) for ctx in cpus(2)]
+    whole = [nd.ones((100,), ctx=ctx) for ctx in contexts(2)]
     allreduce(make_schedule("ring", 2), [[array[:30], array[30:90]] for array in whole])
     assert all((array.asnumpy() == [2] * 90 + [1] * 10).all() for array in whole)
 
 
 def test_arrays_of_mxnets_numpy_are_summed_in_place():
-    arrays = [mx.np.ones((3, 4), ctx=ctx) for ctx in cpus(3)]
+    arrays = [mx.np.ones((3, 4), ctx=ctx) for ctx in contexts(3)]
     allreduce(make_schedule("tree", 3), [[array] for array in arrays])
     assert all((array.asnumpy() == 3).all() for array in arrays)
 
@@ -79,7 +79,7 @@ def convolved(ctx, seed, out=None):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_arrays_in_onednns_own_layout_are_summed(name):
-    ctxs = cpus(3)
+    ctxs = contexts(3)
     expected = sum(convolved(ctx, rank).asnumpy().astype("float64") for rank, ctx in enumerate(ctxs))
     made_of_blocks = [[convolved(ctx, rank)] for rank, ctx in enumerate(ctxs)]
     allreduce(make_schedule(name, 3), made_of_blocks)
@@ -97,7 +97,7 @@ def test_arrays_in_onednns_own_layout_are_summed(name):
 def test_additions_of_a_step_are_made_in_its_order(world_size):
     """As in Schedule's docstring, from the left: (big - big) + 1, and not big + (1 - big)."""
     values = [1e8, -1e8, *[1.0] * (world_size - 2)]
-    arrays = [[nd.array([value], ctx=ctx)] for value, ctx in zip(values, cpus(world_size))]
+    arrays = [[nd.array([value], ctx=ctx)] for value, ctx in zip(values, contexts(world_size))]
     allreduce(make_schedule("star", world_size), arrays)
     assert [float(array.asscalar()) for (array,) in arrays] == [world_size - 2] * world_size
 
@@ -111,13 +111,13 @@ def test_bits_that_the_proof_calls_equal_are_equal():
     schedule = Schedule("two ways", "allreduce", 4, 1, (0,), steps)
     check(schedule)
     draws = np.random.RandomState(0).normal(size=(4, 1000)) * 10.0 ** np.arange(4)[:, None]
-    arrays = [[nd.array(draw, ctx=ctx)] for draw, ctx in zip(draws, cpus(4))]
+    arrays = [[nd.array(draw, ctx=ctx)] for draw, ctx in zip(draws, contexts(4))]
     allreduce(schedule, arrays)
     assert len({array.asnumpy().tobytes() for (array,) in arrays}) == 1
 
 
 def test_autograd_does_not_record_it():
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     run = make_allreduce("ring", ctxs)
     xs = [nd.ones((4,), ctx=ctx) for ctx in ctxs]
     for x in xs:
@@ -133,7 +133,7 @@ def test_autograd_does_not_record_it():
 
 
 def test_make_allreduce_forgets_the_list_that_was_not_used_for_longest(monkeypatch):
-    ctxs, made = cpus(2), []
+    ctxs, made = contexts(2), []
     monkeypatch.setattr("gluonlab.collectives.executor.MOST_EXECUTORS", 2)
 
     class Counted(Executor):

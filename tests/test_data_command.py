@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from devices import named
 from file_server import FileServer
 from made_up_sources import (
     BATCHES,
@@ -90,7 +91,7 @@ def test_what_was_downloaded_is_what_is_loaded(data):
 def test_a_run_finds_what_was_downloaded_into_the_usual_folder(data, ended, tmp_path, monkeypatch):
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "usual"))
     assert data("download", "mnist")[0] == 0
-    status, out, _ = ended(run_main, "--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", "cpu", "--json")
+    status, out, _ = ended(run_main, "--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", named(1), "--json")
     assert (status, json.loads(out)["history"][0]["images"]) == (0, 40)
 
 

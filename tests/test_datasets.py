@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from devices import named
 from sklearn.datasets import load_digits
 
 from gluonlab.config import TrainConfig
@@ -71,13 +72,13 @@ def test_synthetic_images_depend_on_the_seed_alone():
 
 @pytest.mark.parametrize(("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)])
 def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
-    plan = make_plan(TrainConfig(dataset="synthetic", devices="cpu*2", **batch))
+    plan = make_plan(TrainConfig(dataset="synthetic", devices=named(2), **batch))
     assert (len(plan.dataset.train), plan.largest_share * 2) == (images, min(images, plan.global_batch_size))
 
 
 def test_more_synthetic_images_than_an_array_holds_are_refused():
     with pytest.raises(ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"):
-        make_plan(TrainConfig(dataset="synthetic", devices="cpu", global_batch_size=4 * 10**9))
+        make_plan(TrainConfig(dataset="synthetic", devices=named(1), global_batch_size=4 * 10**9))
 
 
 def test_one_sample_is_enough():

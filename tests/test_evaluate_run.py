@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from devices import named
 from hypothesis import given
 from hypothesis import strategies as st
 from idx_files import write_mnist
@@ -40,7 +41,7 @@ def copy(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "devices", [["--threads", "1"], ["--gpus", "2"], ["--devices", "cpu*3"], ["--gpus", "2", "--batch-size", "7"]], ids=" ".join
+    "devices", [["--threads", "1"], ["--gpus", "2"], ["--devices", named(3)], ["--gpus", "2", "--batch-size", "7"]], ids=" ".join
 )
 def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, devices):
     status, out, _ = run("--evaluate", str(finished.run_dir), *devices, "--json")
@@ -238,7 +239,7 @@ def test_parameters_that_are_no_numbers_fail(copy):
 
 def test_a_run_with_a_pretrained_file_begins_where_the_other_ended(run, finished):
     file = str(finished.run_dir / "parameters.params")
-    quick = ("--model", "mlp", "--epochs", "1", "--lr", "1e-9", "--devices", "cpu", "--threads", "1", "--out")
+    quick = ("--model", "mlp", "--epochs", "1", "--lr", "1e-9", "--devices", named(1), "--threads", "1", "--out")
     status, out, _ = run(*quick, "a", "--pretrained", file)
     assert status == 0
     assert out.startswith(f"pretrained {file}: all parameters\n")

@@ -13,6 +13,8 @@ from gluonlab.exercises.slow import queue_pause
 from gluonlab.exercises.watch import Copy, watch
 from gluonlab.threads import _team_size
 
+pytestmark = pytest.mark.cpu_only("checkers of exercises watch CPU devices: their waits, their threads, operators that mix them")
+
 
 def test_every_way_to_copy_is_seen_with_its_bytes():
     first, second = cpus(2)

@@ -6,11 +6,11 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError
@@ -46,7 +46,7 @@ def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
     block, names = nn.Block(prefix=""), []
     for i, (size, dtype) in enumerate(shapes):
         param = block.params.get(f"p{i}", shape=(size, 2), dtype=dtype, init="ones", grad_req="null" if i % 2 else "write")
-        param.initialize(ctx=cpus(k))
+        param.initialize(ctx=contexts(k))
         names.append(param.name)
         if i in bad:
             value = np.ones((size, 2), dtype)
@@ -125,15 +125,15 @@ def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
         return net
 
     monkeypatch.setitem(MODELS, "deep", ModelKind(deep, "for this test"))
-    common = dict(devices="cpu", model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
+    common = dict(devices=named(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
     with pytest.warns(GluonlabWarning, match=r"the validation loss is .*e\+\d+ after step 1: BatchNorm's running statistics"):
         early = train(TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter())
     assert LARGEST_LOSS < early.history[0].validation_loss < math.inf
-    assert evaluate_run(str(tmp_path / "early"), devices="cpu").score.accuracy == early.accuracy
+    assert evaluate_run(str(tmp_path / "early"), devices=named(1)).score.accuracy == early.accuracy
 
 
 def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_path, relu_network):
-    settings = dict(devices="cpu*1", model="hidden", epochs=1, global_batch_size=600)
+    settings = dict(devices=named(1), model="hidden", epochs=1, global_batch_size=600)
     train(TrainConfig(out=str(tmp_path / "run"), **settings), reporter=Reporter())
     file = tmp_path / "run" / "parameters.params"
     arrays = nd.load(str(file))
@@ -141,7 +141,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     nd.save(str(file), arrays)
     holds = r"parameters\.params holds NaN or infinity in \w+_bias"
     with pytest.raises(RunError, match=rf"{holds}: its training has gone wrong: train again with a smaller --lr$"):
-        evaluate_run(str(tmp_path / "run"), devices="cpu*1")
+        evaluate_run(str(tmp_path / "run"), devices=named(1))
     with pytest.raises(ModelError, match=r"--pretrained .* holds NaN or infinity in \w+_bias: give one whose training"):
         train(TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings), reporter=Reporter())
     assert not (tmp_path / "next").exists()
@@ -150,7 +150,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
 @pytest.mark.parametrize("may_overflow", [False, True])
 @pytest.mark.parametrize("loss", [5e17, LARGEST_LOSS, 1e38])
 def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
-    log = LossLog(cpus(1), may_overflow)
+    log = LossLog(contexts(1), may_overflow)
     log.append([nd.array([2.0])], 1)
     log.append([nd.array([loss * 3])], 3)
     with pytest.raises(DivergedError, match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+")) as e:

@@ -6,8 +6,8 @@ import shutil
 
 import numpy as np
 import pytest
+from devices import contexts
 from image_folders import CLASSES, by_pillow, encoded, picture, write_folder
-from reference import cpus
 from worker_processes import gone
 
 from gluonlab.data import ArraySplit, Loader, load_dataset
@@ -61,7 +61,8 @@ def test_the_processes_are_there_for_what_streams_alone(root):
 
 def test_streaming_and_memory_give_the_same_shards(root):
     streaming, resident = (
-        Loader(load(root, memory=memory).train, cpus(2), 5, seed=3, raw=True, resident_bytes=memory) for memory in (0, EVERYTHING)
+        Loader(load(root, memory=memory).train, contexts(2), 5, seed=3, raw=True, resident_bytes=memory)
+        for memory in (0, EVERYTHING)
     )
     assert (streaming.resident, resident.resident) == (False, True)
     for _ in range(2):

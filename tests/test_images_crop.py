@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_folders import encoded, picture, write_folder
 from PIL import Image
-from reference import cpus
 
 from gluonlab.data import Loader, load_dataset
 from gluonlab.data.augment import Augment
@@ -187,7 +187,7 @@ def test_a_pool_cuts_what_one_process_would_cut(root, pools):
 def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(root, pools, mixup):
     def loader(count, k, rank=0, world_size=1, **options):
         changes = dict(random_crops=True, augment=Augment(1, flip=True), mixup=mixup)
-        return Loader(split_of(root, pools[count]), cpus(k), 11, 5, rank, world_size, raw=True, **changes, **options)
+        return Loader(split_of(root, pools[count]), contexts(k), 11, 5, rank, world_size, raw=True, **changes, **options)
 
     expected = epochs_of(loader(1, 1, prefetch=0))
     assert same(epochs_of(loader(3, 1, prefetch=3)), expected)
@@ -200,7 +200,7 @@ def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(root, p
 
 def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(root, pools):
     split = split_of(root, pools[1])
-    loader = Loader(split, cpus(2), 39, shuffle=False, raw=True, random_crops=True)
+    loader = Loader(split, contexts(2), 39, shuffle=False, raw=True, random_crops=True)
     (first, labels), (second, _) = epochs_of(loader)
     assert np.array_equal(labels, split.labels)
     assert all(not np.array_equal(a, b) for a, b in zip(first, second))
@@ -211,7 +211,7 @@ def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(root, pools):
 
 def test_a_split_without_files_is_refused():
     with pytest.raises(DataError, match="random crops are cut out of image files"):
-        Loader(load_dataset("digits").train, cpus(1), 8, random_crops=True)
+        Loader(load_dataset("digits").train, contexts(1), 8, random_crops=True)
 
 
 def test_a_packed_folder_is_refused(root, tmp_path):

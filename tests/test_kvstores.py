@@ -3,12 +3,13 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
 
 AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
-CTXS = [mx.cpu(i) for i in range(3)]
+CTXS = contexts(3)
 
 
 @pytest.mark.parametrize("name", AVAILABLE)

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import cpus
 
 from gluonlab.collectives import executor as executor_module
 from gluonlab.collectives.algorithms import HALVES, make_schedule
@@ -28,7 +28,7 @@ def reduce_scatter(name, devices):
 
 def random_arrays(devices, sizes, dtype):
     random = np.random.RandomState(devices)
-    return [[nd.array(random.normal(size=size), ctx=ctx, dtype=dtype) for size in sizes] for ctx in cpus(devices)]
+    return [[nd.array(random.normal(size=size), ctx=ctx, dtype=dtype) for size in sizes] for ctx in contexts(devices)]
 
 
 def put_together(owned, sizes):
@@ -70,7 +70,7 @@ def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(name, devices, si
 @pytest.mark.parametrize("devices", [2, 3])
 def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(name, devices):
     """Nothing but the engine orders readers and writers here, and nothing waits in between."""
-    arrays = [[nd.zeros((100_000,), ctx=ctx)] for ctx in cpus(devices)]
+    arrays = [[nd.zeros((100_000,), ctx=ctx)] for ctx in contexts(devices)]
     apart = ReduceApart(reduce_scatter(name, devices), arrays)
     for turn in range(1, 5):
         for (array,) in arrays:
@@ -87,7 +87,7 @@ def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(
 @pytest.mark.parametrize("devices", [2, 3, 4, 5])
 def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices):
     schedule, size = reduce_scatter(name, devices), 120
-    apart = ReduceApart(schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in cpus(devices)])
+    apart = ReduceApart(schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)])
     written = {(transfer.dst, transfer.chunk) for step in schedule.steps for transfer in step}
     elements = sum(array.size for array in apart._sums.values())
     assert elements == len(written) * size // schedule.chunks
@@ -96,7 +96,7 @@ def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices)
 
 
 def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
-    whole = [mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(cpus(3))]
+    whole = [mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(contexts(3))]
     before = [array.asnumpy() for array in whole]
     arrays = [[array, array, array[4:9]] for array in whole]
     apart = ReduceApart(reduce_scatter("ring", 3), arrays)
@@ -119,7 +119,7 @@ def convolved(ctx, seed, out):
 @pytest.mark.parametrize("blocks_at_first", [False, True])
 @pytest.mark.parametrize("devices", [1, 2, 5])
 def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first):
-    ctxs, shape = cpus(devices), (2, 32, 8, 8)
+    ctxs, shape = contexts(devices), (2, 32, 8, 8)
     if blocks_at_first:
         arrays = [[convolved(ctx, 9 + rank, None)] for rank, ctx in enumerate(ctxs)]
     else:
@@ -138,7 +138,7 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
 
 
 def test_what_copies_or_does_not_fit_is_refused():
-    arrays = [[nd.ones((4,), ctx=ctx)] for ctx in cpus(2)]
+    arrays = [[nd.ones((4,), ctx=ctx)] for ctx in contexts(2)]
     with pytest.raises(ScheduleError, match="ring copies chunks: give a reduce-scatter"):
         ReduceApart(make_schedule("ring", 2), arrays)
     with pytest.raises(ScheduleError, match="is for 3 ranks, and there are arrays of 2"):

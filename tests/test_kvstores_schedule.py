@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
@@ -25,7 +26,7 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_every_store_gives_the_parameters_of_device_under_the_trainer(name, optimizer, trainer_class):
-    ctxs, store = cpus(3), make_kvstore(name)
+    ctxs, store = contexts(3), make_kvstore(name)
     expected, _ = trained(gluon.Trainer, make_kvstore("device"), optimizer, ctxs)
     net, _ = trained(trainer_class, store, optimizer, ctxs)
     assert distance(values(net), values(expected)) < 1e-5
@@ -38,7 +39,7 @@ def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
     """A store that handed the work to another one would run none. Chunks without an element need no transfer."""
     store = make_kvstore(name)
     size = 1000
-    arrays = [nd.ones((size,), ctx=ctx) for ctx in cpus(4)]
+    arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(4)]
     for turn in (1, 2):
         store.pushpull("weight", arrays)
         assert store.transfers_run == turn * make_schedule(name, 4).transfers
@@ -50,7 +51,7 @@ def test_keys_of_one_call_are_summed_by_one_schedule(name):
     """However their sizes compare to the chunks, which are cut from all of them together; the transfers are one schedule's."""
     store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
     values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
-    arrays = [[nd.array(value, ctx=ctx) for value, ctx in zip(of_key, cpus(4))] for of_key in values]
+    arrays = [[nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values]
     for times in (1, 4):  # the second sums four times the first
         store.pushpull([5, 6, 7, "rest"], arrays, priority=-5)
         for value, of_key in zip(values, arrays):
@@ -64,7 +65,7 @@ def test_keys_of_one_call_are_summed_by_one_schedule(name):
 
 
 def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_together():
-    arrays = [[nd.ones((3,), ctx=ctx) for ctx in cpus(k)] for k in (2, 3)]
+    arrays = [[nd.ones((3,), ctx=ctx) for ctx in contexts(k)] for k in (2, 3)]
     store = make_kvstore("sharded-optimizer")
     store.set_optimizer(mx.optimizer.SGD())
     weights = [[array.copy() for array in of_key] for of_key in arrays]
@@ -78,7 +79,7 @@ def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_togeth
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
     """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""
-    ctxs, results = cpus(3), []
+    ctxs, results = contexts(3), []
     for name in ("device", *STORES):
         net = small_net(ctxs)
         net.collect_params().setattr("grad_req", "add")
@@ -99,7 +100,7 @@ def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
 @pytest.mark.parametrize("name", STORES)
 def test_a_device_without_a_shard_adds_nothing(name):
     """Batches of two on three devices; the third keeps no gradient of an earlier batch."""
-    ctxs, results = cpus(3), []
+    ctxs, results = contexts(3), []
     for store in ("device", name):
         net = small_net(ctxs)
         step = DataParallelStep(net, LOSS, BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store)), ctxs, as_is)
@@ -112,12 +113,12 @@ def test_a_device_without_a_shard_adds_nothing(name):
 @pytest.mark.parametrize("name", STORES)
 def test_one_device_needs_no_schedule_and_still_trains(name):
     expected, _ = trained(gluon.Trainer, None, "sgd", cpus(1))
-    net, _ = trained(BucketedTrainer, make_kvstore(name), "sgd", cpus(1))
+    net, _ = trained(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
 
 
 def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
-    ctxs = cpus(4)
+    ctxs = contexts(4)
     store = ScheduleKVStore("ring", order=(0, 3, 2, 1))
     assert store.schedule(4).steps[0][0][:2] == (0, 3)
     arrays = [nd.full((5,), rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
@@ -126,7 +127,7 @@ def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
 
 
 def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     values_ = [[nd.full((3,), key + rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)] for key in range(2)]
     for store in (make_kvstore("device"), make_kvstore("ring")):
         outs = [[nd.zeros((3,), ctx=ctx) for ctx in ctxs] for _ in range(2)]
@@ -139,7 +140,7 @@ def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
 def test_a_key_may_come_with_other_arrays():
     store = make_kvstore("sharded")
     for size in (3, 4, 3):
-        arrays = [nd.ones((size,), ctx=ctx) for ctx in cpus(2)]
+        arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(2)]
         store.pushpull(0, arrays)
         assert all((array.asnumpy() == 2).all() for array in arrays)
 
@@ -149,7 +150,7 @@ def test_a_key_may_come_with_other_arrays():
     [
         ([nd.ones((3,), ctx=mx.cpu(0)), nd.ones((4,), ctx=mx.cpu(1))], "must be alike"),
         ([nd.ones((3,), ctx=mx.cpu(0)), nd.ones((3,), ctx=mx.cpu(1), dtype="float64")], "must be alike"),
-        ([nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in cpus(2)], "sparse"),
+        ([nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in contexts(2)], "sparse"),
     ],
 )
 def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
@@ -163,14 +164,18 @@ def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
     [
         (
             "ring",
-            [nd.zeros((4,), ctx=ctx) for ctx in cpus(2)],
+            [nd.zeros((4,), ctx=ctx) for ctx in contexts(2)],
             r"float32\[3\] on cpu\(0\) cannot be left in float32\[4\] on cpu\(0\)",
         ),
-        ("ring", [nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in cpus(2)], r"cannot be left in int32\[3\]"),
+        ("ring", [nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in contexts(2)], r"cannot be left in int32\[3\]"),
         ("sharded-optimizer", [nd.zeros((3,), ctx=mx.cpu(0))], "2 arrays and 1 outputs"),
-        ("sharded-optimizer", [nd.zeros((4,), ctx=ctx) for ctx in cpus(2)], r"cannot be left in float32\[4\] on cpu\(0\)"),
-        ("sharded-optimizer", [nd.zeros((3,), ctx=ctx) for ctx in cpus(2)[::-1]], r"cannot be left in float32\[3\] on cpu\(1\)"),
-        ("sharded-optimizer", [nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in cpus(2)], r"cannot be left in int32\[3\]"),
+        ("sharded-optimizer", [nd.zeros((4,), ctx=ctx) for ctx in contexts(2)], r"cannot be left in float32\[4\] on cpu\(0\)"),
+        (
+            "sharded-optimizer",
+            [nd.zeros((3,), ctx=ctx) for ctx in contexts(2)[::-1]],
+            r"cannot be left in float32\[3\] on cpu\(1\)",
+        ),
+        ("sharded-optimizer", [nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in contexts(2)], r"cannot be left in int32\[3\]"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message):
@@ -178,7 +183,7 @@ def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message)
     if name == "sharded-optimizer":
         store.set_optimizer(mx.optimizer.SGD())
     with pytest.raises(KVStoreError, match=message):
-        store.pushpull("weight", [nd.ones((3,), ctx=ctx) for ctx in cpus(2)], out=outs)
+        store.pushpull("weight", [nd.ones((3,), ctx=ctx) for ctx in contexts(2)], out=outs)
     assert all((out.asnumpy() == 0).all() for out in outs)
 
 
@@ -193,7 +198,7 @@ def test_gradient_compression_and_sparse_gradients_are_refused():
     with pytest.raises(KVStoreError, match="'ring' cannot compress gradients"):
         make_kvstore("ring").set_gradient_compression({"type": "2bit"})
     embedding = nn.Embedding(10, 3, sparse_grad=True)
-    embedding.initialize(ctx=cpus(2))
+    embedding.initialize(ctx=contexts(2))
     trainer = gluon.Trainer(embedding.collect_params(), "sgd", kvstore=make_kvstore("ring"))
     with pytest.raises(ValueError, match="sparse gradients"):
         trainer.step(1)

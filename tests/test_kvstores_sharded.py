@@ -3,10 +3,11 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net, trained
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, train_on_devices, values
+from reference import distance, train_on_devices, values
 
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.errors import KVStoreError
@@ -17,7 +18,7 @@ from gluonlab.training.buckets import BucketedTrainer
 
 def test_the_sharded_optimizer_runs_its_two_halves():
     store = make_kvstore("sharded-optimizer")
-    trained(gluon.Trainer, store, "sgd", cpus(3))
+    trained(gluon.Trainer, store, "sgd", contexts(3))
     parameters = 4
     assert store.transfers_run == parameters * len(BATCHES) * make_schedule("sharded", 3).transfers
 
@@ -25,7 +26,7 @@ def test_the_sharded_optimizer_runs_its_two_halves():
 @pytest.mark.parametrize(("optimizer", "copies"), [("sgd", 1), ("adam", 2)])
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimizer, copies, devices):
-    ctxs, store = cpus(devices), make_kvstore("sharded-optimizer")
+    ctxs, store = contexts(devices), make_kvstore("sharded-optimizer")
     _, trainer = trained(BucketedTrainer, store, optimizer, ctxs)
     kept = dict.fromkeys(ctxs, 0)
     for update in store._updates.values():
@@ -41,7 +42,7 @@ def test_the_sharded_optimizer_keeps_a_share_of_the_state_on_each_device(optimiz
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
 def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimizer, trainer_class, tmp_path):
-    ctxs, states, params = cpus(2), str(tmp_path / "states"), str(tmp_path / "params")
+    ctxs, states, params = contexts(2), str(tmp_path / "states"), str(tmp_path / "params")
     expected, _ = trained(trainer_class, ShardedKVStore(), optimizer, ctxs)
     net, trainer = trained(trainer_class, ShardedKVStore(), optimizer, ctxs, BATCHES[:3])
     trainer.save_states(states)
@@ -57,7 +58,7 @@ def test_saved_states_of_the_sharded_optimizer_go_on_where_they_stopped(optimize
 @pytest.mark.parametrize("loaded", [False, True])
 def test_the_sharded_optimizers_state_goes_along_when_arrays_are_replaced(loaded, tmp_path):
     """cast() gives the parameters new arrays; what was loaded long before must not come back then."""
-    ctxs, results = cpus(2), []
+    ctxs, results = contexts(2), []
     for store in (make_kvstore("device"), ShardedKVStore()):
         net, trainer = trained(gluon.Trainer, store, "adam", ctxs, BATCHES[:2])
         if loaded:
@@ -87,7 +88,7 @@ def convolutions(ctxs):
 def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices, clip_norm):
     found, calls = [], []
     for store, bucket_bytes in (("device", 4 * 2**20), ("sharded-optimizer", 0), ("sharded-optimizer", 4 * 2**20)):
-        ctxs = cpus(devices)
+        ctxs = contexts(devices)
         net = convolutions(ctxs)
         params = {**OPTIMIZERS[optimizer], "learning_rate": 0.01}
         trainer = BucketedTrainer(
@@ -103,7 +104,7 @@ def test_buckets_that_are_moved_together_are_updated_as_alone(optimizer, devices
 def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
     path, half, nets = str(tmp_path / "states"), len(BATCHES) // 2, []
     for split in (False, True):
-        ctxs = cpus(2)
+        ctxs = contexts(2)
         net = convolutions(ctxs)
         trainer = BucketedTrainer(net.collect_params(), "adam", {"learning_rate": 0.01}, make_kvstore("sharded-optimizer"))
         train_on_devices(net, trainer, ctxs, BATCHES[:half] if split else BATCHES)
@@ -117,7 +118,7 @@ def test_states_of_keys_that_are_updated_together_are_saved_and_go_on(tmp_path):
 
 
 def test_a_key_is_always_updated_in_the_same_company():
-    store, ctxs = make_kvstore("sharded-optimizer"), cpus(2)
+    store, ctxs = make_kvstore("sharded-optimizer"), contexts(2)
     store.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
     grads, weights = ([[nd.ones((5,), ctx=ctx) for ctx in ctxs] for _ in range(3)] for _ in range(2))
     store.pushpull(["a", "b"], grads[:2], out=weights[:2])
@@ -129,5 +130,5 @@ def test_a_key_is_always_updated_in_the_same_company():
 
 def test_optimizers_that_look_at_whole_parameters_are_refused():
     with pytest.raises(KVStoreError, match=r"LAMB does not allow: choose one of AdaDelta, .*, or another kvstore"):
-        trained_with = small_net(cpus(2))
+        trained_with = small_net(contexts(2))
         BucketedTrainer(trained_with.collect_params(), "lamb", kvstore=make_kvstore("sharded-optimizer")).prepare()

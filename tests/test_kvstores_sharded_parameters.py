@@ -3,10 +3,11 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
-from reference import cpus, distance
+from reference import distance
 
 from gluonlab import optimizers
 from gluonlab.errors import KVStoreError
@@ -31,7 +32,7 @@ class Both:
     """The parameters on some devices under the store, and on one without any; ``sides``: both."""
 
     def __init__(self, shapes, devices, dtype, optimizer, path):
-        self.path, self.params = path, made_up(shapes, cpus(devices), dtype)
+        self.path, self.params = path, made_up(shapes, contexts(devices), dtype)
         self.alone = made_up(shapes, [mx.cpu()], dtype)
         store = make_kvstore("sharded-optimizer")
         self.trainer = gluon.Trainer(self.params, optimizer(), kvstore=store)
@@ -157,7 +158,7 @@ def test_many_parameters_are_updated_as_on_one_device(case, tmp_path_factory):
 
 
 def test_a_state_that_does_not_fit_other_arrays_is_said():
-    [param] = params = made_up([(7,)], cpus(2), "float32")
+    [param] = params = made_up([(7,)], contexts(2), "float32")
     optimizer = sgd(multi_precision=True)()
     trainer = gluon.Trainer(params, optimizer, kvstore=make_kvstore("sharded-optimizer"))
     trainer.step(1, ignore_stale_grad=True)

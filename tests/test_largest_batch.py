@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
+from devices import named
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +61,7 @@ def test_the_search_finds_the_largest_of_any_cost_that_grows(ceiling, each, know
 
 def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
     """Before, 718 was "the largest that fits" into any memory."""
-    arguments = ("--devices", "cpu*2", "--model", "mlp", "--find-batch-size", "1G")
+    arguments = ("--devices", named(2), "--model", "mlp", "--find-batch-size", "1G")
     status, out, err = ended(main, *arguments)
     assert (status, list(empty_cwd.iterdir())) == (0, [])
     first, second, *_ = out.splitlines()
@@ -72,7 +73,7 @@ def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
 
 @pytest.mark.long
 def test_as_json_it_is_one_document(ended, empty_cwd):
-    status, out, err = ended(main, "--devices", "cpu", "--model", "mlp", "--find-batch-size", "1G", "--json")
+    status, out, err = ended(main, "--devices", named(1), "--model", "mlp", "--find-batch-size", "1G", "--json")
     found = json.loads(out)
     assert (status, err, found["images"], found["limit"], found["budget"]) == (0, "", 1437, "data", GIB)
     assert found["would_fit"] > 1437
@@ -82,7 +83,7 @@ def test_as_json_it_is_one_document(ended, empty_cwd):
 
 @pytest.mark.parametrize("budget", ["1k", "100M"])
 def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
-    status, out, err = ended(main, "--devices", "cpu*2", "--find-batch-size", budget)
+    status, out, err = ended(main, "--devices", named(2), "--find-batch-size", budget)
     assert (status, out) == (2, "")
     assert re.fullmatch(
         r"error: --find-batch-size [^:]+: a batch of 1 per device needs more than 128.0 MiB, which Python and .*\n", err
@@ -92,13 +93,13 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
 @pytest.mark.long
 def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
     with pytest.raises(ConfigError, match=r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model"):
-        find_batch_size(TrainConfig(devices="cpu", model="gluoncv:mobilenetv2_0.25", microbatches=4), 290 * MIB)
+        find_batch_size(TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4), 290 * MIB)
 
 
 @pytest.mark.long
 def test_the_machine_has_less_than_the_budget(monkeypatch):
     monkeypatch.setattr(largest_batch, "room", lambda: Room(8 * GIB, 600 * MIB, "the machine"))
-    found = find_batch_size(TrainConfig(devices="cpu", dataset="synthetic"), 100 * GIB)
+    found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
     assert found.lines()[0].endswith("MiB, and the machine has no more free")
@@ -126,7 +127,7 @@ def measuring(pid):
 @pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
-    arguments = ["--devices", "cpu", "--dataset", "synthetic", "--model", "resnet50", "--find-batch-size", "1G"]
+    arguments = ["--devices", named(1), "--dataset", "synthetic", "--model", "resnet50", "--find-batch-size", "1G"]
     process = subprocess.Popen(
         [sys.executable, "-m", "gluonlab.run", *arguments],
         cwd=tmp_path,
@@ -186,7 +187,7 @@ BUDGETS = {  # MiB; the parameters of the larger ones, on two devices, leave no 
 @pytest.mark.parametrize("network", BUDGETS)
 def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(python, network):
     """The README's table has 2G."""
-    settings, budget = ("--devices", "cpu*2", "--dataset", "synthetic", "--model", network), BUDGETS[network]
+    settings, budget = ("--devices", named(2), "--dataset", "synthetic", "--model", network), BUDGETS[network]
     done = python("-m", "gluonlab.run", *settings, "--find-batch-size", f"{budget}M", "--json", timeout=1800)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

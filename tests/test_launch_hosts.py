@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -38,10 +39,10 @@ def by_one_device(images, labels):
 @given(k=st.integers(2, 4), sizes=st.lists(st.integers(0, 6), min_size=1, max_size=12))
 def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(k, sizes):
     """Also where the batch is smaller than the number of devices, or empty, and after more steps than are queued."""
-    replicas = Replicas(made(cpus(k)), cpus(k), as_is)
+    replicas = Replicas(made(contexts(k)), contexts(k), as_is)
     learned = list(replicas.net.collect_params().values())
     for images, labels in random_batches([k, *sizes], shape=SHAPE, classes=4):
-        replicas.gradients(shard(nd.array(images), cpus(k)), shard(nd.array(labels), cpus(k)))
+        replicas.gradients(shard(nd.array(images), contexts(k)), shard(nd.array(labels), contexts(k)))
         found = [sum(grad.asnumpy() for grad in param.list_grad()) for param in learned]
         expected = by_one_device(images, labels) if len(images) else [0 * grad for grad in found]
         for one, other in zip(found, expected):
@@ -72,7 +73,7 @@ def test_parameters_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
         return net
 
     monkeypatch.setitem(MODELS, "hidden", ModelKind(relu, "for this test"))
-    config = TrainConfig(model="hidden", devices="cpu*1", epochs=1, global_batch_size=600, out=str(tmp_path / "run"))
+    config = TrainConfig(model="hidden", devices=named(1), epochs=1, global_batch_size=600, out=str(tmp_path / "run"))
     with pytest.raises(DivergedError, match=r"_bias of the network is no longer finite after epoch 1"):
         train_on_hosts(config, Poisoned())
     assert not (tmp_path / "run" / "parameters.params").exists()

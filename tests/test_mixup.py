@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from reference import cpus
@@ -43,7 +44,7 @@ def by_numpy(images, labels, share):
 @example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
 def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(budget, n, batch, k, seed, alpha, raw):
     split = split_of(n)
-    loader = Loader(split, cpus(k), batch, seed, raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
+    loader = Loader(split, contexts(k), batch, seed, raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
     assert loader.resident == bool(budget)
     for epoch in range(2):
         order = np.random.RandomState([seed, epoch]).permutation(n)
@@ -52,7 +53,7 @@ def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(budget, 
         for step, (xs, ys) in enumerate(batches):
             wanted = order[step * batch : (step + 1) * batch]
             images, labels = by_numpy(split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step))
-            assert [a.context for a in xs] == [a.context for a in ys] == cpus(min(k, len(wanted)))
+            assert [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
             assert [len(x) for x in xs] == [len(y) for y in ys]
             assert all(a.dtype == np.float32 for a in (*xs, *ys))
             np.testing.assert_allclose(whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5)
@@ -69,7 +70,7 @@ def test_both_paths_and_any_number_of_devices_give_the_same_bits(n, batch, k, se
         return Loader(split_of(n), ctxs, batch, seed, raw=True, **changes, **options)
 
     expected = list(batches_of(loader(cpus(1), prefetch=0)))
-    for other in (loader(cpus(k), resident_bytes=2**20), loader(cpus(k), prefetch=prefetch)):
+    for other in (loader(contexts(k), resident_bytes=2**20), loader(contexts(k), prefetch=prefetch)):
         for found, wanted in zip(batches_of(other), expected):
             assert all(np.array_equal(a, b) for a, b in zip(found, wanted))
 
@@ -84,7 +85,7 @@ def test_several_workers_see_the_mixtures_that_one_would_see(budget, k, world_si
         return Loader(split_of(16), ctxs, 7, 3, rank, workers, raw=True, resident_bytes=budget, **changes)
 
     alone = batches_of(loader(cpus(1)))
-    together = batches_of(*(loader(cpus(k), rank, world_size) for rank in range(world_size)))
+    together = batches_of(*(loader(contexts(k), rank, world_size) for rank in range(world_size)))
     pairs = list(zip(together, alone))
     assert len(pairs) == 3
     assert all(np.array_equal(a, b) for found, wanted in pairs for a, b in zip(found, wanted))
@@ -92,8 +93,8 @@ def test_several_workers_see_the_mixtures_that_one_would_see(budget, k, world_si
 
 def test_a_partner_is_augmented_as_it_is_in_the_batch():
     split = split_of(9)
-    plain = Loader(split, cpus(2), 5, 4, raw=True, augment=Augment(2, flip=True))
-    mixed = Loader(split, cpus(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=Mixup(1))
+    plain = Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True))
+    mixed = Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=Mixup(1))
     for step, (found, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
         expected = by_numpy(images, labels, Mixup(1).draw(4, 0, step))
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
@@ -103,7 +104,7 @@ def test_a_partner_is_augmented_as_it_is_in_the_batch():
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
 def test_a_loader_that_goes_on_later_mixes_the_same(budget):
     def loader(seed):
-        return Loader(split_of(20), cpus(2), 6, seed, raw=True, resident_bytes=budget, mixup=Mixup(0.4))
+        return Loader(split_of(20), contexts(2), 6, seed, raw=True, resident_bytes=budget, mixup=Mixup(0.4))
 
     first = loader(5)
     expected = [batch for _ in range(2) for batch in batches_of(first)]
@@ -126,7 +127,7 @@ class CountingSplit(ArraySplit):
 def test_nothing_is_read_twice_by_one_worker(world_size, most):
     split = CountingSplit(*split_of(22).batch(np.arange(22)))
     for rank in range(world_size):
-        list(Loader(split, cpus(2), 8, rank=rank, world_size=world_size, mixup=Mixup(1)))
+        list(Loader(split, contexts(2), 8, rank=rank, world_size=world_size, mixup=Mixup(1)))
     assert split.reads.max() == most
 
 
@@ -158,7 +159,7 @@ def test_a_tiny_alpha_mixes_practically_nothing(alpha):
     assert all(min(share, 1 - share) < 1e-6 for share in shares)
     assert 60 < sum(share > 0.5 for share in shares) < 140
     split = split_of(12)
-    for images, labels in batches_of(Loader(split, cpus(2), 12, shuffle=False, raw=True, mixup=Mixup(alpha))):
+    for images, labels in batches_of(Loader(split, contexts(2), 12, shuffle=False, raw=True, mixup=Mixup(alpha))):
         order = slice(None) if labels[0, 2] > 0.5 else slice(None, None, -1)
         np.testing.assert_allclose(images, split.images[order], atol=1e-3)
 

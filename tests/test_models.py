@@ -3,11 +3,12 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, nd
 from mxnet.gluon import nn
-from reference import cpus, distance
+from reference import distance
 
 from gluonlab.errors import ModelError
 from gluonlab.models import MODELS, get_model
@@ -18,9 +19,9 @@ CASCADE_LAKE = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xe
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_network_scores_each_class(name):
-    net = get_model(name, 7, cpus(2))
-    net.initialize(ctx=cpus(2))
-    for ctx in cpus(2):
+    net = get_model(name, 7, contexts(2))
+    net.initialize(ctx=contexts(2))
+    for ctx in contexts(2):
         assert net(nd.zeros((3, 1, 28, 28), ctx=ctx)).shape == (3, 7)
 
 
@@ -42,9 +43,9 @@ def test_an_unknown_network_is_answered_with_the_choices():
 )
 def test_channels_are_padded_on_cpus_where_that_was_measured_to_pay(tmp_path, text, expected):
     (tmp_path / "cpuinfo").write_text(text)
-    assert lanes(cpus(2), tmp_path / "cpuinfo") == expected
+    assert lanes(contexts(2), tmp_path / "cpuinfo") == expected
     assert lanes([mx.gpu(0)], tmp_path / "cpuinfo") == 1
-    assert lanes(cpus(1), tmp_path / "missing") == 1
+    assert lanes(contexts(1), tmp_path / "missing") == 1
 
 
 @given(st.integers(1, 300), st.integers(1, 64))

@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import devices
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -11,7 +12,6 @@ from reference import as_is, cpus, distance, random_batches
 from test_models_zoo import completed
 
 from gluonlab.data.shards import shard
-from gluonlab.devices import devices
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.graphs import parsed
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
@@ -81,7 +81,7 @@ def by_step(net, batch, ctxs):
 def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(channels, own, activated, k):
     (batch,) = random_batches([7], shape=SHAPE)
     expected, expected_grads = in_float64(made(Branches(channels, own, activated), cpus(1)), batch)
-    ctxs = devices(f"cpu*{k}", threads=1)
+    ctxs = devices(k, threads=1)
     loss, grads = by_step(made(Branches(channels, own, activated), ctxs), batch, ctxs)
     assert loss == pytest.approx(expected, rel=1e-5)
     assert distance([grads], [expected_grads]) <= 1e-4
@@ -142,6 +142,6 @@ def test_shufflenet_trains_with_batchnorm_over_all_devices(k):
     losses = []
     for count in (1, k):
         mx.random.seed(0)
-        ctxs = devices(f"cpu*{count}", threads=1)
+        ctxs = devices(count, threads=1)
         losses.append(by_step(completed("gluoncv:shufflenet_v1", shape, ctxs=ctxs), batch, ctxs)[0])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)

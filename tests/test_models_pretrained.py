@@ -7,10 +7,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from damage import corrupted
+from devices import contexts, device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
-from reference import cpus, values
+from reference import values
 from test_models_zoo import completed
 from test_training_export import dataset_of
 
@@ -26,16 +27,16 @@ def same(first, second):
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20", "gluoncv:mobilenet0.25"])
 @pytest.mark.parametrize("written_by", ["save_parameters", "export"])
 def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, name, written_by):
-    net, other = completed(name, ctxs=cpus(1)), completed(name, ctxs=cpus(2))
+    net, other = completed(name, ctxs=contexts(1)), completed(name, ctxs=contexts(2))
     file = tmp_path / "a.params"
     if written_by == "export":
         export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
         file = tmp_path / WEIGHTS
     else:
         net.save_parameters(str(file))
-    assert not all(same(values(net), values(other, mx.cpu(1))))
+    assert not all(same(values(net), values(other, device(1))))
     assert load_pretrained(other, str(file), 10) == f"{file}: all parameters"
-    for ctx in cpus(2):
+    for ctx in contexts(2):
         assert all(same(values(net), values(other, ctx)))
 
 

@@ -4,11 +4,12 @@ import sys
 
 import mxnet as mx
 import pytest
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, set_values, values
+from reference import distance, random_batches, set_values, values
 
 from gluonlab.errors import ModelError
 from gluonlab.models import check_model, get_model, shapes
@@ -21,8 +22,8 @@ gluoncvs = sys.modules["gluoncv.model_zoo"].get_model
 
 
 def completed(name, shape=(3, 32, 32), classes=10, ctxs=None):
-    net = get_model(name, classes, ctxs or cpus(1))
-    net.initialize(mx.init.Xavier(), ctx=ctxs or cpus(1))
+    net = get_model(name, classes, ctxs or contexts(1))
+    net.initialize(mx.init.Xavier(), ctx=ctxs or contexts(1))
     complete(net, name, shape, classes)
     return net
 
@@ -191,7 +192,7 @@ def test_the_smallest_images_that_an_error_names_do_fit_and_smaller_ones_do_not(
 def test_nothing_is_computed_to_complete_a_network(monkeypatch):
     monkeypatch.setattr(mx.nd.CachedOp, "__call__", None)
     monkeypatch.setattr(mx.sym.Symbol, "bind", None)
-    net = completed("resnet18", (1, 28, 28), ctxs=cpus(2))
+    net = completed("resnet18", (1, 28, 28), ctxs=contexts(2))
     assert all(len(param.list_data()) == 2 for param in net.collect_params().values())
 
 

@@ -3,10 +3,10 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, nd
-from reference import cpus
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
@@ -28,7 +28,7 @@ calls = st.lists(st.tuples(several_places, st.none() | lists_of_places), min_siz
 
 def parents(dtype="float32"):
     """An array on each of five devices, of whole numbers, no two alike."""
-    return [nd.array(np.arange(PARENT) + 1 + 2 * rank, ctx=ctx, dtype=dtype) for rank, ctx in enumerate(cpus(5))]
+    return [nd.array(np.arange(PARENT) + 1 + 2 * rank, ctx=ctx, dtype=dtype) for rank, ctx in enumerate(contexts(5))]
 
 
 def slices(arrays, of_key):
@@ -136,8 +136,8 @@ def gradients_around(store, ctxs):
 def test_nothing_is_recorded_for_autograd(name, devices):
     store = mx.kv.create("device")
     store.broadcast("s", nd.zeros((3,)), [])
-    expected = gradients_around(store, cpus(devices))
-    np.testing.assert_allclose(gradients_around(make_kvstore(name), cpus(devices)), expected, rtol=1e-6)
+    expected = gradients_around(store, contexts(devices))
+    np.testing.assert_allclose(gradients_around(make_kvstore(name), contexts(devices)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -154,8 +154,8 @@ def test_arrays_without_elements_and_scalars_come_alone_and_among_others(name, s
     found = []
     with mx.util.np_shape(True):
         for store in (mx.kv.create("device"), make_kvstore(name)):
-            arrays, keys = [on(cpus(3), 1, shape) for shape in shapes], list(range(len(shapes)))
-            outs = [on(cpus(3), 0, shape) for shape in shapes]
+            arrays, keys = [on(contexts(3), 1, shape) for shape in shapes], list(range(len(shapes)))
+            outs = [on(contexts(3), 0, shape) for shape in shapes]
             store.broadcast(keys, [of_key[1] for of_key in arrays], outs)
             for _ in range(2):
                 store.pushpull(keys, arrays)
@@ -167,7 +167,7 @@ def test_arrays_without_elements_and_scalars_come_alone_and_among_others(name, s
 def test_broadcast_reads_all_values_before_it_writes(name):
     found = []
     for store in (mx.kv.create("local"), make_kvstore(name)):
-        a, b = on(cpus(3), 1), on(cpus(3), 10)
+        a, b = on(contexts(3), 1), on(contexts(3), 10)
         store.broadcast([5], [a[2]], [a])
         store.broadcast([1, 2, 3], [a[0], b[1], b[2]], [b, a, [a[1]]])
         found.append([array.asnumpy().tolist() for array in (*a, *b)])
@@ -184,7 +184,7 @@ def test_a_key_comes_with_other_shapes_types_and_devices(name):
         (1, (1,), "int32"),
         (5, (4,), "float32"),
     ]:
-        arrays = on(cpus(count), 1, shape, dtype)
+        arrays = on(contexts(count), 1, shape, dtype)
         for times in (1, count):
             store.pushpull("key", arrays)
             assert all((array.asnumpy() == times * sum(range(1, count + 1))).all() for array in arrays)
@@ -194,11 +194,11 @@ def test_a_key_comes_with_other_shapes_types_and_devices(name):
 def test_np_arrays_are_summed_and_stay_what_they_are(name):
     with mx.util.np_shape(True), mx.util.np_array(True):
         store = make_kvstore(name)
-        arrays = [mx.np.arange(12, dtype="float32").reshape(3, 4).copyto(ctx) + 1 for ctx in cpus(3)]
+        arrays = [mx.np.arange(12, dtype="float32").reshape(3, 4).copyto(ctx) + 1 for ctx in contexts(3)]
         store.broadcast(0, arrays[1] * 2, arrays)
         store.pushpull(0, arrays)
         assert all(type(array) is mx.np.ndarray for array in arrays)
-        outs = [mx.np.zeros((3, 4), ctx=ctx) for ctx in cpus(3)]
+        outs = [mx.np.zeros((3, 4), ctx=ctx) for ctx in contexts(3)]
         store.pushpull([0, 1], [arrays, [array.as_nd_ndarray() for array in arrays]], out=[outs, outs])
     for times, of_key in ((3, arrays), (9, outs)):
         for array in of_key:
@@ -208,13 +208,13 @@ def test_np_arrays_are_summed_and_stay_what_they_are(name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda store: store.pushpull([0, 1], [on(cpus(2), 1)]), "2 keys and 1 values or outs"),
-        (lambda store: store.pushpull([0], [on(cpus(2), 1)], out=[]), "1 keys and 0 values or outs"),
+        (lambda store: store.pushpull([0, 1], [on(contexts(2), 1)]), "2 keys and 1 values or outs"),
+        (lambda store: store.pushpull([0], [on(contexts(2), 1)], out=[]), "1 keys and 0 values or outs"),
         (lambda store: store.pushpull(0, []), "there are no arrays to sum"),
         (lambda store: store.pushpull(0, [1.0]), "float is no array"),
         (lambda store: store.broadcast(0, nd.ones((2,)), [nd.ones((3,))]), "cannot be left in"),
-        (lambda store: store.push(0, on(cpus(2), 1)), "no push"),
-        (lambda store: store.pull(0, out=on(cpus(2), 1)), "no pull"),
+        (lambda store: store.push(0, on(contexts(2), 1)), "no push"),
+        (lambda store: store.pull(0, out=on(contexts(2), 1)), "no pull"),
         (lambda store: store.init(0, nd.ones((2,))), "no init"),
         (lambda store: store.row_sparse_pull(0, out=nd.ones((2,)), row_ids=nd.ones((1,))), "no row_sparse_pull"),
         (lambda store: store._set_updater(lambda key, grad, weight: None), "no updater"),

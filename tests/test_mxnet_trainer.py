@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from kvstore_runs import BATCHES, small_net
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
@@ -34,7 +35,7 @@ def on_every_device(net, ctxs):
 
 def interrupted(store, devices, update, file):
     """Four steps, but after the third the parameters are again what they were after the first."""
-    ctxs = cpus(devices)
+    ctxs = contexts(devices)
     net = small_net(ctxs)
     trainer = trainer_of(net, store, update)
     for step, batch in enumerate(BATCHES[:4]):
@@ -58,7 +59,7 @@ def test_training_goes_on_from_parameters_that_are_loaded(name, update, tmp_path
 def test_parameters_that_are_set_are_those_of_the_next_step(name, update):
     found = []
     for store, devices in ((None, 1), ("device", 2), (make_kvstore(name), 2)):
-        ctxs = cpus(devices)
+        ctxs = contexts(devices)
         net = small_net(ctxs)
         trainer = trainer_of(net, store, update if devices > 1 else None, momentum=0.0)
         for batch in BATCHES[:3]:
@@ -86,7 +87,7 @@ def test_one_store_serves_several_trainers(name, update, plan):
         return [small_net(ctxs), other]
 
     expected = alone(plan, two(cpus(1)))
-    ctxs, store = cpus(2), make_kvstore(name)
+    ctxs, store = contexts(2), make_kvstore(name)
     nets = two(ctxs)
     trainers = [trainer_of(net, store, update) for net in nets]
     for batch, turn in zip(BATCHES, plan):
@@ -99,7 +100,7 @@ def test_one_store_serves_several_trainers(name, update, plan):
 def test_a_net_gets_another_trainer_with_the_store_that_it_had(name):
     found = []
     for devices in (1, 3):
-        ctxs, net = cpus(devices), small_net(cpus(devices))
+        ctxs, net = contexts(devices), small_net(contexts(devices))
         store = make_kvstore(name) if devices > 1 else None
         for optimizer, of_trainer in (("sgd", BATCHES[:2]), ("nag", BATCHES[2:4])):
             train_on_devices(net, trainer_of(net, store, None, optimizer), ctxs, of_trainer)
@@ -111,7 +112,7 @@ def test_a_net_gets_another_trainer_with_the_store_that_it_had(name):
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
-    ctxs, store = cpus(2), make_kvstore(name)
+    ctxs, store = contexts(2), make_kvstore(name)
     nets = [small_net(ctxs) for _ in range(2)]
     updates, sums = (trainer_of(net, store, update) for net, update in zip(nets, (True, False)))
     train_on_devices(nets[1], sums, ctxs, BATCHES[:1])
@@ -125,7 +126,7 @@ def test_a_trainer_that_only_sums_does_not_get_another_ones_updates(name):
 def test_rates_follow_their_schedule(name, devices):
     found = []
     for store in ("device", make_kvstore(name)):
-        ctxs = cpus(devices)
+        ctxs = contexts(devices)
         net = small_net(ctxs)
         schedule = mx.lr_scheduler.CosineScheduler(max_update=6, base_lr=0.2, warmup_steps=2)
         settings = {"learning_rate": 0.2, "lr_scheduler": schedule}
@@ -145,7 +146,7 @@ def test_rates_follow_their_schedule(name, devices):
 def test_saved_states_go_on_where_they_stopped(name, optimizer, devices, tmp_path):
     found, batches = [], [batch for batch in BATCHES if len(batch[0]) >= devices]
     for store, resumed in ((None, False), (name, True)):
-        ctxs = cpus(devices if resumed else 1)
+        ctxs = contexts(devices if resumed else 1)
         net = small_net(ctxs)
         settings = {"learning_rate": 0.05, **({"momentum": 0.9} if optimizer == "sgd" else {})}
         trainer = gluon.Trainer(net.collect_params(), optimizer, dict(settings), kvstore=store and make_kvstore(store))
@@ -177,7 +178,7 @@ class TwoHeads(nn.HybridBlock):
 
 def with_stale_gradients(store, devices, update, ignore):
     """Two steps with both heads, two with one: the parameters, or what is raised."""
-    ctxs = cpus(devices)
+    ctxs = contexts(devices)
     mx.random.seed(5)
     net = TwoHeads()
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
@@ -209,7 +210,7 @@ def test_stale_gradients_are_what_they_are_under_mxnets_store(name, devices, ign
 def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only():
     params, found, store = {"type": "2bit", "threshold": 0.05}, [], make_kvstore("device")
     for kvstore in ("device", store, store):
-        ctxs = cpus(3)
+        ctxs = contexts(3)
         net = small_net(ctxs)
         trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore, params)
         train_on_devices(net, trainer, ctxs, BATCHES)
@@ -219,10 +220,10 @@ def test_compressed_gradients_are_those_of_mxnets_store_and_of_this_trainer_only
 
 @pytest.mark.parametrize("name", [*FROM_SCRATCH, "local"])
 def test_a_store_that_cannot_compress_says_so(name):
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = gluon.Trainer(net.collect_params(), "sgd", {}, make_kvstore(name), {"type": "2bit"})
     with pytest.raises(KVStoreError, match="cannot compress gradients: choose device"):
-        train_on_devices(net, trainer, cpus(2), BATCHES[:1])
+        train_on_devices(net, trainer, contexts(2), BATCHES[:1])
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -230,7 +231,7 @@ def test_what_crashes_mxnet_is_summed_or_said(name):
     """More arrays of a key than in its first call, a key that nobody knows: segmentation faults of its own stores."""
     store = make_kvstore(name)
     for count in (2, 5, 3):
-        arrays = [nd.ones((4,), ctx=ctx) for ctx in cpus(count)]
+        arrays = [nd.ones((4,), ctx=ctx) for ctx in contexts(count)]
         store.pushpull("unknown", arrays)
         assert all((array.asnumpy() == count).all() for array in arrays)
     for call in (lambda: store.pull("x", out=arrays), lambda: store.row_sparse_pull("x", arrays[0], row_ids=arrays[0])):
@@ -239,20 +240,20 @@ def test_what_crashes_mxnet_is_summed_or_said(name):
     with pytest.raises(KVStoreError, match="numbers or words, not both"):
         store.pushpull(3, arrays)
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
-    weights = [nd.zeros((4,), ctx=ctx) for ctx in cpus(5)]
+    weights = [nd.zeros((4,), ctx=ctx) for ctx in contexts(5)]
     with pytest.raises(KVStoreError, match="knows no key 'w'"):
         store.pushpull("w", arrays, out=weights)
     store.broadcast("w", nd.full((4,), 10.0), weights)
     for count in (2, 5):
-        store.pushpull("w", [nd.ones((4,), ctx=ctx) for ctx in cpus(count)], out=weights)
+        store.pushpull("w", [nd.ones((4,), ctx=ctx) for ctx in contexts(count)], out=weights)
     assert all((weight.asnumpy() == 10 - 2 - 5).all() for weight in weights)
     with pytest.raises(KVStoreError, match=r"float32\[2\] cannot update float32\[4\]"):
-        store.pushpull("w", [nd.ones((2,), ctx=ctx) for ctx in cpus(2)], out=weights[:2])
+        store.pushpull("w", [nd.ones((2,), ctx=ctx) for ctx in contexts(2)], out=weights[:2])
 
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_states_that_are_no_pickle_are_refused_with_the_way_to_write_one(name, tmp_path):
-    ctxs, file = cpus(2), str(tmp_path / "states")
+    ctxs, file = contexts(2), str(tmp_path / "states")
     net = small_net(ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(MOMENTUM))
     train_on_devices(net, trainer, ctxs, BATCHES[:1])
@@ -271,7 +272,7 @@ def test_a_call_costs_the_same_however_many_keys_there_are(name):
         store.init(key, nd.zeros((1,)))
     keys.update(store._kept)
     store._kept = keys
-    store.pushpull(7, [nd.ones((1,), ctx=ctx) for ctx in cpus(2)])
+    store.pushpull(7, [nd.ones((1,), ctx=ctx) for ctx in contexts(2)])
     assert keys.walks == 0
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon
@@ -24,7 +25,7 @@ def cases(draw, trainer_class):
 def check(name, trainer_class, case):
     devices, network, hybridize, numpy = case
     expected, _ = trained(network, gluon.Trainer, None, cpus(1))
-    found, alike = trained(network, trainer_class, make_kvstore(name), cpus(devices), hybridize, numpy)
+    found, alike = trained(network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy)
     assert all(np.isfinite(array).all() for array in expected)
     assert alike
     whole, of_one = ([np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected))

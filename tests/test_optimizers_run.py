@@ -5,6 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import named
 from mxnet import nd
 from reference import values
 
@@ -38,7 +39,7 @@ def test_adamax_leaves_finite_parameters(python, tmp_path):
 def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tmp_path, optimizer):
     """The MLP sees the digits' edges, which are black in all images; without decay nothing moves there."""
     config = TrainConfig(
-        devices="cpu*2", model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500, warmup_epochs=0.5,
+        devices=named(2), model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500, warmup_epochs=0.5,
         out=str(tmp_path / "run"),
     )  # fmt: skip
     arrays = values(train(config, reporter=Reporter()).net, mx.cpu(0))
@@ -56,7 +57,7 @@ def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tm
     ids=str,
 )
 def test_the_rule_of_momentum_decides_on_the_class(asked, cls):
-    plan = make_plan(TrainConfig(devices="cpu", **asked))
+    plan = make_plan(TrainConfig(devices=named(1), **asked))
     assert type(plan.make_optimizer()) is cls
     rule = asked.get("momentum_rule", "corrected") if "momentum" in asked else None
     assert plan.settings().get("momentum_rule") == plan.momentum_rule == rule
@@ -81,7 +82,7 @@ def test_recipes_that_were_tuned_with_mxnets_rule_bring_it_along(dataset, asked,
 
 def trained(tmp_path, name, **settings):
     config = TrainConfig(
-        devices="cpu", model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9, warmup_epochs=1, lr_schedule="cosine",
+        devices=named(1), model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9, warmup_epochs=1, lr_schedule="cosine",
         out=str(tmp_path / name), **settings,
     )  # fmt: skip
     return values(train(config, reporter=Reporter()).net)
@@ -101,7 +102,7 @@ def test_every_optimizer_runs_under_a_store_or_says_why_not():
     """sharded-optimizer cuts parameters anywhere, which those that look at norms do not allow."""
     assert "sharded-optimizer" in KVSTORES
     for name, kind in OPTIMIZERS.items():
-        config = TrainConfig(devices="cpu*2", optimizer=name, kvstore="sharded-optimizer")
+        config = TrainConfig(devices=named(2), optimizer=name, kvstore="sharded-optimizer")
         if kind.element_wise:
             make_plan(config)
         else:

@@ -6,8 +6,9 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from mxnet import nd
-from reference import as_is, cpus, random_batches
+from reference import as_is, random_batches
 from test_optimizers import assert_close, updated
 
 from gluonlab.data.shards import shard
@@ -115,7 +116,7 @@ def alike(name, shape, ctxs):
 def test_lenet_has_pytorchs_losses(k, store, optimizer):
     import torch
 
-    ctxs, batches = cpus(k), random_batches([64, 64, 61, 64, 64, 64, 2, 64, 64, 64], seed=4)
+    ctxs, batches = contexts(k), random_batches([64, 64, 61, 64, 64, 64, 2, 64, 64, 64], seed=4)
     net, theirs = alike("lenet", (1, 28, 28), ctxs)
     lr = HIGHEST["lenet"]
     expected = pytorchs_losses(theirs, batches, torch.float32, lr, optimizer == "nag")
@@ -128,7 +129,7 @@ def test_resnet18_is_no_further_from_float64_than_twice_pytorch(k, optimizer):
     """Its BatchNorms take mean and variance of whole batches, on two devices as on one."""
     import torch
 
-    ctxs, batches = cpus(k), random_batches([32] * STEPS, seed=5, shape=(3, 32, 32))
+    ctxs, batches = contexts(k), random_batches([32] * STEPS, seed=5, shape=(3, 32, 32))
     net, theirs = alike("resnet18", (3, 32, 32), ctxs)
     lr, nesterov = HIGHEST["resnet18"], optimizer == "nag"
     exact = pytorchs_losses(copy.deepcopy(theirs), batches, torch.float64, lr, nesterov)

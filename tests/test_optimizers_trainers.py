@@ -4,10 +4,10 @@ import mxnet as mx
 import numpy as np
 import optimizer_references as references
 import pytest
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
-from reference import cpus
 
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers import NAG, SGD
@@ -42,7 +42,7 @@ class Run:
     """Three parameters on k devices whose gradients are drawn, and the same ones in float64."""
 
     def __init__(self, k, make_trainer, cls, seed=0, **options):
-        self.ctxs, self.random = cpus(k), np.random.RandomState(seed)
+        self.ctxs, self.random = contexts(k), np.random.RandomState(seed)
         self.params = gluon.ParameterDict()
         self.expected, self.steps = {}, []
         for name, shape in SHAPES.items():
@@ -159,7 +159,7 @@ def test_a_device_that_is_left_out_keeps_its_own_rate():
     """gluon.Trainer with ignore_stale_grad: its momentum is as old as its last update."""
     optimizer = SGD(learning_rate=0.1, momentum=0.9)
     updaters = [mx.optimizer.get_updater(optimizer) for _ in range(2)]
-    weights = [nd.ones((3,), ctx=ctx) for ctx in cpus(2)]
+    weights = [nd.ones((3,), ctx=ctx) for ctx in contexts(2)]
     steps = [[], []]
     for number, (rate, devices) in enumerate([(0.1, (0, 1)), (0.3, (0,)), (0.2, (0, 1)), (0.05, (1,)), (0.1, (0, 1))]):
         optimizer.set_learning_rate(rate)

@@ -6,14 +6,14 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
-from reference import cpus, distance, random_batches, set_values, textbook_lenet, train_on_one_device
+from reference import distance, random_batches, set_values, textbook_lenet, train_on_one_device
 
 from gluonlab.collectives.executor import make_allreduce
 from gluonlab.data import ArraySplit, Dataset, Defaults, load_dataset
-from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, DataError, DivergedError, ModelError
 from gluonlab.models import get_model
 from gluonlab.scratch.data_parallel import allreduce, get_params, split_batch, train_batch
@@ -53,7 +53,7 @@ def test_lenet_is_gluons_with_average_pooling():
     net = get_model("lenet-avg", 10)
     net.initialize()
     net(nd.zeros((1, 1, 28, 28)))
-    ((params, grads),) = replicas_on(cpus(1), seed=4)
+    ((params, grads),) = replicas_on(contexts(1), seed=4)
     set_values(net, as_gluon(params))
     ((images, labels),) = random_batches([9], seed=1)
     x, y = nd.array(images), nd.array(labels, dtype="int32")
@@ -88,7 +88,7 @@ def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread
 @settings(max_examples=30)
 @given(st.data())
 def test_allreduce_leaves_the_sum_on_every_device(data):
-    ctxs = devices(f"cpu*{data.draw(st.integers(1, 4), 'devices')}", threads=1)
+    ctxs = devices(data.draw(st.integers(1, 4), "devices"), threads=1)
     shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple), "shape")
     dtype = data.draw(st.sampled_from(["float32", "float64", "float16", "int32"]), "dtype")
     random = np.random.RandomState(data.draw(st.integers(0, 99), "seed"))
@@ -102,7 +102,7 @@ def test_allreduce_leaves_the_sum_on_every_device(data):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 12])
 def test_split_batch_deals_out_every_image_with_its_label(size):
-    ctxs = devices("cpu*3")
+    ctxs = devices(3)
     ((images, labels),) = random_batches([size])
     xs, ys = split_batch(nd.array(images), nd.array(labels, dtype="int32"), ctxs)
     assert [x.context for x in xs] == [y.context for y in ys] == ctxs[:size]
@@ -114,7 +114,7 @@ def test_split_batch_deals_out_every_image_with_its_label(size):
 
 def test_a_batch_with_labels_missing_is_refused():
     with pytest.raises(DataError, match="5 images came with 4 labels"):
-        split_batch(nd.zeros((5, 2)), nd.zeros((4,)), cpus(2))
+        split_batch(nd.zeros((5, 2)), nd.zeros((4,)), contexts(2))
 
 
 def test_get_params_copies_and_begins_without_gradient():
@@ -131,7 +131,7 @@ def test_get_params_copies_and_begins_without_gradient():
 @pytest.mark.parametrize("name", ["star", "ring"])
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_k_devices_make_gluons_update_on_one(k, name, sizes):
-    ctxs = devices(f"cpu*{k}", threads=1)
+    ctxs = devices(k, threads=1)
     replicas = replicas_on(ctxs, seed=1)
     sum_up = allreduce if name == "star" else make_allreduce(name, ctxs)
     for images, labels in random_batches(sizes):
@@ -143,17 +143,17 @@ def test_k_devices_make_gluons_update_on_one(k, name, sizes):
 
 def test_an_allreduce_is_given_the_same_arrays_in_every_batch():
     """So that one that prepares itself for its arrays does it once."""
-    replicas, seen = replicas_on(devices("cpu*2")), []
+    replicas, seen = replicas_on(devices(2)), []
     for images, labels in random_batches([4, 1]):
         train_batch(nd.array(images), nd.array(labels, dtype="int32"), replicas, 0.1, seen.append)
-    assert [[grad.context for grad in grads] for grads in seen] == [devices("cpu*2")] * 16
+    assert [[grad.context for grad in grads] for grads in seen] == [devices(2)] * 16
     assert [grads[0].shape for grads in seen] == [grads[1].shape for grads in seen] == 2 * list(SHAPES)
     assert all(a is b for first, second in zip(seen[:8], seen[8:]) for a, b in zip(first, second))
 
 
 @pytest.mark.parametrize("name", ["star", "ring"])
 def test_a_batch_waits_for_nothing(name, monkeypatch):
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     replicas = replicas_on(ctxs)
     ((images, labels),) = random_batches([5])
     x, y = nd.array(images), nd.array(labels, dtype="int32")
@@ -188,7 +188,7 @@ def some_digits(train_images, test_images):
 def learned():
     """Three epochs on some of the digits, on two devices: (the digits, what train returned, what it reported)."""
     digits, reported = some_digits(400, 100), []
-    trained = train(digits, init_params(), devices("cpu*2"), 16, 0.1, 3, report=reported.append)
+    trained = train(digits, init_params(), devices(2), 16, 0.1, 3, report=reported.append)
     return digits, trained, reported
 
 
@@ -214,7 +214,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_images():
     """Of more batches than are read late, of different sizes; the learning rate is too small to change anything."""
     sizes = [1 + i % 5 for i in range(2 * LATE + 3)]
     batches = random_batches(sizes)
-    replicas = replicas_on(devices("cpu*3"))
+    replicas = replicas_on(devices(3))
     found = train_epoch([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30)
     scores = lenet(nd.array(np.concatenate([x for x, _ in batches])), init_params()).asnumpy().astype("float64")
     labels = np.concatenate([y for _, y in batches])
@@ -226,7 +226,7 @@ def test_same_seed_same_bits():
     few = some_digits(50, 10)
 
     def run(seed):
-        return train(few, init_params(), devices("cpu*2"), 16, 0.1, 2, seed, report=lambda epoch: None)
+        return train(few, init_params(), devices(2), 16, 0.1, 2, seed, report=lambda epoch: None)
 
     first, again, other = run(5), run(5), run(6)
     for replica in (*first.replicas, *again.replicas):
@@ -237,19 +237,19 @@ def test_same_seed_same_bits():
 
 def test_a_loss_that_is_no_number_ends_the_training():
     with pytest.raises(DivergedError, match="loss became nan: use a smaller learning rate"):
-        train(some_digits(50, 10), init_params(), devices("cpu*2"), 16, 1e20)
+        train(some_digits(50, 10), init_params(), devices(2), 16, 1e20)
 
 
 def test_impossible_numbers_and_images_that_do_not_fit_are_refused():
     for name, value in (("global_batch_size", 0), ("lr", math.nan), ("epochs", 0)):
         with pytest.raises(ConfigError, match=name):
-            train(some_digits(5, 5), init_params(), cpus(1), **{name: value})
+            train(some_digits(5, 5), init_params(), contexts(1), **{name: value})
     large = ArraySplit(np.zeros((5, 3, 32, 32), np.uint8), np.zeros(5, np.int32))
     with pytest.raises(ModelError, match=r"3x32x32 in 10 classes.*takes 1x28x28 in 10"):
-        train(dataset(large, large), init_params(), cpus(1))
+        train(dataset(large, large), init_params(), contexts(1))
     small = some_digits(5, 5)
     with pytest.raises(ModelError, match="11 classes"):
-        train(dataset(small.train, small.test, classes=11), init_params(), cpus(1))
+        train(dataset(small.train, small.test, classes=11), init_params(), contexts(1))
 
 
 def test_recipes_keep_the_chapters_numbers():

@@ -5,6 +5,7 @@ import dataclasses
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, values
@@ -48,7 +49,7 @@ def test_a_loader_gives_the_same_batches_as_np_arrays(resident_bytes, changes, s
     split = few_digits().test
 
     def batches():
-        return list(Loader(split, cpus(3), 33, seed=2, resident_bytes=resident_bytes, **changes))
+        return list(Loader(split, contexts(3), 33, seed=2, resident_bytes=resident_bytes, **changes))
 
     found = batches()
     with mx.util.np_array(False), mx.util.np_shape(False):
@@ -68,7 +69,7 @@ def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
     images = np.random.RandomState(0).uniform(size=(5, *shape)).astype("float32")
     for active in (False, True):
         with mx.util.np_shape(active), mx.util.np_array(active):
-            net = get_model(name, 7, cpus(1))
+            net = get_model(name, 7, contexts(1))
             net.initialize(mx.init.Xavier())
             kind = mx.np if active else nd
             net(kind.array(images))  # which makes the shapes known; MXNet's two kinds of arrays draw other numbers
@@ -93,7 +94,7 @@ def test_networks_of_gluoncv_are_refused_in_one_line(set_np):
 @pytest.mark.parametrize("model", [pytest.param("lenet", marks=pytest.mark.long), "mlp"])
 def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
     def result():
-        return train(TrainConfig(devices="cpu*2", model=model, epochs=1, kvstore="ring"), dataset=few_digits())
+        return train(TrainConfig(devices=named(2), model=model, epochs=1, kvstore="ring"), dataset=few_digits())
 
     expected = result()
     mx.npx.set_np()
@@ -108,7 +109,7 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         gradient = next(iter(found.net.collect_params().values())).grad()
         assert type(gradient) is mx.np.ndarray
         assert float(abs(gradient).sum()) > 0
-        assert 0 < evaluate_run(str(found.run_dir), devices="cpu*3").score.accuracy < 1  # of all digits
+        assert 0 < evaluate_run(str(found.run_dir), devices=named(3)).score.accuracy < 1  # of all digits
         assert as_set() == (True, True)
         file = str(empty_cwd / "again")
         found.net.save_parameters(file)
@@ -124,7 +125,7 @@ def test_training_by_hand_is_what_it_is_without(set_np):
     data, params = few_digits(), init_params()
 
     def accuracy():
-        return train_by_hand(data, params, cpus(2), epochs=1, report=lambda epoch: None).accuracy
+        return train_by_hand(data, params, contexts(2), epochs=1, report=lambda epoch: None).accuracy
 
     found = accuracy()
     with mx.util.np_array(False), mx.util.np_shape(False):
@@ -196,7 +197,7 @@ def by_gluon(ctxs, store, hybridize):
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("name", SOME_NOW)
 def test_the_chapters_on_several_devices_give_what_one_device_gives(name, devices, set_np):
-    assert distance(by_hand(cpus(devices), make_kvstore(name)), by_hand(cpus(1), None)) < 1e-5
+    assert distance(by_hand(contexts(devices), make_kvstore(name)), by_hand(contexts(1), None)) < 1e-5
     for hybridize in (False, True):
         expected = by_gluon(cpus(1), None, hybridize)
-        assert distance(by_gluon(cpus(devices), make_kvstore(name), hybridize), expected) < 1e-5
+        assert distance(by_gluon(contexts(devices), make_kvstore(name), hybridize), expected) < 1e-5

@@ -5,6 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import devices
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -13,7 +14,6 @@ from reference import as_is, distance, random_batches, set_values, train_on_one_
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.shards import shard
-from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.lenet import LeNet
@@ -61,7 +61,7 @@ def whole(start):
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
-    ctxs = devices(f"cpu*{k}", threads=1)
+    ctxs = devices(k, threads=1)
     net = lenet(ctxs)
     set_values(net, start)
     step = make_step(net, ctxs, cut, learning_rate=0.1, momentum=0.9)
@@ -74,7 +74,7 @@ def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cut, start):
-    ctxs = devices("cpu*3", threads=1)
+    ctxs = devices(3, threads=1)
     net = lenet(ctxs)
     set_values(net, start)
     step = make_step(net, ctxs, cut, learning_rate=1e-9)
@@ -131,7 +131,7 @@ def batchnorm_net(ctxs):
 
 def test_batchnorm_sees_microbatches_and_not_the_batch():
     """Loss of the batch = that of each half normalised by its own statistics, which is not the loss of the whole."""
-    ctxs = devices("cpu")
+    ctxs = devices(1)
     net = batchnorm_net(ctxs)
     ((images, labels),) = random_batches([12], shape=SHAPE)
     images[:6] *= 3  # halves whose variances differ

@@ -5,6 +5,7 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, device
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -47,7 +48,7 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     """Same bits: on one device nothing is even summed differently."""
     expected_net, net = small_net(cpus(1)), small_net(cpus(1))
     expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None), cpus(1), BATCHES)
-    found = train(net, BucketedTrainer(net.collect_params(), optimizer), cpus(1), BATCHES)
+    found = train(net, BucketedTrainer(net.collect_params(), optimizer), contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
 
@@ -55,16 +56,16 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
 def test_sgd_follows_its_settings_while_they_change(params):
     results = []
     for make in (lambda *args: gluon.Trainer(*args, kvstore=None), BucketedTrainer):
-        net = small_net(cpus(1))
+        net = small_net(contexts(1))
         schedule = mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.4)
         trainer = make(net.collect_params(), "sgd", {"lr_scheduler": schedule, "learning_rate": 0.4, **params})
-        train(net, trainer, cpus(1), BATCHES)
-        results.append(train(net, trainer, cpus(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
+        train(net, trainer, contexts(1), BATCHES)
+        results.append(train(net, trainer, contexts(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
     assert all(np.array_equal(a, b) for a, b in zip(*results))
 
 
 def test_it_trains_with_gluons_own_recording_on_several_devices():
-    ctxs = cpus(3)
+    ctxs = contexts(3)
     expected_net, net = small_net(cpus(1)), small_net(ctxs)
     expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", {"momentum": 0.9}), cpus(1), BATCHES)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, make_kvstore("device"))
@@ -78,34 +79,34 @@ def test_multipliers_of_a_parameter_count():
         network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = 0.1, 0.0, 0.0
     params = {"learning_rate": 0.3, "wd": 0.1}
     expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)), cpus(1), BATCHES)
-    found = train(net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), cpus(1), BATCHES)
+    found = train(net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
-    assert np.array_equal(found[4], values(small_net(cpus(1)))[4])  # lr_mult 0
+    assert np.array_equal(found[4], values(small_net(contexts(1)))[4])  # lr_mult 0
 
 
 def test_frozen_parameters_stay():
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     net[1].collect_params().setattr("grad_req", "null")
     before = values(net)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
     trainer.prepare()
-    after = train(net, trainer, cpus(2), BATCHES)
+    after = train(net, trainer, contexts(2), BATCHES)
     changed = [not np.array_equal(a, b) for a, b in zip(before, after)]
     assert changed == [True, True, False, False, True, True]
 
 
 def test_parameters_can_be_set_and_loaded_afterwards(tmp_path):
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
-    step = DataParallelStep(net, LOSS, trainer, cpus(2), as_is)
+    step = DataParallelStep(net, LOSS, trainer, contexts(2), as_is)
     net.save_parameters(str(tmp_path / "start"))
     start = values(net)
     images, labels = BATCHES[0]
-    step(shard(nd.array(images), cpus(2)), shard(nd.array(labels), cpus(2)))
+    step(shard(nd.array(images), contexts(2)), shard(nd.array(labels), contexts(2)))
     once = values(net)
-    net.load_parameters(str(tmp_path / "start"), ctx=cpus(2))
+    net.load_parameters(str(tmp_path / "start"), ctx=contexts(2))
     assert all(np.array_equal(a, b) for a, b in zip(values(net), start))
-    step(shard(nd.array(images), cpus(2)), shard(nd.array(labels), cpus(2)))
+    step(shard(nd.array(images), contexts(2)), shard(nd.array(labels), contexts(2)))
     assert all(np.array_equal(a, b) for a, b in zip(values(net), once))
 
 
@@ -141,7 +142,7 @@ def test_buckets_are_moved_together_in_order_up_to_as_many_bytes(sizes, bucket_b
 
 
 def test_every_parameter_begins_on_a_cache_line():
-    net = small_net(cpus(1))
+    net = small_net(contexts(1))
     trainer = BucketedTrainer(net.collect_params(), "sgd")
     trainer.prepare()
     assert all(begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.begins)
@@ -150,16 +151,16 @@ def test_every_parameter_begins_on_a_cache_line():
 
 def reloaded(make, file, optimizer, params):
     """4 + 4 steps; in between the states go to a file, and a new trainer reads them."""
-    net = small_net(cpus(1))
+    net = small_net(contexts(1))
     net[1].weight.lr_mult = 0.1
     trainer = make(net.collect_params(), optimizer, dict(params))
-    train(net, trainer, cpus(1), BATCHES)
+    train(net, trainer, contexts(1), BATCHES)
     trainer.save_states(file)
     trainer = make(net.collect_params(), optimizer, dict(params))
     trainer.load_states(file)
-    train(net, trainer, cpus(1), BATCHES[:2])
+    train(net, trainer, contexts(1), BATCHES[:2])
     trainer.load_states(file)  # and once more into a trainer that has begun
-    return train(net, trainer, cpus(1), BATCHES)
+    return train(net, trainer, contexts(1), BATCHES)
 
 
 @pytest.mark.parametrize("optimizer, params", [("sgd", {"momentum": 0.9}), ("adam", {}), ("lamb", {})], ids=str)
@@ -171,26 +172,26 @@ def test_states_are_saved_and_loaded_like_gluons(optimizer, params, tmp_path):
 
 @pytest.mark.parametrize("optimizer", registry.OPTIMIZERS)
 def test_replicas_stay_identical_under_every_optimizer_that_is_offered(optimizer):
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     made = make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": Rates(0.1, 4, "cosine", 2)})
     trainer = BucketedTrainer(net.collect_params(), made, None, make_kvstore("device"))
     trainer.prepare()
-    train(net, trainer, cpus(2), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net, mx.cpu(0)), values(net, mx.cpu(1))))
+    train(net, trainer, contexts(2), BATCHES)
+    assert all(np.array_equal(a, b) for a, b in zip(values(net, device(0)), values(net, device(1))))
 
 
 @pytest.mark.parametrize("optimizer", ["nadam", "lars", "sgld", "lbsgd"])
 def test_optimizers_of_mxnet_that_let_replicas_drift_are_refused_for_several_devices(optimizer):
-    params = small_net(cpus(2)).collect_params()
+    params = small_net(contexts(2)).collect_params()
     with pytest.raises(ConfigError, match="lets 2 replicas drift apart: use "):
         BucketedTrainer(params, optimizer, None, make_kvstore("device"))
-    BucketedTrainer(small_net(cpus(1)).collect_params(), optimizer)
+    BucketedTrainer(small_net(contexts(1)).collect_params(), optimizer)
 
 
 def test_parameters_that_were_initialised_anew_are_not_silently_left_behind():
-    net = small_net(cpus(1))
+    net = small_net(contexts(1))
     trainer = BucketedTrainer(net.collect_params(), "sgd")
-    train(net, trainer, cpus(1), BATCHES)
+    train(net, trainer, contexts(1), BATCHES)
     net.initialize(force_reinit=True)
     with pytest.raises(RunError, match="make a new BucketedTrainer"):
-        train(net, trainer, cpus(1), BATCHES)
+        train(net, trainer, contexts(1), BATCHES)

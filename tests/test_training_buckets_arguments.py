@@ -5,6 +5,7 @@ import inspect
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, device
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, random_batches, train_on_devices, values
@@ -40,40 +41,40 @@ def test_it_takes_what_gluons_trainer_takes_in_the_same_places():
 )
 def test_every_store_by_name_keeps_the_replicas_alike(kvstore):
     """And trains as one device does, for which no store is needed."""
-    one, net = small_net(cpus(1)), small_net(cpus(3))
+    one, net = small_net(cpus(1)), small_net(contexts(3))
     train_on_devices(one, gluon.Trainer(one.collect_params(), "sgd", {"momentum": 0.9}, kvstore=None), cpus(1), BATCHES)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, **kvstore)
-    train_on_devices(net, trainer, cpus(3), BATCHES)
-    assert all(np.array_equal(a, b) for a, b in zip(values(net, mx.cpu(0)), values(net, mx.cpu(2))))
+    train_on_devices(net, trainer, contexts(3), BATCHES)
+    assert all(np.array_equal(a, b) for a, b in zip(values(net, device(0)), values(net, device(2))))
     assert distance(values(net), values(one)) <= 1e-5
 
 
 def test_a_name_means_the_store_of_that_name():
     for name in ("ring", "sharded-optimizer"):
-        trainer = BucketedTrainer(small_net(cpus(2)).collect_params(), "sgd", kvstore=name)
+        trainer = BucketedTrainer(small_net(contexts(2)).collect_params(), "sgd", kvstore=name)
         assert type(trainer._kvstore) is type(make_kvstore(name)) and trainer._kvstore.type == name
 
 
 def embedding():
     net = nn.Embedding(10, 3, sparse_grad=True)
-    net.initialize(ctx=cpus(2))
+    net.initialize(ctx=contexts(2))
     return net
 
 
 def half():
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     net[1].cast("float16")
     return net
 
 
 def elsewhere():
-    net = small_net(cpus(2))
-    net[1].collect_params().reset_ctx(cpus(3))
+    net = small_net(contexts(2))
+    net[1].collect_params().reset_ctx(contexts(3))
     return net
 
 
 def uninitialised():
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     net.add(nn.Dense(2, in_units=4))
     return net
 
@@ -130,7 +131,7 @@ REFUSED = {
 def test_what_is_refused_is_left_as_it_was(case):
     """In one line, if the refusal is ours; and gluon.Trainer, or other arguments, can have the parameters."""
     make, arguments, error, message = REFUSED[case]
-    net = make(cpus(2))
+    net = make(contexts(2))
     params = list(net.collect_params().values())
     arrays = [(param._data, param._grad) for param in params]
     former = object()
@@ -149,7 +150,7 @@ def test_parameters_that_are_none_or_come_twice_are_refused():
     """gluon.Trainer stumbles over both; the second it takes on one device, and updates them twice."""
     with pytest.raises(ConfigError, match="no parameters to train: give"):
         BucketedTrainer([], "sgd")
-    params = list(small_net(cpus(1)).collect_params().values())
+    params = list(small_net(contexts(1)).collect_params().values())
     with pytest.raises(ConfigError, match=f"{params[1].name} comes several times: give each once"):
         BucketedTrainer([*params, params[1]], "sgd")
     BucketedTrainer(list(dict.fromkeys([*params, params[1]])), "sgd")
@@ -158,10 +159,10 @@ def test_parameters_that_are_none_or_come_twice_are_refused():
 @pytest.mark.parametrize("size", [0, -4, None, "8", float("nan"), float("inf"), nd.ones((1,))], ids=str)
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_a_batch_size_that_is_none_changes_nothing(store, size):
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=store)
     with autograd.record():
-        losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in cpus(2)]
+        losses = [net(nd.ones((2, 5), ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
     before = values(net)
     for use in (trainer.step, trainer.apply):
@@ -179,14 +180,14 @@ def test_the_remedy_for_sparse_parameters_works():
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore="device")
     before = values(net)[0]
     with autograd.record():
-        losses = [net(nd.array([2], ctx=ctx)).sum() for ctx in cpus(2)]
+        losses = [net(nd.array([2], ctx=ctx)).sum() for ctx in contexts(2)]
     autograd.backward(losses)
     trainer.step(2)
     assert np.allclose(values(net)[0][2], before[2] - 1)
 
 
 def test_an_optimizer_that_was_refused_keeps_its_parameters():
-    net, other = small_net(cpus(2)), small_net(cpus(2))
+    net, other = small_net(contexts(2)), small_net(contexts(2))
     optimizer = mx.optimizer.SGD(learning_rate=0.1)
     gluon.Trainer(other.collect_params(), optimizer)
     mine = optimizer.param_dict
@@ -197,34 +198,34 @@ def test_an_optimizer_that_was_refused_keeps_its_parameters():
 
 def test_compression_is_obeyed():
     """Gradients below the threshold are kept back: nothing moves at first, and all of it by thresholds."""
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     before = values(net)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, "device", {"type": "2bit", "threshold": 100.0})
-    train_on_devices(net, trainer, cpus(2), BATCHES)
+    train_on_devices(net, trainer, contexts(2), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net), before))
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, "device", {"type": "2bit", "threshold": 0.25})
-    train_on_devices(net, trainer, cpus(2), BATCHES[:1])
+    train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     moved = np.concatenate([(b - a).ravel() for a, b in zip(values(net), before)]) * 6 / 0.25
     assert np.allclose(moved, np.round(moved), atol=1e-5) and np.any(np.round(moved))
 
 
 def test_one_device_has_nobody_to_compress_for():
     with pytest.warns(GluonlabWarning, match="one device has nobody to send gradients to"):
-        BucketedTrainer(small_net(cpus(1)).collect_params(), "sgd", compression_params=TWO_BITS)
+        BucketedTrainer(small_net(contexts(1)).collect_params(), "sgd", compression_params=TWO_BITS)
 
 
 @pytest.mark.parametrize("kvstore", [None, "device", "ring", "sharded-optimizer"])
 def test_one_device_needs_no_store_and_may_have_one(kvstore):
-    net, other = small_net(cpus(1)), small_net(cpus(1))
-    train_on_devices(net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), cpus(1), BATCHES)
+    net, other = small_net(contexts(1)), small_net(contexts(1))
+    train_on_devices(net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), contexts(1), BATCHES)
     train_on_devices(other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), cpus(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(other)))
 
 
 @pytest.mark.parametrize("act", [lambda trainer: trainer.allreduce_grads(), lambda trainer: trainer.update(1)])
 def test_a_store_that_updates_has_no_halves(act):
-    trainer = BucketedTrainer(small_net(cpus(2)).collect_params(), "sgd", kvstore="sharded-optimizer", update_on_kvstore=True)
+    trainer = BucketedTrainer(small_net(contexts(2)).collect_params(), "sgd", kvstore="sharded-optimizer", update_on_kvstore=True)
     with pytest.raises(GluonlabError, match=r"sums and updates at once: call step\(\)"):
         act(trainer)
 

@@ -3,9 +3,10 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, random_batches, set_values, train_on_devices, values
+from reference import as_is, distance, random_batches, set_values, train_on_devices, values
 
 from gluonlab.data.shards import shard
 from gluonlab.errors import RunError
@@ -50,7 +51,7 @@ def predict(net, ctxs):
 @pytest.mark.parametrize("compiled", [None, {}, STATIC], ids=["eager", "hybridized", "static"])
 def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
     """The convolutions leave their weights in an order of oneDNN's own."""
-    ctxs, results = cpus(2), []
+    ctxs, results = contexts(2), []
     for trainer_class in TRAINERS:
         net = blocks_of_channels(ctxs)
         if compiled is not None:
@@ -66,7 +67,7 @@ def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
 
 
 def test_scoring_between_steps_leaves_the_parameters_alone():
-    ctxs, results = cpus(2), []
+    ctxs, results = contexts(2), []
     for scored in (False, True):
         net = blocks_of_channels(ctxs)
         step = DataParallelStep(net, LOSS, BucketedTrainer(net.collect_params(), "sgd", SGD, make_kvstore("device")), ctxs, as_is)
@@ -82,7 +83,7 @@ def test_scoring_between_steps_leaves_the_parameters_alone():
 def test_a_compiled_network_trains_as_with_gluons_trainer(compiled):
     results = []
     for trainer_class in TRAINERS:
-        ctxs = cpus(2)
+        ctxs = contexts(2)
         net = blocks_of_channels(ctxs)
         net.hybridize(**compiled)
         trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
@@ -94,7 +95,7 @@ def test_a_compiled_network_trains_as_with_gluons_trainer(compiled):
 @pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
 def test_unknown_shapes_are_no_obstacle(compiled):
     """They become known in the first step, when the network is compiled with the arrays that it has then."""
-    ctxs, results = cpus(2), []
+    ctxs, results = contexts(2), []
     for trainer_class in TRAINERS:
         net = blocks_of_channels(ctxs, known=False)
         net.hybridize(**compiled)
@@ -106,28 +107,28 @@ def test_unknown_shapes_are_no_obstacle(compiled):
 
 @pytest.mark.parametrize("name", ["lr_mult", "wd_mult", "grad_req"])
 def test_settings_that_come_too_late_are_not_ignored(name):
-    net = blocks_of_channels(cpus(1))
+    net = blocks_of_channels(contexts(1))
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
     setattr(net[0].weight, name, {"lr_mult": 0.1, "wd_mult": 0.0, "grad_req": "null"}[name])
     with pytest.raises(RunError, match=name):
-        train_on_devices(net, trainer, cpus(1), BATCHES)
+        train_on_devices(net, trainer, contexts(1), BATCHES)
 
 
 def test_parameters_that_are_thawed_too_late_are_not_left_out():
-    net = blocks_of_channels(cpus(1))
+    net = blocks_of_channels(contexts(1))
     net[0].weight.grad_req = "null"
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
-    train_on_devices(net, trainer, cpus(1), BATCHES[:2])
+    train_on_devices(net, trainer, contexts(1), BATCHES[:2])
     net[0].weight.grad_req = "write"
     with pytest.raises(RunError, match="grad_req"):
-        train_on_devices(net, trainer, cpus(1), BATCHES[2:])
+        train_on_devices(net, trainer, contexts(1), BATCHES[2:])
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_path):
     """Parameter.set_data makes gluon.Trainer prepare its store again."""
     settings = {"sgd": SGD, "adam": {"learning_rate": 0.01}}[optimizer]
-    ctxs, results = cpus(2), []
+    ctxs, results = contexts(2), []
     for name in ("device", "sharded-optimizer"):
         net = blocks_of_channels(ctxs)
         trainer = BucketedTrainer(net.collect_params(), optimizer, settings, make_kvstore(name))
@@ -150,7 +151,7 @@ def test_predictions_on_one_device_before_an_update_do_not_part_replicas(optimiz
     """They leave the weights of its convolutions in an order of oneDNN's own, which an update must not notice."""
     if store == "sharded-optimizer" and not OPTIMIZERS[optimizer].element_wise:
         store = "ring"
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     mx.random.seed(2)
     net = nn.HybridSequential()
     net.add(nn.Conv2D(16, 3, in_channels=3, activation="tanh"), nn.Conv2D(8, 3, in_channels=16), nn.Dense(2))

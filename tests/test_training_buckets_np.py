@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, device
 from mxnet import autograd, gluon, npx
 from mxnet import np as mnp
 from mxnet.gluon import nn
@@ -47,14 +48,14 @@ def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
 
 
 def expected(optimizer, params):
-    net = numpy_net(cpus(1))
+    net = numpy_net(contexts(1))
     return train(net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), cpus(1))
 
 
 @pytest.mark.parametrize("optimizer", [*(cls.__name__.lower() for cls in ELEMENT_WISE), "lamb", "dcasgd"])
 def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
-    net = numpy_net(cpus(1))
-    found = train(net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), cpus(1))
+    net = numpy_net(contexts(1))
+    found = train(net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1))
     assert all(type(param.data()) is mnp.ndarray for param in net.collect_params().values())
     assert all(map(np.array_equal, found, expected(optimizer, {"learning_rate": 0.01})))
 
@@ -63,21 +64,21 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
 @pytest.mark.parametrize("store", STORES)
 def test_k_devices_train_as_one(store, bucket_bytes):
     params = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
-    net = numpy_net(cpus(3), {"static_alloc": True, "static_shape": True})
+    net = numpy_net(contexts(3), {"static_alloc": True, "static_shape": True})
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(params), kvstore=store, bucket_bytes=bucket_bytes)
-    found = train(net, trainer, cpus(3))
+    found = train(net, trainer, contexts(3))
     assert distance(found, expected("sgd", params)) <= 1e-5
-    assert all(np.array_equal(a, b) for a, b in zip(found, values(net, mx.cpu(0))))
+    assert all(np.array_equal(a, b) for a, b in zip(found, values(net, device(0))))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
-    net, scaled = numpy_net(cpus(2)), LossScale(256.0)
+    net, scaled = numpy_net(contexts(2)), LossScale(256.0)
     start = values(net)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.5}, store, clip_norm=0.1, loss_scale=scaled, bucket_bytes=100
     )
-    found = train(net, trainer, cpus(2), scale=256.0)
+    found = train(net, trainer, contexts(2), scale=256.0)
     npx.reset_np()
     plain = nn.HybridSequential()
     plain.add(nn.Conv2D(3, 3, activation="tanh"), nn.Flatten(), nn.Dense(7, activation="tanh"), nn.Dense(4))
@@ -117,7 +118,7 @@ class Scaled(gluon.HybridBlock):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "lamb"])
 def test_a_parameter_of_one_number(optimizer, bucket_bytes):
     results = []
-    for make, ctxs in ((gluon.Trainer, cpus(1)), (BucketedTrainer, cpus(2))):
+    for make, ctxs in ((gluon.Trainer, cpus(1)), (BucketedTrainer, contexts(2))):
         mx.random.seed(2)
         net = Scaled()
         net.initialize(mx.init.Normal(0.3), ctx=ctxs)
@@ -132,9 +133,9 @@ def test_a_parameter_of_one_number(optimizer, bucket_bytes):
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
     """As with mx.nd: the first counts as zero, the second is named, or stays."""
-    net = numpy_net(cpus(2))
+    net = numpy_net(contexts(2))
     unused = nn.Dense(2, in_units=2)
-    unused.initialize(ctx=cpus(2))
+    unused.initialize(ctx=contexts(2))
     params = [*net.collect_params().values(), *unused.collect_params().values()]
     before = values(unused)
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1, "wd": 0.1}, store)
@@ -146,8 +147,8 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
         with pytest.raises(UserWarning, match=r"dense\d+_weight on cpu\(0\)"):
             trainer.step(len(images))
         trainer.step(len(images), ignore_stale_grad=True)
-    assert distance(values(net, mx.cpu(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
-    assert all(np.array_equal(a, b) for a, b in zip(before, values(unused, mx.cpu(1))))
+    assert distance(values(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(unused, device(1))))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
@@ -156,7 +157,7 @@ def test_a_trainer_may_be_made_and_used_under_the_other_semantics(store, of_nd, 
     """A network of mx.nd whose trainer is made and steps after npx.set_np(), and a network of mx.np in a trainer from before it."""
     states, found = str(tmp_path / "states"), []
     for other_way in (False, True):
-        ctxs = cpus(2)
+        ctxs = contexts(2)
         with semantics(not of_nd):
             net = numpy_net(ctxs) if not of_nd else nd_net(ctxs)
         with semantics(of_nd == other_way):

@@ -6,6 +6,7 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from mxnet import autograd, gluon, nd
 from mxnet.contrib import amp as mxnets_amp
 from mxnet.gluon import nn
@@ -83,9 +84,9 @@ def small_net(ctxs, known=False):
 
 def expected():
     """gluon.Trainer on one device, with the same initial values (drawn in the first call)."""
-    net = small_net(cpus(1))
+    net = small_net(contexts(1))
     trainer = gluon.Trainer(net.collect_params(), "sgd", dict(SGD), kvstore=None)
-    train_on_devices(net, trainer, cpus(1), BATCHES)
+    train_on_devices(net, trainer, contexts(1), BATCHES)
     return values(net)
 
 
@@ -102,7 +103,7 @@ COMPILED = {
 @pytest.mark.parametrize("k", [1, 3])
 def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(k, compiled, when):
     """Ragged batches on three devices: 7 images, 2 images, 1 image."""
-    ctxs, net = cpus(k), small_net(cpus(k))
+    ctxs, net = contexts(k), small_net(contexts(k))
     if COMPILED[compiled] is not None:
         net.hybridize(**COMPILED[compiled])
     if when == "after a forward":
@@ -123,7 +124,7 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
     """What param.grad() gives is what the network has written and the step will use, also under static_shape."""
     norms = []
     for make in (lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None), BucketedTrainer):
-        net = small_net(cpus(1))
+        net = small_net(contexts(1))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = make(net.collect_params(), "sgd", dict(SGD)) if make is BucketedTrainer else make(net.collect_params())
         norms.append([])
@@ -142,7 +143,7 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
 def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
     """allreduce_grads, gluon.utils.clip_global_norm on each device, update: with idle devices, and where all is fresh."""
     results = []
-    for ctxs, make in ((cpus(1), gluon.Trainer), (cpus(3), BucketedTrainer)):
+    for ctxs, make in ((cpus(1), gluon.Trainer), (contexts(3), BucketedTrainer)):
         net = small_net(ctxs)
         settings = {"kvstore": store if len(ctxs) > 1 else None, "update_on_kvstore": False}
         trainer = make(net.collect_params(), "sgd", dict(SGD), **settings)
@@ -158,7 +159,7 @@ def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
 
 def test_two_compiled_networks_that_share_parameters_both_go_on():
     """One of them may rest for some steps."""
-    ctxs, results = cpus(2), []
+    ctxs, results = contexts(2), []
     for make in (gluon.Trainer, BucketedTrainer):
         net = small_net(ctxs)
         both = [nn.HybridSequential() for _ in range(2)]
@@ -176,18 +177,18 @@ def test_two_compiled_networks_that_share_parameters_both_go_on():
 def test_a_backward_that_is_repeated_before_the_step_replaces_the_first():
     results = []
     for make in (gluon.Trainer, BucketedTrainer):
-        net = small_net(cpus(2))
+        net = small_net(contexts(2))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore="device")
         for batch in BATCHES[:2] * 2:
-            train_on_devices(net, NoTrainer(), cpus(2), [batch])
-            train_on_devices(net, trainer, cpus(2), [batch])
+            train_on_devices(net, NoTrainer(), contexts(2), [batch])
+            train_on_devices(net, trainer, contexts(2), [batch])
         results.append(values(net))
     assert distance(results[1], results[0]) <= 1e-5
 
 
 def test_buckets_cannot_be_made_before_the_shapes_are_known():
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
     for act in (trainer.prepare, lambda: trainer.step(1), trainer.allreduce_grads):
         with pytest.raises(RunError, match=r"4 parameters are not known.* conv\d+_weight.*call the network once") as raised:
@@ -195,7 +196,7 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
         assert "\n" not in str(raised.value)
     net(nd.zeros((1, 1, 8, 8), ctx=mx.cpu(0)))
     trainer.prepare()
-    train_on_devices(net, trainer, cpus(2), BATCHES)
+    train_on_devices(net, trainer, contexts(2), BATCHES)
     assert np.isfinite(values(net)[0]).all()
 
 
@@ -211,10 +212,10 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
     """MXNet refuses to write to what it records: `gluon.Trainer` fails there."""
     results = []
     for recorded in (False, True):
-        net, settings_ = small_net(cpus(2)), {"optimizer": "sgd", **settings}
+        net, settings_ = small_net(contexts(2)), {"optimizer": "sgd", **settings}
         trainer = BucketedTrainer(net.collect_params(), settings_.pop("optimizer"), None, store, bucket_bytes=0, **settings_)
         with autograd.record() if recorded else autograd.pause():
-            train_on_devices(net, trainer, cpus(2), BATCHES)
+            train_on_devices(net, trainer, contexts(2), BATCHES)
             assert autograd.is_recording() == recorded
         results.append(values(net))
     assert all(np.array_equal(a, b) for a, b in zip(*results))
@@ -250,15 +251,15 @@ def amp_steps(amp, make, ctxs, store):
 @pytest.mark.parametrize(("devices", "store"), [(1, None), (3, "ring")])
 def test_amp_leaves_out_the_steps_that_it_leaves_out_under_gluons_trainer(amp, devices, store):
     expected = amp_steps(amp, gluon.Trainer, cpus(1), None)
-    found = amp_steps(amp, BucketedTrainer, cpus(devices), store)
+    found = amp_steps(amp, BucketedTrainer, contexts(devices), store)
     assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
     assert np.array_equal(found[-1], expected[-1]) and distance(found[:-1], expected[:-1]) <= 1e-5
 
 
 def test_amp_and_a_store_that_updates_are_refused_together(amp):
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), "sharded-optimizer")
     amp.init_trainer(trainer)
     with pytest.raises(RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale") as raised:
-        train_on_devices(net, trainer, cpus(2), BATCHES[:1])
+        train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     assert "\n" not in str(raised.value)

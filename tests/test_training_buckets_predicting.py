@@ -3,11 +3,11 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, nd
 from mxnet.gluon import nn
-from reference import cpus
 
 from gluonlab.optimizers import OPTIMIZERS
 from gluonlab.optimizers.registry import MXNETS_ELEMENT_WISE
@@ -20,7 +20,7 @@ KINDS.remove(mx.optimizer.Adamax)  # divides 0 by 0 here
 
 def trained(kind, k, kvstore, who, compiled):
     """All parameters on each device after some steps; ``who[step]``: the devices that predict before it."""
-    ctxs, random = cpus(k), np.random.RandomState(0)
+    ctxs, random = contexts(k), np.random.RandomState(0)
     mx.random.seed(0)
     net = nn.HybridSequential()
     net.add(

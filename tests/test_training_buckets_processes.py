@@ -5,11 +5,12 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from mxnet.kvstore import KVStoreBase
 from parameter_server import parameter_server
-from reference import cpus, distance, random_batches, train_on_devices, values
+from reference import distance, random_batches, train_on_devices, values
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -30,12 +31,12 @@ def small_net(ctxs, seed=3):
 def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
     """Which a store of its own would serve alike; MXNet's does not take a key twice."""
     store, found = mx.kv.create("device"), []
-    first = small_net(cpus(2))
-    train_on_devices(first, before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False), cpus(2), BATCHES)
+    first = small_net(contexts(2))
+    train_on_devices(first, before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False), contexts(2), BATCHES)
     for kvstore in (store, "device"):
-        net = small_net(cpus(2), seed=5)
+        net = small_net(contexts(2), seed=5)
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
-        train_on_devices(net, trainer, cpus(2), BATCHES)
+        train_on_devices(net, trainer, contexts(2), BATCHES)
         found.append(values(net))
     assert all(np.array_equal(a, b) for a, b in zip(*found))
 
@@ -67,13 +68,13 @@ def test_a_store_of_another_kind_sums_over_its_processes(devices):
     """One device of each process is several devices all the same; what is not trained comes from the first process, too."""
     net = nn.Dense(3, in_units=4)
     net.bias.grad_req = "null"
-    net.initialize(mx.init.One(), ctx=cpus(devices))
+    net.initialize(mx.init.One(), ctx=contexts(devices))
     net.bias.set_data(nd.ones(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25))
     before = {name: param.data().asnumpy() for name, param in net.collect_params().items()}
     assert all((array == 0.25).all() for array in before.values())
     with autograd.record():
-        losses = [net(nd.ones((2, 4), ctx=ctx)).sum() for ctx in cpus(devices)]
+        losses = [net(nd.ones((2, 4), ctx=ctx)).sum() for ctx in contexts(devices)]
     autograd.backward(losses)
     trainer.step(4 * devices)
     assert np.array_equal(net.weight.data().asnumpy(), np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32"))
@@ -109,11 +110,12 @@ import json, sys
 import gluonlab, mxnet as mx, numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+from devices import contexts
 from gluonlab.errors import KVStoreError
 from gluonlab.training.buckets import BucketedTrainer
 
 store, devices = mx.kv.create("dist_sync"), int(sys.argv[1])
-ctxs = [mx.cpu(i) for i in range(devices)]
+ctxs = contexts(devices)
 
 def train(make_trainer):
     mx.random.seed(store.rank)

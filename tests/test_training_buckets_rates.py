@@ -9,10 +9,10 @@ import mxnet as mx
 import numpy as np
 import optimizer_references as references
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
-from reference import cpus
 
 from gluonlab.optimizers import NAG, SGD
 from gluonlab.training.buckets import BucketedTrainer
@@ -76,7 +76,7 @@ def freshness(draw):
 def check(run, kind, schedule, stores, bucket_bytes, halves, resumed):
     """After ``resumed`` steps a second trainer, with the second of ``stores``, goes on from the states of the first."""
     steps, count = run
-    ctxs, random = cpus(len(steps[0])), np.random.RandomState(0)
+    ctxs, random = contexts(len(steps[0])), np.random.RandomState(0)
     options = {"wd": 0.01, **({} if kind is mx.optimizer.Adam else {"momentum": 0.9})}
     params = gluon.ParameterDict()
     starts = [random.standard_normal(shape).astype("float32") for shape in SHAPES[:count]]

@@ -4,10 +4,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from branching import backward, branching_net, on_devices, on_one_device, scale_or_none, shards_of
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon
-from reference import cpus, distance, values
+from reference import distance, values
 
 from gluonlab.optimizers import NAG, SGD, Adamax
 from gluonlab.training.buckets import BucketedTrainer
@@ -51,7 +52,7 @@ def runs(draw):
 
 def check_against_one_device(run, store, optimizer, bucket_bytes, clip_norm, scaled):
     branches, devices, steps = run
-    ctxs = cpus(devices)
+    ctxs = contexts(devices)
     net = branching_net(branches, ctxs)
     scaled = scaled and optimizer not in SCHEDULED  # with a scale, every step counts for the schedule
     trainer = bucketed(net, optimizer, store, bucket_bytes=bucket_bytes, clip_norm=clip_norm, loss_scale=scale_or_none(scaled))
@@ -94,7 +95,7 @@ def test_optimizers_that_look_at_whole_parameters_leave_out_the_stale_ones_too(r
 @pytest.mark.parametrize("store", STORES)
 def test_an_idle_device_counts_as_zero_without_a_word(store):
     """The last update of an epoch, with fewer images than devices, is that of one device."""
-    ctxs, steps = cpus(3), [(BOTH, BOTH, BOTH), (BOTH, NONE, NONE), (BOTH, BOTH, NONE)]
+    ctxs, steps = contexts(3), [(BOTH, BOTH, BOTH), (BOTH, NONE, NONE), (BOTH, BOTH, NONE)]
     net = branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     for number, uses in enumerate(steps):
@@ -117,7 +118,7 @@ def test_an_idle_device_counts_as_zero_without_a_word(store):
 )
 @pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
 def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_changes(store, uses, named, first):
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     if not first:
@@ -144,7 +145,7 @@ def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_cha
 def test_both_halves_of_a_step_see_the_same_gradients():
     """allreduce_grads, a change of the sums by hand, update: the norm is that of what is fresh."""
     steps = [(BOTH, BOTH), (FIRST, FIRST), (BOTH, NONE), (NONE, FIRST)]
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = branching_net(2, ctxs)
     trainer = bucketed(net, "adam")
     for number, uses in enumerate(steps):
@@ -167,7 +168,7 @@ def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
     results = []
     for make in (lambda params: gluon.Trainer(params, OPTIMIZERS["sgd"](), kvstore=None), BucketedTrainer):
         several = make is BucketedTrainer
-        ctxs = cpus(3) if several else cpus(1) * 3
+        ctxs = contexts(3) if several else contexts(1) * 3
         net = branching_net(2, ctxs if several else ctxs[:1])
         net.collect_params().setattr("grad_req", "add")
         trainer = make(net.collect_params(), OPTIMIZERS["sgd"]()) if several else make(net.collect_params())
@@ -189,7 +190,7 @@ def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
 
 
 def test_a_frozen_parameter_has_no_gradient_to_be_fresh():
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = branching_net(2, ctxs)
     net.branches[1].collect_params().setattr("grad_req", "null")
     trainer = bucketed(net)
@@ -205,7 +206,7 @@ def test_a_frozen_parameter_has_no_gradient_to_be_fresh():
 
 def gluon_steps(steps, **settings):
     """gluon.Trainer over two devices: the net, and the weights after every step of ``steps``: (uses, ignore_stale_grad)."""
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = branching_net(2, ctxs)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore="device", **settings)
     seen = []
@@ -219,7 +220,7 @@ def gluon_steps(steps, **settings):
 def test_gluon_adds_a_stale_gradient_again_where_the_store_updates():
     once, again = gluon_steps([((BOTH, BOTH), False), ((FIRST, NONE), False)])
     stale = slice(2, 4)  # the second branch: nobody used it in the second step
-    start = values(branching_net(2, cpus(1)))
+    start = values(branching_net(2, contexts(1)))
     for a, b, c in zip(start[stale], once[0][stale], again[0][stale]):
         assert np.allclose(c - b, b - a, rtol=1e-3, atol=1e-6)  # the same update once more
 
@@ -230,7 +231,7 @@ def test_gluon_lets_replicas_part_with_its_own_flag():
 
 
 def test_gluon_complains_in_the_first_step_when_all_is_updated():
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = branching_net(2, ctxs)
     before = values(net)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore="device")
@@ -248,7 +249,7 @@ def test_gluon_complains_in_the_first_step_when_all_is_updated():
 def test_states_that_are_saved_know_which_parameters_stayed_behind(store, optimizer, tmp_path):
     """Parameters of one bucket that were updated more often than others go on, each from its own count."""
     before, after = [(BOTH, FIRST), (FIRST, FIRST), (NONE, FIRST)], [(BOTH, BOTH), (SECOND, FIRST)]
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net, other = branching_net(2, ctxs), branching_net(2, ctxs)
     trainer = bucketed(net, optimizer, store)
     on_devices(net, trainer, before, ctxs)

@@ -7,6 +7,7 @@ import threading
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon
@@ -55,7 +56,7 @@ def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, 
     shape = (3, inputs, *[4] * dims)
     batches = [(random.normal(size=shape).astype("float32"), random.randint(0, 3, 3)) for _ in range(3)]
     found = []
-    for ctxs, trainer_class, kvstore in ((cpus(1), gluon.Trainer, None), (cpus(devices), BucketedTrainer, store)):
+    for ctxs, trainer_class, kvstore in ((cpus(1), gluon.Trainer, None), (contexts(devices), BucketedTrainer, store)):
         net = generator(dims, inputs, channels, own)
         net.initialize(ctx=ctxs)
         set_values(net, found[0][0] if found else values(net))

@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, device
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
@@ -33,7 +34,7 @@ def clipped_on_one_device(net, batches, clip_norm, optimizer, params):
 
 
 def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
-    net = small_net(cpus(k))
+    net = small_net(contexts(k))
     trainer = BucketedTrainer(
         net.collect_params(),
         optimizer,
@@ -42,7 +43,7 @@ def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
         bucket_bytes=bucket_bytes,
         clip_norm=clip_norm,
     )
-    train_on_devices(net, trainer, cpus(k), BATCHES)
+    train_on_devices(net, trainer, contexts(k), BATCHES)
     return net
 
 
@@ -55,9 +56,9 @@ def test_k_devices_clip_as_one(k, clip_norm, store, optimizer):
     assert max(norms) > clip_norm
     assert clip_norm < 0.1 or min(norms) < clip_norm  # the larger one lets some of the steps be
     net = clipped(store, optimizer, k, clip_norm)
-    for ctx in cpus(k):
+    for ctx in contexts(k):
         assert distance(values(net, ctx), expected) <= 1e-5
-        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, mx.cpu(0))))
+        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, device(0))))
 
 
 def test_a_norm_below_the_limit_changes_no_bit():
@@ -67,7 +68,7 @@ def test_a_norm_below_the_limit_changes_no_bit():
 
 def test_the_norm_is_that_of_all_gradients_together():
     """Two arrays of norm 3 and 4 have norm 5; scaled to 2.5 each keeps its direction."""
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     grads = [[nd.array([[0, 3], [0, 0]], ctx=ctx), nd.array([-4], ctx=ctx)] for ctx in ctxs]
     clip = GlobalNormClipping(grads, ctxs)
     clip(2.5)
@@ -80,7 +81,7 @@ def test_the_norm_is_that_of_all_gradients_together():
 
 def test_devices_that_have_parts_scale_them_by_the_norm_of_all():
     """Norms 3, nothing, 4 and 12 are 13 together."""
-    ctxs = cpus(4)
+    ctxs = contexts(4)
     grads = [
         [nd.array([3], ctx=ctxs[0])],
         [],
@@ -96,7 +97,7 @@ def test_devices_that_have_parts_scale_them_by_the_norm_of_all():
 
 def test_gradients_of_zero_stay_zero():
     grad = nd.zeros((5,))
-    GlobalNormClipping([[grad]], cpus(1))(1.0)
+    GlobalNormClipping([[grad]], contexts(1))(1.0)
     assert (grad.asnumpy() == 0).all()
 
 
@@ -104,7 +105,7 @@ def test_the_norm_of_millions_of_elements_keeps_its_digits():
     """Added one by one in float32, the third digit would be wrong."""
     array = np.random.RandomState(0).normal(0, 0.01, 3_000_000).astype(np.float32)
     grad = nd.array(array)
-    GlobalNormClipping([[grad]], cpus(1))(1.0)
+    GlobalNormClipping([[grad]], contexts(1))(1.0)
     expected = array / np.linalg.norm(array.astype(np.float64))
     assert distance([grad.asnumpy()], [expected]) <= 2e-5
 
@@ -120,7 +121,7 @@ def convolutional(ctxs):
 
 
 def test_convolutions_are_clipped_between_evaluations():
-    ctxs, batches = cpus(2), random_batches([6] * 4, shape=(8, 8, 8), classes=4)
+    ctxs, batches = contexts(2), random_batches([6] * 4, shape=(8, 8, 8), classes=4)
     params = {"learning_rate": 0.5, "momentum": 0.9}
     expected_net, net = convolutional(cpus(1)), convolutional(ctxs)
     set_values(net, values(expected_net))
@@ -139,9 +140,9 @@ def test_convolutions_are_clipped_between_evaluations():
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_no_step_waits_for_a_norm(store, monkeypatch):
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), clip_norm=0.1)
-    train_on_devices(net, trainer, cpus(2), BATCHES[:3])  # the first two look for strays
+    train_on_devices(net, trainer, contexts(2), BATCHES[:3])  # the first two look for strays
 
     def wait(array):
         raise AssertionError("somebody waits for the devices")
@@ -150,12 +151,12 @@ def test_no_step_waits_for_a_norm(store, monkeypatch):
         for name in ("asnumpy", "asscalar", "wait_to_read"):
             patched.setattr(nd.NDArray, name, wait)
         patched.setattr(nd, "waitall", wait)
-        train_on_devices(net, trainer, cpus(2), BATCHES[3:])
+        train_on_devices(net, trainer, contexts(2), BATCHES[3:])
     assert np.isfinite(values(net)[0]).all()
 
 
 def test_a_norm_of_another_type_is_refused():
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     net.cast("float64")
     with pytest.raises(KVStoreError, match=r"clip_norm 1 is for float32, and \S+ is float64"):
         BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore("device"), clip_norm=1.0)

@@ -7,11 +7,11 @@ import time
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
 from mxnet.base import _LIB, check_call
-from reference import cpus
 
 from gluonlab.data import ArraySplit, Loader
 from gluonlab.threads import _ON_WORKER as ON_WORKER
@@ -61,8 +61,8 @@ def test_counts_are_numpys_over_any_split_and_number_of_devices(size, classes, b
     """Few different values make ties, of which the first class wins, as in argmax."""
     random = np.random.RandomState(seed)
     scores, labels = random.randint(0, values, (size, classes)).astype("float32"), random.randint(0, classes, size)
-    loader = Loader(split_of(labels), cpus(k), batch, shuffle=False, raw=True, resident_bytes=resident)
-    found = evaluate(looked_up(scores), loader, cpus(k), confusion=True)
+    loader = Loader(split_of(labels), contexts(k), batch, shuffle=False, raw=True, resident_bytes=resident)
+    found = evaluate(looked_up(scores), loader, contexts(k), confusion=True)
     correct, in_top5, matrix = expected(scores, labels)
     assert (found.images, found.correct, found.in_top5) == (size, correct, in_top5 if classes > 5 else None)
     assert np.array_equal(found.confusion, matrix)
@@ -79,7 +79,7 @@ def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
     counts = []
     for batch in (60, 3):
         reads.clear()
-        evaluate(looked_up(np.eye(10)[labels]), Loader(split_of(labels), cpus(2), batch, raw=True), cpus(2))
+        evaluate(looked_up(np.eye(10)[labels]), Loader(split_of(labels), contexts(2), batch, raw=True), contexts(2))
         counts.append(len(reads))
     assert counts == [4, 4]
 
@@ -102,18 +102,18 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
             yield Scored(device, loss, y.one_hot(10), y)
 
     def batches():
-        for batch in Loader(split_of(labels), cpus(1), 1, raw=True):
+        for batch in Loader(split_of(labels), contexts(1), 1, raw=True):
             handed_out.append(batch)
             yield batch
 
-    assert evaluate(score, batches(), cpus(1)).correct == 40
+    assert evaluate(score, batches(), contexts(1)).correct == 40
     assert len(ahead) == 40
     assert max(ahead) <= AHEAD + 1
 
 
 def test_a_confusion_matrix_is_counted_only_on_request():
     labels = np.arange(7)
-    assert evaluate(looked_up(np.eye(7)), Loader(split_of(labels), cpus(1), 7, raw=True), cpus(1)).confusion is None
+    assert evaluate(looked_up(np.eye(7)), Loader(split_of(labels), contexts(1), 7, raw=True), contexts(1)).confusion is None
 
 
 # --- the table and the picture
@@ -204,7 +204,9 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
     rows = st.lists(SPECIAL, min_size=classes, max_size=classes)
     scores = np.array(data.draw(st.lists(rows, min_size=1, max_size=12)), "float32")
     labels = np.array([data.draw(st.integers(0, classes - 1)) for _ in scores])
-    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(k), 5, shuffle=False, raw=True), cpus(k), confusion=True)
+    found = evaluate(
+        looked_up(scores), Loader(split_of(labels), contexts(k), 5, shuffle=False, raw=True), contexts(k), confusion=True
+    )
     decided = np.isfinite(scores.max(axis=1))  # NaN is the largest of a row that has one, for numpy
     order = np.argsort(-np.where(decided[:, None], scores, 0), axis=1, kind="stable")
     place = (order == labels[:, None]).argmax(axis=1)
@@ -218,13 +220,13 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
 
 def test_five_rows_of_nan_are_no_five_correct_ones():
     scores, labels = np.full((5, 6), math.nan, "float32"), np.zeros(5, int)
-    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(2), 5, raw=True), cpus(2), confusion=True)
+    found = evaluate(looked_up(scores), Loader(split_of(labels), contexts(2), 5, raw=True), contexts(2), confusion=True)
     assert (found.accuracy, found.top5_accuracy, found.confusion.sum()) == (0, 0, 0)
 
 
 def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_sixth_is_not():
     scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)  # class 0 is the best everywhere
-    found = evaluate(looked_up(scores), Loader(split_of(np.arange(6)), cpus(1), 6, raw=True), cpus(1))
+    found = evaluate(looked_up(scores), Loader(split_of(np.arange(6)), contexts(1), 6, raw=True), contexts(1))
     assert (found.correct, found.in_top5) == (1, 5)
 
 
@@ -233,7 +235,9 @@ def test_an_infinitely_small_score_is_right_nowhere():
     scores = np.full((8, 7), -math.inf, "float32")
     scores[:7, :2] = [2, 1]
     labels = np.array([0, 1, 2, 3, 4, 5, 6, 0])
-    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(1), 8, shuffle=False, raw=True), cpus(1), confusion=True)
+    found = evaluate(
+        looked_up(scores), Loader(split_of(labels), contexts(1), 8, shuffle=False, raw=True), contexts(1), confusion=True
+    )
     assert (found.correct, found.in_top5, found.confusion.sum()) == (1, 2, 7)
 
 
@@ -241,6 +245,6 @@ def test_an_infinitely_small_score_is_right_nowhere():
 def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
     random = np.random.RandomState(0)
     scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
-    found = evaluate(looked_up(scores), Loader(split_of(labels), cpus(k), 5, raw=True), cpus(k))
+    found = evaluate(looked_up(scores), Loader(split_of(labels), contexts(k), 5, raw=True), contexts(k))
     chosen = scores[np.arange(23), labels]
     assert found.loss == pytest.approx(np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5)

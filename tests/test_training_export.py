@@ -6,8 +6,9 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from mxnet import gluon, nd
-from reference import cpus, distance, random_batches
+from reference import distance, random_batches
 from test_models_zoo import completed
 from test_training_statistics import SHAPE
 from test_training_step import make_step, run
@@ -39,8 +40,8 @@ assert not [name for name in sys.modules if name.startswith(("gluonlab.models", 
 
 def trained(name, shape, steps=2):
     """A network that has been trained on two devices, with statistics that are not the first ones."""
-    net = completed(name, shape, ctxs=cpus(2))
-    run(make_step(net, cpus(2), learning_rate=0.05), random_batches([8] * steps, shape=shape), cpus(2))
+    net = completed(name, shape, ctxs=contexts(2))
+    run(make_step(net, contexts(2), learning_rate=0.05), random_batches([8] * steps, shape=shape), contexts(2))
     RunningStatistics(net).average()
     return net
 

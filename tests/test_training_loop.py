@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import devices
 from mxnet import nd
 from reference import values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
 from gluonlab.data.loader import to_float
-from gluonlab.devices import devices
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.optimizers import SGD
@@ -63,7 +63,7 @@ def test_the_number_of_devices_hardly_changes_the_accuracy(tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
 def test_evaluation_counts_every_image_once(batch):
-    ctxs = devices("cpu*3")
+    ctxs = devices(3)
     net = get_model("mlp", 10)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     random = np.random.RandomState(0)

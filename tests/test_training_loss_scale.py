@@ -8,12 +8,13 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, random_batches, values
+from reference import as_is, random_batches, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.shards import shard
@@ -51,7 +52,7 @@ def feed(step, batch, ctxs):
 
 def trained(loss_scale, k=2, batches=BATCHES, make_net=small_net, warm=(), **settings):
     """The parameters of each of k devices."""
-    ctxs = cpus(k)
+    ctxs = contexts(k)
     net = make_net(ctxs)
     step = make_step(net, ctxs, loss_scale, **settings)
     for sized in warm:
@@ -129,7 +130,7 @@ def test_the_graph_of_all_devices_is_scaled_as_well(cut):
 @pytest.mark.parametrize("k", [1, 3])
 def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
     """The same bits as without these batches, in the parameters and, since training goes on, in momentum and counts."""
-    ctxs, scale = cpus(k), LossScale(2.0**24)
+    ctxs, scale = contexts(k), LossScale(2.0**24)
     net = linear_net(ctxs)
     step = make_step(net, ctxs, scale, store, optimizer=optimizer, clip_norm=clip_norm)
     left_out = []
@@ -149,7 +150,7 @@ def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("device", [0, 2])
 def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
-    ctxs, scale = cpus(3), LossScale(2.0**20)
+    ctxs, scale = contexts(3), LossScale(2.0**20)
     net = linear_net(ctxs)
     step = make_step(net, ctxs, scale, store, clip_norm=clip_norm)
     batch = SINGLE[1]  # 3 images for each device
@@ -168,7 +169,7 @@ def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_a_step_that_is_left_out_counts_for_the_learning_rate(store):
     """As in PyTorch's recipes, where the schedule goes on with every batch: a run ends with the rate that was planned."""
-    rates, ctxs, scale = Rates(0.1, len(MIXED), "linear"), cpus(2), LossScale(2.0**24)
+    rates, ctxs, scale = Rates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
     step = make_step(linear_net(ctxs), ctxs, scale, store, lr_scheduler=rates)
     used = []
     for batch in MIXED:
@@ -182,8 +183,8 @@ def test_running_statistics_move_in_a_step_that_is_left_out():
     """As in PyTorch: the images were seen, and their mean does not depend on the scale."""
     batches, scale = [overflowing(BATCHES[0])], LossScale(2.0**24)
     left_out, plain = (trained(which, make_net=normalising_net, batches=batches) for which in (scale, None))
-    start = [values(normalising_net(cpus(1)))] * 2
-    names = list(normalising_net(cpus(1)).collect_params())
+    start = [values(normalising_net(contexts(1)))] * 2
+    names = list(normalising_net(contexts(1)).collect_params())
     assert scale.skipped == 1
     for now, moved, before in zip(left_out, plain, start):
         for name, a, b, c in zip(names, now, moved, before):
@@ -214,7 +215,7 @@ def test_training_goes_on_through_doubling_and_halving_with_the_same_bits():
 def test_an_endless_overflow_ends_the_run(store):
     images, labels = BATCHES[0]
     batch = (np.full_like(images, np.nan), labels)
-    ctxs, scale = cpus(2), LossScale(8.0, smallest=1.0)
+    ctxs, scale = contexts(2), LossScale(8.0, smallest=1.0)
     net = small_net(ctxs)
     step = make_step(net, ctxs, scale, store)
     for _ in range(3):
@@ -223,7 +224,7 @@ def test_an_endless_overflow_ends_the_run(store):
         DivergedError, match=r"overflow at step 4, even with the smallest loss scale 1: use a smaller learning rate"
     ):
         feed(step, batch, ctxs)
-    assert same([values(net, ctx) for ctx in ctxs], [values(small_net(cpus(1)))] * 2)
+    assert same([values(net, ctx) for ctx in ctxs], [values(small_net(contexts(1)))] * 2)
 
 
 def divided(arrays, scale):
@@ -275,7 +276,7 @@ def test_scales_that_make_no_sense_are_refused(changes, message):
 
 
 def test_gradients_of_another_type_are_refused():
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     net.cast("float64")
     with pytest.raises(KVStoreError, match=r"loss_scale is for float32, and \S+ is float64"):
         BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore("device"), loss_scale=LossScale())

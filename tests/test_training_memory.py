@@ -7,6 +7,7 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import named
 from mxnet import nd
 
 from gluonlab.config import TrainConfig
@@ -24,7 +25,7 @@ WEIGHTS = 28 * 28 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10  # of the MLP on di
 
 
 def needs(**settings):
-    plan = make_plan(TrainConfig(**{"devices": "cpu*2", "model": "mlp", **settings}))
+    plan = make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
     return Needs(plan, make_net(plan))
 
 
@@ -49,7 +50,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
     optimizer = make_optimizer(name, {})
     weights = [nd.zeros(shape) for shape in ((128, 784), (128,), (64, 128), (64,), (10, 64), (10,))]
     made = [array for i, weight in enumerate(weights) for array in _arrays(optimizer.create_state_multi_precision(i, weight))]
-    assert needs(devices="cpu", optimizer=name).memory(10).optimizer_state == sum(array.size * 4 for array in made)
+    assert needs(devices=named(1), optimizer=name).memory(10).optimizer_state == sum(array.size * 4 for array in made)
 
 
 def test_telling_allocates_no_state(monkeypatch):
@@ -89,12 +90,12 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, device
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices="cpu").possible(180_000) <= (2**31 - 2) // (20 * 60 * 60)
+    assert needs(dataset=enormous, model="lenet", devices=named(1)).possible(180_000) <= (2**31 - 2) // (20 * 60 * 60)
 
 
-@pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": "cpu*2"}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": named(2)}], ids=str)
 def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_written(enormous, empty_cwd, more):
-    config = TrainConfig(dataset=enormous, model="lenet", **{"devices": "cpu", "global_batch_size": 100_000, **more})
+    config = TrainConfig(dataset=enormous, model="lenet", **{"devices": named(1), "global_batch_size": 100_000, **more})
     if config.devices == "cpu*2":
         config = config.replace(global_batch_size=180_000)
     with pytest.raises(ConfigError, match=r"elements, and MXNet's have fewer than 2,147,483,647: choose a smaller --batch-size"):
@@ -162,7 +163,7 @@ def test_a_batch_adds_what_was_planned(python):
     [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
 )
 def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
-    config = TrainConfig(devices="cpu*2", model="mlp", batch_size=batch_size, epochs=1, memory=True, out=str(tmp_path / "run"))
+    config = TrainConfig(devices=named(2), model="mlp", batch_size=batch_size, epochs=1, memory=True, out=str(tmp_path / "run"))
     train(config, reporter=ConsoleReporter(bar=False))
     told, trained = capsys.readouterr().out.split("first step")
     assert f"memory     per device, for {images} images of a batch" in told
@@ -176,6 +177,6 @@ def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
 
 @pytest.mark.long
 def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, capsys):
-    config = TrainConfig(devices="cpu*2", dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run"))
+    config = TrainConfig(devices=named(2), dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run"))
     train(config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64))
     assert "process         not measured: this data set is another one than the name synthetic gives" in capsys.readouterr().out

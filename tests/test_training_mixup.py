@@ -5,6 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -80,7 +81,7 @@ def mixtures(ctxs, resident_bytes=0):
 
 def trained_by_gluon(batch_norm, smoothing):
     """One device, images mixed by NumPy, and Gluon's loss of certainties instead of labels."""
-    net = network(cpus(1), batch_norm)
+    net = network(contexts(1), batch_norm)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=None)
     loss = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)
     order = np.random.RandomState([SEED, 0]).permutation(len(SPLIT))
@@ -104,7 +105,7 @@ CUTS = [WHOLE, Microbatches(2), Microbatches(3), Microbatches(size=2)]
 def test_any_devices_and_microbatches_make_the_update_of_one_device(k, smoothing):
     expected = trained_by_gluon(False, smoothing)
     for cut in CUTS:
-        ctxs = cpus(k)
+        ctxs = contexts(k)
         net = network(ctxs)
         step = make_step(net, ctxs, smoothing, cut)
         for xs, ys in mixtures(ctxs, resident_bytes=2**20):
@@ -116,10 +117,10 @@ def test_any_devices_and_microbatches_make_the_update_of_one_device(k, smoothing
 @pytest.mark.parametrize("k", [2, 3])
 def test_batchnorm_over_all_devices_sees_the_mixtures_of_the_whole_batch(k):
     """The last batch, of one image, is left out: its own variance is nothing to divide by."""
-    ctxs = cpus(k)
+    ctxs = contexts(k)
     net, alone = network(ctxs, batch_norm=True), network(cpus(1), batch_norm=True)
     step, reference = make_step(net, ctxs, sync_bn=True), make_step(alone, cpus(1))
-    for batch, whole, _ in zip(mixtures(ctxs), mixtures(cpus(1)), range(3)):
+    for batch, whole, _ in zip(mixtures(ctxs), mixtures(contexts(1)), range(3)):
         step(*batch)
         reference(*whole)
     for ctx in ctxs:
@@ -127,7 +128,7 @@ def test_batchnorm_over_all_devices_sees_the_mixtures_of_the_whole_batch(k):
 
 
 def test_evaluation_between_steps_takes_whole_images_and_labels():
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = network(ctxs)
     step = make_step(net, ctxs, smoothing=0.3, cut=Microbatches(2))
     plain = Loader(SPLIT, ctxs, BATCH, shuffle=False, raw=True)
@@ -141,7 +142,7 @@ def test_evaluation_between_steps_takes_whole_images_and_labels():
 
 def test_a_new_share_compiles_nothing():
     """Graphs are bound for full batches and the last one, and stay what they are for every share that follows."""
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     step, loader = make_step(network(ctxs), ctxs), mixtures(ctxs)
     bound = []
     for _ in range(3):
@@ -156,7 +157,7 @@ def test_a_new_share_compiles_nothing():
 
 
 def quick(folder, name="run", **settings):
-    settings = {"devices": "cpu*2", "epochs": 1, "batch_size": 150, "model": "mlp", "out": str(folder / name), **settings}
+    settings = {"devices": named(2), "epochs": 1, "batch_size": 150, "model": "mlp", "out": str(folder / name), **settings}
     return train(TrainConfig(**settings), reporter=Reporter())
 
 
@@ -181,7 +182,7 @@ def test_runs_with_one_seed_end_with_the_same_bits_streamed_or_resident(tmp_path
 
 
 def test_a_run_says_and_records_that_it_mixes_and_is_evaluated_without(tmp_path, capsys):
-    config = TrainConfig(devices="cpu*2", epochs=1, model="mlp", mixup=0.2, memory=True, out=str(tmp_path / "run"))
+    config = TrainConfig(devices=named(2), epochs=1, model="mlp", mixup=0.2, memory=True, out=str(tmp_path / "run"))
     run = train(config, reporter=ConsoleReporter())
     assert "options    mixup 0.2" in capsys.readouterr().out.splitlines()
     content = json.loads((run.run_dir / "config.json").read_text())
@@ -193,7 +194,7 @@ def test_a_run_says_and_records_that_it_mixes_and_is_evaluated_without(tmp_path,
 
 def test_memory_counts_partners_and_mixtures():
     def needs(**settings):
-        plan = make_plan(TrainConfig(**{"devices": "cpu*2", "model": "mlp", "mixup": 0.2, **settings}))
+        plan = make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", "mixup": 0.2, **settings}))
         return Needs(plan, make_net(plan)).memory(10)
 
     image, mixture = 28 * 28 + 4, 4 * (28 * 28 + 3)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from devices import contexts
 from hypothesis import given
 from hypothesis import strategies as st
 from kvstore_runs import BATCHES, small_net
@@ -57,8 +58,8 @@ def test_without_smoothing_the_loss_is_gluons_own():
 
 def test_training_is_smoothed_and_evaluation_is_not():
     images, labels = BATCHES[0]
-    net = small_net(cpus(1))
-    (replica,) = replicas(net, make_loss(0.2), as_is, cpus(1))
+    net = small_net(contexts(1))
+    (replica,) = replicas(net, make_loss(0.2), as_is, contexts(1))
     x, y = nd.array(images), nd.array(labels, dtype="int32")
     scores = net(x).asnumpy()
     trained, first = (array.asnumpy() for array in replica.forward(x, y))
@@ -80,7 +81,7 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
             total = loss(expected(nd.array(images)), soft).sum()
         total.backward()
         trainer.step(len(images))
-    ctxs = cpus(k)
+    ctxs = contexts(k)
     net = small_net(ctxs)
     bucketed = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device"))
     step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, as_is)

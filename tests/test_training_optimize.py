@@ -5,10 +5,11 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from kvstore_runs import small_net
 from mxnet import nd
 from mxnet.gluon import nn
-from reference import cpus, distance, train_on_one_device, values
+from reference import distance, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.loader import Loader, to_float
@@ -23,7 +24,7 @@ from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
 def quick(tmp_path, name="run", reporter=None, **settings):
-    settings = {"devices": "cpu*2", "epochs": 1, "batch_size": 60, "model": "mlp", "out": str(tmp_path / name), **settings}
+    settings = {"devices": named(2), "epochs": 1, "batch_size": 60, "model": "mlp", "out": str(tmp_path / name), **settings}
     return train(TrainConfig(**settings), reporter=reporter or Reporter())
 
 
@@ -43,7 +44,7 @@ def normalising_net(ctxs):
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_without_gradients_only_weights_decay(store):
     """With gradients of zero a step of SGD is w - lr wd w: for weights, and for nothing else."""
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = normalising_net(ctxs)
     before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
     spare_biases(net)
@@ -58,7 +59,7 @@ def test_without_gradients_only_weights_decay(store):
 def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
     config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=300, batch_size=None)
     run, decayed = quick(tmp_path, no_bias_decay=True, **config), quick(tmp_path, "all", **config)
-    plan = make_plan(TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=300))
+    plan = make_plan(TrainConfig(devices=named(1), model="mlp", optimizer="sgd", global_batch_size=300))
     net = make_net(plan)
     for param in net.collect_params().values():
         param.wd_mult = 0.0 if "bias" in param.name else 1.0
@@ -83,7 +84,7 @@ def in_two_bits(grad, residual, threshold):
 @pytest.mark.parametrize("k", [2, 3])
 def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_bytes):
     """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
-    ctxs, threshold, random = cpus(k), 0.25, np.random.RandomState(0)
+    ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
     net = small_net(ctxs)
     kvstore = compressing(make_kvstore("device"), TrainConfig(compress="2bit:0.25"), k)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes)
@@ -102,7 +103,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
 
 
 def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
-    run = quick(tmp_path, epochs=5, compress="2bit:1", devices="cpu*3", batch_size=20, optimizer="sgd", lr=0.1)
+    run = quick(tmp_path, epochs=5, compress="2bit:1", devices=named(3), batch_size=20, optimizer="sgd", lr=0.1)
     assert run.accuracy > 0.8
     assert all(np.array_equal(a, b) for a, b in zip(values(run.net, mx.cpu(0)), values(run.net, mx.cpu(2))))
 
@@ -119,7 +120,7 @@ def test_those_that_can_compress_are_those_that_mxnet_lets(name):
 
 def test_one_device_says_that_nothing_is_compressed():
     with pytest.warns(GluonlabWarning, match="--compress 2bit:0.5: one device has nobody to send gradients to"):
-        make_plan(TrainConfig(devices="cpu", compress="2bit:0.5"))
+        make_plan(TrainConfig(devices=named(1), compress="2bit:0.5"))
 
 
 # --- clipping
@@ -129,7 +130,7 @@ def test_one_device_says_that_nothing_is_compressed():
 def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
     """One step of SGD with rate 1 moves the parameters by the gradient, and so by the norm that it may have."""
     settings = dict(epochs=1, batch_size=None, global_batch_size=1437, optimizer="sgd", lr=1.0, kvstore=kvstore)
-    start = values(make_net(make_plan(TrainConfig(devices="cpu*2", model="mlp"))))
+    start = values(make_net(make_plan(TrainConfig(devices=named(2), model="mlp"))))
     moves = [
         np.sqrt(
             sum(((a - b) ** 2).sum() for a, b in zip(values(quick(tmp_path, str(limit), clip_norm=limit, **settings).net), start))

@@ -11,9 +11,10 @@ from functools import partial
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, random_batches, values
+from reference import as_is, distance, random_batches, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.augment import make_input
@@ -169,7 +170,7 @@ def lenet(ctxs):
 
 
 def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
-    ctxs = cpus(2)
+    ctxs = contexts(2)
     net = make_net(ctxs)
     step = make_step(net, ctxs, convert, loss_scale, learning_rate=0.1, momentum=0.9)
     for batch in random_batches([9, 9, 5], shape=shape):
@@ -204,12 +205,12 @@ def first_weights(convert, loss_scale=None, steps=1):
     net = Faint()
     net.initialize(mx.init.Normal(0.3))
     net.last.weight.set_data(net.last.weight.data() * 1e-9)
-    step = make_step(net, cpus(1), convert, loss_scale, learning_rate=1e6)
+    step = make_step(net, contexts(1), convert, loss_scale, learning_rate=1e6)
     before = net.first.weight.data().asnumpy()
     batch = random_batches([8], shape=(1, 4, 4), classes=4)[0]
     for _ in range(steps):
         skipped = loss_scale.skipped if loss_scale is not None else 0
-        feed(step, batch, cpus(1))
+        feed(step, batch, contexts(1))
         if loss_scale is None or loss_scale.skipped == skipped:
             break
     return net.first.weight.data().asnumpy() - before
@@ -242,7 +243,7 @@ def whole_run(out, monkeypatch, loss_scale, strategy=loop.data_parallel):
     monkeypatch.setattr(plan, "make_loss_scale", lambda config, images: loss_scale)
     monkeypatch.setattr(loop, "conversion", lambda config, devices: HALVES)
     reporter = Lines()
-    config = TrainConfig(devices="cpu*2", epochs=1, batch_size=128, out=str(out))
+    config = TrainConfig(devices=named(2), epochs=1, batch_size=128, out=str(out))
     return loop.train(config, strategy, reporter), reporter.lines
 
 
@@ -300,7 +301,7 @@ def test_a_run_whose_gradients_always_overflow_ends_and_says_why(tmp_path, monke
 @pytest.mark.parametrize("sync_bn", [False, True])
 def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     """As MXNet's plan counts, whatever the type: an upper bound, casts included."""
-    config = TrainConfig(devices="cpu*2", model="resnet8", dataset="synthetic", sync_bn=sync_bn)
+    config = TrainConfig(devices=named(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
     exact = make_plan(config)
     half = dataclasses.replace(exact, config=config.replace(dtype="float16"))
     first, second = (Needs(plan, loop.make_net(plan)).memory(64) for plan in (exact, half))
@@ -312,10 +313,10 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
     with pytest.raises(
         ConfigError, match=r"--dtype float16 is for GPUs, and MXNet has no .* on cpu\(0\) cpu\(1\): leave --dtype out"
     ):
-        loop.train(TrainConfig(devices="cpu*2", dtype="float16", out=str(tmp_path / "run")))
+        loop.train(TrainConfig(devices=named(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
     check_devices(TrainConfig(dtype="float16"), [mx.gpu(0), mx.gpu(1)])
-    check_devices(TrainConfig(), cpus(2))
+    check_devices(TrainConfig(), contexts(2))
 
 
 @pytest.mark.parametrize(
@@ -328,7 +329,7 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
-        make_plan(TrainConfig(devices="cpu*2", **settings))
+        make_plan(TrainConfig(devices=named(2), **settings))
 
 
 def test_what_each_setting_does_to_the_graph():

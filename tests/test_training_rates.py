@@ -5,6 +5,7 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, named
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kvstore_runs import BATCHES, OPTIMIZERS, small_net
@@ -95,13 +96,13 @@ def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
 
 
 def test_a_rate_that_float32_does_not_know_is_0():
-    net = small_net(cpus(1))
+    net = small_net(contexts(1))
     before = values(net)
     tiny = Rates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny})
     for _ in range(2):  # no gradient yet: nothing moves
         trainer.apply(1)
-    train_on_devices(net, trainer, cpus(1), BATCHES[:1])
+    train_on_devices(net, trainer, contexts(1), BATCHES[:1])
     assert tiny(3) == 0
     assert all(np.array_equal(a, b) for a, b in zip(values(net), before))
 
@@ -139,10 +140,10 @@ def test_a_run_of_a_single_step_is_made_with_the_full_rate():
 
 
 def test_scaling_the_rate_scales_the_whole_schedule():
-    config = TrainConfig(devices="cpu", lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100)
+    config = TrainConfig(devices=named(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100)
     one = make_plan(config).rates
-    three = make_plan(config.replace(devices="cpu*3", scale_lr=True)).rates
-    same = make_plan(config.replace(devices="cpu*3", batch_size=None, global_batch_size=300)).rates  # as many steps, unscaled
+    three = make_plan(config.replace(devices=named(3), scale_lr=True)).rates
+    same = make_plan(config.replace(devices=named(3), batch_size=None, global_batch_size=300)).rates  # as many steps, unscaled
     steps = range(1, three.steps + 1)
     assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
     assert three(1) == pytest.approx(3 * one(1))
@@ -164,13 +165,13 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
     for rate, batch in zip(by_hand, BATCHES):
         trainer.set_learning_rate(rate)
         train_on_devices(expected, trainer, cpus(1), [batch])
-    net = small_net(cpus(k))
+    net = small_net(contexts(k))
     bucketed = BucketedTrainer(
         net.collect_params(), optimizer, {**params, "lr_scheduler": schedule}, make_kvstore(store), bucket_bytes=100
     )
-    train_on_devices(net, bucketed, cpus(k), BATCHES)
+    train_on_devices(net, bucketed, contexts(k), BATCHES)
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
-    for ctx in cpus(k):
+    for ctx in contexts(k):
         assert distance(values(net, ctx), values(expected)) <= 1e-5
 
 
@@ -184,14 +185,14 @@ def test_every_optimizer_follows_a_schedule(optimizer):
         trainer.set_learning_rate(schedule(step))
         train_on_devices(expected, trainer, cpus(1), [batch])
     bucketed = BucketedTrainer(net.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}))
-    train_on_devices(net, bucketed, cpus(1), BATCHES)
+    train_on_devices(net, bucketed, contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
 
 
 def test_the_recorded_rates_are_those_of_the_run(tmp_path):
     """Gluon's own trainer on one device ends where the run did when it is given the rates that metrics.jsonl holds."""
     config = TrainConfig(
-        devices="cpu", model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3, momentum=0.9, lr_schedule="step",
+        devices=named(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3, momentum=0.9, lr_schedule="step",
         lr_decay=0.5, lr_decay_epochs="1", warmup_epochs=0.6, momentum_rule="mxnet", out=str(tmp_path / "run"),
     )  # fmt: skip
     run = train(config, reporter=Reporter())
@@ -216,7 +217,7 @@ def test_the_recorded_rates_are_those_of_the_run(tmp_path):
 
 def test_the_first_update_is_made_with_the_first_rate():
     """w - rate * gradient, to the bit of float32 arithmetic."""
-    net = small_net(cpus(2))
+    net = small_net(contexts(2))
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 0.8, "lr_scheduler": Rates(0.8, 10, "linear", warmup_steps=4)},
         make_kvstore("device"),

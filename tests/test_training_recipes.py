@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from devices import named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from idx_files import write_mnist
@@ -74,7 +75,7 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
     pretrained = parameters if recipe.pretrained else None
     for name in {model, names_of(model)}:
         dataset = dataset_for(recipe)
-        config = TrainConfig(dataset=dataset.name, model=name, pretrained=pretrained, devices="cpu")
+        config = TrainConfig(dataset=dataset.name, model=name, pretrained=pretrained, devices=named(1))
         if name == dataset.defaults.model and not recipe.pretrained:
             assert settle(config, dataset.defaults).recipe.name == QUICK
             config = config.replace(recipe=recipe.name)
@@ -92,7 +93,7 @@ def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, mo
 @pytest.mark.parametrize(("data", "model"), SCRIPTS)
 def test_the_rate_of_every_step_is_that_of_the_script(data, model):
     script = SCRIPTS[data, model]
-    plan = make_plan(TrainConfig(dataset=data, model=model, devices="cpu"), dataset_for(data))
+    plan = make_plan(TrainConfig(dataset=data, model=model, devices=named(1)), dataset_for(data))
     per_epoch = IMAGES // script["batch"]
     rate, expected = script["lr"], []
     for epoch in range(script["epochs"]):
@@ -137,7 +138,7 @@ def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
     """Every plan can be run: nothing of a recipe contradicts what is given, however short or different the run is."""
     recipe, model = which
     dataset = dataset_for(recipe)
-    config = TrainConfig(dataset=dataset.name, model=model, recipe=recipe.name, devices=f"cpu*{devices}", **given)
+    config = TrainConfig(dataset=dataset.name, model=model, recipe=recipe.name, devices=named(devices), **given)
     plan = make_plan(config, dataset)
     for name, value in given.items():
         assert getattr(plan.settled.config, name) == getattr(plan.config, name) == value
@@ -171,7 +172,7 @@ def test_lenet_on_the_digits_is_trained_as_ever():
     """With all that was its default before there were recipes."""
     every = dict(model="lenet", batch_size=32, epochs=10, optimizer="adam", lr=0.002, wd=0, lr_schedule="constant", warmup_epochs=0)
     every.update(crop_padding=0, flip=False, mixup=0, label_smoothing=0, no_bias_decay=False, random_resized_crop=False)
-    plain, full = make_plan(TrainConfig(devices="cpu*2")), make_plan(TrainConfig(devices="cpu*2", **every, normalise="none"))
+    plain, full = make_plan(TrainConfig(devices=named(2))), make_plan(TrainConfig(devices=named(2), **every, normalise="none"))
     assert plain.settings() == full.settings() and plain.optimizer_params == {"learning_rate": 0.002, "wd": 0}
     assert plain.settled.config.replace(recipe=None, normalise="none") == full.settled.asked
 
@@ -189,7 +190,7 @@ def test_a_first_try_is_short_by_name_and_mostly_without():
 
 @pytest.mark.parametrize("asked", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str)
 def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
-    plan = make_plan(TrainConfig(dataset="cifar10", devices="cpu*2", **asked), dataset_for("cifar10"))
+    plan = make_plan(TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset_for("cifar10"))
     assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
     assert (plan.settings()["recipe"], plan.dataset.colours) == ("published", COLOURS["cifar10"])
     said = " ".join(line for _, line in plan.settled.in_words())
@@ -200,7 +201,7 @@ def test_cifar10s_first_try_is_the_labs():
     """LeNet, which it also is where somebody asks for it, or for another network with the lab's settings."""
     dataset = dataset_for("cifar10")
     short, lenet, own = (
-        make_plan(TrainConfig(dataset="cifar10", devices="cpu*2", **asked), dataset).settings()
+        make_plan(TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset).settings()
         for asked in ({"recipe": QUICK}, {"model": "lenet"}, {"recipe": QUICK, "model": "cifar_resnet20"})
     )
     lab = {"model": "lenet", "epochs": 10, "optimizer": "adam", "learning_rate": 0.001, "normalise": "none", "recipe": QUICK}
@@ -224,12 +225,12 @@ def test_cifar10s_first_try_is_the_labs():
 )
 def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
     with pytest.raises(ConfigError) as error:
-        make_plan(TrainConfig(devices="cpu", **given))
+        make_plan(TrainConfig(devices=named(1), **given))
     assert all(each in str(error.value) for each in said) and "\n" not in str(error.value)
 
 
 def test_one_mean_is_for_all_channels():
-    config = TrainConfig(dataset="cifar10", devices="cpu", normalise="0.5/0.25")
+    config = TrainConfig(dataset="cifar10", devices=named(1), normalise="0.5/0.25")
     assert make_plan(config, dataset_for("cifar10")).dataset.colours == ((0.5,) * 3, (0.25,) * 3)
 
 
@@ -255,7 +256,7 @@ def clothes(tmp_path_factory):
     write_mnist(folder / "data", train=20, test=12)
     common = dict(dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1)
     said = Said()
-    config = TrainConfig(**common, global_batch_size=10, devices="cpu*2", export=True, out=str(folder / "run"))
+    config = TrainConfig(**common, global_batch_size=10, devices=named(2), export=True, out=str(folder / "run"))
     return train(config, reporter=said), said
 
 
@@ -281,7 +282,7 @@ def test_a_run_tells_its_recipe_and_that_there_is_a_shorter_one(clothes):
 
 def test_a_run_is_evaluated_with_its_own_colours(clothes):
     result, _ = clothes
-    last, found = result.history[-1], evaluate_run(str(result.run_dir), devices="cpu")
+    last, found = result.history[-1], evaluate_run(str(result.run_dir), devices=named(1))
     assert found.score.accuracy == last.accuracy
     assert found.score.loss == pytest.approx(last.validation_loss, rel=1e-4)
 
@@ -334,7 +335,7 @@ def test_switches_say_yes_and_no(run):
 
 def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
     folder = write_folder(tmp_path / "pictures", size=32)
-    config = TrainConfig(dataset=f"folder:{folder}", devices="cpu")
+    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1))
     assert make_plan(config).settings()["recipe"] == QUICK
     large, tuned = make_plan(config.replace(model="resnet50")), make_plan(config.replace(pretrained=parameters))
     assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
@@ -349,9 +350,9 @@ def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
 
 
 def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
-    dataset = make_plan(TrainConfig(dataset=f"folder:{write_folder(tmp_path / 'pictures', size=32)}", devices="cpu")).dataset
+    dataset = make_plan(TrainConfig(dataset=f"folder:{write_folder(tmp_path / 'pictures', size=32)}", devices=named(1))).dataset
     pack(dataset, tmp_path / "packed")
-    config = TrainConfig(dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices="cpu")
+    config = TrainConfig(dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=named(1))
     plan = make_plan(config)
     assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == ("imagenet", False)
     assert ("", "without its random resized crops: the images are cut already") in list(plan.settled.in_words())
@@ -372,7 +373,7 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
     dataset = dataset_for("cifar10")
 
     def rate(devices, **given):
-        config = TrainConfig(dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=f"cpu*{devices}", **given)
+        config = TrainConfig(dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=named(devices), **given)
         return make_plan(config, dataset).lr
 
     base, made_for = (lr or 0.001, 64) if model == "lenet" else (lr or 0.1, 128)
@@ -405,7 +406,7 @@ class Alone:
 def test_many_processes_train_by_the_quick_recipe(tmp_path, capsys):
     """Their loop has no schedule and no crops, so it must not note any."""
     write_mnist(tmp_path / "data", train=4, test=2)
-    common = dict(dataset="fashion-mnist", data_dir=str(tmp_path / "data"), model="cifar_resnet20", devices="cpu", epochs=1)
+    common = dict(dataset="fashion-mnist", data_dir=str(tmp_path / "data"), model="cifar_resnet20", devices=named(1), epochs=1)
     train_on_hosts(TrainConfig(**common, out=str(tmp_path / "run")), Alone())
     noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
     quick = {"recipe": QUICK, "lr_schedule": "constant", "learning_rate": 0.2, "global_batch_size": 256, "normalise": "none"}

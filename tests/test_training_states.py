@@ -6,12 +6,13 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, train_on_devices, values
+from reference import distance, random_batches, train_on_devices, values
 from thinned import thinned
 
 from gluonlab.data.shards import shard
@@ -86,12 +87,12 @@ def halving():
 
 def interrupted(optimizer, first, second, file, schedule=halving, stop=3):
     """Some steps under the one setting, a file, and the others under the other; the last parameters."""
-    ctxs = cpus(first.devices)
+    ctxs = contexts(first.devices)
     net = network(ctxs)
     trainer = first.trainer(net, optimizer, schedule())
     train_on_devices(net, trainer, ctxs, BATCHES[:stop])
     trainer.save_states(file)
-    ctxs = cpus(second.devices)
+    ctxs = contexts(second.devices)
     net = network(ctxs, values(net))
     trainer = second.trainer(net, optimizer, schedule())
     trainer.load_states(file)
@@ -102,7 +103,7 @@ def interrupted(optimizer, first, second, file, schedule=halving, stop=3):
 @lru_cache(maxsize=None)
 def uninterrupted(optimizer, setting=None, schedule=halving):
     """All steps: under a setting, or with gluon.Trainer on one device."""
-    ctxs = cpus(setting.devices if setting else 1)
+    ctxs = contexts(setting.devices if setting else 1)
     net = network(ctxs)
     if setting:
         trainer = setting.trainer(net, optimizer, schedule())
@@ -165,7 +166,7 @@ MIDDLE = [("own sgd", "sharded-optimizer", halving), ("adam", "device", ended), 
 )
 def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedule, tmp_path):
     """The counts, and with them the rate, go back, although MXNet's schedulers have moved on; and a second time."""
-    setting, ctxs = Setting(store, 2), cpus(2)
+    setting, ctxs = Setting(store, 2), contexts(2)
     net = network(ctxs)
     trainer = setting.trainer(net, optimizer, schedule())
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
@@ -233,7 +234,7 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
 
 @pytest.mark.parametrize("setting", [Setting("device", 2, 40), Setting("sharded-optimizer", 3), Setting("ring", 2, 0)], ids=str)
 def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
-    path, ctxs = str(tmp_path / "states"), cpus(setting.devices)
+    path, ctxs = str(tmp_path / "states"), contexts(setting.devices)
     net = network(ctxs)
     trainer = setting.trainer(net, "adam")
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
@@ -256,7 +257,7 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
 @pytest.mark.parametrize("store", STORE)
 def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     """load_parameters has a trainer whose store updates prepare that anew."""
-    files, setting, ctxs = [str(tmp_path / name) for name in ("params", "states")], Setting(store, 2), cpus(2)
+    files, setting, ctxs = [str(tmp_path / name) for name in ("params", "states")], Setting(store, 2), contexts(2)
     net = network(ctxs)
     trainer = setting.trainer(net, "sgd")
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
@@ -275,7 +276,7 @@ def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
 @pytest.mark.parametrize("optimizer, store", thinned(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")]))
 def test_states_go_through_memory_too(optimizer, store):
     """As copies: what is trained meanwhile does not change them."""
-    setting, ctxs = Setting(store, 2), cpus(2)
+    setting, ctxs = Setting(store, 2), contexts(2)
     net = network(ctxs)
     trainer = setting.trainer(net, optimizer, halving())
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
@@ -295,12 +296,12 @@ def test_a_state_is_whole_and_named_by_its_parameter():
     """Adam's mean after one step is a tenth of the gradient, wherever its parts lie."""
     found = []
     for setting in (Setting(), Setting("device", 3, 40), Setting("sharded-optimizer", 4), Setting("ring", 2, 0)):
-        ctxs = cpus(setting.devices)
+        ctxs = contexts(setting.devices)
         net = network(ctxs, prefix="net_")
         trainer = setting.trainer(net, "adam")
         train_on_devices(net, trainer, ctxs, BATCHES[:1])
         found.append({name: array.asnumpy() for name, array in gather_states(trainer).items()})
-    net = network(cpus(1), prefix="net_")
+    net = network(contexts(1), prefix="net_")
     with mx.autograd.record():
         loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(BATCHES[0][0])), nd.array(BATCHES[0][1])).mean()
     loss.backward()
@@ -314,7 +315,7 @@ def test_a_state_is_whole_and_named_by_its_parameter():
 @pytest.mark.parametrize("setting", [Setting("device", 2), Setting("sharded-optimizer", 2)], ids=str)
 def test_a_rate_that_was_set_by_hand_comes_back_and_one_of_a_schedule_does_not(setting, tmp_path):
     """As with gluon.Trainer."""
-    path, ctxs = str(tmp_path / "states"), cpus(2)
+    path, ctxs = str(tmp_path / "states"), contexts(2)
     net = network(ctxs)
     trainer = setting.trainer(net, "adam")
     train_on_devices(net, trainer, ctxs, BATCHES[:2])
@@ -339,10 +340,10 @@ def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_byt
     """They begin anew beside those that go on, in one bucket; the reference is gluon.Trainer, which counts each by itself."""
     results = []
     for ours in (False, True):
-        net = network(cpus(1))
+        net = network(contexts(1))
         net[0].collect_params().setattr("grad_req", "null")
         trainer = make(net, ours, optimizer, bucket_bytes)
-        train_on_devices(net, trainer, cpus(1), BATCHES[:3])
+        train_on_devices(net, trainer, contexts(1), BATCHES[:3])
         net[0].collect_params().setattr("grad_req", "write")
         if ours:
             trainer.save_states(str(tmp_path / "states"))
@@ -350,7 +351,7 @@ def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_byt
             trainer.load_states(str(tmp_path / "states"))
             counts = [gather_states(trainer)[f"parameter/{name}"].asnumpy()[0] for name in net.collect_params()]
             assert counts == [0, 0, 3, 3, 3, 3]
-        train_on_devices(net, trainer, cpus(1), BATCHES[3:])
+        train_on_devices(net, trainer, contexts(1), BATCHES[3:])
         results.append(values(net))
     assert distance(results[1], results[0]) <= 1e-6
 
@@ -364,7 +365,7 @@ def test_parameters_that_a_step_left_out_keep_their_own_counts(optimizer, second
     """Under every store, in one bucket with others; the reference goes on without files, with a bucket for each parameter."""
     results = []
     for setting in (Setting(bucket_bytes=0), second):
-        ctxs = cpus(setting.devices)
+        ctxs = contexts(setting.devices)
         net = network(ctxs)
         trainer = setting.trainer(net, optimizer, halving())
         for number, batch in enumerate(BATCHES):
@@ -391,7 +392,7 @@ def one_step(net, trainer, ctxs, batch, used):
 
 def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tmp_path):
     file = tmp_path / "states"
-    trainer = Setting().trainer(network(cpus(1)), "adam")
+    trainer = Setting().trainer(network(contexts(1)), "adam")
     trainer.save_states(str(file))
     whole = file.read_bytes()
     with full_at(len(whole) - 1), pytest.raises(OutputError, match=r"cannot write .*states: File too large; choose another place$"):

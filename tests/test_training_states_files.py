@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from damage import corrupted
+from devices import contexts
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -35,8 +36,8 @@ def network(ctxs=None, prefix=None, units=(3, 3, 3, 4), params=None):
     net = nn.HybridSequential(prefix=prefix)
     with net.name_scope():
         net.add(*[nn.Dense(n, activation="tanh") for n in units])
-    net.initialize(mx.init.Normal(0.5), ctx=ctxs or cpus(1))
-    net(nd.zeros((1, 1, 2, 3), ctx=(ctxs or cpus(1))[0]))
+    net.initialize(mx.init.Normal(0.5), ctx=ctxs or contexts(1))
+    net(nd.zeros((1, 1, 2, 3), ctx=(ctxs or contexts(1))[0]))
     for param, value in zip(net.collect_params().values(), params or ()):
         for array in param.list_data():
             array[:] = nd.array(value)
@@ -58,10 +59,10 @@ def saved(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("states") / "adam")
     net = network(prefix="mine_")
     trainer = trainer_of(net)
-    train_on_devices(net, trainer, cpus(1), BATCHES[:3])
+    train_on_devices(net, trainer, contexts(1), BATCHES[:3])
     trainer.save_states(path)
     start = values(net)
-    train_on_devices(net, trainer, cpus(1), BATCHES[3:])
+    train_on_devices(net, trainer, contexts(1), BATCHES[3:])
     return path, start, values(net)
 
 
@@ -78,7 +79,7 @@ def test_automatic_names_may_have_any_numbers(saved, first):
     set_values(net, start)
     trainer = trainer_of(net)
     trainer.load_states(path)
-    train_on_devices(net, trainer, cpus(1), BATCHES[3:])
+    train_on_devices(net, trainer, contexts(1), BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
 
 
@@ -88,7 +89,7 @@ def test_a_prefix_of_all_names_does_not_matter(saved, prefix):
     net = network(prefix=prefix, params=start)
     trainer = trainer_of(net)
     trainer.load_states(path)
-    train_on_devices(net, trainer, cpus(1), BATCHES[3:])
+    train_on_devices(net, trainer, contexts(1), BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
 
 
@@ -103,7 +104,7 @@ def test_other_names_are_taken_in_order_with_a_warning(saved):
     trainer = trainer_of(net)
     with pytest.warns(GluonlabWarning, match=r"taken in order, .* body_bias goes on as mine_dense0_bias$"):
         trainer.load_states(path)
-    train_on_devices(net, trainer, cpus(1), BATCHES[3:])
+    train_on_devices(net, trainer, contexts(1), BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
 
 
@@ -124,13 +125,13 @@ def refused(trainer, path, message):
 
 def trained(net, *args, ctxs=None, **kwargs):
     trainer = trainer_of(net, *args, **kwargs)
-    train_on_devices(net, trainer, ctxs or cpus(1), BATCHES[:1])
+    train_on_devices(net, trainer, ctxs or contexts(1), BATCHES[:1])
     return trainer
 
 
 @pytest.mark.parametrize("store, devices", [("device", 1), ("sharded-optimizer", 2)])
 def test_states_of_another_optimizer_or_network_are_refused(saved, store, devices):
-    path, ctxs = saved[0], cpus(devices)
+    path, ctxs = saved[0], contexts(devices)
 
     def refuse(message, optimizer="adam", units=(3, 3, 3, 4), **params):
         refused(trained(network(ctxs, units=units), optimizer, store, ctxs=ctxs, **params), path, message)
@@ -178,13 +179,13 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
 def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form, tmp_path):
     """A pipe is waited for, a device may never end, and a file that is empty but long costs nothing to make."""
     path = str(tmp_path / "states")
-    trainer = trained(network(ctxs=cpus(2)), store=store, ctxs=cpus(2))
+    trainer = trained(network(ctxs=contexts(2)), store=store, ctxs=contexts(2))
     trainer.save_states(path) if form == "gluonlab's" else export_gluon_states(trainer, path)
     os.truncate(path, 2**30)
     refused(trainer, path, r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what")
     if store == "sharded-optimizer":
         with pytest.raises(KVStoreError, match="has 1,073,741,824 bytes"):
-            gluons_under_shards(network(ctxs=cpus(2))).load_states(path)
+            gluons_under_shards(network(ctxs=contexts(2))).load_states(path)
     os.mkfifo(tmp_path / "pipe")
     end = os.open(tmp_path / "pipe", os.O_RDWR)
     os.write(end, b"something")
@@ -205,7 +206,7 @@ def test_what_a_file_may_have_at_most_is_enough_for_any_states(form, monkeypatch
 
 def gluons_under_shards(net):
     trainer = gluons(net, store=make_kvstore("sharded-optimizer"))
-    train_on_devices(net, trainer, cpus(2), BATCHES[:1])
+    train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     return trainer
 
 
@@ -247,18 +248,18 @@ KEPT = [("sgd", "one", ON[2]), ("adam", "on the store", ON[1]), ("adam", "on dev
 def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
     store, devices = store_on
     path, (before, kvstore, settings) = str(tmp_path / "states"), WAYS[way]
-    net = network(cpus(before))
+    net = network(contexts(before))
     trainer = gluons(net, optimizer, kvstore, **settings)
-    train_on_devices(net, trainer, cpus(before), BATCHES[:3])
+    train_on_devices(net, trainer, contexts(before), BATCHES[:3])
     trainer.set_learning_rate(0.01)
     trainer.save_states(path)
     start = values(net)
-    train_on_devices(net, trainer, cpus(before), BATCHES[3:])
-    expected, net = values(net), network(cpus(devices), params=start)
+    train_on_devices(net, trainer, contexts(before), BATCHES[3:])
+    expected, net = values(net), network(contexts(devices), params=start)
     trainer = trainer_of(net, optimizer, store)
     trainer.load_states(path)
     assert trainer.learning_rate == 0.01
-    train_on_devices(net, trainer, cpus(devices), BATCHES[3:])
+    train_on_devices(net, trainer, contexts(devices), BATCHES[3:])
     assert distance(values(net), expected) <= 1e-5
 
 
@@ -270,19 +271,19 @@ def test_states_are_exported_for_gluons_trainer(optimizer, way, store_on, tmp_pa
     """With what they hang on besides: the rate changes then, and a momentum must know its former one."""
     store, devices = store_on
     path, (after, kvstore, settings) = str(tmp_path / "states"), WAYS[way]
-    net = network(cpus(devices))
+    net = network(contexts(devices))
     trainer = trainer_of(net, optimizer, store)
-    train_on_devices(net, trainer, cpus(devices), BATCHES[:3])
+    train_on_devices(net, trainer, contexts(devices), BATCHES[:3])
     export_gluon_states(trainer, path)
     start = values(net)
     trainer.set_learning_rate(0.01)
-    train_on_devices(net, trainer, cpus(devices), BATCHES[3:])
-    expected, net = values(net), network(cpus(after), params=start)
+    train_on_devices(net, trainer, contexts(devices), BATCHES[3:])
+    expected, net = values(net), network(contexts(after), params=start)
     trainer = gluons(net, optimizer, kvstore, **settings)
     trainer.load_states(path)
     trainer.set_learning_rate(0.01)
-    train_on_devices(net, trainer, cpus(after), BATCHES[3:])
-    assert distance(values(net, cpus(after)[-1]), expected) <= 1e-5
+    train_on_devices(net, trainer, contexts(after), BATCHES[3:])
+    assert distance(values(net, contexts(after)[-1]), expected) <= 1e-5
 
 
 def test_an_optimizer_that_cannot_be_pickled_is_not_exported(tmp_path):
@@ -305,7 +306,7 @@ def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_buck
     ]
     path, start = str(tmp_path / "states"), None
     for number, make in enumerate(makers):
-        ctxs = cpus(devices[number % 2])
+        ctxs = contexts(devices[number % 2])
         net = network(ctxs, params=start)
         trainer = make(net)
         if number:
@@ -320,10 +321,10 @@ def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_buck
 
 def test_states_without_the_optimizer_go_on_from_this_trainers_counts(tmp_path):
     """What a kvstore's own save_optimizer_states writes."""
-    net = network(cpus(2))
+    net = network(contexts(2))
     store = mx.kv.create("device")
     trainer = gluons(net, "adam", store)
-    train_on_devices(net, trainer, cpus(2), BATCHES[:3])
+    train_on_devices(net, trainer, contexts(2), BATCHES[:3])
     store.save_optimizer_states(str(tmp_path / "states"))
     trainer = trainer_of(network())
     with pytest.warns(GluonlabWarning, match="does not say how often parameters were updated"):
@@ -347,7 +348,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
             for param, shape in zip(net.collect_params().values(), [value.shape for value in results]):
                 assert state[f"state/0/{param.name}"].shape == shape
         else:
-            train_on_devices(net, trainer, cpus(1), BATCHES[:2])
+            train_on_devices(net, trainer, contexts(1), BATCHES[:2])
             trainer.save_states(path)
             results = values(net)
 
@@ -355,7 +356,7 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_states_go_between_mx_nd_and_mx_np(store, tmp_path):
     """Files are the same in both; what is exported is for the kind of arrays that the user has."""
-    path, ctxs = str(tmp_path / "states"), cpus(2)
+    path, ctxs = str(tmp_path / "states"), contexts(2)
     net = network(ctxs)
     trainer = trainer_of(net, "adam", store)
     train_on_devices(net, trainer, ctxs, BATCHES[:2])

@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -14,7 +15,6 @@ from test_training_step import make_step, run
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
 from gluonlab.data.loader import to_float
-from gluonlab.devices import devices
 from gluonlab.models import get_model
 from gluonlab.training import loop
 from gluonlab.training.record import PARAMETERS
@@ -48,7 +48,7 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
     """Parameters and running statistics alike."""
     batches = random_batches([16, 9, 16], shape=SHAPE)
     expected = train_on_one_device(by_gluon(cpus(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9)
-    ctxs = devices("cpu*1", threads=1)
+    ctxs = devices(1, threads=1)
     net = resnet8(ctxs, start)
     run(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
     assert distance(values(net), expected) <= 1e-4
@@ -56,7 +56,7 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
     """Each shard is normalised by its own statistics, in Gluon and here; the running ones are each device's own."""
-    batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices("cpu*2")
+    batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices(2)
     reference, net = by_gluon(ctxs, start), resnet8(ctxs, start)
     trainer = gluon.Trainer(reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
     trainer._init_kvstore()
@@ -71,7 +71,7 @@ def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
 def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
     """The exception to "any number of devices makes the same update", by nature: a shard is not the batch."""
     batches, found = random_batches([16], shape=SHAPE), []
-    for ctxs in (devices("cpu*1", threads=1), devices("cpu*2")):
+    for ctxs in (devices(1, threads=1), devices(2)):
         net = resnet8(ctxs, start)
         run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
         found.append(values(net, ctxs[0]))
@@ -82,7 +82,7 @@ def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
 @given(k=st.integers(1, 3), each=st.integers(2, 6), seed=st.integers(0, 1000))
 def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k, each, seed):
     """With shards of equal size: of the variance, what the shards' means differ by is missing, and nothing else."""
-    ctxs = devices(f"cpu*{k}", threads=1)
+    ctxs = devices(k, threads=1)
     momentum, ((images, labels),) = 0.5, random_batches([k * each], seed, shape=(2, 3, 3), classes=4)
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(momentum=momentum, in_channels=2), nn.Dense(4, in_units=18))
@@ -102,15 +102,15 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
 def test_what_is_no_statistic_is_not_touched():
     net = nn.HybridSequential()
     net.add(nn.Dense(3, in_units=2), nn.BatchNorm(in_channels=3))
-    net.initialize(ctx=cpus(2))
+    net.initialize(ctx=contexts(2))
     net[0].weight.grad_req = "null"  # frozen, and different on purpose
-    for device, ctx in enumerate(cpus(2)):
+    for device, ctx in enumerate(contexts(2)):
         net[0].weight.data(ctx)[:] = device
         net[1].running_mean.data(ctx)[:] = device
     statistics = RunningStatistics(net)
     statistics.saw([nd.zeros((1, 2))] * 2)
     statistics.average()
-    for device, ctx in enumerate(cpus(2)):
+    for device, ctx in enumerate(contexts(2)):
         assert (net[0].weight.data(ctx).asnumpy() == device).all()
         assert (net[1].running_mean.data(ctx).asnumpy() == 0.5).all()
 
@@ -118,16 +118,16 @@ def test_what_is_no_statistic_is_not_touched():
 def test_the_average_is_weighted_by_the_images_that_a_device_saw():
     """In all batches since the last average; a device that was idle in all of them gets the average, and has no part in it."""
     net = nn.BatchNorm(in_channels=1)
-    net.initialize(ctx=cpus(3))
-    for device, ctx in enumerate(cpus(3)):
+    net.initialize(ctx=contexts(3))
+    for device, ctx in enumerate(contexts(3)):
         net.running_mean.data(ctx)[:] = 4.0**device
     statistics = RunningStatistics(net)
     for sizes in ((3, 2), (3,), (1,)):
         statistics.saw([nd.zeros((size, 1)) for size in sizes])
     statistics.average()
-    assert [net.running_mean.data(ctx).asscalar() for ctx in cpus(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
     statistics.average()  # of nothing
-    assert [net.running_mean.data(ctx).asscalar() for ctx in cpus(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -184,7 +184,7 @@ def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
 
 def test_dropout_rests_when_the_network_is_evaluated():
     """Two evaluations agree to the bit, two training steps do not."""
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     net = nn.HybridSequential()
     net.add(nn.Dense(50, activation="relu", in_units=12), nn.Dropout(0.5), nn.Dense(4, in_units=50))
     net.initialize(mx.init.Xavier(), ctx=ctxs)
@@ -202,7 +202,7 @@ def test_dropout_rests_when_the_network_is_evaluated():
 
 def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_compiled(start):
     """Compiled with static_shape, as networks without statistics are, it would lose updates of them in most of these runs."""
-    batches, ctxs, found = random_batches([16, 9, 16], shape=SHAPE), devices("cpu*1", threads=1), []
+    batches, ctxs, found = random_batches([16, 9, 16], shape=SHAPE), devices(1, threads=1), []
     for net in (by_gluon(ctxs, start), *(resnet8(ctxs, start) for _ in range(3))):
         trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
         train_on_devices(net, trainer, ctxs, batches)
@@ -213,12 +213,12 @@ def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_co
 def test_images_count_in_one_average_only():
     """What a device saw before the last average says nothing of what its statistics have become since."""
     net = nn.BatchNorm(in_channels=1)
-    net.initialize(ctx=cpus(2))
+    net.initialize(ctx=contexts(2))
     statistics = RunningStatistics(net)
     statistics.saw([nd.zeros((9, 1)), nd.zeros((1, 1))])
     statistics.average()
-    for device, ctx in enumerate(cpus(2)):
+    for device, ctx in enumerate(contexts(2)):
         net.running_mean.data(ctx)[:] = device
     statistics.saw([nd.zeros((1, 1)), nd.zeros((3, 1))])
     statistics.average()
-    assert [net.running_mean.data(ctx).asscalar() for ctx in cpus(2)] == [0.75, 0.75]
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(2)] == [0.75, 0.75]

@@ -3,13 +3,13 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, devices
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, random_batches, set_values, textbook_lenet, train_on_one_device, values
+from reference import as_is, distance, random_batches, set_values, textbook_lenet, train_on_one_device, values
 
 from gluonlab.data.loader import to_float
 from gluonlab.data.shards import shard
-from gluonlab.devices import devices
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.lenet import LeNet
@@ -53,7 +53,7 @@ def start():
 @pytest.mark.parametrize("store", ["local", "device"])
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start):
-    ctxs = devices(f"cpu*{k}", threads=1)
+    ctxs = devices(k, threads=1)
     batches = random_batches(sizes)
     textbook = textbook_lenet()
     set_values(textbook, start)
@@ -67,7 +67,7 @@ def test_k_devices_make_the_update_of_one(k, store, sizes, momentum, start):
 
 
 def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
-    ctxs = devices("cpu*3")
+    ctxs = devices(3)
     ((images, labels),) = random_batches([8])
     net = initialised(get_model("lenet", 10), ctxs, start)
     shards = run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)[0]
@@ -112,7 +112,7 @@ def test_the_compiled_graph_evaluates_like_gluon_with_batchnorm_and_dropout():
     net = normalising_net()
     ((images, labels),) = random_batches([10], shape=(2, 6, 6), classes=5)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
-    (replica,) = replicas(net, loss, as_is, cpus(1))
+    (replica,) = replicas(net, loss, as_is, contexts(1))
     x, y = nd.array(images), nd.array(labels, dtype="int32")
     replica.forward(x, y)  # in training: moves the running statistics
     replica.backward()
@@ -125,7 +125,7 @@ def test_the_compiled_graph_evaluates_like_gluon_with_batchnorm_and_dropout():
 
 def test_evaluation_uses_the_weights_as_they_are_now(start):
     """MXNet's fusion for inference would keep the weights of the first evaluation."""
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     net = initialised(get_model("lenet", 10, ctxs), ctxs, start)
     step = make_step(net, ctxs, learning_rate=0.5)
     ((images, labels),) = random_batches([8])

@@ -6,6 +6,7 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import devices, named
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
@@ -14,7 +15,6 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loader import Loader
 from gluonlab.data.shards import shard
-from gluonlab.devices import devices
 from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import MODELS, ModelKind
@@ -86,7 +86,7 @@ def start():
 
 
 def trained(start, sizes, k, **settings):
-    ctxs = devices(f"cpu*{k}", threads=1)
+    ctxs = devices(k, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, **settings)
     for batch in batches_of(sizes):
@@ -111,7 +111,7 @@ def test_plain_batchnorm_on_2_devices_is_not(start):
 
 
 def test_it_evaluates_by_the_running_statistics(start):
-    ctxs = devices("cpu*3", threads=1)
+    ctxs = devices(3, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -124,7 +124,7 @@ def test_it_evaluates_by_the_running_statistics(start):
 
 def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(start):
     """Shards of 7 and 6 images in parts of at most 3: rounds of 3 + 3, 2 + 3 and 2 images; gradients are added up."""
-    ctxs = devices("cpu*2", threads=1)
+    ctxs = devices(2, threads=1)
     ((images, labels),) = batches_of([13])
     net, one = make_net(ctxs, start), make_net([mx.cpu(0)], start)
     step = make_step(net, ctxs, Microbatches(size=3), momentum=0.9)
@@ -144,7 +144,7 @@ def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(st
 
 def test_many_steps_without_a_wait_do_not_hang(start):
     """Devices run ahead of each other here, from step to step; MXNet's own operator would block their workers."""
-    ctxs = devices("cpu*4", threads=1)
+    ctxs = devices(4, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, store="sharded")
     batches = [shards(batch, ctxs) for batch in batches_of((8, 3, 9))]
@@ -156,7 +156,7 @@ def test_many_steps_without_a_wait_do_not_hang(start):
 
 
 def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
-    ctxs = devices("cpu*2", threads=1)
+    ctxs = devices(2, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs)
     ((images, labels),) = batches_of([9])
@@ -180,7 +180,7 @@ def test_networks_that_it_does_not_suit_are_refused():
 
 def test_layers_with_global_statistics_stay_as_they_are():
     """They take no part in what is shared, and their running statistics do not move."""
-    ctxs = devices("cpu*2", threads=1)
+    ctxs = devices(2, threads=1)
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(use_global_stats=True), nn.Dense(6), nn.BatchNorm(), nn.Dense(10))
     net.initialize(ctx=ctxs)
@@ -207,7 +207,7 @@ def test_a_run_takes_it(tmp_path, monkeypatch):
 def test_memory_is_told_as_training_takes_it(microbatches):
     """That of every graph which is bound for an epoch, by the account that MXNet gives of each."""
     settings = {"model": "resnet8", "dataset": "synthetic", "sync_bn": True, "global_batch_size": 32}
-    plan = make_plan(TrainConfig(devices="cpu*2", microbatches=microbatches, **settings))
+    plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=50))
     step = data_parallel(make_plan_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     for xs, ys in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):

@@ -9,6 +9,7 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import devices
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -17,7 +18,6 @@ from reference import as_is, distance, random_batches
 from test_models_zoo import completed
 
 from gluonlab.data.shards import shard
-from gluonlab.devices import devices
 from gluonlab.engine import exact_memory_plan
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
@@ -74,7 +74,7 @@ def test_the_same_batch_gives_the_losses_and_gradients_of_one_device(k, channels
     (batch,) = random_batches([k * each], shape=(3, 4, 4))
     found = []
     for count in (1, k):
-        ctxs = devices(f"cpu*{count}", threads=1)
+        ctxs = devices(count, threads=1)
         net = at_its_start(lambda: pointwise(channels, wide), (3, 4, 4), ctxs)
         found.append(repeated(net, batch, ctxs))
     (expected, expected_grads), (losses, grads) = found
@@ -90,7 +90,7 @@ def test_gluoncvs_narrow_networks_give_the_losses_of_one_device(name, k):
     (batch,) = random_batches([16 * k], shape=(3, 32, 32))
     found = []
     for count in (1, k):
-        ctxs = devices(f"cpu*{count}", threads=1)
+        ctxs = devices(count, threads=1)
         mx.random.seed(0)
         found.append(repeated(completed(f"gluoncv:{name}", ctxs=ctxs), batch, ctxs)[0])
     assert found[1] == pytest.approx(found[0], rel=1e-5)

@@ -5,6 +5,7 @@ import os
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import named
 from image_folders import write_folder
 from test_largest_batch import peak_of_a_run
 
@@ -35,7 +36,7 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 @pytest.mark.parametrize("settings", RUNS.values(), ids=list(RUNS))
 def test_a_run_takes_what_was_measured(python, settings):
     """Ten epochs of the command: what grows from one to the next would show."""
-    settings = {"devices": "cpu*2", "epochs": 10, **settings}
+    settings = {"devices": named(2), "epochs": 10, **settings}
     words = [word for name, value in settings.items() for word in (option_name(name), str(value)) if word != "True"]
     taken = peak_of_a_run(python, *words)
     measured = measure(TrainConfig(**settings))
@@ -46,7 +47,7 @@ def test_a_run_takes_what_was_measured(python, settings):
 def test_processes_that_decode_images_count(tmp_path):
     write_folder(tmp_path / "images", train=40, size=32)
     one, three = (
-        measure(TrainConfig(dataset=f"folder:{tmp_path / 'images'}", devices="cpu", decoders=count, resident_bytes=0))
+        measure(TrainConfig(dataset=f"folder:{tmp_path / 'images'}", devices=named(1), decoders=count, resident_bytes=0))
         for count in (1, 3)
     )
     assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
@@ -54,7 +55,7 @@ def test_processes_that_decode_images_count(tmp_path):
 
 @pytest.mark.long
 def test_a_larger_batch_takes_more():
-    taken = [measure(TrainConfig(devices="cpu*2", dataset="synthetic", batch_size=size)) for size in (32, 256, 1024, 6000)]
+    taken = [measure(TrainConfig(devices=named(2), dataset="synthetic", batch_size=size)) for size in (32, 256, 1024, 6000)]
     assert taken == sorted(taken)
     assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
 
@@ -62,7 +63,7 @@ def test_a_larger_batch_takes_more():
 @pytest.mark.parametrize("model", ["lenet", "resnet8"])
 def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
     """Batches of one size are computed once; graphs of other sizes, which run in between, use the same memory."""
-    plan = make_plan(TrainConfig(devices="cpu*2", dataset="synthetic", model=model, batch_size=12))
+    plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", model=model, batch_size=12))
     few = _Few()
     prepare(cut_plan(plan), few.strategy)
     random, ctxs = np.random.RandomState(0), plan.ctxs
@@ -80,16 +81,16 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
 
 def test_who_takes_too_much_is_ended_at_once():
     with pytest.raises(TooMuch):
-        measure(TrainConfig(devices="cpu*2", model="mlp"), ceiling=60 * MIB)
+        measure(TrainConfig(devices=named(2), model="mlp"), ceiling=60 * MIB)
     assert children(os.getpid()) == []
 
 
 @pytest.mark.long
 def test_it_is_told_what_the_run_would_be_told():
     with pytest.raises(ModelError, match="the smallest square ones that it takes are 1x63x63"):
-        measure(TrainConfig(devices="cpu", model="gluoncv:alexnet"))
+        measure(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
     with pytest.raises(OtherData):
-        measure(TrainConfig(devices="cpu", dataset="synthetic"), load_dataset("synthetic", samples=64))
+        measure(TrainConfig(devices=named(1), dataset="synthetic"), load_dataset("synthetic", samples=64))
 
 
 def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatch):

@@ -1,0 +1,137 @@
+"""Which tests use devices, and how many of them ran on GPUs: counted by what they took, and printed at the end.
+
+A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a file of the tests writes
+mx.cpu, or when it starts a process that names some. With GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than
+LEAST_PERCENT of them had GPUs, and where one that had none does not say why: ``@pytest.mark.cpu_only("reason")``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+import pytest
+from devices import CHOICE, KINDS, VARIABLE
+
+LEAST_PERCENT = 80
+TESTS = str(Path(__file__).resolve().parent)
+IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|gpu:\d|\bdevices\(|'cpu'")
+
+
+class Uses:
+    """What the tests of this session took: {test: kinds}, and why some keep to CPUs."""
+
+    def __init__(self) -> None:
+        self.of_tests: Dict[str, Set[str]] = {}
+        self.reasons: Dict[str, str] = {}
+        self.of_fixtures: Dict[Any, Set[str]] = {}
+
+    def note(self, item: Any) -> None:
+        """The test has ended: what it took is its own and that of fixtures made for it or before it."""
+        definitions = getattr(item, "_fixtureinfo", None)
+        made = definitions.name2fixturedefs.values() if definitions else ()
+        for definition in (each for several in made for each in several):
+            CHOICE.taken |= self.of_fixtures.get(definition, set())
+        if CHOICE.taken:
+            self.of_tests[item.nodeid] = set(CHOICE.taken)
+
+    def on_gpus(self) -> List[str]:
+        return [test for test, kinds in self.of_tests.items() if "gpu" in kinds]
+
+    def on_cpus(self) -> List[str]:
+        return [test for test, kinds in self.of_tests.items() if "gpu" not in kinds]
+
+    def without_a_reason(self) -> List[str]:
+        return [test for test in self.on_cpus() if test not in self.reasons]
+
+    def enough(self) -> bool:
+        return 100 * len(self.on_gpus()) >= LEAST_PERCENT * len(self.of_tests)
+
+
+USES = Uses()
+
+
+def pytest_configure(config: Any) -> None:
+    if CHOICE.asked not in KINDS:
+        raise pytest.UsageError(f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu")
+    if CHOICE.asked == "gpu":
+        _watch()
+
+
+def reason_of(item: Any) -> "Optional[str]":
+    """Why this test keeps to CPUs, or None. Raises UsageError where the marker does not say."""
+    marker = item.get_closest_marker("cpu_only")
+    if marker and not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()):
+        raise pytest.UsageError(f'{item.nodeid}: give cpu_only its reason: cpu_only("...")')
+    return marker.args[0] if marker else None
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: Any) -> Any:
+    reason = reason_of(item)
+    CHOICE.kind, CHOICE.taken = "cpu" if reason else CHOICE.asked, set()
+    if reason:
+        USES.reasons[item.nodeid] = reason
+    yield
+    USES.note(item)
+    CHOICE.kind, CHOICE.taken = CHOICE.asked, set()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Any:
+    before, CHOICE.taken = CHOICE.taken, set()
+    yield
+    USES.of_fixtures[fixturedef] = CHOICE.taken
+    CHOICE.taken = before | CHOICE.taken
+
+
+def _watch() -> None:
+    """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by another process."""
+    import mxnet as mx
+
+    from gluonlab import devices as named_devices
+
+    ready, cpu = named_devices._ready, mx.cpu
+
+    def noting_ready(ctxs: Any, threads: Any) -> Any:
+        CHOICE.taken.update(ctx.device_type for ctx in ctxs)
+        return ready(ctxs, threads)
+
+    def noting_cpu(device_id: int = 0) -> Any:
+        caller = sys._getframe(1).f_code.co_filename
+        if caller.startswith(TESTS) and not caller.endswith("reference.py"):
+            CHOICE.taken.add("cpu")
+        return cpu(device_id)
+
+    def noting_process(event: str, args: Any) -> None:
+        if event == "subprocess.Popen":
+            text = " ".join(os.fsdecode(part) for part in args[1])
+            if IN_A_COMMAND.search(text):
+                CHOICE.taken.add("gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu")
+
+    named_devices._ready, mx.cpu = noting_ready, noting_cpu
+    sys.addaudithook(noting_process)
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    passed = CHOICE.asked != "gpu" or not USES.of_tests or (USES.enough() and not USES.without_a_reason())
+    if not passed and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if CHOICE.asked != "gpu" or not USES.of_tests:
+        return
+    say = terminalreporter.write_line
+    say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
+    if not USES.enough():
+        say(f"error: fewer than {LEAST_PERCENT} % of them: take devices from tests/devices.py", red=True)
+    why = Counter((test.split("::")[0], USES.reasons[test]) for test in USES.on_cpus() if test in USES.reasons)
+    for (file, reason), count in sorted(why.items()):
+        say(f"  {file}, {count} on CPUs: {reason}")
+    for test in USES.without_a_reason():
+        say(f'error: {test} used CPUs: take devices from tests/devices.py, or mark it cpu_only("reason")', red=True)
