@@ -56,7 +56,9 @@ def _nccl() -> "KVStoreBase":
             "kvstore 'nccl': this MXNet was built without NCCL; choose device or local, "
             f"or on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
         )
-    return _native("nccl")()
+    from gluonlab.kvstores.nccl import NcclKVStore
+
+    return NcclKVStore()
 
 
 ALLREDUCES = {
@@ -75,7 +77,9 @@ KVSTORES: Dict[str, KVStoreKind] = {
         _native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them", compresses=True
     ),
     "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
-    "nccl": KVStoreKind(_nccl, "NVIDIA's allreduce over NVLink and PCIe (a CUDA build of MXNet only)", gpus_only=True),
+    "nccl": KVStoreKind(
+        _nccl, "NCCL, as MXNet uses it: reduced to the first GPU, broadcast from there (a CUDA build of MXNet only)", gpus_only=True
+    ),
     **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name]) for name in ALGORITHMS},
     "sharded-optimizer": KVStoreKind(_sharded_optimizer, "each device updates its share of the weights and keeps its state"),
 }

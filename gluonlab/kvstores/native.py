@@ -42,7 +42,7 @@ class _Kept(NamedTuple):
 
 
 class NativeKVStore(KVStore):
-    """MXNet's store ``name``: ``device``, ``local`` or ``nccl``.
+    """MXNet's store ``name``: ``device`` or ``local``; for ``nccl`` see `gluonlab.kvstores.nccl`.
 
     A key that is broadcast or initialised again begins anew. A Trainer that updates on the store keeps the states of its optimizer
     when it does that (for a name MXNet makes new ones), and hands the store over when another Trainer comes; it takes it back, with

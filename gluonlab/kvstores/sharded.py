@@ -21,9 +21,10 @@ from gluonlab.kvstores.fitting import fitted, resume
 from gluonlab.kvstores.key_update import Range
 from gluonlab.kvstores.matching import Own, most_bytes, own_of
 from gluonlab.kvstores.owner import Owner
-from gluonlab.kvstores.schedule import Keys, ScheduleKVStore, named
+from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
 from gluonlab.kvstores.states import KeyState, States, kind_of, read, save, to_arrays
+from gluonlab.kvstores.summing import Keys, named
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 from gluonlab.semantics import nd_semantics
 

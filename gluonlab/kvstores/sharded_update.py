@@ -18,8 +18,8 @@ from gluonlab.errors import KVStoreError
 from gluonlab.invoke import share_memory
 from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
 from gluonlab.kvstores.reduce_apart import Owned, ReduceApart
-from gluonlab.kvstores.schedule import named
 from gluonlab.kvstores.states import KeyState
+from gluonlab.kvstores.summing import named
 from gluonlab.kvstores.sums import Entry, described, same
 
 Arrays = List[List[nd.NDArray]]

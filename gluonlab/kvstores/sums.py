@@ -7,18 +7,26 @@ written, and every out gets the sum of its key; where one is the out of several 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from gluonlab.collectives.executor import Executor
-from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import KVStoreError
 from gluonlab.invoke import AddInto, CopyInto, same_memory, share_memory
 
 Call = Callable[[], None]
+Ranks = List[List[nd.NDArray]]  # for each rank, its arrays, which lie on a device of its own; all ranks' are alike
+
+
+class Summing(Protocol):
+    """What has been made to sum some arrays over the ranks, such as `gluonlab.collectives.executor.Executor`."""
+
+    transfers_run: int
+
+    def run(self, priority: int = 0) -> None:
+        """Queue it: each array becomes the sum of its like on all ranks. Nothing waits for it."""
 
 
 class Entry(NamedTuple):
@@ -30,14 +38,14 @@ class Entry(NamedTuple):
 
 
 class Sums:
-    """``run()`` leaves the sum of each entry's values in its outs, by schedules; nothing waits for it or is recorded.
+    """``run()`` leaves the sum of each entry's values in its outs, as ``executor`` makes it; nothing waits or is recorded.
 
     Values that lie on distinct devices are summed in the outs themselves, where these lie on the same devices and nothing else
     shares their memory. Others are first copied to where they can be summed, one array for each device of the key.
     Raises KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
     """
 
-    def __init__(self, schedule: Callable[[int], Schedule], entries: Sequence[Entry]) -> None:
+    def __init__(self, executor: Callable[[Ranks], Summing], entries: Sequence[Entry]) -> None:
         self._arrays = [(entry.values, entry.outs) for entry in entries]
         self._before: List[Call] = []
         self._after: List[Call] = []
@@ -49,7 +57,7 @@ class Sums:
         for entry in merged:
             summed = self._in_outs(entry) if in_place and _fits(entry) else self._aside(entry)
             groups.setdefault(tuple(array.context for array in summed), []).append(summed)
-        self._executors = [Executor(schedule(len(ctxs)), [list(rank) for rank in zip(*arrays)]) for ctxs, arrays in groups.items()]
+        self._executors = [executor([list(rank) for rank in zip(*arrays)]) for arrays in groups.values()]
 
     @property
     def transfers_run(self) -> int:

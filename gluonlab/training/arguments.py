@@ -16,8 +16,8 @@ from mxnet.kvstore import KVStoreBase
 
 from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, RunError
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
+from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.optimizers.registry import check_replicas
 from gluonlab.training.bucket import Bucket
 from gluonlab.training.loss_scale import LossScale
@@ -172,7 +172,7 @@ def _check_two_bits(asked: "Dict[str, Any]") -> None:
 
 
 def _compresses(store: KVStoreBase) -> bool:
-    if isinstance(store, ScheduleKVStore) or "dist" in store.type:  # MXNet's do it in push, and not in pushpull
+    if isinstance(store, SummingKVStore) or "dist" in store.type:  # MXNet's do it in push, and not in pushpull
         return False
     if store.type in KVSTORES:
         return KVSTORES[store.type].compresses

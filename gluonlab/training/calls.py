@@ -10,7 +10,7 @@ from mxnet.gluon import Parameter
 
 from gluonlab.kvstores.native import NativeKVStore
 from gluonlab.kvstores.processes import sums_over_processes
-from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.training.bucket import Bucket, as_nd, together
 
 
@@ -28,11 +28,11 @@ class Call(NamedTuple):
 
 
 def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0) -> List[Call]:
-    """Schedules take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time.
+    """Stores that only sum take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time.
 
     ``updates``: whether the store does. ``first_key``: what it knows the first bucket by; the others follow.
     """
-    if not isinstance(store, ScheduleKVStore):
+    if not isinstance(store, SummingKVStore):
         return [
             _call(store, first_key + position, bucket.grads, bucket.weights, -position, updates)
             for position, bucket in enumerate(buckets)

@@ -1,0 +1,134 @@
+"""Sums by NCCL, as MXNet's own store ``nccl`` makes them: a reduce to one GPU, and a broadcast from there.
+
+MXNet's store (src/kvstore/kvstore_nccl.h) makes all of its buffers when it first sums: a key that
+comes later ends in "Check failed: !is_none()". It knows one set of devices, and goes on working
+after it has been freed. So what it is told here are no keys of the user's, but sizes and types of
+arrays, which any keys share, one store for each set of devices, and a new store, of which NCCL's
+communicators are made anew, when another size comes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from functools import partial
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+from weakref import finalize
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from mxnet.base import _LIB, check_call
+from mxnet.kvstore.base import _ctype_key_value
+
+from gluonlab.collectives.executor import flattened
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.sums import Ranks
+
+TYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")  # KVStoreNCCL::GetNCCLType
+Slot = Tuple[int, str]  # elements and type of arrays that are summed
+
+
+class NcclKVStore(SummingKVStore):
+    """``nccl``: sums over GPUs, see the module. ``transfers_run`` counts arrays that were summed.
+
+    Sizes that ``broadcast`` has seen cost nothing later, and those of a Trainer's parameters are
+    among them. Another one makes the next sum wait for all that is queued, and for NCCL to begin
+    anew, about a second on real GPUs. The first device of a key's first sum holds the buffers: as
+    much memory as one array of each size and type.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("nccl")
+        self._groups: Dict[Tuple[int, ...], _Group] = {}  # ids of GPUs -> what sums over them
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        super().broadcast(key, value, out, priority)
+        for entry in self._entries(key, value, out):
+            ctxs = {array.context for array in entry.outs}
+            if 1 < len(ctxs) == len(entry.outs) and all(_is_summed(array) for array in entry.outs):
+                self._group(entry.outs).slot(entry.outs[0])
+
+    def executor(self, arrays: Ranks) -> "_Sum":
+        for array in (array for of_rank in arrays for array in of_rank):
+            if array.context.device_type != "gpu":
+                raise KVStoreError(f"arrays on {array.context}: it sums over GPUs: choose device or local")
+            if np.dtype(array.dtype).name not in TYPES:
+                able = ", ".join(TYPES)
+                raise KVStoreError(
+                    f"arrays of type {np.dtype(array.dtype).name}: it sums {able}: use array.astype('int32'), or choose device"
+                )
+        return _Sum(self._group([of_rank[0] for of_rank in arrays]), arrays)
+
+    def _group(self, arrays: Sequence[nd.NDArray]) -> "_Group":
+        ids = tuple(sorted(array.context.device_id for array in arrays))
+        return self._groups.setdefault(ids, _Group())
+
+
+def _is_summed(array: nd.NDArray) -> bool:
+    known = array.context.device_type == "gpu" and array.stype == "default"
+    return bool(known and array.size and np.dtype(array.dtype).name in TYPES)
+
+
+class _Group:
+    """A store of MXNet's for one set of GPUs, and the keys that it has for sizes and types."""
+
+    def __init__(self) -> None:
+        self._slots: Dict[Slot, int] = {}
+        self._held: List[mx.kvstore.KVStore] = []  # the store, once something was summed
+        finalize(self, _let_go, self._held)
+
+    def slot(self, like: nd.NDArray) -> int:
+        """The key for such arrays. A new one waits for the store that cannot take it any more."""
+        slot = (like.size, np.dtype(like.dtype).name)
+        if slot not in self._slots:
+            _let_go(self._held)
+            self._slots[slot] = len(self._slots)
+        return self._slots[slot]
+
+    @property
+    def handle(self) -> Any:
+        """The store, as MXNet's C functions take it."""
+        if not self._held:
+            store = mx.kv.create("nccl")
+            for (size, dtype), key in self._slots.items():
+                store.init(key, nd.zeros((size,), dtype=dtype))
+            self._held.append(store)
+        return self._held[0].handle
+
+
+def _let_go(held: List[mx.kvstore.KVStore]) -> None:
+    """Free the store when it has done its work, which would go on in memory that is no more."""
+    if held:
+        with suppress(mx.MXNetError):  # of another operator: whoever reads its result is told
+            nd.waitall()
+        held.clear()
+
+
+class _Sum:
+    """The sums of some arrays over the ranks, one after the other.
+
+    Not all in one call: MXNet's engine waits for ever for arrays that are parts of the same one.
+    """
+
+    def __init__(self, group: _Group, arrays: Ranks) -> None:
+        self.transfers_run = 0
+        self._arrays = [[flattened(array) for array in replicas] for replicas in zip(*arrays) if replicas[0].size]
+        self._calls: List[Callable[[int], None]] = [
+            partial(_pushpull, group, *_call(group.slot(replicas[0]), replicas)) for replicas in self._arrays if len(replicas) > 1
+        ]
+
+    def run(self, priority: int = 0) -> None:
+        for call in self._calls:
+            call(priority)
+        self.transfers_run += len(self._calls)
+
+
+def _call(key: int, replicas: List[nd.NDArray]) -> Tuple[Any, Any, Any]:
+    keys, handles, _ = _ctype_key_value(key, replicas)
+    return ctypes.c_uint(len(replicas)), keys, handles
+
+
+def _pushpull(group: _Group, count: Any, keys: Any, handles: Any, priority: int) -> None:
+    check_call(_LIB.MXKVStorePushPull(group.handle, count, keys, count, keys, handles, handles, ctypes.c_int(priority)))

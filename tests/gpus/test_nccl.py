@@ -1,0 +1,133 @@
+"""The store ``nccl`` on simulated GPUs: MXNet's own behind it knows neither late keys nor other devices."""
+
+import gc
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kvstore_runs import OPTIMIZERS, trained
+from mxnet import gluon, nd
+from reference import cpus, distance, values
+
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.nccl import TYPES
+from gluonlab.training.buckets import BucketedTrainer
+
+pytestmark = pytest.mark.cu112
+GPUS = [mx.gpu(device) for device in range(4)]
+SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]
+
+
+def drawn(shape, ctxs, dtype="float32", seed=0):
+    """Whole numbers, of which every order of additions makes the same sum."""
+    random = np.random.RandomState(seed)
+    numbers = [random.randint(0, 9, shape).astype(dtype) for _ in ctxs]
+    return numbers, [nd.array(own, ctx=ctx, dtype=dtype) for own, ctx in zip(numbers, ctxs)]
+
+
+def all_hold(arrays, total):
+    return all(np.array_equal(array.asnumpy(), total) and array.dtype == total.dtype for array in arrays)
+
+
+CALLS = st.tuples(st.sampled_from([0, 1, 2, "weight"]), st.sampled_from(SHAPES), st.permutations(GPUS), st.integers(1, 4))
+
+
+@given(calls=st.lists(CALLS, min_size=1, max_size=6))
+def test_any_key_may_come_at_any_time_with_any_shape_on_any_devices(calls):
+    """MXNet's own store fails for a key that was not there when it first summed, and for a second set of devices."""
+    store = make_kvstore("nccl", GPUS)
+    for turn, (key, shape, order, count) in enumerate(calls):
+        numbers, arrays = drawn(shape, order[:count], seed=turn)
+        store.pushpull(key, arrays)
+        assert all_hold(arrays, np.asarray(sum(numbers), "float32"))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_sums_are_of_the_arrays_own_type(dtype):
+    store = make_kvstore("nccl", GPUS)
+    for _ in range(2):
+        numbers, arrays = drawn((2, 3), GPUS, dtype)
+        store.pushpull("weight", arrays)
+        assert all_hold(arrays, sum(numbers).astype(dtype))
+
+
+def test_several_keys_parts_of_one_array_and_separate_outputs():
+    store = make_kvstore("nccl", GPUS)
+    numbers, arrays = drawn((10,), GPUS)
+    store.pushpull([0, 1], [[array[:5] for array in arrays], [array[5:] for array in arrays]])
+    assert all_hold(arrays, sum(numbers))
+    numbers, arrays = drawn((10,), GPUS[:3])
+    outs = [nd.zeros((10,), ctx=ctx) for ctx in GPUS]
+    store.pushpull(0, [*arrays, arrays[0]], out=outs)
+    assert all_hold(outs, sum(numbers) + numbers[0])
+    assert all(all_hold([array], own) for array, own in zip(arrays, numbers))  # as they were
+
+
+def test_a_broadcast_may_come_again_and_from_the_host():
+    store = make_kvstore("nccl", GPUS)
+    for number in (3, 5):
+        outs = [nd.zeros((4,), ctx=ctx) for ctx in GPUS]
+        store.broadcast("weight", nd.full((4,), number), outs)
+        assert all_hold(outs, np.full(4, number, "float32"))
+        store.pushpull("weight", outs)
+        assert all_hold(outs, np.full(4, 4 * number, "float32"))
+
+
+def test_a_store_may_go_while_it_still_has_to_sum():
+    for turn in range(3):
+        numbers, arrays = drawn((1000,), GPUS, seed=turn)
+        store = make_kvstore("nccl", GPUS)
+        store.pushpull(0, arrays)
+        del store
+        gc.collect()
+        assert all_hold(arrays, sum(numbers))
+
+
+REFUSED = {
+    r"arrays on cpu\(0\): it sums over GPUs": [((3,), mx.cpu(0), "float32"), ((3,), mx.cpu(1), "float32")],
+    r"arrays on cpu\(1\): it sums over GPUs": [((3,), GPUS[0], "float32"), ((3,), mx.cpu(1), "float32")],
+    "arrays of type int8: it sums float16, ": [((3,), ctx, "int8") for ctx in GPUS],
+    "must be alike": [((3,), GPUS[0], "float32"), ((4,), GPUS[1], "float32")],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_summed_is_refused_in_one_line_and_left_alone(message):
+    arrays = [nd.array(np.ones(shape), ctx=ctx, dtype=dtype) for shape, ctx, dtype in REFUSED[message]]
+    with pytest.raises(KVStoreError, match=f"^kvstore 'nccl', .*{message}") as refused:
+        make_kvstore("nccl").pushpull("weight", arrays)
+    assert "\n" not in str(refused.value)
+    assert all((array.asnumpy() == 1).all() for array in arrays)
+
+
+def test_sparse_arrays_are_refused():
+    arrays = [nd.sparse.row_sparse_array((np.ones((1, 2)), [0]), shape=(3, 2), ctx=ctx) for ctx in GPUS]
+    with pytest.raises(KVStoreError, match=r"^kvstore 'nccl', key 'weight': sparse arrays"):
+        make_kvstore("nccl").pushpull("weight", arrays)
+
+
+def test_compression_and_an_optimizer_on_the_store_are_refused():
+    store = make_kvstore("nccl", GPUS)
+    with pytest.raises(KVStoreError, match="'nccl' cannot compress gradients"):
+        store.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    with pytest.raises(KVStoreError, match="'nccl' has no optimizer: update on the devices"):
+        store.set_optimizer(mx.optimizer.SGD())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_it_trains_as_mxnets_device_store_does_on_cpu_devices(trainer_class, optimizer):
+    expected, _ = trained(gluon.Trainer, mx.kv.create("device"), optimizer, cpus(3))
+    net, _ = trained(trainer_class, make_kvstore("nccl", GPUS[:3]), optimizer, GPUS[:3])
+    assert distance(values(net, GPUS[0]), values(expected)) < 1e-5
+    for ctx in GPUS[1:3]:  # replicas are alike to the bit
+        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, GPUS[0])))
+
+
+def test_a_store_serves_one_trainer_after_another():
+    store = make_kvstore("nccl", GPUS)
+    found = [values(trained(BucketedTrainer, store, "sgd", GPUS[:3])[0], GPUS[0]) for _ in range(2)]
+    assert all(np.array_equal(a, b) for a, b in zip(*found))
