@@ -16,7 +16,6 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.nccl import TYPES
 from gluonlab.training.buckets import BucketedTrainer
 
-pytestmark = pytest.mark.cu112
 GPUS = [mx.gpu(device) for device in range(4)]
 SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]
 
