@@ -6,11 +6,10 @@
 #include <string>
 #include <type_traits>
 
+#include "numbers.h"
 #include "table.h"
 
 namespace gpus {
-
-using half = _Float16;  // mshadow::half::half_t
 
 size_t size_of(const Type& type);  // bytes of an element; 0 for a type that is none
 
@@ -30,10 +29,6 @@ bool visit(const Type& type, Visitor&& visitor) {
   else return false;
   return true;
 }
-
-// In which numbers arithmetic on T is done: float16 is computed in float32 and rounded once, as mshadow's half_t is.
-template <class T>
-using Computed = std::conditional_t<std::is_same_v<T, half>, float, T>;
 
 enum Request { NOTHING = 0, WRITE = 1, WRITE_IN_PLACE = 2, ADD = 3 };  // MXNet's OpReqType
 
