@@ -109,22 +109,6 @@ cudaError_t wait_for_default_stream(cudaError_t error) {
   return error;
 }
 
-// The newest CUDA that a driver's branch knows (NVIDIA, CUDA compatibility, table of drivers).
-int newest_cuda(const std::string& driver) {
-  int branch = atoi(driver.c_str());
-  if (branch >= 550) return 12040;
-  if (branch >= 535) return 12020;
-  if (branch >= 525) return 12000;
-  if (branch >= 520) return 11080;
-  if (branch >= 515) return 11070;
-  if (branch >= 510) return 11060;
-  if (branch >= 495) return 11050;
-  if (branch >= 470) return 11040;
-  if (branch >= 465) return 11030;
-  if (branch >= 460) return 11020;
-  return branch >= 450 ? 11000 : 10020;
-}
-
 // Whether libmxnet.so holds machine code for it: see gluonlab/doctor/gpus.py.
 bool has_code(const Gpu& gpu) {
   return (gpu.major >= 5 && gpu.major <= 7) || (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);
@@ -213,7 +197,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = newest_cuda(machine().driver);
+  *version = newest_cuda();
   return cudaSuccess;
 }
 

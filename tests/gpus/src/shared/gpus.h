@@ -43,6 +43,9 @@ const std::vector<int>& visible();
 const Gpu& gpu(int device);
 bool may_be_peers(int device, int other);
 
+// The newest CUDA that the driver knows, by its branch (NVIDIA, CUDA compatibility, table of drivers): 11040 of 470.57.02.
+int newest_cuda();
+
 // The device of this thread, as cudaSetDevice chose it.
 int current_device();
 void set_current_device(int device);

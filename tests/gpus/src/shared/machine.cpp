@@ -125,6 +125,21 @@ bool may_be_peers(int device, int other) {
   return device != other && machine().peers[visible()[device]][visible()[other]];
 }
 
+int newest_cuda() {
+  int branch = atoi(machine().driver.c_str());
+  if (branch >= 550) return 12040;
+  if (branch >= 535) return 12020;
+  if (branch >= 525) return 12000;
+  if (branch >= 520) return 11080;
+  if (branch >= 515) return 11070;
+  if (branch >= 510) return 11060;
+  if (branch >= 495) return 11050;
+  if (branch >= 470) return 11040;
+  if (branch >= 465) return 11030;
+  if (branch >= 460) return 11020;
+  return branch >= 450 ? 11000 : 10020;
+}
+
 int current_device() { return current; }
 void set_current_device(int device) { current = device; }
 
