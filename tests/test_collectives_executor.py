@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from devices import devices
+from devices import contexts, device, devices, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +16,6 @@ import mxnet as mx  # isort: skip
 from mxnet import nd  # isort: skip
 
 TYPES = ("int32", "float32", "float16", "float64")
-ctx_lists = {count: devices(count) for count in range(1, 9)}
 
 
 def integers(seed, world_size, shapes):
@@ -26,7 +25,7 @@ def integers(seed, world_size, shapes):
 
 
 def on_devices(contributions, dtype):
-    ctxs = ctx_lists[len(contributions)]
+    ctxs = devices(len(contributions))
     return [[nd.array(array, ctx=ctx, dtype=dtype) for array in arrays] for arrays, ctx in zip(contributions, ctxs)]
 
 
@@ -40,7 +39,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(executor_module, "PIECE_BYTES", 1024)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(sorted(ALGORITHMS)),
     st.integers(1, 8),
@@ -60,7 +59,7 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, 
             assert arrays[rank][place].dtype == np.dtype(dtype)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 8), st.integers(1, 3000), st.sampled_from(TYPES[1:]), st.integers(0, 1000)
 )
@@ -95,7 +94,7 @@ def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
 
 
 def test_memory_beside_the_arrays_stays_as_it_is():
-    ctxs = ctx_lists[3]
+    ctxs = devices(3)
     whole = [nd.array(np.arange(3000), ctx=ctx) for ctx in ctxs]
     allreduce(make_schedule("ring", 3), [[array[1000:2000]] for array in whole])
     expected = np.arange(3000.0)
@@ -106,7 +105,7 @@ def test_memory_beside_the_arrays_stays_as_it_is():
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_what_is_queued_before_and_after_keeps_its_order(name):
     """The engine does not know of the aliases: fences must order them after earlier writes and before later ones."""
-    ctxs = ctx_lists[4]
+    ctxs = devices(4)
     arrays = [[nd.zeros((40_000,), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 4), arrays)
     nd.waitall()
@@ -122,14 +121,14 @@ def test_what_is_queued_before_and_after_keeps_its_order(name):
 
 
 def test_arrays_without_elements_are_nothing_to_do():
-    arrays = [[nd.array([], ctx=ctx), nd.ones((2, 2), ctx=ctx)] for ctx in ctx_lists[2]]
+    arrays = [[nd.array([], ctx=ctx), nd.ones((2, 2), ctx=ctx)] for ctx in devices(2)]
     allreduce(make_schedule("sharded", 2), arrays)
     assert all((rank[1].asnumpy() == 2).all() and rank[0].size == 0 for rank in arrays)
 
 
 def test_the_executor_counts_the_transfers_that_it_queued():
     schedule = make_schedule("ring", 3)
-    executor = Executor(schedule, [[nd.ones((9,), ctx=ctx)] for ctx in ctx_lists[3]])
+    executor = Executor(schedule, [[nd.ones((9,), ctx=ctx)] for ctx in devices(3)])
     executor.run()
     executor.run()
     assert executor.transfers_run == 2 * schedule.transfers
@@ -144,7 +143,7 @@ def test_a_schedule_that_is_wrong_gives_wrong_sums():
 
 
 def test_make_allreduce_sums_any_lists_of_arrays():
-    ctxs = ctx_lists[3]
+    ctxs = devices(3)
     sum_of = make_allreduce("tree", ctxs)
     for shape in [(4,), (2, 3), (4,)]:
         data = [nd.full(shape, rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)]
@@ -158,7 +157,7 @@ MISTAKES = {
     "mixed types": ([(0, (4,), "float32"), (1, (4,), "float64")], "rank 1 has float64"),
     "one device twice": (
         [(1, (4,), "float32"), (1, (4,), "float32")],
-        r"lie on cpu\(1\), cpu\(1\): each rank needs a device of its own",
+        r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own",
     ),
 }
 
@@ -166,7 +165,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", sorted(MISTAKES))
 def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(mistake):
     what, message = MISTAKES[mistake]
-    arrays = [[nd.ones(shape, ctx=mx.cpu(device), dtype=dtype)] for device, shape, dtype in what]
+    arrays = [[nd.ones(shape, ctx=device(number), dtype=dtype)] for number, shape, dtype in what]
     with pytest.raises(ScheduleError, match=message):
         allreduce(make_schedule("ring", 2), arrays)
     assert all((rank[0].asnumpy() == 1).all() for rank in arrays)
@@ -175,18 +174,21 @@ def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(mistake):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ([nd.ones((2,), ctx=mx.cpu(0)), nd.ones((2,), ctx=mx.cpu(1))], r"\[\[a\], \[b\]\], not \[a, b\]"),
-        ([[nd.ones((2,), ctx=mx.cpu(rank), dtype="bool")] for rank in range(2)], "type bool, which has no sum"),
-        ([[nd.ones((2,), ctx=mx.cpu(0))], [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))]], "lie on cpu, cpu_shared"),
-        ([[], []], "no arrays to work on"),
+        (lambda ctxs: [nd.ones((2,), ctx=ctx) for ctx in ctxs], r"\[\[a\], \[b\]\], not \[a, b\]"),
+        (lambda ctxs: [[nd.ones((2,), ctx=ctx, dtype="bool")] for ctx in ctxs], "type bool, which has no sum"),
+        (
+            lambda ctxs: [[nd.ones((2,), ctx=ctxs[0])], [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))]],
+            "lie on [cg]pu, cpu_shared",
+        ),
+        (lambda ctxs: [[], []], "no arrays to work on"),
     ],
 )
 def test_what_is_no_list_of_numbers_per_device_is_refused(arrays, message):
     with pytest.raises(ScheduleError, match=message):
-        Executor(make_schedule("ring", 2), arrays)
+        Executor(make_schedule("ring", 2), arrays(contexts(2)))
 
 
 def test_sparse_arrays_are_refused():
-    arrays = [[nd.sparse.zeros("row_sparse", (4, 2), ctx=ctx)] for ctx in ctx_lists[2]]
+    arrays = [[nd.sparse.zeros("row_sparse", (4, 2), ctx=ctx)] for ctx in devices(2)]
     with pytest.raises(ScheduleError, match="sparse"):
         allreduce(make_schedule("ring", 2), arrays)

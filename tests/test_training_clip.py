@@ -96,7 +96,7 @@ def test_devices_that_have_parts_scale_them_by_the_norm_of_all():
 
 
 def test_gradients_of_zero_stay_zero():
-    grad = nd.zeros((5,))
+    grad = nd.zeros((5,), ctx=device())
     GlobalNormClipping([[grad]], contexts(1))(1.0)
     assert (grad.asnumpy() == 0).all()
 
@@ -104,7 +104,7 @@ def test_gradients_of_zero_stay_zero():
 def test_the_norm_of_millions_of_elements_keeps_its_digits():
     """Added one by one in float32, the third digit would be wrong."""
     array = np.random.RandomState(0).normal(0, 0.01, 3_000_000).astype(np.float32)
-    grad = nd.array(array)
+    grad = nd.array(array, ctx=device())
     GlobalNormClipping([[grad]], contexts(1))(1.0)
     expected = array / np.linalg.norm(array.astype(np.float64))
     assert distance([grad.asnumpy()], [expected]) <= 2e-5
