@@ -113,7 +113,12 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.8",
     packages=find_packages(include=["gluonlab", "gluonlab.*"]),
-    package_data={"gluonlab": ["py.typed"], "gluonlab.collectives.render": ["template/*"], "gluonlab.report": ["template/*"]},
+    package_data={
+        "gluonlab": ["py.typed"],
+        "gluonlab.collectives.render": ["template/*"],
+        "gluonlab.doctor.prove": ["template/*"],
+        "gluonlab.report": ["template/*"],
+    },
     install_requires=REQUIRES,
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["gluonlab = gluonlab.__main__:main"]},

@@ -25,20 +25,20 @@ def main() -> None:
         sys.exit(1)
 
 
-def difference(ctxs: List[Any]) -> float:
+def difference(ctxs: List[Any], store: str = "device") -> float:
     """||a - b|| / ||b|| of the parameters after a step of LeNet on all devices, and on the first alone; the largest of all."""
     import numpy as np
 
     random = np.random.RandomState(0)
     images = random.uniform(-1, 1, (IMAGES_PER_DEVICE * len(ctxs), 1, 28, 28)).astype("float32")
     labels = random.randint(0, 10, len(images)).astype("int32")
-    [alone] = trained(ctxs[:1], images, labels)
-    together = trained(ctxs, images, labels)
+    [alone] = trained(ctxs[:1], images, labels, store)
+    together = trained(ctxs, images, labels, store)
     ratios = [np.linalg.norm(a - b) / (np.linalg.norm(b) or 1) for replica in together for a, b in zip(replica, alone)]
     return float(np.max(ratios))  # not max, which may pass over NaN
 
 
-def trained(ctxs: List[Any], images: Any, labels: Any) -> List[List[Any]]:
+def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[Any]]:
     """Each replica's parameters after one step: numpy arrays."""
     from mxnet import gluon, nd
 
@@ -49,7 +49,7 @@ def trained(ctxs: List[Any], images: Any, labels: Any) -> List[List[Any]]:
     from gluonlab.training.step import DataParallelStep
 
     net = initialised(get_model("lenet", 10, ctxs), ctxs)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore("device", ctxs))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore(store, ctxs))
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, lambda F, images: images)
     step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
     return [[param.data(ctx).asnumpy() for param in net.collect_params().values()] for ctx in ctxs]

@@ -1,0 +1,92 @@
+"""Trial: does every kvstore sum what lies on the GPUs, exactly, and with the same bits in all replicas?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, List
+
+import numpy as np
+
+from gluonlab.doctor.prove.telling import reason_of, run
+from gluonlab.doctor.prove.verdict import Verdict, all_of, right, unfinished, wrong
+from gluonlab.doctor.training_process import TOLERANCE, difference
+from gluonlab.gpu.process import Outcome, tell
+from gluonlab.kvstores import KVSTORES, make_kvstore
+
+if TYPE_CHECKING:
+    import mxnet as mx
+
+Array = Any  # numpy's
+NAME = "stores"
+SHAPES = ((1000, 257), (13,), (1,))  # more than a piece, fewer elements than chunks
+ROUNDS = 3
+SHARDED = "sharded-optimizer"
+
+
+def try_all(ctxs: List[mx.Context]) -> None:
+    """Answers ``store`` with ``wrong`` sums, unlike ``bits``, and how its training ``differs`` from one GPU's; or ``refused``."""
+    for name in KVSTORES:
+        tell(trying=f"kvstore {name}")
+        try:
+            sums = {} if name == SHARDED else _sums(name, ctxs)  # it updates, and sums for nobody else
+            tell(store=name, **sums, differs=difference(ctxs, name))
+        except Exception as error:
+            tell(store=name, refused=reason_of(error))
+
+
+def _sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
+    """Whole numbers have exact sums in float32; others at least the same bits everywhere, each time."""
+    from mxnet import nd
+
+    random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
+    off = unlike = 0
+    for key, shape in enumerate(SHAPES):
+        store.broadcast(key, nd.zeros(shape, ctx=ctxs[0]), [nd.empty(shape, ctx=ctx) for ctx in ctxs])
+        whole = random.randint(-99, 99, (len(ctxs), *shape)).astype("float32")
+        broken = random.normal(size=(len(ctxs), *shape)).astype("float32")
+        for _ in range(ROUNDS):
+            off += sum(int((one != whole.sum(0)).sum()) for one in _summed(store, key, whole, ctxs))
+        rounds = [_summed(store, key, broken, ctxs) for _ in range(ROUNDS)]
+        unlike += sum(not np.array_equal(one, rounds[0][0]) for found in rounds for one in found)
+    return {"wrong": off, "unlike": unlike}
+
+
+def _summed(store: Any, key: int, values: Array, ctxs: List[mx.Context]) -> List[Array]:
+    from mxnet import nd
+
+    arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
+    store.pushpull(key, arrays)
+    return [array.asnumpy() for array in arrays]
+
+
+def judge(outcome: Outcome) -> List[Verdict]:
+    """Each store that fails, sums wrongly or gives replicas other bits."""
+    bad, fine = [], []
+    for told in all_of(outcome, "store"):
+        problem = _problem(told)
+        if problem:
+            bad.append(wrong(NAME, f"kvstore {told['store']} {problem}"))
+        else:
+            fine.append(told["store"])
+    bad += unfinished(NAME, outcome)
+    return bad or [right(NAME, f"{', '.join(fine)}: exact sums, the same bits in all replicas, and training as on one GPU")]
+
+
+def _problem(told: Dict[str, Any]) -> str:
+    if "refused" in told:
+        return f"fails: {told['refused']}"
+    if told.get("wrong"):
+        return f"sums wrongly: {told['wrong']:,} elements"
+    if told.get("unlike"):
+        return "leaves other bits from GPU to GPU, or from time to time"
+    if not told["differs"] <= TOLERANCE:
+        return f"trains otherwise than one GPU does: parameters differ by {told['differs']:.1e}"
+    return ""
+
+
+def numbers(outcome: Outcome) -> List[Dict[str, Any]]:
+    """One for each store: ``store``, ``wrong``, ``unlike``, ``differs``, or ``refused``."""
+    return all_of(outcome, "store")
+
+
+if __name__ == "__main__":
+    run(try_all)

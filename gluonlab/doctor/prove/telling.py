@@ -1,0 +1,36 @@
+"""How a trial's process ends: with all told, or with the error that ended it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING, Callable, List, Sequence
+
+from gluonlab.devices import devices
+from gluonlab.errors import GluonlabError
+from gluonlab.gpu.process import tell
+
+if TYPE_CHECKING:
+    import mxnet as mx
+
+LONGEST_REASON = 300  # letters; MXNet's traces name files of the machine, and go on for pages
+
+
+def run(trial: "Callable[[List[mx.Context]], None]", argv: Sequence[str] = ()) -> None:
+    """Run ``trial`` on the devices that the arguments name, and end the process."""
+    gc.disable()
+    try:
+        trial(devices((argv or sys.argv[1:])[0]))
+    except Exception as error:
+        tell(error=reason_of(error))
+    sys.stdout.flush()
+    os._exit(0)  # all is told, and what libraries do while Python ends, some crash, is of no interest
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of an error, without the folders of this machine."""
+    said = str(error).strip().split("\n")[0] if str(error).strip() else type(error).__name__
+    words = [word if "/" not in word else word.rpartition("/")[2] for word in said.split()]
+    name = "" if isinstance(error, GluonlabError) else f"{type(error).__name__}: "
+    return (name + " ".join(words))[:LONGEST_REASON]
