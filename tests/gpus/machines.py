@@ -25,7 +25,8 @@ class Machine(NamedTuple):
 
     ``peers``: pairs that may read each other's memory; None: all. ``delay_us``: everything that is queued begins up to so much
     later. ``computes``: whether anything is computed, and not only counted. ``tf32``: float32 products of rounded factors, as on
-    an A100. ``promises_peers``: a copy between peers whose access was not enabled is a fault.
+    an A100. ``promises_peers``: a copy between peers whose access was not enabled is a fault. What may be broken about it:
+    ``changes_copies``, from a GPU to another; a GPU that ``forgets_kernels`` now and then; one that ``hangs``.
     """
 
     kinds: Tuple
@@ -37,6 +38,9 @@ class Machine(NamedTuple):
     computes: bool = True
     tf32: bool = False
     promises_peers: bool = False
+    changes_copies: Tuple = ()
+    forgets_kernels: Optional[int] = None
+    hangs: Optional[int] = None
 
     def lines(self):
         """What the libraries read: src/shared/machine.cpp."""
@@ -55,6 +59,9 @@ class Machine(NamedTuple):
         yield from ["counts_only"] * (not self.computes)
         yield from ["tf32"] * self.tf32
         yield from ["promise_peers"] * self.promises_peers
+        yield from (f"changes_copies {a} {b}" for a, b in self.changes_copies)
+        yield from [f"forgets_kernels {self.forgets_kernels}"] * (self.forgets_kernels is not None)
+        yield from [f"hangs {self.hangs}"] * (self.hangs is not None)
 
 
 def v100s(count, **others):

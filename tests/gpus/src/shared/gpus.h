@@ -24,6 +24,13 @@ struct Gpu {
   std::string name;
 };
 
+// What is broken about it, for tests of those who look for it.
+struct Defects {
+  std::vector<std::pair<int, int>> copies;  // of copies from one to another, a bit changes
+  std::vector<int> forgetful;               // every so often such a GPU leaves a kernel out
+  std::vector<int> hanging;                 // one that does nothing, for ever
+};
+
 struct Machine {
   std::vector<Gpu> gpus;                  // all of them, in the order of their buses
   std::vector<std::vector<int>> nvlinks;  // how many between two of them
@@ -34,6 +41,7 @@ struct Machine {
   bool computes = true; // false: nothing is computed, only counted
   bool tf32 = false;    // float32 products are made of rounded factors, as an A100 makes them
   bool promises_peers = false;  // a copy between two that may be peers, and are not, is a fault
+  Defects defects;
 };
 
 const Machine& machine();

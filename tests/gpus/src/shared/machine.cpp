@@ -9,6 +9,9 @@
 //   counts_only
 //   tf32
 //   promise_peers
+//   changes_copies 1 2    (from GPU 1 to GPU 2)
+//   forgets_kernels 3
+//   hangs 2
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -60,6 +63,14 @@ void read_line(const std::string& line, Machine& machine, std::vector<Pair>& pai
     machine.tf32 = true;
   } else if (what == "promise_peers") {
     machine.promises_peers = true;
+  } else if (what == "changes_copies") {
+    std::pair<int, int> pair;
+    words >> pair.first >> pair.second;
+    machine.defects.copies.push_back(pair);
+  } else if (what == "forgets_kernels" || what == "hangs") {
+    int gpu = 0;
+    words >> gpu;
+    (what == "hangs" ? machine.defects.hanging : machine.defects.forgetful).push_back(gpu);
   } else {
     refuse("a line that says nothing here: " + line);
   }

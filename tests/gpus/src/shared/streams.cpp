@@ -66,7 +66,10 @@ class Stream {
     }
   }
 
+  // A GPU that hangs takes what is queued, and does nothing.
   void be_late() {
+    for (int hanging : machine().defects.hanging)
+      while (visible()[device] == hanging) std::this_thread::sleep_for(std::chrono::hours(1));
     int most = machine().delay_us;
     if (most && random_() % ONE_IN == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
   }
