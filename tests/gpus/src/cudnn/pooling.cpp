@@ -19,15 +19,28 @@ Geometry geometry(const Pooling& it, const Tensor& x, const Tensor& y) {
   return geometry;
 }
 
+// How much of a window lies on an axis, padding at its end included: MXNet's convention "full" has the last window look over it,
+// and MXNet's test_pooling_full_2d holds that cuDNN's means are those of the CPU.
+int on_axis(const Geometry& it, int axis, int out) {
+  int first = out * it.window.strides[axis] - it.window.padding[axis];
+  return std::min(it.window.sizes[axis], it.in[axis] + it.window.padding[axis] - first);
+}
+
 // By how many a mean divides, for each output of a plane.
 template <class T>
 std::vector<T> counts(const Pooling& it, const Geometry& geometry) {
-  size_t plane = geometry.out_plane();
-  if (it.mode == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING) return std::vector<T>(plane, geometry.window_size());
-  std::vector<T> number(plane, 0);
-  for_each_seen(geometry, 1, [&](size_t, size_t out, size_t, int length) {
-    for (int at = 0; at < length; at++) number[out + at]++;
-  });
+  std::vector<T> number(geometry.out_plane(), 0);
+  if (it.mode == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING) {
+    size_t place = 0;
+    for (int z = 0; z < geometry.out[0]; z++)
+      for (int y = 0; y < geometry.out[1]; y++)
+        for (int x = 0; x < geometry.out[2]; x++)
+          number[place++] = on_axis(geometry, 0, z) * on_axis(geometry, 1, y) * on_axis(geometry, 2, x);
+  } else {
+    for_each_seen(geometry, 1, [&](size_t, size_t out, size_t, int length) {
+      for (int at = 0; at < length; at++) number[out + at]++;
+    });
+  }
   return number;
 }
 
@@ -52,18 +65,23 @@ void pool(const Pooling& it, const Geometry& geometry, size_t planes, const T* x
   }
 }
 
-// Of equal largest elements the first that the window meets has the whole gradient.
+// Of equal largest elements the first that the window meets has the whole gradient: -1 where there is none (NaN).
 template <class T>
-void maximum_gradient(const Geometry& geometry, const T* x, const T* y, const T* dy, T* dx, std::vector<bool>& given) {
+void find_largest(const Geometry& geometry, const T* x, const T* y, std::vector<ptrdiff_t>& largest) {
   int stride = geometry.window.strides[2];
-  given.assign(geometry.out_plane(), false);
+  largest.assign(geometry.out_plane(), -1);
   for_each_seen(geometry, 1, [&](size_t, size_t out, size_t in, int length) {
-    for (int at = 0; at < length; at++) {
-      if (given[out + at] || x[in + at * stride] != y[out + at]) continue;
-      given[out + at] = true;
-      dx[in + at * stride] += dy[out + at];
-    }
+    for (int at = 0; at < length; at++)
+      if (largest[out + at] < 0 && x[in + at * stride] == y[out + at]) largest[out + at] = in + at * stride;
   });
+}
+
+// An element that is the largest of several windows has the sum of their gradients, which CUDNN_POOLING_MAX adds in any order.
+template <class T>
+void maximum_gradient(const std::vector<ptrdiff_t>& largest, bool deterministic, const T* dy, T* dx) {
+  size_t plane = largest.size(), out = deterministic ? 0 : any_number() % plane;
+  for (size_t turn = 0; turn < plane; turn++, out = out + 1 == plane ? 0 : out + 1)
+    if (largest[out] >= 0) dx[largest[out]] += dy[out];
 }
 
 template <class T>
@@ -72,11 +90,12 @@ void pool_gradient(const Pooling& it, const Geometry& geometry, size_t planes, c
   int stride = geometry.window.strides[2];
   bool maximum = is_maximum(it);
   std::vector<T> number = counts<T>(it, geometry);
-  std::vector<bool> given;
+  std::vector<ptrdiff_t> largest;
   std::fill(dx, dx + planes * in_plane, T(0));
   for (size_t plane = 0; plane < planes; plane++, x += in_plane, dx += in_plane, y += out_plane, dy += out_plane) {
     if (maximum) {
-      maximum_gradient(geometry, x, y, dy, dx, given);
+      find_largest(geometry, x, y, largest);
+      maximum_gradient(largest, it.mode == CUDNN_POOLING_MAX_DETERMINISTIC, dy, dx);
       continue;
     }
     for_each_seen(geometry, 1, [&](size_t, size_t out, size_t in, int length) {
@@ -85,7 +104,6 @@ void pool_gradient(const Pooling& it, const Geometry& geometry, size_t planes, c
   }
 }
 
-// Whether a window of this pooling can come to so many outputs. MXNet's convention "full" lets the last ones look over the edge.
 bool fits(const DnnCall& call, const Tensor& x, const Tensor& y) {
   bool well = x.sizes[0] == y.sizes[0] && x.sizes[1] == y.sizes[1] && x.type == y.type;
   if (!well) call.refuse("tensors that do not match");
