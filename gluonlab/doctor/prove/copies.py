@@ -22,13 +22,15 @@ GIGA = 1e9
 
 
 def copy_between_all(ctxs: List[mx.Context]) -> None:
-    """Answers ``from``, ``to``, ``wrong`` elements and ``gb_per_s`` for each pair, in both directions."""
+    """Answers ``device`` and what it ``lost``; then ``source``, ``target``, ``wrong`` and ``gb_per_s`` for each pair."""
     from mxnet import nd
 
     sent = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COUNT).astype("int32")
-    sources = {ctx: nd.array(sent, ctx=ctx, dtype="int32") for ctx in ctxs}
+    sources = {}
     for ctx in ctxs:
-        tell(trying=f"memory of {ctx}", reached=int((sources[ctx].asnumpy() != sent).sum()), device=str(ctx))
+        tell(trying=f"memory of {ctx}")
+        sources[ctx] = nd.array(sent, ctx=ctx, dtype="int32")
+        tell(device=str(ctx), lost=int((sources[ctx].asnumpy() != sent).sum()))
     for source in ctxs:
         for target in ctxs:
             if source == target:
@@ -53,7 +55,7 @@ def _speed(source: mx.Context, target: mx.Context) -> float:
 
 def judge(outcome: Outcome) -> List[Verdict]:
     """Each pair whose copies change, and each GPU that does not hold what it was given."""
-    forgetful = [told["device"] for told in all_of(outcome, "reached") if told["reached"]]
+    forgetful = [told["device"] for told in all_of(outcome, "lost") if told["lost"]]
     bad = [wrong(NAME, f"{device} does not hold what it is given") for device in forgetful]
     pairs = all_of(outcome, "source")
     for told in pairs:

@@ -25,18 +25,12 @@ const char* const COUNTER_NAMES[] = {
 #undef GPUS_COUNTER
 };
 
-// A process that nobody asks for its faults tells them itself, and does not end well.
+// A process with faults that nobody has taken does not end well.
 void at_exit() {
-  std::vector<std::string> left;
-  {
-    std::lock_guard<std::mutex> guard(lock);
-    left.swap(faults);
-  }
-  for (const std::string& text : left) fprintf(stderr, "simulated GPUs: %s\n", text.c_str());
-  if (!left.empty()) {
-    fflush(nullptr);
-    _exit(86);
-  }
+  std::lock_guard<std::mutex> guard(lock);
+  if (faults.empty()) return;
+  fflush(nullptr);
+  _exit(86);
 }
 
 // The beginning of what fits into `buffer`; the whole length is returned, as snprintf does.
@@ -58,6 +52,7 @@ void fault(const std::string& text) {
   for (const std::string& known : faults)
     if (known == text) return;
   faults.push_back(text);
+  fprintf(stderr, "simulated GPUs: %s\n", text.c_str());
 }
 
 }  // namespace gpus

@@ -1,0 +1,65 @@
+"""doctor --prove on machines that are well, and on broken ones: whatever is planted, it names."""
+
+import getpass
+import json
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import clean_environment
+from machines import P3_16XLARGE, environment, v100s
+
+from gluonlab.doctor.prove.proof import trial_of
+from gluonlab.gpu.process import ask
+
+
+def verdicts(trial, machine, folder, timeout_s=120, devices="gpu:*"):
+    """What a trial comes to on such a machine."""
+    environ = clean_environment(**environment(machine, folder))
+    outcome = ask(f"gluonlab.doctor.prove.{trial}", devices, timeout_s=timeout_s, environ=environ)
+    return [(verdict.status, verdict.what) for verdict in trial_of(trial).judge(outcome)]
+
+
+def test_copies_that_change_on_their_way_are_named_with_their_direction(tmp_path):
+    machine = v100s(3, changes_copies=((1, 2), (0, 1)))
+    assert verdicts("copies", machine, tmp_path) == [
+        ("fault", "copies from gpu(0) to gpu(1) do not arrive: 1 of 1,048,576 numbers change"),
+        ("fault", "copies from gpu(1) to gpu(2) do not arrive: 1 of 1,048,576 numbers change"),
+    ]
+
+
+def test_copies_that_arrive_are_all_right_on_a_machine_whose_gpus_are_not_all_peers(tmp_path):
+    assert verdicts("copies", P3_16XLARGE, tmp_path) == [("ok", "what is copied between 56 pairs of GPUs arrives as it was")]
+
+
+def test_a_gpu_that_hangs_is_named_and_the_others_are_not(tmp_path):
+    [(status, what)] = verdicts("copies", v100s(3, hangs=1), tmp_path, timeout_s=20)
+    assert (status, what) == ("fault", "memory of gpu(1): was still busy after 20 s")
+
+
+def test_a_gpu_that_now_and_then_computes_wrongly_is_named(tmp_path):
+    found = verdicts("arithmetic", v100s(3, forgets_kernels=2), tmp_path)
+    assert found
+    assert {status for status, _ in found} == {"fault"}
+    assert all("gpu(2)" in what and "gpu(0)" not in what and "gpu(1)" not in what for _, what in found)
+
+
+def test_a_gpu_that_loses_work_is_found_by_the_stores_too(tmp_path):
+    found = verdicts("stores", v100s(2, forgets_kernels=1), tmp_path)
+    assert "fault" in {status for status, _ in found}
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_owner(tmp_path, count):
+    ended = subprocess.run(
+        [sys.executable, "-m", "gluonlab.doctor", "--prove", "--out", "proof"], cwd=tmp_path,
+        env=clean_environment(**environment(v100s(count), tmp_path)), capture_output=True, encoding="utf-8", timeout=400,
+    )  # fmt: skip
+    assert "no faults; written to proof.json and proof.html" in ended.stdout, ended.stdout + ended.stderr
+    text = (tmp_path / "proof.json").read_text(encoding="utf-8") + (tmp_path / "proof.html").read_text(encoding="utf-8")
+    for private in (socket.gethostname(), getpass.getuser(), str(tmp_path), sys.prefix, "GPU-0000", "00000000:"):
+        assert private not in text
+    proof = json.loads((tmp_path / "proof.json").read_text(encoding="utf-8"))
+    assert [gpu["name"] for gpu in proof["machine"]["gpus"]] == ["Tesla V100-SXM2-16GB"] * count
+    assert [trial["trial"] for trial in proof["trials"]] == ["copies", "arithmetic", "stores", "bits", "counts", "speeds"]
