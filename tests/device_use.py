@@ -40,10 +40,10 @@ class Uses:
             self.of_tests[item.nodeid] = set(CHOICE.taken)
 
     def on_gpus(self) -> List[str]:
-        return [test for test, kinds in self.of_tests.items() if "gpu" in kinds]
+        return [test for test, kinds in self.of_tests.items() if "gpu" in kinds and test not in self.reasons]
 
     def on_cpus(self) -> List[str]:
-        return [test for test, kinds in self.of_tests.items() if "gpu" not in kinds]
+        return sorted(set(self.of_tests) - set(self.on_gpus()))
 
     def without_a_reason(self) -> List[str]:
         return [test for test in self.on_cpus() if test not in self.reasons]

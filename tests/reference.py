@@ -22,8 +22,8 @@ def textbook_lenet(classes=10, pool="max"):
 
 
 def values(net, ctx=None):
-    """The parameters as numpy arrays, in order."""
-    return [(param.data(ctx) if ctx else param.data()).asnumpy() for param in net.collect_params().values()]
+    """The parameters as numpy arrays, in order; of the first device, or of ``ctx``."""
+    return [(param.data(ctx) if ctx else param.list_data()[0]).asnumpy() for param in net.collect_params().values()]
 
 
 def set_values(net, arrays):

@@ -111,6 +111,7 @@ def test_the_memory_limit_is_that_of_every_replica_read_and_written_once():
         assert [(source.asnumpy() == value).all() for source, value in zip(limit.sources, (1.5, 2.5))] == [True, True]
 
 
+@pytest.mark.cpu_only("memory of the host, of which /proc/meminfo tells")
 def test_memory_that_is_not_there_is_refused_before_it_is_used(tmp_path, bench):
     (tmp_path / "meminfo").write_text("MemTotal:  100 kB\nMemAvailable:     24 kB\n")
     assert available_bytes(tmp_path / "meminfo") == 24 * 1024 and available_bytes(tmp_path / "none") is None

@@ -114,6 +114,7 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
 # --- mistakes
 
 
+@pytest.mark.cpu_only("mistakes are found before anything is computed")
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -84,6 +84,7 @@ def test_the_best_store_is_compared_with_device_under_both_trainers():
     assert gradients.step_verdicts([replace(each, world_size=4) for each in rows], 4)[0].reached is None
 
 
+@pytest.mark.cpu_only("the command measures CPU devices")
 def test_the_command_measures_gradients_and_judges(bench, monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
     args = ["gradients", "--rounds", "1", "--size", "2KB", "--world-sizes", "2", "--stores", "device,sharded-optimizer"]
@@ -101,6 +102,7 @@ def test_the_command_measures_gradients_and_judges(bench, monkeypatch):
     assert several == {*HERE, gradients.LIMIT} and one == several - {"sharded-whole"}
 
 
+@pytest.mark.cpu_only("the command measures CPU devices")
 def test_a_worker_makes_the_calls_of_ours_that_the_command_makes(monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
     monkeypatch.setattr(gradient_job, "resnet18_shapes", lambda: [(3, 5), (70,)])

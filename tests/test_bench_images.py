@@ -11,6 +11,7 @@ from gluonlab.bench.__main__ import main
 from gluonlab.bench.images import BATCH_SIZE, Photographs, make_jpegs, make_rows, subjects, table
 from gluonlab.bench.rounds import Measurement, Subject
 
+pytestmark = pytest.mark.cpu_only("bench images reads for two CPU devices")
 SMALL = Photographs(20, 16, 8, BATCH_SIZE + 2)
 
 

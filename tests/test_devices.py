@@ -13,6 +13,7 @@ from gluonlab.devices import MOST_CPU_DEVICES, describe, devices, gpu_count, gpu
 from gluonlab.errors import DeviceError, GluonlabWarning
 
 BUILDS = [(True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"), (False, "this is MXNet's CPU build; .*cu112.*")]
+pytestmark = pytest.mark.cpu_only("how many GPUs there are is made up here, and nothing is computed")
 CPUS, GPUS = [mx.cpu(i) for i in range(8)], [mx.gpu(i) for i in range(16)]
 
 

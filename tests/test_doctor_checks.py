@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from devices import contexts, devices
 from elf_files import write_library
 from file_server import silence, status
 
@@ -221,21 +222,14 @@ LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 
 
 def test_every_kvstore_that_works_sums():
-    import mxnet as mx
-
-    from gluonlab.devices import devices
-
-    ctxs = devices("cpu*3")
-    assert mxnet_process.sum_over("ring", ctxs) == ""
-    assert mxnet_process.sum_over("local", [mx.cpu(0), mx.cpu(1)]) == ""
+    assert mxnet_process.sum_over("ring", devices(3)) == ""
+    assert mxnet_process.sum_over("local", contexts(2)) == ""
 
 
 def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
     """A store that hands every device its own gradient back, as kvstore=None does."""
-    import mxnet as mx
-
     monkeypatch.setattr("gluonlab.kvstores.make_kvstore", lambda name, ctxs: None)
-    assert mxnet_process.sum_over("device", [mx.cpu(0), mx.cpu(1)]) == "the sum is 1 instead of 3"
+    assert mxnet_process.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
 
 
 def test_a_kvstore_that_hangs_or_fails_is_named():
@@ -383,10 +377,9 @@ def test_a_step_on_all_devices_is_that_of_one():
 
 def test_training_that_differs_is_told_by_how_much(monkeypatch):
     """The replicas of a store that sums nothing drift apart."""
-    from gluonlab.devices import devices
     from gluonlab.doctor import training_process
 
-    ctxs = devices("cpu*2")
+    ctxs = devices(2)
     assert training_process.difference(ctxs) <= training_process.TOLERANCE
     real = training_process.trained
     monkeypatch.setattr(

@@ -9,7 +9,6 @@ from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
 
 AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
-CTXS = contexts(3)
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
@@ -25,10 +24,11 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
     store = make_kvstore(name)
     random = np.random.RandomState(1)
     parts = random.uniform(-1, 1, (3, 50)).astype("float32")
-    weights = [mx.nd.zeros((50,), ctx=ctx) for ctx in CTXS]
-    store.broadcast(0, mx.nd.array(parts[0], ctx=CTXS[0]), weights)
+    ctxs = contexts(3)
+    weights = [mx.nd.zeros((50,), ctx=ctx) for ctx in ctxs]
+    store.broadcast(0, mx.nd.array(parts[0], ctx=ctxs[0]), weights)
     assert all(np.array_equal(weight.asnumpy(), parts[0]) for weight in weights)
-    gradients = [mx.nd.array(part, ctx=ctx) for part, ctx in zip(parts, CTXS)]
+    gradients = [mx.nd.array(part, ctx=ctx) for part, ctx in zip(parts, ctxs)]
     store.pushpull(0, gradients)
     for gradient in gradients:
         np.testing.assert_allclose(gradient.asnumpy(), parts.sum(axis=0), rtol=1e-6, atol=1e-6)
@@ -62,6 +62,7 @@ def test_every_store_says_in_one_line_what_it_does(kind):
     assert "\n" not in kind.summary
 
 
+@pytest.mark.cpu_only("which store GPUs alone have")
 def test_a_store_for_gpus_is_refused_for_cpu_devices():
     with pytest.raises(KVStoreError, match="'nccl' sums over GPUs, and these are CPU devices: choose device or local"):
         make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])

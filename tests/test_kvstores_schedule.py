@@ -148,38 +148,35 @@ def test_a_key_may_come_with_other_arrays():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ([nd.ones((3,), ctx=mx.cpu(0)), nd.ones((4,), ctx=mx.cpu(1))], "must be alike"),
-        ([nd.ones((3,), ctx=mx.cpu(0)), nd.ones((3,), ctx=mx.cpu(1), dtype="float64")], "must be alike"),
-        ([nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in contexts(2)], "sparse"),
+        (lambda ctxs: [nd.ones((3 + rank,), ctx=ctx) for rank, ctx in enumerate(ctxs)], "must be alike"),
+        (lambda ctxs: [nd.ones((3,), ctx=ctx, dtype=dtype) for ctx, dtype in zip(ctxs, ("float32", "float64"))], "must be alike"),
+        (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
     ],
 )
 def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
+    arrays = arrays(contexts(2))
     with pytest.raises(KVStoreError, match=message):
         make_kvstore("ring").pushpull("weight", arrays)
     assert all((array.asnumpy() == array.asnumpy().flat[0]).all() for array in arrays)
 
 
+def outputs(size, dtype="float32"):
+    return lambda ctxs: [nd.zeros((size,), ctx=ctx, dtype=dtype) for ctx in ctxs]
+
+
 @pytest.mark.parametrize(
     ("name", "outs", "message"),
     [
-        (
-            "ring",
-            [nd.zeros((4,), ctx=ctx) for ctx in contexts(2)],
-            r"float32\[3\] on cpu\(0\) cannot be left in float32\[4\] on cpu\(0\)",
-        ),
-        ("ring", [nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in contexts(2)], r"cannot be left in int32\[3\]"),
-        ("sharded-optimizer", [nd.zeros((3,), ctx=mx.cpu(0))], "2 arrays and 1 outputs"),
-        ("sharded-optimizer", [nd.zeros((4,), ctx=ctx) for ctx in contexts(2)], r"cannot be left in float32\[4\] on cpu\(0\)"),
-        (
-            "sharded-optimizer",
-            [nd.zeros((3,), ctx=ctx) for ctx in contexts(2)[::-1]],
-            r"cannot be left in float32\[3\] on cpu\(1\)",
-        ),
-        ("sharded-optimizer", [nd.zeros((3,), ctx=ctx, dtype="int32") for ctx in contexts(2)], r"cannot be left in int32\[3\]"),
+        ("ring", outputs(4), r"float32\[3\] on [cg]pu\(0\) cannot be left in float32\[4\] on [cg]pu\(0\)"),
+        ("ring", outputs(3, "int32"), r"cannot be left in int32\[3\]"),
+        ("sharded-optimizer", lambda ctxs: outputs(3)(ctxs[:1]), "2 arrays and 1 outputs"),
+        ("sharded-optimizer", outputs(4), r"cannot be left in float32\[4\] on [cg]pu\(0\)"),
+        ("sharded-optimizer", lambda ctxs: outputs(3)(ctxs[::-1]), r"cannot be left in float32\[3\] on [cg]pu\(1\)"),
+        ("sharded-optimizer", outputs(3, "int32"), r"cannot be left in int32\[3\]"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message):
-    store = make_kvstore(name)
+    store, outs = make_kvstore(name), outs(contexts(2))
     if name == "sharded-optimizer":
         store.set_optimizer(mx.optimizer.SGD())
     with pytest.raises(KVStoreError, match=message):

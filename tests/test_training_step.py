@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, devices
+from devices import contexts, device, devices
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, textbook_lenet, train_on_one_device, values
@@ -84,18 +84,18 @@ def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
 def test_lenet_is_the_labs_network(pool, lanes):
     """Scores and gradients of the network as laid out here equal those of the textbook's, on continuous inputs."""
     textbook, net = textbook_lenet(pool=pool), LeNet(10, pool, lanes)
-    net.initialize()
-    net(nd.zeros((1, 1, 28, 28)))
+    net.initialize(ctx=device())
+    net(nd.zeros((1, 1, 28, 28), ctx=device()))
     set_values(net, values(textbook))
     ((images, labels),) = random_batches([9], seed=1)
     scores, gradients = [], []
-    for network in (net, textbook):
+    for network, ctx in ((net, device()), (textbook, mx.cpu(0))):
         with autograd.record():
-            output = network(nd.array(images))
-            total = gluon.loss.SoftmaxCrossEntropyLoss()(output, nd.array(labels)).sum()
+            output = network(nd.array(images, ctx=ctx))
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(output, nd.array(labels, ctx=ctx)).sum()
         total.backward()
         scores.append(output.asnumpy())
-        gradients.append([param.grad().asnumpy() for param in network.collect_params().values()])
+        gradients.append([param.grad(ctx).asnumpy() for param in network.collect_params().values()])
     assert distance(scores[:1], scores[1:]) <= 1e-5
     assert distance(*gradients) <= 1e-5
 
@@ -103,8 +103,8 @@ def test_lenet_is_the_labs_network(pool, lanes):
 def normalising_net():
     net = nn.HybridSequential()
     net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dropout(0.5), nn.Dense(5))
-    net.initialize(mx.init.Xavier())
-    net(nd.zeros((1, 2, 6, 6)))
+    net.initialize(mx.init.Xavier(), ctx=device())
+    net(nd.zeros((1, 2, 6, 6), ctx=device()))
     return net
 
 
@@ -113,14 +113,14 @@ def test_the_compiled_graph_evaluates_like_gluon_with_batchnorm_and_dropout():
     ((images, labels),) = random_batches([10], shape=(2, 6, 6), classes=5)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     (replica,) = replicas(net, loss, as_is, contexts(1))
-    x, y = nd.array(images), nd.array(labels, dtype="int32")
+    x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     replica.forward(x, y)  # in training: moves the running statistics
     replica.backward()
     total, found = (array.asnumpy() for array in replica.forward(x, y, train=False))
     scores = net(x)
     assert total[0] == pytest.approx(loss(scores, y).sum().asscalar(), rel=1e-5)
     assert distance([found], [scores.asnumpy()]) <= 1e-5
-    assert not np.allclose(net[1].running_mean.data().asnumpy(), 0)
+    assert not np.allclose(net[1].running_mean.data(device()).asnumpy(), 0)
 
 
 def test_evaluation_uses_the_weights_as_they_are_now(start):
@@ -130,9 +130,10 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     step = make_step(net, ctxs, learning_rate=0.5)
     ((images, labels),) = random_batches([8])
     xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+    x = nd.array(images, ctx=ctxs[0])
     for _ in range(3):
         found = sum(part.loss.asscalar() for part in step.score(xs, ys))
-        expected = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(images)), nd.array(labels)).sum().asscalar()
+        expected = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar()
         assert found == pytest.approx(expected, rel=1e-4)
         step(xs, ys)
 
@@ -140,4 +141,4 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
 def test_to_float_divides_by_255_in_numpys_arithmetic():
     images = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
     expected = images.astype(np.float32) * np.float32(1 / 255)
-    assert np.array_equal(to_float(nd, nd.array(images, dtype="uint8")).asnumpy(), expected)
+    assert np.array_equal(to_float(nd, nd.array(images, ctx=device(), dtype="uint8")).asnumpy(), expected)
