@@ -140,6 +140,13 @@ class TrainConfig:
         False, flag, "first tell how much memory a batch needs on each device, and measure what the process takes"
     )
     kvstore: str = setting("device", text, "how gradients are summed over devices (see --list)", "NAME")
+    topology: Optional[str] = setting(
+        None,
+        text,
+        "place the devices of a kvstore made of a schedule (ring, tree, ...) by the links of p3.16xlarge or another machine "
+        "(default: GPUs by their own links, as NVML tells them)",
+        "NAME",
+    )
     compress: Optional[str] = setting(
         None, compression, "send gradients in 2 bits each, as -THRESHOLD, 0 or THRESHOLD (kvstore device only)", "2bit:THRESHOLD"
     )

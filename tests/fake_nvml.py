@@ -31,7 +31,7 @@ class FakeNvml:
     ``used``: {GPU: bytes in use}, ``processes``: {GPU: [(pid, name, bytes)]}, ``no_peers``: pairs. ``process_list_versions``: those
     that this driver knows. ``error``: what nvmlInit raises. ``as_bytes``: strings are bytes, as old releases of pynvml return them.
     ``silent``: {GPU: what its handle raises}; ``untold``: GPUs whose memory is not told; ``parts``: {GPU: UUIDs of its MIG parts}.
-    ``hidden``: GPUs of the machine that this container has not.
+    ``hidden``: GPUs of the machine that this container has not. ``apart``: {pair: level at which their ways over PCIe meet}.
     """
 
     NVMLError = NVMLError
@@ -46,8 +46,9 @@ class FakeNvml:
     def __init__(
         self, kinds=(), driver="535.183.01", nvlinks=None, switched=False, used=None, processes=None, no_peers=(),
         process_list_versions=(2, 3), error=None, as_bytes=False, memory_bytes=16 * GIB, bus=None,
-        silent=None, untold=(), parts=None, hidden=(),
+        silent=None, untold=(), parts=None, hidden=(), apart=None,
     ):  # fmt: skip
+        self.apart = apart or {}
         self.silent, self.untold, self.parts = silent or {}, untold, parts or {}
         self.kinds, self.driver, self.error = kinds, driver, error
         self.used, self.processes, self.memory_bytes = used or {}, processes or {}, memory_bytes
@@ -149,6 +150,12 @@ class FakeNvml:
     def nvmlDeviceGetP2PStatus(self, one, other, index):  # noqa: N802
         assert index == self.NVML_P2P_CAPS_INDEX_WRITE
         return 4 if frozenset((one, other)) in self.no_peers else 0
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, one, other):  # noqa: N802
+        pair = (min(one, other), max(one, other))
+        if pair not in self.apart:
+            raise NVMLError("Not Supported")
+        return self.apart[pair]
 
 
 def machine(*kinds, **description):

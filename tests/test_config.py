@@ -61,6 +61,7 @@ VALID = {
     "dtype": WORDS,
     "memory": st.booleans(),
     "kvstore": WORDS,
+    "topology": WORDS,
     "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map("2bit:{!r}".format),
     "seed": st.integers(0, 2**32 - 1),
     "prefetch": st.integers(0, LARGEST),

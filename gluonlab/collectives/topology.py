@@ -13,6 +13,7 @@ from gluonlab.collectives.rings import best_ring
 from gluonlab.errors import ScheduleError, unknown
 
 Pair = Tuple[int, int]  # (src, dst)
+Place = Callable[[int], int]
 INFINITE = float("inf")
 
 NVLINK = 25e9  # bytes/s of one NVLink 2.0 and direction
@@ -221,7 +222,7 @@ def pcie(world_size: Optional[int] = None) -> Topology:
         "12 GB/s is NCCL's figure for 16 lanes of PCIe 3.0; inferred, as no particular machine is meant: two GPUs share a switch "
         "and its 16 lanes to the CPU, 10 µs a message, and additions as fast as a V100's"
     )
-    routes = {(src, dst): Route(_pcie_links(src, dst, PCIE_3, per_cpu=count), PEER_COPY_S) for src, dst in _pairs(count)}
+    routes = {(src, dst): pcie_route(src, dst, PCIE_3, _in_pairs, lambda device: 0) for src, dst in _pairs(count)}
     groups = tuple(tuple(range(first, min(first + 2, count))) for first in range(0, count, 2))
     return Topology("pcie", count, routes, V100, groups=groups, note=note)
 
@@ -263,24 +264,34 @@ def _ports(name: str, world_size: int, bytes_per_s: float, reduce_bytes_per_s: f
 
 
 def _hybrid_cube_mesh(name: str, note: str) -> Topology:
-    routes = {(src, dst): Route(_pcie_links(src, dst, PCIE_AND_CPU, per_cpu=4), PEER_COPY_S) for src, dst in _pairs(8)}
+    routes = {(src, dst): pcie_route(src, dst, PCIE_AND_CPU, _in_pairs, lambda device: device // 4) for src, dst in _pairs(8)}
     for count, pairs in ((2, TWO_NVLINKS), (1, ONE_NVLINK)):
         for a, b in pairs:
             for src, dst in ((a, b), (b, a)):
-                routes[src, dst] = Route((Link(f"NVLink {src} to {dst}", count * NVLINK),), PEER_COPY_S)
+                routes[src, dst] = nvlink_route(src, dst, count)
     return Topology(name, 8, routes, V100, groups=((0, 1, 2, 3), (4, 5, 6, 7)), note=note)
 
 
-def _pcie_links(src: int, dst: int, bytes_per_s: float, per_cpu: int) -> Tuple[Link, ...]:
-    """Up to where the ways of both meet, and down: devices by two below a PCIe switch, by ``per_cpu`` below a CPU."""
+def nvlink_route(src: int, dst: int, count: int) -> Route:
+    """So many NVLinks of their own from one GPU to another."""
+    return Route((Link(f"NVLink {src} to {dst}", count * NVLINK),), PEER_COPY_S)
+
+
+def pcie_route(src: int, dst: int, bytes_per_s: float, switch_of: Place, cpu_of: Place) -> Route:
+    """Up to where the ways of both GPUs meet, and down; ``switch_of`` and ``cpu_of``: below which switch and CPU each is."""
     way = [f"PCIe out of {src}"]
-    if src // 2 != dst // 2:
-        way.append(f"PCIe switch {src // 2} up")
-        if src // per_cpu != dst // per_cpu:
-            way.append(f"CPU {src // per_cpu} to {dst // per_cpu}")
-        way.append(f"PCIe switch {dst // 2} down")
+    above, below = switch_of(src), switch_of(dst)
+    if above != below:
+        way.append(f"PCIe switch {above} up")
+        if cpu_of(src) != cpu_of(dst):
+            way.append(f"CPU {cpu_of(src)} to {cpu_of(dst)}")
+        way.append(f"PCIe switch {below} down")
     way.append(f"PCIe into {dst}")
-    return tuple(Link(name, bytes_per_s) for name in way)
+    return Route(tuple(Link(name, bytes_per_s) for name in way), PEER_COPY_S)
+
+
+def _in_pairs(device: int) -> int:
+    return device // 2
 
 
 def _pairs(world_size: int) -> List[Pair]:

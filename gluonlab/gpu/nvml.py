@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from gluonlab.gpu.process import Outcome, ask, tell
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
+SAME_SWITCHES, SAME_CPU = 20, 40  # the widest of nvmlGpuTopologyLevel_t: below PCIe switches of one root; below one CPU
 TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
@@ -44,6 +46,7 @@ class Driver:
     """``error``: why there is nothing to tell. ``nvlinks``: (a, b), a < b -> number of links.
 
     ``switched``: GPUs whose NVLinks go to switches. ``no_peers``: pairs without access to each other's memory.
+    ``apart``: (a, b), a < b -> where their ways over PCIe meet, one of the levels below; none where the driver does not tell.
     ``silent``: (number, reason) of the GPUs that are there, but do not answer.
     """
 
@@ -54,6 +57,7 @@ class Driver:
     switched: Tuple[int, ...] = ()
     no_peers: Tuple[Pair, ...] = ()
     silent: Tuple[Tuple[int, str], ...] = ()
+    apart: Dict[Pair, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, told: Dict[str, Any]) -> Driver:
@@ -66,7 +70,14 @@ class Driver:
         links = {(a, b): count for a, b, count in told["nvlinks"]}
         pairs = tuple((a, b) for a, b in told["no_peers"])
         silent = tuple((index, reason) for index, reason in told["silent"])
-        return cls("", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs, silent)
+        apart = {(a, b): level for a, b, level in told["apart"]}
+        return cls("", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs, silent, apart)
+
+
+@lru_cache(maxsize=1)
+def known() -> Driver:
+    """What `look` found when somebody in this process first wanted to know: links do not change while a process runs."""
+    return look()
 
 
 def look() -> Driver:
@@ -103,6 +114,7 @@ def read(pynvml: Any) -> Dict[str, Any]:
             "switched": switched,
             "no_peers": [pair for pair in pairs if _lacks_access(pynvml, handles[pair[0]], handles[pair[1]])],
             "silent": silent,
+            "apart": [[a, b, level] for a, b in pairs for level in [_level(pynvml, handles[a], handles[b])] if level is not None],
         }
     finally:
         pynvml.nvmlShutdown()
@@ -176,6 +188,11 @@ def _ends_at_a_gpu(pynvml: Any, handle: Any, link: int) -> bool:
 def _lacks_access(pynvml: Any, one: Any, other: Any) -> bool:
     told = _if_told(pynvml, "nvmlDeviceGetP2PStatus", one, other, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
     return told is not None and told != pynvml.NVML_P2P_STATUS_OK
+
+
+def _level(pynvml: Any, one: Any, other: Any) -> Optional[int]:
+    told = _if_told(pynvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
+    return None if told is None else int(told)
 
 
 def _if_told(pynvml: Any, name: str, *arguments: Any) -> Any:

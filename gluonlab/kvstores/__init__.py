@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import KVStoreError, unknown
 from gluonlab.installing import pip_install
 
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
 class KVStoreKind:
     """One way to sum gradients over devices."""
 
-    create: "Callable[[], KVStoreBase]"
+    create: "Callable[[Optional[str]], KVStoreBase]"  # of a topology's name, or None
     summary: str
+    places: bool = False  # it runs a schedule, whose ranks devices play by their links
     gpus_only: bool = False
     compresses: bool = False
 
 
-def _native(name: str) -> "Callable[[], KVStoreBase]":
-    def create() -> "KVStoreBase":
+def _native(name: str) -> "Callable[[Optional[str]], KVStoreBase]":
+    def create(topology: Optional[str] = None) -> "KVStoreBase":
         from gluonlab.kvstores.native import NativeKVStore
 
         return NativeKVStore(name)
@@ -33,22 +35,22 @@ def _native(name: str) -> "Callable[[], KVStoreBase]":
     return create
 
 
-def _scheduled(name: str) -> "Callable[[], KVStoreBase]":
-    def create() -> "KVStoreBase":
+def _scheduled(name: str) -> "Callable[[Optional[str]], KVStoreBase]":
+    def create(topology: Optional[str] = None) -> "KVStoreBase":
         from gluonlab.kvstores.schedule import ScheduleKVStore
 
-        return ScheduleKVStore(name)
+        return ScheduleKVStore(name, topology=topology)
 
     return create
 
 
-def _sharded_optimizer() -> "KVStoreBase":
+def _sharded_optimizer(topology: Optional[str] = None) -> "KVStoreBase":
     from gluonlab.kvstores.sharded import ShardedKVStore
 
-    return ShardedKVStore()
+    return ShardedKVStore(topology=topology)
 
 
-def _nccl() -> "KVStoreBase":
+def _nccl(topology: Optional[str] = None) -> "KVStoreBase":
     import mxnet as mx
 
     if not mx.runtime.Features().is_enabled("NCCL"):
@@ -80,8 +82,10 @@ KVSTORES: Dict[str, KVStoreKind] = {
     "nccl": KVStoreKind(
         _nccl, "NCCL, as MXNet uses it: reduced to the first GPU, broadcast from there (a CUDA build of MXNet only)", gpus_only=True
     ),
-    **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name]) for name in ALGORITHMS},
-    "sharded-optimizer": KVStoreKind(_sharded_optimizer, "each device updates its share of the weights and keeps its state"),
+    **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name], places=True) for name in ALGORITHMS},
+    "sharded-optimizer": KVStoreKind(
+        _sharded_optimizer, "each device updates its share of the weights and keeps its state", places=True
+    ),
 }
 
 
@@ -92,13 +96,32 @@ def check_kvstore(name: str) -> None:
         raise KVStoreError(unknown("kvstore", name, KVSTORES) + processes)
 
 
-def make_kvstore(name: str, ctxs: "Sequence[Context]" = ()) -> "KVStoreBase":
+def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None) -> "KVStoreBase":
     """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``, to sum over the devices ``ctxs``.
 
-    Raises KVStoreError for an unknown name, with the choices, for a store that this MXNet was built without, and for one that
-    cannot sum over these devices.
+    A store made of a schedule places GPUs by the links that NVML tells when it first sums over three or more of them; ``topology``
+    names a machine of `gluonlab.collectives.topology` whose links count instead. Raises KVStoreError for an unknown name, with the
+    choices, for a store that this MXNet was built without, for one that cannot sum over these devices, for a topology that has not
+    so many, and for one that the store has no use for; ScheduleError for an unknown topology.
     """
     check_kvstore(name)
+    check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
         raise KVStoreError(f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local")
-    return KVSTORES[name].create()
+    store = KVSTORES[name].create(topology)
+    if topology is not None and ctxs:
+        store.placement(ctxs)  # whether it has these devices
+    return store
+
+
+def check_topology(topology: Optional[str], kvstore: str) -> None:
+    """Raise ScheduleError for a topology that is not known, KVStoreError for a store that is none of a schedule."""
+    if topology is None:
+        return
+    make_topology(topology)
+    if not KVSTORES[kvstore].places:
+        able = ", ".join(name for name, kind in KVSTORES.items() if kind.places)
+        raise KVStoreError(
+            f"topology {topology!r}: kvstore {kvstore!r} is MXNet's own, which nobody can place: choose one of {able}, "
+            "or leave the topology out"
+        )

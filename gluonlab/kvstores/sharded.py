@@ -25,6 +25,7 @@ from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
 from gluonlab.kvstores.states import KeyState, States, kind_of, read, save, to_arrays
 from gluonlab.kvstores.summing import Keys, named
+from gluonlab.kvstores.sums import Entry
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 from gluonlab.semantics import nd_semantics
 
@@ -37,10 +38,10 @@ class ShardedKVStore(ScheduleKVStore):
     ``name``: an algorithm made of a reduce-scatter and an all-gather. Without an optimizer it sums as `ScheduleKVStore` does.
     """
 
-    def __init__(self, name: str = "sharded") -> None:
+    def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
         if name not in HALVES:
             raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
-        super().__init__(name)
+        super().__init__(name, topology=topology)
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
         self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
@@ -180,6 +181,10 @@ class ShardedKVStore(ScheduleKVStore):
         """What `set_optimizer` was given."""
         return self._optimizer
 
+    def _new_update(self, entries: List[Entry], keep: bool) -> ShardedUpdate:
+        order = self._place([weight.context for weight in entries[0].outs]).order
+        return ShardedUpdate(self._name, order, self._optimizer, entries, keep)
+
     def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
         """The update of these keys; made anew, with its state, when they come with other arrays."""
         entries = self._entries(key, grads, weights)
@@ -189,7 +194,7 @@ class ShardedKVStore(ScheduleKVStore):
             self._made(keys, partial(check, entries))
             self._check_company(keys)
             states = {key: self.state_of(key) for key in keys}
-            update = self._made(keys, partial(ShardedUpdate, self._name, self._optimizer, entries, keep))
+            update = self._made(keys, partial(self._new_update, entries, keep))
             self._made(keys, partial(update.restore, states))
             for key in keys:
                 self._loaded.pop(key, None)

@@ -28,16 +28,17 @@ Arrays = List[List[nd.NDArray]]
 class ShardedUpdate:
     """`reduce`, then `finish`: a reduce-scatter of gradients, updates, an all-gather of weights.
 
-    ``name``: of the algorithm. With ``keep`` the gradients stay as they are, and there is memory
-    for their sums; otherwise they are summed in place, unless they share memory. Raises
-    ScheduleError for arrays that cannot be summed; what else may be wrong is found by `check`.
+    ``name``: of the algorithm. ``order``: which device plays which rank. With ``keep`` the
+    gradients stay as they are, and there is memory for their sums; otherwise they are summed in
+    place, unless they share memory. Raises ScheduleError for arrays that cannot be summed; what
+    else may be wrong is found by `check`.
     """
 
-    def __init__(self, name: str, optimizer: Any, entries: Sequence[Entry], keep: bool) -> None:
+    def __init__(self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[Entry], keep: bool) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
         self._arrays, self._keeps = [(entry.values, entry.outs) for entry in entries], keep
         self.weights = [entry.outs for entry in entries]
-        reduce_scatter, all_gather = (half(len(self.weights[0])) for half in HALVES[name])
+        reduce_scatter, all_gather = (half(len(order)).placed(order) for half in HALVES[name])
         grads, weights = _by_rank([entry.values for entry in entries]), _by_rank(self.weights)
         self._reduce: Union[Executor, ReduceApart]
         if keep or share_memory([*chain(*grads)]):

@@ -216,7 +216,7 @@ class _Run:
             ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
             ("optimizer", f"{plan.optimizer}, {settings}" + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)),
             *in_words(config, plan.rates, len(plan.ctxs)),
-            ("kvstore", f"{config.kvstore}; seed {config.seed}"),
+            ("kvstore", f"{config.kvstore}{plan.placed_in_words()}; seed {config.seed}"),
         ):
             self.reporter.say(f"{name:<11}{text}")
         for line in self.ready.memory.lines() if self.ready.memory is not None else ():

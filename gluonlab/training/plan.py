@@ -19,7 +19,9 @@ from gluonlab.data.dataset import Dataset, Defaults
 from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files, takes
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, KVStoreError
-from gluonlab.kvstores import check_kvstore, make_kvstore
+from gluonlab.kvstores import check_kvstore, check_topology, make_kvstore
+from gluonlab.kvstores.placement import Placement
+from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded import SHARDED
 from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
@@ -98,6 +100,15 @@ class Plan:
         per_device = str(each) if not rest else f"{each} or {each + 1}"
         return f"{per_device} per device, {self.global_batch_size} in all{Microbatches.of(self.config).in_words()}"
 
+    def placed_in_words(self) -> str:
+        """``, order gpu(0) gpu(3) ..., by the links that NVML tells``; empty where nothing was placed."""
+        placement = self._placement()
+        return f", {placement.in_words(self.ctxs)}" if placement is not None and placement.why else ""
+
+    def _placement(self) -> Optional[Placement]:
+        scheduled = isinstance(self.kvstore, ScheduleKVStore)
+        return self.kvstore.placement(self.ctxs) if scheduled else None
+
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json."""
         return {
@@ -116,6 +127,7 @@ class Plan:
             **{name: getattr(self.settled.config, name) for name in SWITCHED},
             "normalise": in_text(self.dataset.colours),
             "kvstore": self.config.kvstore,
+            **_recorded(self._placement(), self.ctxs),
             "seed": self.config.seed,
         }
 
@@ -126,6 +138,7 @@ def check_config(config: TrainConfig, defaults: Optional[Defaults] = None) -> Tu
     ``defaults``: those of a data set that has been read already.
     """
     check_kvstore(config.kvstore)
+    _check_topology(config)
     check_dataset(config.dataset)
     settled = settle(config, defaults or find_kind(config.dataset)[0].defaults)
     config = settled.config
@@ -144,6 +157,20 @@ def check_config(config: TrainConfig, defaults: Optional[Defaults] = None) -> Tu
     return ctxs, settled
 
 
+def _check_topology(config: TrainConfig) -> None:
+    try:
+        check_topology(config.topology, config.kvstore)
+    except KVStoreError as error:
+        raise KVStoreError(f"--{error}") from None
+
+
+def _recorded(placement: Optional[Placement], ctxs: List[mx.Context]) -> Dict[str, Any]:
+    """What config.json says of where the kvstore's schedule runs."""
+    if placement is None or not placement.why:
+        return {}
+    return {"order": [str(ctxs[device]) for device in placement.order], "placed": placement.why}
+
+
 def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
     """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong.
 
@@ -155,7 +182,8 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
     config, recipe = settled.config, settled.recipe
     if config.random_resized_crop:
         options["random_resized_crop"] = True
-    kvstore = compressing(make_kvstore(config.kvstore, ctxs), config, len(ctxs))
+    store = make_kvstore(config.kvstore, ctxs, config.topology)
+    kvstore = compressing(store, config, len(ctxs))
     if dataset is None:
         dataset = load_dataset(config.dataset, config.data_dir, **options, **_samples(config, len(ctxs)))
     if config.normalise is not None:

@@ -1,0 +1,72 @@
+"""The topology of this machine's GPUs, made of the links that NVML tells."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence
+
+from gluonlab.collectives.topology import (
+    NVLINK,
+    PCIE_AND_CPU,
+    PEER_COPY_S,
+    V100,
+    Link,
+    Pair,
+    Route,
+    Topology,
+    nvlink_route,
+    pcie_route,
+)
+from gluonlab.errors import ScheduleError
+from gluonlab.gpu.nvml import SAME_CPU, SAME_SWITCHES, Driver
+
+NAME = "this machine"
+NOTE = (
+    "links: as NVML tells them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, 10 µs a message, "
+    "and additions as fast as a V100's"
+)
+MOST_LINKS = 12  # NVLinks of a GPU that go to switches, as those of an A100: NVML does not count them here
+
+
+def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
+    """Device i is NVML's GPU ``gpus[i]``. NVLinks first, then switches of NVLinks, then PCIe.
+
+    Where the driver does not tell how the GPUs hang on PCIe, each is below a CPU that is theirs
+    together by a switch of its own. Its figures compare ways within the machine; what they are in
+    bytes/s is inferred. Raises ScheduleError for a GPU that NVML did not tell of.
+    """
+    known = {gpu.index for gpu in driver.gpus}
+    missing = [gpu for gpu in gpus if gpu not in known]
+    if missing:
+        raise ScheduleError(f"NVML tells of GPUs {sorted(known)}, not of {missing}: see nvidia-smi")
+    switches, cpus = (_below(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
+    routes: Dict[Pair, Route] = {}
+    for src, one in enumerate(gpus):
+        for dst, other in enumerate(gpus):
+            if src == dst:
+                continue
+            links = driver.nvlinks.get((min(one, other), max(one, other)), 0)
+            if links:
+                routes[src, dst] = nvlink_route(src, dst, links)
+            elif one in driver.switched and other in driver.switched:
+                routes[src, dst] = _through_switches(src, dst)
+            else:
+                routes[src, dst] = pcie_route(src, dst, PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__)
+    halves = {cpu: tuple(i for i, own in enumerate(cpus) if own == cpu) for cpu in cpus}
+    return Topology(NAME, len(gpus), routes, V100, groups=tuple(halves.values()), note=NOTE)
+
+
+def _below(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
+    """For each device the first one that its way over PCIe meets at this level or below."""
+    if not driver.apart:
+        return list(range(len(gpus))) if level == SAME_SWITCHES else [0] * len(gpus)
+
+    def meet(one: int, other: int) -> bool:
+        pair = (min(one, other), max(one, other))
+        return one == other or driver.apart.get(pair, SAME_CPU + 1) <= level
+
+    return [next(i for i, other in enumerate(gpus) if meet(one, other)) for one in gpus]
+
+
+def _through_switches(src: int, dst: int) -> Route:
+    ports = (f"NVLinks out of {src}", f"NVLinks into {dst}")
+    return Route(tuple(Link(port, MOST_LINKS * NVLINK) for port in ports), PEER_COPY_S)

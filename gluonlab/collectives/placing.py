@@ -1,0 +1,54 @@
+"""Which device plays which rank of a schedule, so that it costs least on a topology."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Callable, List, Sequence
+
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.schedule import Schedule
+from gluonlab.collectives.topology import Topology
+
+JUDGED_BYTES = 25 * 2**20  # what an order is judged by: a bucket of gradients on GPUs
+EQUAL = 1e-9  # relative: prices that differ by less are the same number, rounded otherwise
+# An order must not cost more for any of these, from 1 KiB to 1 GiB.
+SIZES = tuple(4**power * 2**10 for power in range(11))
+
+
+def best_order(schedule: Schedule, topology: Topology) -> List[int]:
+    """``order`` for `Schedule.placed`; rank r on device r where no order that was looked at is cheaper.
+
+    Orders are looked at from two sides: the one as it is, and the topology's best ring. From each,
+    the two devices whose exchange saves most change places, until no exchange saves anything: some
+    hundred prices on eight devices, which take milliseconds.
+    """
+    unplaced = list(range(schedule.world_size))
+
+    def cost(order: Sequence[int], size_bytes: float = JUDGED_BYTES) -> float:
+        return price(schedule.placed(order), topology, size_bytes).seconds
+
+    starts = [unplaced, topology.ring_order()]
+    limits = [cost(unplaced, size) * (1 + EQUAL) for size in SIZES]
+    best = unplaced
+    for order in [*starts, *(_improved(start, cost) for start in starts)]:
+        cheaper = cost(order) < cost(best) * (1 - EQUAL)
+        if cheaper and all(cost(order, size) <= limit for size, limit in zip(SIZES, limits)):
+            best = order
+    return best
+
+
+def _improved(start: Sequence[int], cost: Callable[[Sequence[int]], float]) -> List[int]:
+    order, lowest = list(start), cost(start)
+    while True:
+        others = [_exchanged(order, *places) for places in combinations(range(len(order)), 2)]
+        costs = [cost(other) for other in others]
+        least = min(costs, default=lowest)
+        if least >= lowest * (1 - EQUAL):
+            return order
+        order, lowest = others[costs.index(least)], least
+
+
+def _exchanged(order: Sequence[int], one: int, other: int) -> List[int]:
+    changed = list(order)
+    changed[one], changed[other] = order[other], order[one]
+    return changed
