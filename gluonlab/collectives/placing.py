@@ -27,7 +27,8 @@ def best_order(schedule: Schedule, topology: Topology) -> List[int]:
     def cost(order: Sequence[int], size_bytes: float = JUDGED_BYTES) -> float:
         return price(schedule.placed(order), topology, size_bytes).seconds
 
-    starts = [unplaced, topology.ring_order()]
+    ring = topology.ring_order()
+    starts = [unplaced] if ring == unplaced else [unplaced, ring]
     limits = [cost(unplaced, size) * (1 + EQUAL) for size in SIZES]
     best = unplaced
     for order in [*starts, *(_improved(start, cost) for start in starts)]:
