@@ -7,7 +7,7 @@ from devices import contexts
 from kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, values
+from reference import as_is, distance, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config import TrainConfig
@@ -112,7 +112,7 @@ def test_a_device_without_a_shard_adds_nothing(name):
 
 @pytest.mark.parametrize("name", STORES)
 def test_one_device_needs_no_schedule_and_still_trains(name):
-    expected, _ = trained(gluon.Trainer, None, "sgd", cpus(1))
+    expected, _ = trained(gluon.Trainer, None, "sgd", contexts(1))
     net, _ = trained(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
 

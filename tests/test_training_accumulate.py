@@ -80,7 +80,7 @@ def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cu
     step = make_step(net, ctxs, cut, learning_rate=1e-9)
     batches = random_batches((22, 9, 2), shape=SHAPE)
     for images, labels in [*batches, *batches]:
-        scores = net(nd.array(images)).asnumpy().astype("float64")
+        scores = net(nd.array(images, ctx=ctxs[0])).asnumpy().astype("float64")
         xs, ys = shards((images, labels), ctxs)
         expected = (np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]).sum()
         found = [(part.device, part.loss.asscalar(), part.scores.asnumpy(), part.labels.asnumpy()) for part in step.score(xs, ys)]
@@ -135,11 +135,11 @@ def test_batchnorm_sees_microbatches_and_not_the_batch():
     net = batchnorm_net(ctxs)
     ((images, labels),) = random_batches([12], shape=SHAPE)
     images[:6] *= 3  # halves whose variances differ
-    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    loss, x, y = gluon.loss.SoftmaxCrossEntropyLoss(), nd.array(images, ctx=ctxs[0]), nd.array(labels, ctx=ctxs[0])
 
     def with_statistics_of(*parts):
         with mx.autograd.train_mode():
-            return sum(loss(net(nd.array(images[part])), nd.array(labels[part])).sum().asscalar() for part in parts)
+            return sum(loss(net(x[part]), y[part]).sum().asscalar() for part in parts)
 
     halves, whole = with_statistics_of(slice(6), slice(6, 12)), with_statistics_of(slice(12))
     assert abs(halves - whole) / whole > 1e-3

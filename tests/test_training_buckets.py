@@ -46,8 +46,8 @@ OPTIMIZERS = [cls.__name__.lower() for cls in registry.MXNETS_ELEMENT_WISE]
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "nadam", "lamb", "lars"])
 def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     """Same bits: on one device nothing is even summed differently."""
-    expected_net, net = small_net(cpus(1)), small_net(cpus(1))
-    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None), cpus(1), BATCHES)
+    expected_net, net = small_net(contexts(1)), small_net(contexts(1))
+    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None), contexts(1), BATCHES)
     found = train(net, BucketedTrainer(net.collect_params(), optimizer), contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
@@ -74,11 +74,11 @@ def test_it_trains_with_gluons_own_recording_on_several_devices():
 
 
 def test_multipliers_of_a_parameter_count():
-    expected_net, net = small_net(cpus(1)), small_net(cpus(1))
+    expected_net, net = small_net(contexts(1)), small_net(contexts(1))
     for network in (expected_net, net):
         network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = 0.1, 0.0, 0.0
     params = {"learning_rate": 0.3, "wd": 0.1}
-    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)), cpus(1), BATCHES)
+    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES)
     found = train(net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
     assert np.array_equal(found[4], values(small_net(contexts(1)))[4])  # lr_mult 0
@@ -192,6 +192,6 @@ def test_parameters_that_were_initialised_anew_are_not_silently_left_behind():
     net = small_net(contexts(1))
     trainer = BucketedTrainer(net.collect_params(), "sgd")
     train(net, trainer, contexts(1), BATCHES)
-    net.initialize(force_reinit=True)
+    net.initialize(force_reinit=True, ctx=contexts(1))
     with pytest.raises(RunError, match="make a new BucketedTrainer"):
         train(net, trainer, contexts(1), BATCHES)

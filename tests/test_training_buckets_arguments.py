@@ -173,6 +173,7 @@ def test_a_batch_size_that_is_none_changes_nothing(store, size):
     assert not np.array_equal(values(net)[0], before[0])
 
 
+@pytest.mark.cpu_only("kernels for sparse arrays are not simulated")
 def test_the_remedy_for_sparse_parameters_works():
     net = embedding()
     with pytest.raises(KVStoreError, match=r"use gluon\.Trainer for them"):
@@ -219,7 +220,7 @@ def test_one_device_has_nobody_to_compress_for():
 def test_one_device_needs_no_store_and_may_have_one(kvstore):
     net, other = small_net(contexts(1)), small_net(contexts(1))
     train_on_devices(net, BucketedTrainer(net.collect_params(), "adam", kvstore=kvstore), contexts(1), BATCHES)
-    train_on_devices(other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), cpus(1), BATCHES)
+    train_on_devices(other, gluon.Trainer(other.collect_params(), "adam", kvstore=None), contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(other)))
 
 

@@ -7,7 +7,7 @@ from devices import contexts, device
 from mxnet import autograd, gluon, npx
 from mxnet import np as mnp
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, set_values, values
+from reference import distance, random_batches, set_values, values
 
 from gluonlab.optimizers.registry import ELEMENT_WISE
 from gluonlab.semantics import nd_semantics, np_semantics
@@ -49,14 +49,14 @@ def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
 
 def expected(optimizer, params):
     net = numpy_net(contexts(1))
-    return train(net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), cpus(1))
+    return train(net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), contexts(1))
 
 
 @pytest.mark.parametrize("optimizer", [*(cls.__name__.lower() for cls in ELEMENT_WISE), "lamb", "dcasgd"])
 def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     net = numpy_net(contexts(1))
     found = train(net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1))
-    assert all(type(param.data()) is mnp.ndarray for param in net.collect_params().values())
+    assert all(type(param.data(device())) is mnp.ndarray for param in net.collect_params().values())
     assert all(map(np.array_equal, found, expected(optimizer, {"learning_rate": 0.01})))
 
 
@@ -118,7 +118,7 @@ class Scaled(gluon.HybridBlock):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "lamb"])
 def test_a_parameter_of_one_number(optimizer, bucket_bytes):
     results = []
-    for make, ctxs in ((gluon.Trainer, cpus(1)), (BucketedTrainer, contexts(2))):
+    for make, ctxs in ((gluon.Trainer, contexts(1)), (BucketedTrainer, contexts(2))):
         mx.random.seed(2)
         net = Scaled()
         net.initialize(mx.init.Normal(0.3), ctx=ctxs)
@@ -142,9 +142,9 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         with autograd.record():
-            total = loss(net(mnp.array(images)), mnp.array(labels))
+            total = loss(net(mnp.array(images, ctx=device())), mnp.array(labels, ctx=device()))
         total.backward()
-        with pytest.raises(UserWarning, match=r"dense\d+_weight on cpu\(0\)"):
+        with pytest.raises(UserWarning, match=r"dense\d+_weight on [cg]pu\(0\)"):
             trainer.step(len(images))
         trainer.step(len(images), ignore_stale_grad=True)
     assert distance(values(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5

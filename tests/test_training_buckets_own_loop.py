@@ -6,11 +6,11 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device, named
 from mxnet import autograd, gluon, nd
 from mxnet.contrib import amp as mxnets_amp
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, train_on_devices, values
+from reference import distance, random_batches, train_on_devices, values
 
 from gluonlab.errors import RunError
 from gluonlab.training.buckets import BucketedTrainer
@@ -44,17 +44,18 @@ def changed(text, **changes):
     return text
 
 
+@pytest.mark.cpu_only("the README prints cpu*2")
 def test_the_loop_of_the_readme_runs_as_it_is_printed(capsys):
     names = run_loop(the_loop())
     assert len(names["ctxs"]) > 1
     assert names["accuracy"] > 0.85 and f"{names['accuracy']:.3f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("devices", "batch_size"), [("cpu", 128), ("cpu*3", 128), ("cpu*4", 359)])
+@pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
 def test_the_loop_of_the_readme_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
     """1437 images: the last batch of 359 has one image, for one of four devices."""
     loop = changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
-    ours = run_loop(changed(loop, devices=('"cpu*2"', f'"{devices}"')))
+    ours = run_loop(changed(loop, devices=('"cpu*2"', f'"{named(devices)}"')))
     one = run_loop(
         changed(
             loop, devices=('"cpu*2"', '"cpu"'), trainer=("gluonlab.BucketedTrainer(", "gluon.Trainer("),
@@ -64,6 +65,7 @@ def test_the_loop_of_the_readme_trains_any_number_of_devices_as_gluon_trains_one
     assert distance(values(ours["net"], ours["ctxs"][-1]), values(one["net"])) <= 1e-4
 
 
+@pytest.mark.cpu_only("it is about imports")
 def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
     done = python("-c", "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)")
     assert done.stdout.split() == ["cpu(0)", "cpu(1)", "gluonlab.training"], done.stderr
@@ -130,10 +132,11 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
         norms.append([])
         for images, labels in BATCHES:
             with autograd.record():
-                loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(images)), nd.array(labels)).sum()
+                x, y = (nd.array(array, ctx=device()) for array in (images, labels))
+                loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum()
             loss.backward()
             loss = None
-            norms[-1].append(gluon.utils.clip_global_norm([p.grad() for p in net.collect_params().values()], 0.3))
+            norms[-1].append(gluon.utils.clip_global_norm([p.grad(device()) for p in net.collect_params().values()], 0.3))
             trainer.step(len(images))
         norms[-1] += values(net)
     assert distance(norms[1], norms[0]) <= 1e-5
@@ -143,7 +146,7 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
 def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
     """allreduce_grads, gluon.utils.clip_global_norm on each device, update: with idle devices, and where all is fresh."""
     results = []
-    for ctxs, make in ((cpus(1), gluon.Trainer), (contexts(3), BucketedTrainer)):
+    for ctxs, make in ((contexts(1), gluon.Trainer), (contexts(3), BucketedTrainer)):
         net = small_net(ctxs)
         settings = {"kvstore": store if len(ctxs) > 1 else None, "update_on_kvstore": False}
         trainer = make(net.collect_params(), "sgd", dict(SGD), **settings)
@@ -194,7 +197,7 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
         with pytest.raises(RunError, match=r"4 parameters are not known.* conv\d+_weight.*call the network once") as raised:
             act()
         assert "\n" not in str(raised.value)
-    net(nd.zeros((1, 1, 8, 8), ctx=mx.cpu(0)))
+    net(nd.zeros((1, 1, 8, 8), ctx=device()))
     trainer.prepare()
     train_on_devices(net, trainer, contexts(2), BATCHES)
     assert np.isfinite(values(net)[0]).all()
@@ -250,7 +253,7 @@ def amp_steps(amp, make, ctxs, store):
 
 @pytest.mark.parametrize(("devices", "store"), [(1, None), (3, "ring")])
 def test_amp_leaves_out_the_steps_that_it_leaves_out_under_gluons_trainer(amp, devices, store):
-    expected = amp_steps(amp, gluon.Trainer, cpus(1), None)
+    expected = amp_steps(amp, gluon.Trainer, contexts(1), None)
     found = amp_steps(amp, BucketedTrainer, contexts(devices), store)
     assert np.isfinite(np.concatenate([array.ravel() for array in found])).all()
     assert np.array_equal(found[-1], expected[-1]) and distance(found[:-1], expected[:-1]) <= 1e-5

@@ -5,7 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from mxnet.kvstore import KVStoreBase
@@ -71,19 +71,21 @@ def test_a_store_of_another_kind_sums_over_its_processes(devices):
     net.initialize(mx.init.One(), ctx=contexts(devices))
     net.bias.set_data(nd.ones(3))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25))
-    before = {name: param.data().asnumpy() for name, param in net.collect_params().items()}
+    before = {name: param.data(device()).asnumpy() for name, param in net.collect_params().items()}
     assert all((array == 0.25).all() for array in before.values())
     with autograd.record():
         losses = [net(nd.ones((2, 4), ctx=ctx)).sum() for ctx in contexts(devices)]
     autograd.backward(losses)
     trainer.step(4 * devices)
-    assert np.array_equal(net.weight.data().asnumpy(), np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32"))
+    assert np.array_equal(
+        net.weight.data(device()).asnumpy(), np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32")
+    )
 
 
 def test_a_process_without_a_shard_counts_as_zero():
     """It takes part in the sum, and makes the update of the others, if it is told that stale gradients are meant."""
     net = nn.Dense(3, in_units=4, use_bias=False)
-    net.initialize(mx.init.One())
+    net.initialize(mx.init.One(), ctx=device())
 
     class OthersGradients(TwoProcesses):
         def pushpull(self, key, value, out=None, priority=0):
@@ -93,7 +95,7 @@ def test_a_process_without_a_shard_counts_as_zero():
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0))
     for _ in range(2):
         trainer.step(2, ignore_stale_grad=True)
-    assert np.array_equal(net.weight.data().asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32"))
+    assert np.array_equal(net.weight.data(device()).asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32"))
 
 
 def test_the_name_of_a_store_of_processes_is_refused_with_what_to_give():

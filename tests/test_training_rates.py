@@ -179,11 +179,11 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
 def test_every_optimizer_follows_a_schedule(optimizer):
     """To the bit, on one device."""
     schedule = Rates(0.1, len(BATCHES), "linear", warmup_steps=2)
-    expected, net = small_net(cpus(1)), small_net(cpus(1))
+    expected, net = small_net(contexts(1)), small_net(contexts(1))
     trainer = gluon.Trainer(expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None)
     for step, batch in enumerate(BATCHES, start=1):
         trainer.set_learning_rate(schedule(step))
-        train_on_devices(expected, trainer, cpus(1), [batch])
+        train_on_devices(expected, trainer, contexts(1), [batch])
     bucketed = BucketedTrainer(net.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}))
     train_on_devices(net, bucketed, contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))

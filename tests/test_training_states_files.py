@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, set_values, train_on_devices, values
+from reference import distance, random_batches, set_values, train_on_devices, values
 from test_training_states import made
 from thinned import thinned
 
@@ -315,7 +315,7 @@ def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_buck
         trainer.save_states(path)
         start = values(net)
     whole = network()
-    train_on_devices(whole, gluons(whole, optimizer), cpus(1), BATCHES[:4])
+    train_on_devices(whole, gluons(whole, optimizer), contexts(1), BATCHES[:4])
     assert distance(start, values(whole)) <= 1e-5
 
 
