@@ -24,9 +24,10 @@ class Machine(NamedTuple):
     """``kinds``: (name, capability, bytes) of each GPU. ``nvlinks``: {(a, b): how many}.
 
     ``peers``: pairs that may read each other's memory; None: all. ``delay_us``: everything that is queued begins up to so much
-    later. ``computes``: whether anything is computed, and not only counted. ``tf32``: float32 products of rounded factors, as on
-    an A100. ``promises_peers``: a copy between peers whose access was not enabled is a fault. What may be broken about it:
-    ``changes_copies``, from a GPU to another; a GPU that ``forgets_kernels`` now and then; one that ``hangs``.
+    later. ``patience_s``: so long a collective of NCCL waits for ranks that do not come. ``computes``: whether anything is
+    computed, and not only counted. ``tf32``: float32 products of rounded factors, as on an A100. ``promises_peers``: a copy
+    between peers whose access was not enabled is a fault. What may be broken about it: ``changes_copies``, from a GPU to
+    another; a GPU that ``forgets_kernels`` now and then; one that ``hangs``.
     """
 
     kinds: Tuple
@@ -34,6 +35,7 @@ class Machine(NamedTuple):
     peers: Optional[Tuple] = None
     driver: str = "535.183.01"
     delay_us: int = 0
+    patience_s: float = 20
     seed: int = 0
     computes: bool = True
     tf32: bool = False
@@ -55,6 +57,7 @@ class Machine(NamedTuple):
             count = range(len(self.kinds))
             yield from (f"no_peers {a} {b}" for b in count for a in count[:b] if frozenset((a, b)) not in able)
         yield f"delay_us {self.delay_us}"
+        yield f"patience_s {self.patience_s}"
         yield f"seed {self.seed}"
         yield from ["counts_only"] * (not self.computes)
         yield from ["tf32"] * self.tf32

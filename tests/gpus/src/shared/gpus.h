@@ -36,6 +36,7 @@ struct Machine {
   std::vector<std::vector<int>> nvlinks;  // how many between two of them
   std::vector<std::vector<bool>> peers;   // which may read which other's memory
   std::string driver = "535.183.01";
+  double patience_s = 20;  // so long a collective waits for ranks that do not come: a real one waits for ever
   int delay_us = 0;     // everything queued begins up to so much later
   unsigned seed = 0;    // of the delays
   bool computes = true; // false: nothing is computed, only counted

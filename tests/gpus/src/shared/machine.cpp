@@ -5,6 +5,7 @@
 //   nvlink 0 3 2          (GPUs 0 and 3 have two links)
 //   no_peers 0 5          (neither may read the other's memory)
 //   delay_us 200
+//   patience_s 20
 //   seed 7
 //   counts_only
 //   tf32
@@ -53,6 +54,8 @@ void read_line(const std::string& line, Machine& machine, std::vector<Pair>& pai
     Pair pair{0, 0, 0};
     words >> pair.a >> pair.b;
     pairs.push_back(pair);
+  } else if (what == "patience_s") {
+    words >> machine.patience_s;
   } else if (what == "delay_us") {
     words >> machine.delay_us;
   } else if (what == "seed") {
