@@ -78,8 +78,11 @@ G4DN_12XLARGE = Machine((T4,) * 4, peers=())
 
 
 def libraries():
-    """The folder that build.py has filled: GLUONLAB_SIMULATED_GPUS, or the one beside this environment's Python."""
-    return Path(os.environ.get("GLUONLAB_SIMULATED_GPUS", Path(sys.prefix) / "gpus"))
+    """The folder that build.py has filled: GLUONLAB_SIMULATED_GPUS, or gpus in this Python's environment."""
+    folder = Path(os.environ.get("GLUONLAB_SIMULATED_GPUS", Path(sys.prefix) / "gpus"))
+    if not (folder / "libcuda.so.1").is_file():
+        sys.exit(f"error: no simulated GPUs in {folder}: python tests/gpus/build.py {folder}")
+    return folder
 
 
 def environment(machine, folder):

@@ -152,12 +152,15 @@ def test_memory_of_the_host_is_no_gpus(planted):
     assert "pageable memory of the host" in fault
 
 
-def test_a_stream_belongs_to_its_gpu(planted):
+def test_a_kernel_belongs_on_a_stream_of_its_gpu_and_a_copy_on_any(planted):
     with memory(16, device=1) as target, stream(device=0) as other:
         CUDA.cudaSetDevice(1)
         CUDA.cudaMemsetAsync(target.address, 0, ctypes.c_size_t(64), other.handle)
+        assert planted() == []
+        with event() as done:
+            CUDA.cudaEventRecord(done, other.handle)
     [fault] = planted()
-    assert fault == "cudaMemsetAsync on gpu 1 is given a stream of gpu 0"
+    assert fault == "cudaEventRecord on gpu 1 is given a stream of gpu 0"
 
 
 def test_an_unknown_kernel_is_named(planted):

@@ -99,6 +99,8 @@ bool is_forgotten(int device) {
   return false;
 }
 
+constexpr bool ON_ANY_DEVICE = true;
+
 // From anywhere to anywhere, on a stream. A stream of any GPU may copy between any two.
 cudaError_t copy(Rows to, Rows from, size_t width, size_t height, cudaStream_t stream) {
   if (width * height == 0) return cudaSuccess;
@@ -111,14 +113,15 @@ cudaError_t copy(Rows to, Rows from, size_t width, size_t height, cudaStream_t s
   if (source == PAGEABLE) {  // CUDA has read all of it when the call returns
     auto held = std::make_shared<std::vector<char>>(width * height);
     copy_rows({held->data(), width}, from, width, height);
-    queue(stream, "a copy", [=] { copy_rows(to, {held->data(), width}, width, height); });
+    queue(stream, "a copy", [=] { copy_rows(to, {held->data(), width}, width, height); }, ON_ANY_DEVICE);
     return cudaSuccess;
   }
   bool changes = changes_copies(source, target);
-  queue(stream, "a copy", [=] {
+  Work work = [=] {
     copy_rows(to, from, width, height);
     if (changes) *to.first ^= 1;
-  });
+  };
+  queue(stream, "a copy", std::move(work), ON_ANY_DEVICE);
   if (target == PAGEABLE) synchronise(stream);  // and has written all of it
   return cudaSuccess;
 }
@@ -389,7 +392,7 @@ cudaError_t cudaMemcpyPeerAsync(
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
   gpus::count(memsets);
   if (check_access(address, bytes, current_device(), "cudaMemsetAsync") && machine().computes)
-    queue(stream, "cudaMemsetAsync", [=] { memset(address, value, bytes); });
+    queue(stream, "cudaMemsetAsync", [=] { memset(address, value, bytes); }, ON_ANY_DEVICE);
   return cudaSuccess;
 }
 

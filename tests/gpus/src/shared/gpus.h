@@ -81,8 +81,9 @@ bool peer_access(int device, int other);
 
 using Work = std::function<void()>;
 
-// Queue work of `who` on a stream; nullptr is the legacy default stream, of which this waits. A fault on another device.
-void queue(cudaStream_t stream, const std::string& who, Work work);
+// Queue work of `who` on a stream; nullptr is the legacy default stream, of which this waits. Kernels belong on
+// streams of the current device: others are a fault. A copy may go on a stream of any, and so may a wait.
+void queue(cudaStream_t stream, const std::string& who, Work work, bool on_any_device = false);
 
 // --- What a test is told (report.cpp). ---
 
