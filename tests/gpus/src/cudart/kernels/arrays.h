@@ -79,7 +79,7 @@ bool visit_computed(const std::vector<const Type*>& types, Visitor&& visitor) {
   bool is_double = false, is_float = false;
   for (const Type* type : types) {
     is_double = is_double || type->word == "double";
-    is_float = is_float || type->word == "float" || type->word == "half_t";
+    is_float = is_float || type->word == "float" || type->word.rfind("half", 0) == 0;
   }
   if (is_double) visitor(double());
   else if (is_float) visitor(float());
@@ -87,7 +87,7 @@ bool visit_computed(const std::vector<const Type*>& types, Visitor&& visitor) {
   return true;
 }
 
-inline bool is_half(const Type& type) { return type.word == "half_t"; }
+inline bool is_half(const Type& type) { return type.word == "half_t" || type.word == "half2_t"; }
 
 // An operation on float16 rounds its result; a block of C holds it as float.
 template <class C>

@@ -19,7 +19,7 @@ struct Operand {
     access = gpus::access<C>(launch.parameter(place));
     if (!access) return;
     if (launch.parameter(place).pointer)
-      array = launch.pointer(place, launch.n());
+      array = launch.pointer(place, launch.elements());
     else
       number = access.get(launch.raw(place));
   }
@@ -78,7 +78,7 @@ struct Operation {
 
 template <class C>
 Work computed_in(const Launch& launch) {
-  int operands = launch.count() - 2, n = launch.n();
+  int operands = launch.count() - 2, n = launch.elements();
   if (operands > OPERANDS) return {};
   int request = atoi(launch.operation().arguments[1].word.c_str());
   Operation<C> operation(launch.operation().arguments[0], operands, is_half(launch.parameter(1)));

@@ -18,7 +18,7 @@ Work map_of(const Launch& launch, const Target& target) {
       for (int column = 0; column < shape[1]; column += BLOCK) {
         int n = std::min(BLOCK, shape[1] - column);
         plan->block(row, column, n, values);
-        save(saver, access, access.at(target.data, static_cast<long>(row) * target.stride + column), n, values);
+        save(saver, access, target.at(row, column, access.size), n, values);
       }
   };
 }
@@ -57,7 +57,7 @@ Work reduction_of(const Launch& launch, const Target& target) {
           reducer->add(state, values, n);
         }
       C result = reducer->finish(state) * scale;
-      save(saver, access, access.at(target.data, k), 1, &result);
+      save(saver, access, target.at(0, k, access.size), 1, &result);
     }
   };
 }

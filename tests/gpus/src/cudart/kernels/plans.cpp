@@ -493,13 +493,22 @@ template SharedPlan<double> read_plan<double>(const Launch&, int);
 template SharedPlan<int64_t> read_plan<int64_t>(const Launch&, int);
 
 Target read_target(const Launch& launch, int place) {
-  const Type& tensor = launch.parameter(place).arguments[0];
+  const Type& expression = launch.parameter(place).arguments[0];
+  bool is_slice = expression.word == "SliceExp";
+  const Type& tensor = is_slice ? expression.arguments[0] : expression;
   Target target;
   if (tensor.word != "Tensor" || !size_of(tensor.arguments[2])) return target;
   auto* memory = static_cast<const char*>(launch.raw(place));
+  bool is_line = tensor.arguments[1].word == "1";
   target.data = *reinterpret_cast<void* const*>(memory);
-  target.stride = tensor.arguments[1].word == "1" ? 0 : *reinterpret_cast<const int*>(memory + 8);
+  target.stride = is_line ? 0 : *reinterpret_cast<const int*>(memory + 8);
   target.type = tensor.arguments[2];
+  if (is_slice) {
+    Form form = remapping(expression);
+    auto* numbers = reinterpret_cast<const int*>(memory + (is_line ? 8 : 16));
+    target.remap = form.remap;
+    target.numbers.assign(numbers, numbers + form.numbers);
+  }
   check_access(target.data, 0, launch.device, launch.name.text);
   return target;
 }

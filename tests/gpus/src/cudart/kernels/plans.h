@@ -28,13 +28,21 @@ using SharedPlan = std::shared_ptr<const Plan<C>>;
 template <class C>
 SharedPlan<C> read_plan(const Launch& launch, int place);
 
-// A plan that is a tensor, which is written to.
+// A plan that is written to: a tensor, or a slice of one.
 struct Target {
   void* data = nullptr;
   int stride = 0;
   Type type;
+  void (*remap)(const int* numbers, int& row, int& column) = nullptr;
+  std::vector<int> numbers;
 
   explicit operator bool() const { return data; }
+
+  // An element of `size` bytes, behind which those of the same row lie.
+  void* at(int row, int column, size_t size) const {
+    if (remap) remap(numbers.data(), row, column);
+    return static_cast<char*>(data) + (static_cast<long>(row) * stride + column) * size;
+  }
 };
 Target read_target(const Launch& launch, int place);
 

@@ -53,6 +53,7 @@ class Launch {
   // For mxnet_generic_kernel<OPERATION, ...>(int n, ...): the operation, and n.
   const Type& operation() const { return name.kernel.arguments[0]; }
   int n() const { return value<int>(0); }
+  int elements() const { return parameter(1).word == "half2_t" ? 2 * n() : n(); }  // of the first array: pairs are two
 
   const KernelName& name;
   const dim3 grid, block;
