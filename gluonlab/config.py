@@ -153,7 +153,22 @@ class TrainConfig:
     bucket_bytes: int = setting(
         4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"
     )
-    seed: int = setting(0, whole(0, 2**32 - 1), "the seed of initialisation and shuffling; same seed, same bits")
+    seed: int = setting(
+        0,
+        whole(0, 2**32 - 1),
+        "the seed of initialisation, shuffling and all that is random; same seed, same bits, on GPUs with --deterministic",
+    )
+    deterministic: bool = setting(
+        False,
+        flag,
+        "GPUs use algorithms that repeat their bits, and are not tuned by time; CPU devices always do (with as many --threads)",
+    )
+    tf32: Optional[bool] = setting(
+        None,
+        flag,
+        "GPUs of compute capability 8.0 and newer may round factors of float32 products to TF32: faster, but k GPUs equal one to "
+        "its precision only, 1e-3 (default: not)",
+    )
     prefetch: int = setting(2, whole(0), "batches made ready ahead, where they are streamed or changed at random")
     resident_bytes: int = setting(
         256 * 2**20,

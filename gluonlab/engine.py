@@ -34,6 +34,10 @@ from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
+# With 0 cuBLAS and cuDNN compute float32 products in float32, whatever MXNet asks them for.
+TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
+# Convolutions on GPUs by algorithms that repeat their bits, and chosen by shape, not by time.
+DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
 # other when there are too few (MXNet's default is 4).
@@ -46,9 +50,15 @@ ENVIRONMENT = {
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "8",
     "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
     "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
-    # MXNet's own number. It stands here so that `peers_are_enabled` changes a variable and adds none:
-    # for a new one the environment might move while MXNet's threads read it.
+    # else the first use of a GPU warns that cuDNN is not the very release that MXNet was built with
+    "MXNET_CUDNN_LIB_CHECKING": "0",
+    # MXNet's own numbers. They stand here so that `peers_are_enabled` and `gluonlab.gpu.arithmetic`
+    # change variables and add none: for a new one the environment might move while MXNet's threads
+    # read it.
     PEER_VARIABLE: "1",
+    "MXNET_ENFORCE_DETERMINISM": "0",
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "1",
+    TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.arithmetic`
 }
 FLAVOURS = ("mxnet", "mxnet-cu112")
 

@@ -64,6 +64,8 @@ VALID = {
     "topology": WORDS,
     "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map("2bit:{!r}".format),
     "seed": st.integers(0, 2**32 - 1),
+    "deterministic": st.booleans(),
+    "tf32": st.booleans(),
     "prefetch": st.integers(0, LARGEST),
     "resident_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),

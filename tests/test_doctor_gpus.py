@@ -212,6 +212,22 @@ def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
     assert statuses(gpus.capabilities(machine(K80, T4), "mxnet-cu112", shown)) == [WARNING, OK]
 
 
+# --- TF32
+
+A100, A10G = ("NVIDIA A100-SXM4-40GB", (8, 0)), ("NVIDIA A10G", (8, 6))
+
+
+def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
+    assert gpus.products(machine(V100, T4, H100), {}) == []  # MXNet has no code for the last
+    for environ in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}):
+        finding = only(gpus.products(machine(V100, A100, A10G), environ))
+        assert finding.status == OK
+        assert finding.what.startswith(f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 is multiplied exactly, unless --tf32")
+    finding = only(gpus.products(machine(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
+    assert (finding.status, finding.cure) == (WARNING, "unset NVIDIA_TF32_OVERRIDE")
+    assert "k GPUs equal one to TF32's precision only" in finding.cause
+
+
 # --- memory
 
 

@@ -65,6 +65,7 @@ def _gpus() -> List[Check]:
         return [
             *guarded("gpus", lambda: gpus.driver(found, flavour)),
             *guarded("capability", lambda: gpus.capabilities(found, flavour)),
+            *guarded("products", lambda: gpus.products(found)),
             *guarded("gpu-memory", lambda: gpus.memory(found)),
             *guarded("numbering", lambda: numbering.numbering(found)),
             *guarded("links", lambda: links.links(found, instance)),

@@ -9,6 +9,8 @@ from typing import List, Mapping, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.doctor.packages import numbers_of
+from gluonlab.engine import TF32_VARIABLE
+from gluonlab.gpu.arithmetic import TF32_SINCE
 from gluonlab.gpu.nvml import BINDINGS, Driver
 from gluonlab.gpu.visible import in_cuda_order, visible_gpus
 from gluonlab.installing import pip_install
@@ -90,6 +92,20 @@ def capabilities(found: Driver, flavour: str, environ: Mapping[str, str] = os.en
         severe = fault if flavour == CU112 and any(gpu in shown for gpu in gpus) else warning
         lines.append(severe("capability", f"{names} needs {sm}", cause, f"use {LIVING}"))
     return lines
+
+
+def products(found: Driver, environ: Mapping[str, str] = os.environ) -> List[Finding]:
+    """How GPUs that have TF32 multiply float32; nothing of those that have not."""
+    able = [gpu for gpu in found.gpus if gpu.capability >= TF32_SINCE and has_code(gpu.capability)]
+    if not able:
+        return []
+    names, exported = ", ".join(f"{gpu.name} (GPU {gpu.index})" for gpu in able), environ.get(TF32_VARIABLE)
+    if exported in (None, "0"):
+        return [
+            ok("products", f"{names}: float32 is multiplied exactly, unless --tf32 allows factors rounded to TF32, which is faster")
+        ]
+    cause = f"{TF32_VARIABLE}={exported} is exported: k GPUs equal one to TF32's precision only, 1e-3"
+    return [warning("products", f"{names}: factors of float32 products may be rounded to TF32", cause, f"unset {TF32_VARIABLE}")]
 
 
 def has_code(capability: Tuple[int, int]) -> bool:

@@ -31,13 +31,13 @@ from gluonlab.training.statistics import RunningStatistics
 # The settings that an evaluation takes from the command line.
 GIVEN = (
     "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "skip_bad", "batch_size", "global_batch_size",
-    "microbatches", "microbatch_size", "prefetch", "resident_bytes", "confusion", "export", "out",
+    "microbatches", "microbatch_size", "prefetch", "resident_bytes", "deterministic", "tf32", "confusion", "export", "out",
 )  # fmt: skip
 # Those of the run that it looks at. What only training needs, or names the run's devices, is none of them: a run on eight GPUs can
 # be evaluated on a laptop.
 KEPT = (
     "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "microbatches",
-    "microbatch_size", "seed", "prefetch", "resident_bytes",
+    "microbatch_size", "seed", "prefetch", "resident_bytes", "deterministic", "tf32",
 )  # fmt: skip
 # Images are seen as they are.
 UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}

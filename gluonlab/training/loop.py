@@ -20,6 +20,7 @@ from gluonlab.data.mixup import Mixup
 from gluonlab.devices import describe
 from gluonlab.errors import DivergedError
 from gluonlab.finite import check_parameters, check_validation_loss
+from gluonlab.gpu.arithmetic import use_arithmetic
 from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
@@ -37,6 +38,7 @@ from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.precision import conversion
 from gluonlab.training.record import RunDirectory
+from gluonlab.training.repeatable import check_repeatable
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.result import Epoch, Result
 from gluonlab.training.statistics import RunningStatistics
@@ -141,11 +143,16 @@ def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
 
 
 def make_net(plan: Plan) -> gluon.HybridBlock:
-    """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit."""
+    """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit.
+
+    GPUs compute as the plan says from here on. Raises ConfigError when they have computed otherwise in this process.
+    """
+    use_arithmetic(plan.arithmetic, plan.ctxs)
     mx.random.seed(plan.config.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
     if plan.config.sync_bn:
         check_network(net, plan.model)
+    check_repeatable(net, plan)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
     if plan.settled.config.no_bias_decay:
@@ -217,6 +224,7 @@ class _Run:
             ("optimizer", f"{plan.optimizer}, {settings}" + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}{plan.placed_in_words()}; seed {config.seed}"),
+            *([("arithmetic", plan.arithmetic.in_words())] if plan.ctxs[0].device_type == "gpu" else []),
         ):
             self.reporter.say(f"{name:<11}{text}")
         for line in self.ready.memory.lines() if self.ready.memory is not None else ():

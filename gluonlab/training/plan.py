@@ -19,6 +19,7 @@ from gluonlab.data.dataset import Dataset, Defaults
 from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files, takes
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, KVStoreError
+from gluonlab.gpu.arithmetic import Arithmetic, arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology, make_kvstore
 from gluonlab.kvstores.placement import Placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
@@ -77,6 +78,11 @@ class Plan:
     loss_scale: Optional[LossScale] = None
     momentum_rule: Optional[str] = None
 
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """How its GPUs compute, if it has any."""
+        return arithmetic(self.config.deterministic, self.config.tf32)
+
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """A new one, which follows the schedule of the learning rate."""
         return make_optimizer(
@@ -129,6 +135,7 @@ class Plan:
             "kvstore": self.config.kvstore,
             **_recorded(self._placement(), self.ctxs),
             "seed": self.config.seed,
+            **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
 
 
@@ -150,6 +157,7 @@ def check_config(config: TrainConfig, defaults: Optional[Defaults] = None) -> Tu
         find_colours(config.normalise)
     ctxs = find_devices(config)
     check_devices(config, ctxs)
+    check_arithmetic(arithmetic(config.deterministic, config.tf32), ctxs)
     if config.optimizer is not None:
         check_optimizer(config.optimizer, settled.asked, len(ctxs))
     if config.pretrained is not None:

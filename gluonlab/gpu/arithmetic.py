@@ -1,0 +1,110 @@
+"""How GPUs compute: float32 products exactly or in TF32, and by algorithms that repeat their bits or by the fastest.
+
+MXNet asks the environment for the latter when a convolution first runs with some shapes
+(cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the process ends.
+cuBLAS and cuDNN ask for TF32 later than when they are loaded, by when a GPU computes at the latest.
+So both can be chosen after MXNet was imported, and once in a process.
+
+On GPUs of compute capability 8.0 and newer MXNet asks cuBLAS for TF32 in fully connected layers
+(linalg.h), and cuDNN takes it for convolutions where nobody objects: factors are rounded to 10 bits
+after the point (NVIDIA, "Ampere architecture white paper", 2020). Here it is off by default. What
+gluonlab promises, that any number of devices makes the same update, then holds to float32's
+precision on all GPUs alike; it is also what PyTorch decided for matrix products in 1.12, not for
+convolutions.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+from gluonlab import engine, openmp
+from gluonlab.errors import ConfigError, GluonlabWarning
+
+TF32_SINCE = (8, 0)  # compute capability
+
+
+class Arithmetic(NamedTuple):
+    """``deterministic``: same bits again. ``tf32``: float32 products of rounded factors, where a GPU can."""
+
+    deterministic: bool
+    tf32: bool
+
+    def in_words(self) -> str:
+        """For people, as a run says it."""
+        products = "float32 products may be of TF32's precision" if self.tf32 else "float32 products are exact, not TF32"
+        again = "same seed, same bits" if self.deterministic else "the fastest algorithms: bits may differ from run to run"
+        return f"{products}; {again}"
+
+
+_in_use: Optional[Arithmetic] = None  # by the GPUs of this process
+_users: Dict[str, Optional[str]] = {}  # what the variables were before they were first changed
+
+
+def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
+    """What is asked for by options and by what is exported. ``tf32`` None: as exported, and off where nothing is."""
+    exported = {name: _users.get(name, os.environ.get(name)) for name in engine.DETERMINISTIC}
+    allowed = _users.get(engine.TF32_VARIABLE, os.environ.get(engine.TF32_VARIABLE)) not in (None, "0")
+    return Arithmetic(deterministic or exported == engine.DETERMINISTIC, allowed if tf32 is None else tf32)
+
+
+def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
+    """Raise ConfigError where the GPUs among ``ctxs`` (mx.Context) cannot compute like this any more."""
+    if _in_use is None or not _on_gpus(ctxs):
+        return
+    if wanted.tf32 != _in_use.tf32:
+        how = "in TF32" if _in_use.tf32 else "without TF32"
+        option = "--tf32" if wanted.tf32 else "--no-tf32"
+        raise ConfigError(f"{option}: this process has computed on GPUs {how}, and their libraries ask once: start a new process")
+    if wanted.deterministic and not _in_use.deterministic:
+        raise ConfigError(
+            "--deterministic: this process has computed on GPUs without, and convolutions keep the algorithms that were fastest "
+            "then: start a new process"
+        )
+
+
+def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
+    """Have the GPUs among ``ctxs`` compute like this, from the first operation on. Nothing is done for CPU devices.
+
+    Raises ConfigError when this process has computed otherwise on GPUs; there is a warning when what
+    ran before was deterministic, and stays so.
+    """
+    global _in_use
+    check_arithmetic(wanted, ctxs)
+    if not _on_gpus(ctxs):
+        return
+    if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
+        message = "convolutions that ran with --deterministic in this process keep those algorithms, which may be slower"
+        warnings.warn(message, GluonlabWarning, stacklevel=2)
+    variables = (*engine.DETERMINISTIC, engine.TF32_VARIABLE)
+    if not _users:
+        _users.update({name: os.environ.get(name) for name in variables})
+    chosen: Dict[str, Optional[str]] = {name: _users[name] for name in variables}
+    if wanted.deterministic:
+        chosen.update(engine.DETERMINISTIC)
+    if wanted.tf32:
+        exported = _users[engine.TF32_VARIABLE]
+        chosen[engine.TF32_VARIABLE] = None if exported == "0" else exported
+    else:
+        chosen[engine.TF32_VARIABLE] = "0"
+    openmp.set_variables(chosen)
+    if _in_use is None and not wanted.deterministic:
+        _announce_nothing(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))
+    _in_use = wanted
+
+
+def _announce_nothing(ctx: Any) -> None:
+    """Keep MXNet from telling how cuDNN's tuning can be switched off, which it does before the first algorithm is known.
+
+    It then knows that of a convolution of one number, which is not tuned. How long tuning takes is
+    part of the time to the first step, which a run tells.
+    """
+    from mxnet import nd
+
+    one = nd.ones((1, 1, 1, 1), ctx=ctx)
+    nd.Convolution(one, one, kernel=(1, 1), num_filter=1, no_bias=True, cudnn_tune="off").wait_to_read()
+
+
+def _on_gpus(ctxs: Sequence[Any]) -> bool:
+    return any(ctx.device_type == "gpu" for ctx in ctxs)
