@@ -221,6 +221,13 @@ def test_without_a_libmxnet_there_is_one_fault(tmp_path):
 LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 
 
+def test_copies_between_gpus_have_a_line_where_there_are_several():
+    words = "copies between GPUs are direct, 1 of 1 pairs"
+    found = mxnet_loads.findings(Outcome([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None)
+    assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [(OK, words)]
+    assert "copies" not in {finding.check for finding in mxnet_loads.findings(Outcome([LOADED], "", ""), True, None)}
+
+
 def test_every_kvstore_that_works_sums():
     assert mxnet_process.sum_over("ring", devices(3)) == ""
     assert mxnet_process.sum_over("local", contexts(2)) == ""
@@ -383,7 +390,7 @@ def test_training_that_differs_is_told_by_how_much(monkeypatch):
     assert training_process.difference(ctxs) <= training_process.TOLERANCE
     real = training_process.trained
     monkeypatch.setattr(
-        training_process, "trained", lambda ctxs, x, y: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, x, y)]
+        training_process, "trained", lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)]
     )
     assert training_process.difference(ctxs) > 0.5
 
@@ -392,7 +399,7 @@ def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
     from gluonlab.doctor import training_process
 
     good, bad = np.ones(3), np.array([1, np.nan, 1])
-    monkeypatch.setattr(training_process, "trained", lambda ctxs, x, y: [[good, bad, good]] * len(ctxs))
+    monkeypatch.setattr(training_process, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs))
     assert np.isnan(training_process.difference([None, None]))
 
 

@@ -19,7 +19,7 @@ def try_mxnet() -> Outcome:
 def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> List[Finding]:
     """``is_installed``: there is an MXNet at all. ``horovod``: the version that is installed, or None."""
     loads = _loads(outcome, is_installed)
-    return [*loads, *(_kvstores(outcome) if outcome.answer("version") else []), *_horovod(outcome, horovod)]
+    return [*loads, *_copies(outcome), *(_kvstores(outcome) if outcome.answer("version") else []), *_horovod(outcome, horovod)]
 
 
 def _loads(outcome: Outcome, is_installed: bool) -> List[Finding]:
@@ -36,6 +36,12 @@ def _loads(outcome: Outcome, is_installed: bool) -> List[Finding]:
     cause = f"the process {outcome.ended or 'ended without a word'} while it did: {_trying(outcome)}. {outcome.said}".rstrip(". ")
     cure = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
     return [fault("import", "mxnet does not load", cause, cure)]
+
+
+def _copies(outcome: Outcome) -> List[Finding]:
+    """Between which GPUs, by MXNet's numbers; the line ``peers`` has what NVML tells, by its own."""
+    told = outcome.answer("copies")
+    return [] if told is None else [ok("copies", told["copies"])]
 
 
 def _refused(answer: Dict[str, Any]) -> Finding:

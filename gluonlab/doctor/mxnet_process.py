@@ -16,9 +16,10 @@ FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP
 
 
 def main() -> None:
-    """Answers: ``version`` or ``error``, then ``trying`` and ``kvstore`` for each of them, and ``horovod``."""
+    """Answers: ``version`` or ``error``, ``copies``, then ``trying`` and ``kvstore`` for each of them, and ``horovod``."""
     if not load():
         return
+    ask_for_peers()
     try_kvstores()
     load_horovod()
 
@@ -41,6 +42,18 @@ def load() -> bool:
         tell(error=said, **(complaint._asdict() if complaint else {}))
         return False
     return True
+
+
+def ask_for_peers() -> None:
+    """Between which GPUs CUDA copies directly; no GPU is touched for it."""
+    import mxnet as mx
+
+    from gluonlab.devices import gpu_count
+    from gluonlab.gpu.peers import in_words
+
+    gpus = [mx.gpu(i) for i in range(gpu_count())]
+    if len(gpus) > 1:
+        tell(copies=in_words(gpus))
 
 
 def try_kvstores() -> None:

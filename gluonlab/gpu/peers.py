@@ -69,7 +69,7 @@ def words_for(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True
     if not count:
         return ""
     if not wanted:
-        return "all copies between GPUs go through the host, as MXNET_ENABLE_GPU_P2P says"
+        return "all copies between GPUs go through the host, as MXNET_ENABLE_GPU_P2P=0 says"
     if not pairs:
         return "no two GPUs have access to each other's memory: all copies go through the host"
     if len(pairs) == count:

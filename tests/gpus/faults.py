@@ -9,7 +9,6 @@ import os
 import sys
 
 import pytest
-
 from gpus import simulated
 
 os.environ["MXNET_GPU_MEM_POOL_TYPE"] = "Unpooled"
