@@ -6,7 +6,7 @@ ARGS ?=
 
 # Somebody names a Python, and the environment is of another: make would go on with the old one and not say so.
 ifneq ($(origin PYTHON),file)
-ifneq ($(and $(if $(filter clean test-pythons test-cu112,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
+ifneq ($(and $(if $(filter clean test-pythons test-cu112 test-gpus,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
 VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 THERE := $(call VERSION_OF,$(VENV)/bin/python)
 ASKED := $(call VERSION_OF,$(PYTHON))
@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run labs handouts test test-all test-cu112 test-pythons check-labs check-sagemaker lint bench clean
+.PHONY: run labs handouts test test-all test-cu112 test-gpus test-pythons check-labs check-sagemaker lint bench clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
@@ -43,6 +43,18 @@ ON_GPUS = $(CU112)/bin/python tests/gpus/start.py
 test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
 	LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(CU112)/bin/python -m pytest -m cu112 tests/test_cu112.py
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus $(ARGS)
+	$(MAKE) test-gpus ROAD=--ignore=tests/test_doctor_environments.py
+
+# make test on simulated GPUs (tests/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
+# and its gradients touches, some minutes; make test-cu112 takes all.
+ROAD = $(wildcard $(ROAD_OF:%=tests/test_%.py))
+ROAD_OF = kvstores kvstores_schedule kvstores_sharded kvstores_reduce_apart kvstores_sharded_parameters collectives_executor \
+  collectives_executor_engine training_step training_accumulate training_sync_bn training_buckets training_buckets_stale \
+  training_clip training_mixup training_optimize training_evaluate training_export training_loss_scale training_losses \
+  training_loop training_statistics mxnet_trainer images_crop augment mixup shards bench_allreduce bench_gradients evaluate_run
+
+test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
+	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)
 
 $(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
 	@$(PYTHON) tests/stub_driver.py $(CU112)/driver

@@ -81,6 +81,16 @@ def pytest_runtest_protocol(item: Any) -> Any:
     CHOICE.kind, CHOICE.taken = CHOICE.asked, set()
 
 
+@pytest.fixture(autouse=True)
+def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
+    """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it starts."""
+    if CHOICE.asked == "gpu" and reason_of(request.node):
+        import mxnet as mx
+
+        monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_fixture_setup(fixturedef: Any) -> Any:
     before, CHOICE.taken = CHOICE.taken, set()

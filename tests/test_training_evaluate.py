@@ -84,6 +84,7 @@ def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
     assert counts == [4, 4]
 
 
+@pytest.mark.cpu_only("it puts a function into the queue of a CPU device")
 def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
     """Each holds its images: all of a large split were in memory while the device was at the first."""
     labels, handed_out, ahead, kept = np.arange(40) % 10, [], [], []

@@ -6,7 +6,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device
 from mxnet import gluon, nd
 from reference import distance, random_batches
 from test_models_zoo import completed
@@ -55,9 +55,9 @@ def test_a_fresh_process_gets_the_same_scores_from_the_files(tmp_path, python, m
     np.save(tmp_path / "images.npy", images)
     result = python("-c", LOAD, str(tmp_path / "export" / SYMBOL), str(tmp_path / "export" / WEIGHTS))
     assert (result.returncode, result.stdout) == (0, ""), result.stderr
-    assert distance([np.load(tmp_path / "scores.npy")], [net(nd.array(images)).asnumpy()]) <= 1e-5
+    assert distance([np.load(tmp_path / "scores.npy")], [net(nd.array(images, ctx=device())).asnumpy()]) <= 1e-5
     net.hybridize(False)
-    assert distance([np.load(tmp_path / "scores.npy")], [net(nd.array(images)).asnumpy()]) <= 1e-5
+    assert distance([np.load(tmp_path / "scores.npy")], [net(nd.array(images, ctx=device())).asnumpy()]) <= 1e-5
 
 
 def operators(folder):
@@ -100,17 +100,18 @@ def test_training_goes_on_from_the_files(tmp_path):
     """A SymbolBlock is a network like any other."""
     net = trained("resnet8", SHAPE)
     export(net, "resnet8", dataset_of(SHAPE), tmp_path)
-    again = gluon.SymbolBlock.imports(str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS))
+    again = gluon.SymbolBlock.imports(str(tmp_path / SYMBOL), ["data"], str(tmp_path / WEIGHTS), ctx=device())
     loss, ((images, labels),) = gluon.loss.SoftmaxCrossEntropyLoss(), random_batches([12], shape=SHAPE)
     trainer = gluon.Trainer(again.collect_params(), "sgd", {"learning_rate": 0.05})
-    before = loss(again(nd.array(images)), nd.array(labels)).mean().asscalar()
+    x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device())
+    before = loss(again(x), y).mean().asscalar()
     for _ in range(10):
         with mx.autograd.record():
-            total = loss(again(nd.array(images)), nd.array(labels)).sum()
+            total = loss(again(x), y).sum()
         total.backward()
         trainer.step(12)
     with mx.autograd.train_mode():
-        assert loss(again(nd.array(images)), nd.array(labels)).mean().asscalar() < before / 2
+        assert loss(again(x), y).mean().asscalar() < before / 2
 
 
 @pytest.mark.parametrize("obstacle", ["a file where the folder goes", "a folder where a file goes"])
