@@ -2,6 +2,7 @@
 
 #include <mutex>
 
+#include "host_loops.h"
 #include "types.h"
 
 namespace gpus {
