@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import Callable, Optional, Sequence, TypeVar
@@ -18,6 +19,8 @@ from gluonlab.bench import threads as _threads
 from gluonlab.bench.allreduce_modes import DEVICES, DRAWN, SIZES, answer
 from gluonlab.bench.beside import check, options, take_turns
 from gluonlab.bench.machine import describe_machine
+from gluonlab.bench.measured_on import MeasuredOn, cpu_devices, measured_on
+from gluonlab.bench.measured_on import option as on_option
 from gluonlab.bench.record import Record
 from gluonlab.bench.rounds import measure
 from gluonlab.bench.session import Session
@@ -53,54 +56,73 @@ def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]
     return add
 
 
-def _say(record: Record, text: Callable[[], str], as_json: bool, out: Optional[str]) -> None:
+def _say(record: Record, text: Callable[[], str], as_json: bool, out: Optional[str], on: Optional[MeasuredOn] = None) -> None:
     """The end of every measurement: its record into the file, and text or record to standard output."""
     if out is not None:
         record.write(Path(out))
-    click.echo(record.as_json() if as_json else f"{describe_machine()}\n\n{text()}", nl=not as_json)
+    devices = f"\n{textwrap.fill(f'devices: {on.words}', 80)}" if on is not None else ""
+    click.echo(record.as_json() if as_json else f"{describe_machine()}{devices}\n\n{text()}", nl=not as_json)
 
 
 @command("python -m gluonlab.bench peers", INTERRUPTED)
 @_options(_peers.ROUNDS)
 @options
+@on_option
 @click.option("--network", metavar="NAME", default="lenet", show_default=True, help=f"one of {', '.join(_peers.COMPARISONS)}")
 def peers(
-    rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], restart_every: Optional[str], network: str
+    rounds: str,
+    as_json: bool,
+    out: Optional[str],
+    beside: Optional[str],
+    restart_every: Optional[str],
+    devices: Optional[str],
+    network: str,
 ) -> None:
-    """Measure gluonlab on two devices, the classic Gluon loop and PyTorch side by side.
+    """Measure gluonlab on two devices or those that are named, the classic Gluon loop and PyTorch side by side.
 
     A slow result is a result: it does not change the exit status.
     """
     comparison, count = _peers.check_network(network), whole(1)("--rounds", rounds)
-    title = ("peers", {"network": network})
+    on = _peers.on_devices(devices)
+    title = ("peers", {"network": network, **on.title()})
     to_series = partial(_peers.series, comparison.task)
     turns = check(beside, restart_every, as_json)
     if turns is not None:
-        click.echo(take_turns(_peers.ours(comparison), to_series, title, count, turns, out))
+        click.echo(take_turns(_peers.ours(comparison, on), to_series, title, count, turns, out))
         return
     session = Session()
-    record = session.record(*title, count, to_series(measure(comparison.subjects(), count)))
+    record = session.record(*title, count, to_series(measure(comparison.subjects(on), count)))
     session.warn_if_busy()
 
     def text() -> str:
         rows = _peers.make_rows(record.series)
-        return "\n".join([_peers.table(comparison.task, rows, count), "", *_peers.verdicts(comparison.targets, rows)])
+        table = _peers.table(comparison.task, rows, count, devices=len(on.numbers))
+        # what is wanted was set for two CPU devices
+        return table if on.asked else "\n".join([table, "", *_peers.verdicts(comparison.targets, rows)])
 
-    _say(record, text, as_json, out)
+    _say(record, text, as_json, out, on)
 
 
 @command("python -m gluonlab.bench host", INTERRUPTED)
 @_options(_host.ROUNDS)
 @options
-def host(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], restart_every: Optional[str]) -> None:
+@on_option
+def host(
+    rounds: str,
+    as_json: bool,
+    out: Optional[str],
+    beside: Optional[str],
+    restart_every: Optional[str],
+    devices: Optional[str],
+) -> None:
     """Measure what the host's Python costs a step, and how much of a core's arithmetic training reaches."""
-    count = whole(1)("--rounds", rounds)
+    count, on = whole(1)("--rounds", rounds), _host.on_devices(devices)
     turns = check(beside, restart_every, as_json)
     if turns is not None:
-        click.echo(take_turns(_host.ours(), _host.series, ("host", {}), count, turns, out))
+        click.echo(take_turns(_host.ours(on), _host.series, ("host", on.title()), count, turns, out))
         return
     session = Session()
-    record = session.record("host", {}, count, _host.series(measure(_host.subjects(), count)))
+    record = session.record("host", on.title(), count, _host.series(measure(_host.subjects(on), count)))
     session.warn_if_busy()
 
     def text() -> str:
@@ -108,7 +130,7 @@ def host(rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], 
         conclusion = [*_host.efficiency_lines(report.efficiency), "", _host.verdict(report.rows)]
         return "\n".join([_host.table(report.rows), "", *conclusion])
 
-    _say(record, text, as_json, out)
+    _say(record, text, as_json, out, on)
 
 
 @command("python -m gluonlab.bench images", INTERRUPTED)
@@ -206,7 +228,8 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
 @click.option(
     "--stores", metavar="NAMES", default="all", show_default=True, help="kvstores for allreduce with update, such as device,ring"
 )
-@click.option("--world-sizes", metavar="N,N", default="2,4", show_default=True, help="numbers of CPU devices")
+@click.option("--world-sizes", metavar="N,N", help="numbers of devices  [default: 2,4; with --devices also all]")
+@on_option
 def gradients(
     rounds: str,
     as_json: bool,
@@ -215,7 +238,8 @@ def gradients(
     restart_every: Optional[str],
     size: str,
     stores: str,
-    world_sizes: str,
+    world_sizes: Optional[str],
+    devices: Optional[str],
 ) -> None:
     """Measure allreduce, and allreduce with update, on gradients of ResNet-18's size, and judge our best.
 
@@ -226,19 +250,21 @@ def gradients(
     count, sizes = whole(1)("--rounds", rounds), parse_sizes(size, "--size")
     if len(sizes) != 1:
         raise ConfigError(f"--size {size}: give one size, such as 46MB")
-    names, counts = _gradients.parse_stores(stores), _gradients.parse_world_sizes(world_sizes)
-    title = ("gradients", {"size": size, "stores": stores, "world-sizes": world_sizes})
+    on = cpu_devices(max(_gradients.WORLD_SIZES)) if devices is None else measured_on(devices)
+    names, counts = _gradients.parse_stores(stores, on.on_gpus), _gradients.parse_world_sizes(world_sizes, on)
+    told = world_sizes or ",".join(map(str, counts))
+    title = ("gradients", {"size": size, "stores": stores, "world-sizes": told, **on.title()})
     turns = check(beside, restart_every, as_json)
     if turns is not None:
-        subjects = _gradients.ours(names, counts, sizes[0])
+        subjects = _gradients.ours(on, names, counts, sizes[0])
         click.echo(take_turns(subjects, _gradients.job_series, title, count, turns, out))
         return
     session = Session()
-    findings = _gradients.gradients(names, counts, sizes[0], count)
+    findings = _gradients.gradients(names, counts, sizes[0], count, on=on)
     session.warn_if_busy()
     wrong = f"wrong sums by {', '.join(findings.wrong())}: see the column error" if findings.wrong() else None
     record = session.record(*title, count, findings.series())
-    _say(record, lambda: _gradients.report(findings), as_json, None if wrong else out)
+    _say(record, lambda: _gradients.report(findings), as_json, None if wrong else out, on)
     if wrong:
         raise RunError(wrong)
 

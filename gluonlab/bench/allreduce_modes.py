@@ -18,7 +18,7 @@ from gluonlab.checks import whole
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.topology import make_topology
 from gluonlab.config import option_name
-from gluonlab.devices import MOST_CPU_DEVICES, describe, devices
+from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files import check_new, new_file
 
@@ -115,14 +115,16 @@ def _measure(asked: Asked, watched: Callable[[Callable[[], Any]], Any]) -> Answe
     numbers = {name: whole(1)(option_name(name), asked[name]) for name in ("arrays", "repeat", "rounds") if name in asked}
 
     from gluonlab.bench import allreduce, allreduce_plot, allreduce_text
+    from gluonlab.bench.measured_on import in_words
     from gluonlab.bench.variants import CHOICES, make_variants
+    from gluonlab.kvstores.placement import ground_of
 
     names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
     dtype = asked.get("dtype", allreduce.DTYPES[0])
     if dtype not in allreduce.DTYPES:
         raise ConfigError(unknown("dtype", dtype, allreduce.DTYPES))
     ctxs = devices(asked.get("devices", DEVICES))
-    topology = make_topology(asked["topology"], len(ctxs)) if "topology" in asked else None
+    topology = ground_of(ctxs, asked.get("topology")).topology
     scheduled = None if names is None else [name for name in names if name in ALGORITHMS]
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
     variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
@@ -135,12 +137,12 @@ def _measure(asked: Asked, watched: Callable[[Callable[[], Any]], Any]) -> Answe
     wrong = allreduce_text.wrong(report.rows)
     failure = f"wrong sums by {', '.join(wrong)}: see the column error" if wrong else None
     if "json" in asked:
-        head = {"machine": describe_machine(), "devices": [str(ctx) for ctx in ctxs], "rounds": report.rounds}
+        head = {"machine": describe_machine(), "devices": [str(ctx) for ctx in ctxs], "on": in_words(ctxs), "rounds": report.rounds}
         speeds = vars(report.speeds) if report.speeds else None
         content = {**head, "speeds": speeds, "orders": _orders(plans), "rows": [row.as_json() for row in report.rows]}
         return Answer(json.dumps(content), failure)
     table = allreduce_text.table(report, orders_in_words(plans, topology))
-    return Answer("\n".join([describe_machine(), textwrap.fill(f"devices: {describe(ctxs)}", 80), "", table]), failure)
+    return Answer("\n".join([describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", 80), "", table]), failure)
 
 
 def _orders(plans: List[Any]) -> Dict[str, List[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -40,12 +40,17 @@ def train_batch(batch: Any, ctxs: Sequence[mx.Context], net: gluon.Block, loss: 
     trainer.step(images.shape[0])
 
 
-def make(device_count: int) -> Job:
-    """The loop on CPU devices as MXNet sets them up by itself: nothing of gluonlab's tuning."""
-    ctxs: List[mx.Context] = [mx.cpu(i) for i in range(device_count)]
+def make(device_count: int, devices: Optional[str] = None) -> Job:
+    """The loop on CPU devices as MXNet sets them up by itself: nothing of gluonlab's tuning.
+
+    ``devices``, as ``gpu:0,1``: on those instead, and summed there, as a course on GPUs would have it.
+    """
+    kind, _, numbers = (devices or "cpu:" + ",".join(map(str, range(device_count)))).partition(":")
+    ctxs: List[mx.Context] = [mx.Context(kind, int(number)) for number in numbers.split(",")]
     net, loss = lenet(), gluon.loss.SoftmaxCrossEntropyLoss()
     net.collect_params().initialize(ctx=ctxs)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore="local")
+    store = "device" if kind == "gpu" else "local"
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store)
     task = TASKS["lenet"]
     batches = _for_ever(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
 

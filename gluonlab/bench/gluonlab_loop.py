@@ -27,12 +27,16 @@ def make(
     kvstore: str = "device",
     global_batch_size: Optional[int] = None,
     competitors: int = 0,
+    devices: Optional[str] = None,
 ) -> Job:
-    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many ``competitors`` for the cores."""
+    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many ``competitors`` for the cores.
+
+    ``devices``: train on those instead.
+    """
     work = TASKS[task]
     global_batch_size = global_batch_size or work.global_batch_size
     config = TrainConfig(
-        devices=f"cpu*{device_count}",
+        devices=devices or f"cpu*{device_count}",
         threads=threads,
         model=work.model,
         dataset="synthetic",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Dict, Sequence
+from typing import Dict, Optional, Sequence
 
 from gluonlab.bench.allreduce import Buffers
 from gluonlab.bench.gradient_steps import StepRow, make_subjects, resnet18_shapes
@@ -12,16 +12,17 @@ from gluonlab.bench.plans import make_plans
 from gluonlab.bench.turns import Call, time_once
 from gluonlab.bench.variants import PEERS, make_variants
 from gluonlab.bench.worker import Job
-from gluonlab.devices import devices
+from gluonlab.devices import devices as find_devices
 from gluonlab.errors import RunError
 
 
-def make(world_size: int, size_bytes: int, stores: Sequence[str]) -> Job:
+def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None) -> Job:
     """Our allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``. The job's numbers are seconds of a call.
 
+    ``devices``: which they are calls on; by default so many CPU devices.
     Raises RunError when one of them computes something else than the exact sums.
     """
-    ctxs = devices(f"cpu*{world_size}")
+    ctxs = find_devices(devices or f"cpu*{world_size}")
     calls: Dict[str, Call] = {}
     errors: Dict[str, float] = {}
     for arrays in ARRAYS:

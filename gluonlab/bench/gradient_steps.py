@@ -80,7 +80,8 @@ def make_subjects(
     size = 4 * sum(map(math.prod, shapes))
     # Bucketed, each has weights, gradients and momentum of its own; under gluon.Trainer all share the first two.
     need = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
-    require_memory(need, f"{len(stores)} stores on {len(ctxs)} devices", "choose fewer with --stores, or smaller --world-sizes")
+    if ctxs[0].device_type == "cpu":
+        require_memory(need, f"{len(stores)} stores on {len(ctxs)} devices", "choose fewer with --stores, or smaller --world-sizes")
     gradients = [[_random(rank, number, shape) for number, shape in enumerate(shapes)] for rank in range(len(ctxs))]
     shared = parameters(shapes, ctxs)
     subjects = [

@@ -11,6 +11,7 @@ from typing import List, Optional, Sequence
 from gluonlab.bench import allreduce, allreduce_text
 from gluonlab.bench.allreduce import Report, Row, ratio
 from gluonlab.bench.gradient_steps import BUCKETED, GLUON, STORES, Shape, StepRow, measure_steps, resnet18_shapes
+from gluonlab.bench.measured_on import MeasuredOn, cpu_devices
 from gluonlab.bench.plans import make_plans
 from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject
@@ -18,7 +19,8 @@ from gluonlab.bench.sizes import in_words
 from gluonlab.bench.variants import CHAPTER, PEERS, make_variants
 from gluonlab.checks import whole
 from gluonlab.devices import MOST_CPU_DEVICES, devices
-from gluonlab.errors import KVStoreError, unknown
+from gluonlab.errors import ConfigError, KVStoreError, unknown
+from gluonlab.kvstores import KVSTORES
 
 ROUNDS = 9
 SIZE_BYTES = 46_000_000  # ResNet-18's gradients
@@ -94,10 +96,15 @@ def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
     return f"allreduce {world_size} {arrays} {algorithm}"
 
 
-def ours(stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int) -> List[Subject]:
+def ours(on: MeasuredOn, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int) -> List[Subject]:
     """What a change of gluonlab changes, as jobs of workers."""
     return [
-        Subject(f"gradients-{n}", f"{n} devices", "gradients", {"world_size": n, "size_bytes": size_bytes, "stores": list(stores)})
+        Subject(
+            f"gradients-{n}",
+            f"{n} devices",
+            "gradients",
+            {"world_size": n, "size_bytes": size_bytes, "stores": list(stores), **on.options(n)},
+        )
         for n in world_sizes
     ]
 
@@ -113,21 +120,27 @@ def job_series(measurements: Sequence[Measurement]) -> List[Series]:
     return found
 
 
-def parse_stores(text: str) -> List[str]:
-    """The kvstores in ``text``, separated by commas, or all that sum over CPU devices. Raises KVStoreError, with the choices."""
-    names = [name.strip() for name in text.split(",")]
+def parse_stores(text: str, on_gpus: bool = False) -> List[str]:
+    """The kvstores in ``text``, separated by commas, or all that sum over such devices. Raises KVStoreError, with the choices."""
+    names, choices = [name.strip() for name in text.split(",")], tuple(KVSTORES) if on_gpus else STORES
     if names == ["all"]:
-        return list(STORES)
+        return list(choices)
     for name in names:
-        if name not in STORES:
-            raise KVStoreError(unknown("kvstore", name, ["all", *STORES]))
+        if name not in choices:
+            raise KVStoreError(unknown("kvstore", name, ["all", *choices]))
     return list(dict.fromkeys(names))
 
 
-def parse_world_sizes(text: str) -> List[int]:
-    """Numbers of CPU devices, separated by commas. Raises ConfigError."""
-    check = whole(2, MOST_CPU_DEVICES)
-    return list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
+def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
+    """Numbers of devices, separated by commas; by default 2 and 4, and of those that --devices names all. Raises ConfigError."""
+    if text is None:
+        found = on.counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
+    else:
+        check = whole(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
+        found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
+    if min(found) < 2:
+        raise ConfigError(f"--devices {on.first(1)}: one device has nobody to sum with: name two or more")
+    return found
 
 
 def gradients(
@@ -136,12 +149,17 @@ def gradients(
     size_bytes: int = SIZE_BYTES,
     rounds: int = ROUNDS,
     shapes: Optional[Sequence[Shape]] = None,
+    on: Optional[MeasuredOn] = None,
 ) -> Findings:
-    """On so many CPU devices: allreduces of ``size_bytes`` in one array and in 16, then steps on ``shapes`` (ResNet-18's)."""
+    """Allreduces of ``size_bytes`` in one array and in 16, then steps on ``shapes`` (ResNet-18's).
+
+    On so many of the devices ``on``, by default of CPU devices.
+    """
     shapes = resnet18_shapes() if shapes is None else shapes
     allreduces, steps = [], []
+    on = on or cpu_devices(max(world_sizes))
     for world_size in world_sizes:
-        ctxs = devices(f"cpu*{world_size}")
+        ctxs = devices(on.first(world_size))
         for arrays in ARRAYS:
             variants = make_variants(None, make_plans(None, world_size), ctxs, arrays)
             allreduces.append(allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds))

@@ -7,12 +7,15 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, Optional, Sequence
 
+from gluonlab.bench.measured_on import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject
 
 ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
+ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
+OF_CPUS = "not measured on GPUs, it is that of a CPU's core"
 EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET_US = 150.0  # per device and step
 TARGET_DEVICES = 4
@@ -48,16 +51,24 @@ class Report:
     efficiency: Efficiency
 
 
-def subjects() -> List[Subject]:
-    """A worker for every device count and loop, and one for the arithmetic, which comes last."""
-    cases = [(kind, count) for kind in _LABELS for count in DEVICE_COUNTS]
-    costs = [Subject(f"host-{kind}-{count}", _LABELS[kind], "host", {"kind": kind, "device_count": count}) for kind, count in cases]
-    return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency")]
+def on_devices(spec: Optional[str]) -> MeasuredOn:
+    """What --devices names; eight CPU devices without it."""
+    return ON_CPUS if spec is None else measured_on(spec)
 
 
-def ours() -> List[Subject]:
+def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
+    """A worker for every device count and loop, and one for a core's arithmetic, which comes last."""
+    cases = [(kind, count) for kind in _LABELS for count in on.counts(DEVICE_COUNTS)]
+    costs = [
+        Subject(f"host-{kind}-{count}", _LABELS[kind], "host", {"kind": kind, "device_count": count, **on.options(count)})
+        for kind, count in cases
+    ]
+    return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=OF_CPUS if on.on_gpus else None)]
+
+
+def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     """The subjects that a change of gluonlab changes."""
-    return [subject for subject in subjects() if subject.options.get("kind") == "gluonlab"]
+    return [subject for subject in subjects(on) if subject.options.get("kind") == "gluonlab"]
 
 
 def series(measurements: Sequence[Measurement]) -> List[Series]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from typing import Any, Callable, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -17,7 +17,7 @@ from mxnet.gluon import nn
 from gluonlab.bench.worker import Job
 from gluonlab.data.loader import Loader, to_float
 from gluonlab.data.registry import load_dataset
-from gluonlab.devices import devices
+from gluonlab.devices import devices as find_devices
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.losses import STRIDE, LossLog
@@ -32,9 +32,12 @@ PARTS = ("forward", "backward", "allreduce", "update")
 Part = Callable[[], Any]
 
 
-def make(kind: str, device_count: int) -> Job:
-    """``kind``: "gluonlab", or "gluon" for Gluon's own loop. The job's numbers are microseconds per step and device."""
-    ctxs = devices(f"cpu*{device_count}", threads=1)
+def make(kind: str, device_count: int, devices: Optional[str] = None) -> Job:
+    """``kind``: "gluonlab", or "gluon" for Gluon's own loop. The job's numbers are microseconds per step and device.
+
+    ``devices``: which those are; by default so many CPU devices.
+    """
+    ctxs = find_devices(devices or f"cpu*{device_count}", threads=1)
     return {"gluonlab": _gluonlab, "gluon": _gluon}[kind](ctxs)
 
 

@@ -12,50 +12,63 @@ from dataclasses import dataclass
 from typing import Callable, List, Optional, Sequence
 
 from gluonlab.bench.environment import COMPILE_IN_PROCESS, LOOPBACK
+from gluonlab.bench.measured_on import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject
 from gluonlab.bench.work import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
 
 ROUNDS = 9
+ON_CPUS = cpu_devices(2)
 COMPILE_TIMEOUT_S = 240.0
 SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
+CPU_ROW = "measured on CPUs only"
 NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
 
 
-def lenet() -> List[Subject]:
+def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     """LeNet's rows, the reference first. Without torch its rows say so."""
+    count = len(on.numbers)
     return [
-        _gluonlab("lenet", 2, 1),
-        Subject("classic", "classic loop 2 devices", "classic", {"device_count": 2}),
-        *_torch("lenet"),
-        _gluonlab("lenet", 1, 2),
-        _gluonlab("lenet", 1, 1),
+        _gluonlab(on, "lenet", count, 1),
+        Subject("classic", f"classic loop {_devices(count)}", "classic", {"device_count": count, **on.options(count)}),
+        *_torch(on, "lenet"),
+        *_alone(on, "lenet"),
     ]
 
 
-def resnet18() -> List[Subject]:
+def resnet18(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     """ResNet-18's rows: the reference has the store that suits so many parameters best."""
+    count = len(on.numbers)
     return [
-        _gluonlab("resnet18", 2, 1, "sharded-optimizer"),
-        _gluonlab("resnet18", 2, 1),
-        *_torch("resnet18"),
-        _gluonlab("resnet18", 1, 2),
-        _gluonlab("resnet18", 1, 1),
+        _gluonlab(on, "resnet18", count, 1, "sharded-optimizer"),
+        _gluonlab(on, "resnet18", count, 1),
+        *_torch(on, "resnet18"),
+        *_alone(on, "resnet18"),
     ]
 
 
-def _gluonlab(task: str, device_count: int, threads: int, kvstore: str = "device") -> Subject:
-    name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {device_count} device{'s' * (device_count > 1)}"
+def _alone(on: MeasuredOn, task: str) -> List[Subject]:
+    """One device: of a CPU with the cores of both, and with one of them."""
+    return [_gluonlab(on, task, 1, threads) for threads in ((1,) if on.on_gpus else (2, 1))]
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'s' * (count > 1)}"
+
+
+def _gluonlab(on: MeasuredOn, task: str, device_count: int, threads: int, kvstore: str = "device") -> Subject:
+    name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {_devices(device_count)}"
     if kvstore != "device":
         name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
-    elif device_count == 1:
+    elif device_count == 1 and not on.on_gpus:
         label += f" {threads} thread{'s' * (threads > 1)}"
-    return Subject(name, label, "gluonlab", {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore})
+    options = {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore, **on.options(device_count)}
+    return Subject(name, label, "gluonlab", options)
 
 
-def _torch(task: str) -> List[Subject]:
-    missing = None if importlib.util.find_spec("torch") else NO_TORCH
+def _torch(on: MeasuredOn, task: str) -> List[Subject]:
+    missing = CPU_ROW if on.on_gpus else None if importlib.util.find_spec("torch") else NO_TORCH
     two = {"task": task, "threads": 2}
     return [
         Subject("torch-eager", "PyTorch eager 2 threads", "torch", two, missing=missing),
@@ -98,7 +111,7 @@ class Comparison:
     """A network's table: its rows, the reference first, and what is wanted of them."""
 
     task: Task
-    subjects: Callable[[], List[Subject]]
+    subjects: Callable[..., List[Subject]]  # on which devices: `ON_CPUS` by default
     targets: Sequence[Target]
 
 
@@ -139,9 +152,17 @@ def _rates(task: Task, measurement: Measurement) -> List[float]:
     return [task.global_batch_size * measurement.steps / seconds for seconds in measurement.column("seconds")]
 
 
-def ours(comparison: Comparison) -> List[Subject]:
+def on_devices(spec: Optional[str]) -> MeasuredOn:
+    """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
+    on = ON_CPUS if spec is None else measured_on(spec)
+    if len(on.numbers) < 2:
+        raise ConfigError(f"--devices {spec}: the rows compare several devices with one: name two or more")
+    return on
+
+
+def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
     """The rows that a change of gluonlab changes."""
-    return [subject for subject in comparison.subjects() if subject.job == "gluonlab"]
+    return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
 
 
 def make_rows(found: Sequence[Series]) -> List[Row]:
@@ -157,12 +178,13 @@ def _row(one: Series, reference: Sequence[float]) -> Row:
     return Row(one.name, one.label, statistics.median(own), min(own), max(own), ratio)
 
 
-def table(task: Task, rows: Sequence[Row], rounds: int, width: int = 80) -> str:
-    """The rows as text, at most ``width`` columns wide."""
-    heading = f"{'':<28}{'images/s':>9}   {'lowest..highest':>17}   {'gluonlab 2 / row':>17}"
+def table(task: Task, rows: Sequence[Row], rounds: int, width: int = 80, devices: int = 2) -> str:
+    """The rows as text, at most ``width`` columns wide; ``devices``: those of the first row."""
+    ratio = f"gluonlab {devices} / row"
+    heading = f"{'':<28}{'images/s':>9}   {'lowest..highest':>17}   {ratio:>17}"
     note = (
         f"{task.title}, global batch {task.global_batch_size}, {_rounds(rounds)}. images/s: the median; "
-        "gluonlab 2 / row: images/s of the first row over this row's, the median of the rounds' ratios."
+        f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
     )
     return "\n".join([heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -92,14 +92,18 @@ def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole:
     Executor(schedule, arrays, whole).run()
 
 
-def make_allreduce(name: str, ctxs: Sequence[mx.Context]) -> Callable[[List[nd.NDArray]], None]:
+def make_allreduce(
+    name: str, ctxs: Sequence[mx.Context], order: Optional[Sequence[int]] = None
+) -> Callable[[List[nd.NDArray]], None]:
     """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of this name.
 
     It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists again, which it keeps in memory. So
     give it the same objects every time: an NDArray's ``grad`` is a new one each time it is asked for, ``list_grad()`` of a
-    gluon.Parameter is not.
+    gluon.Parameter is not. ``order``: which of ``ctxs`` plays which rank.
     """
     schedule = make_schedule(name, len(ctxs))
+    if order is not None:
+        schedule = schedule.placed(order)
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:

@@ -45,7 +45,7 @@ def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Grou
     on_gpus = all(ctx.device_type == "gpu" for ctx in ctxs)
     if topology is not None:
         machine = make_topology(topology)
-        numbers = _told_numbers(ctxs) if on_gpus else None
+        numbers = told_numbers(ctxs) if on_gpus else None
         if numbers is None:  # NVML does not answer: as MXNet counts them
             numbers = [ctx.device_id for ctx in ctxs] if on_gpus else list(range(len(ctxs)))
         if max(numbers) >= machine.world_size:  # of pcie and nvswitch there may be more
@@ -53,7 +53,7 @@ def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Grou
         return Ground(machine.subset(numbers), f"by the links of {topology}")
     if not on_gpus or len(ctxs) < FEWEST:
         return Ground(None, "")
-    driver, numbers = nvml.known(), _told_numbers(ctxs)
+    driver, numbers = nvml.known(), told_numbers(ctxs)
     if numbers is None:
         reason = driver.error or f"it does not tell of {' '.join(map(str, ctxs))}"
         return Ground(None, f"as numbered, for NVML says nothing of links ({reason})")
@@ -67,8 +67,11 @@ def place(schedule: Schedule, ground: Ground) -> Placement:
     return Placement(tuple(best_order(schedule, ground.topology)), ground.why)
 
 
-def _told_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
-    """NVML's number of each GPU, found by its place on the PCI bus: CUDA and NVML number GPUs each in its own way."""
+def told_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
+    """NVML's number of each GPU, found by its place on the PCI bus, for CUDA numbers GPUs in its own way.
+
+    None where NVML does not know them all.
+    """
     at = {_bus(gpu.bus_id): gpu.index for gpu in nvml.known().gpus}
     numbers = [at.get(_bus(bus_id)) for bus_id in pci_bus_ids(ctxs)]
     return [number for number in numbers if number is not None] if None not in numbers else None

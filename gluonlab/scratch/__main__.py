@@ -10,7 +10,7 @@ import click
 
 from gluonlab.checks import LARGEST_RATE, real, text, whole
 from gluonlab.cli import command
-from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
 
@@ -97,8 +97,10 @@ def _allreduce(name: str, ctxs: "List[mx.Context]") -> "Allreduce":
 
         return allreduce
     from gluonlab.collectives.executor import make_allreduce
+    from gluonlab.kvstores.placement import ground_of, place
 
-    return make_allreduce(name, ctxs)
+    placed = place(make_schedule(name, len(ctxs)), ground_of(ctxs))
+    return make_allreduce(name, ctxs, placed.order)
 
 
 if __name__ == "__main__":

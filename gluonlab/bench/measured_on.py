@@ -1,0 +1,95 @@
+"""The devices that a measurement is made on: those that --devices names, or CPU devices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+
+import click
+
+from gluonlab.errors import DeviceError
+
+if TYPE_CHECKING:
+    import mxnet as mx
+
+
+@dataclass(frozen=True)
+class MeasuredOn:
+    """Their kind and numbers. ``words``: which they are, for people and records.
+
+    ``asked``: whether somebody has named them.
+    """
+
+    kind: str
+    numbers: Tuple[int, ...]
+    words: str
+    asked: bool = False
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether they are GPUs."""
+        return self.kind == "gpu"
+
+    def first(self, count: int) -> str:
+        """The first so many of them, as `gluonlab.devices.devices` takes them."""
+        if not self.asked:
+            return f"cpu*{count}"
+        return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
+
+    def options(self, count: int) -> Dict[str, str]:
+        """What a worker's job is told besides a number of devices; nothing where that says all."""
+        return {"devices": self.first(count)} if self.asked else {}
+
+    def title(self) -> Dict[str, str]:
+        """What a record's options hold of it: two records are compared if they say the same."""
+        return {"devices": self.words} if self.asked else {}
+
+    def counts(self, wanted: Sequence[int]) -> List[int]:
+        """Those of ``wanted`` that there are devices for, and the number of all."""
+        there = len(self.numbers)
+        return sorted({*(count for count in wanted if count <= there), there})
+
+
+def option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add --devices to a command."""
+    help = "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]"
+    return click.option("--devices", metavar="SPEC", help=help)(function)
+
+
+def cpu_devices(count: int) -> MeasuredOn:
+    """So many CPU devices, as each row makes them."""
+    return MeasuredOn("cpu", tuple(range(count)), f"{count} CPU devices")
+
+
+def measured_on(spec: str) -> MeasuredOn:
+    """What --devices asks for; MXNet is loaded to find them. Raises DeviceError."""
+    from gluonlab.devices import devices
+
+    try:
+        ctxs = devices(spec)
+    except DeviceError as error:
+        raise DeviceError(f"--devices {error}") from None
+    numbers = tuple(ctx.device_id for ctx in ctxs)
+    return MeasuredOn(ctxs[0].device_type, numbers, in_words(ctxs), asked=True)
+
+
+def in_words(ctxs: "Sequence[mx.Context]") -> str:
+    """``gpu(0) gpu(1): 2 x Tesla T4; no two GPUs ...``: which they are, and how they copy."""
+    from gluonlab.devices import describe
+    from gluonlab.gpu import peers
+
+    kinds = ", ".join(f"{count} x {name}" for name, count in Counter(_names(ctxs)).items())
+    what = describe(ctxs) + (f": {kinds}" if kinds else "")
+    return "; ".join(filter(None, [what, peers.in_words(ctxs)]))
+
+
+def _names(ctxs: "Sequence[Any]") -> List[str]:
+    """What NVML calls each GPU; nothing for CPU devices, nor where it says nothing."""
+    from gluonlab.gpu import nvml
+    from gluonlab.kvstores.placement import told_numbers
+
+    if any(ctx.device_type != "gpu" for ctx in ctxs):
+        return []
+    by_number = {gpu.index: gpu.name for gpu in nvml.known().gpus}
+    return [by_number[number] for number in told_numbers(ctxs) or []]
