@@ -22,7 +22,7 @@ def test_devices_that_are_named_are_found_and_told_in_words():
     assert (on.kind, on.numbers, on.words) == ("cpu", (2, 0), "cpu(2) cpu(0)")
     assert on.title() == {"devices": "cpu(2) cpu(0)"}
     assert devices(on.first(2)) == devices("cpu:2,0")
-    with pytest.raises(DeviceError, match="^--devices 'cqu'"):
+    with pytest.raises(DeviceError, match=r"^--devices 'cqu'"):
         measured_on("cqu")
 
 
