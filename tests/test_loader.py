@@ -3,10 +3,9 @@
 import gc
 import threading
 
-import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -74,7 +73,7 @@ def test_shard_bounds_are_those_of_gluons_split(size, parts):
 
 def test_a_batch_smaller_than_the_devices_leaves_the_last_ones_out():
     pieces = shard(nd.arange(2), contexts(4))
-    assert [(p.context, p.asnumpy().tolist()) for p in pieces] == [(mx.cpu(0), [0.0]), (mx.cpu(1), [1.0])]
+    assert [(p.context, p.asnumpy().tolist()) for p in pieces] == [(device(0), [0.0]), (device(1), [1.0])]
 
 
 def labels_of(loader):

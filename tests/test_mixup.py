@@ -1,6 +1,5 @@
 """Mixup: every image with the one at the other end of the whole batch, whatever devices, workers and paths it takes."""
 
-import mxnet as mx
 import numpy as np
 import pytest
 from devices import contexts
@@ -170,6 +169,6 @@ def test_a_huge_alpha_mixes_half_and_half():
 
 def test_an_image_without_another_is_mixed_with_itself():
     split = split_of(1)
-    [(images, labels)] = batches_of(Loader(split, [mx.cpu(0)], 4, raw=True, mixup=Mixup(1)))
+    [(images, labels)] = batches_of(Loader(split, contexts(1), 4, raw=True, mixup=Mixup(1)))
     np.testing.assert_allclose(images, split.images, rtol=1e-6)
     assert labels[0, 0] == labels[0, 1] == split.labels[0]

@@ -5,6 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts, device
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -19,7 +20,6 @@ from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.step import DataParallelStep
 
 SHAPE = (3, 4, 4)
-TWO = [mx.cpu(0), mx.cpu(1)]
 
 sides = st.tuples(st.integers(1, 5), st.integers(1, 5))
 convolutions = st.fixed_dictionaries(
@@ -51,10 +51,11 @@ def convolution(attrs, image_shape):
 
 def results(graph, arrays, heads):
     """The output, and the gradients of all arguments by name."""
-    grads = {name: nd.array(np.full(array.shape, np.nan, np.float32)) for name, array in arrays.items()}
-    executor = graph.bind(mx.cpu(), {name: nd.array(array) for name, array in arrays.items()}, args_grad=grads)
+    ctx = device()
+    grads = {name: nd.array(np.full(array.shape, np.nan, np.float32), ctx=ctx) for name, array in arrays.items()}
+    executor = graph.bind(ctx, {name: nd.array(array, ctx=ctx) for name, array in arrays.items()}, args_grad=grads)
     output = executor.forward(is_train=True)[0].asnumpy()
-    executor.backward([nd.array(heads)])
+    executor.backward([nd.array(heads, ctx=ctx)])
     predicted = executor.forward(is_train=False)[0].asnumpy()
     return output, predicted, {name: grad.asnumpy() for name, grad in grads.items()}
 
@@ -122,7 +123,7 @@ def make_net(ctxs, start=None):
 @pytest.mark.parametrize("sync_bn", [False, True])
 def test_training_and_prediction_are_gluons(sync_bn):
     """On one device, and on two with shards of unequal sizes, whose BatchNorm sees both."""
-    ctxs = TWO if sync_bn else TWO[:1]
+    ctxs = contexts(2 if sync_bn else 1)
     start = values(make_net([mx.cpu()]))
     batches = random_batches([7, 7, 5], shape=SHAPE, classes=5)
     net = make_net(ctxs, start)

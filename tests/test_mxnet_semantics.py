@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, nd
@@ -105,7 +105,7 @@ FORMS = {  # (store, keys or a key, arrays of key 0 and 1) -> all that was writt
 def test_every_form_of_pushpull_does_what_it_does_in_mxnet(form, devices):
     found = {}
     for name, store in [("mxnet", mx.kv.create("device")), *((name, make_kvstore(name)) for name in STORES)]:
-        ctxs = [mx.cpu(2 + (i * 3) % 5) for i in range(devices)]  # in no order, and without the first
+        ctxs = [device(2 + (i * 3) % 5) for i in range(devices)]  # in no order, and without the first
         a, b = on(ctxs, 1), on(ctxs, 10)
         if a[1:] or form != "other devices":
             store.broadcast([0, 1], [nd.zeros((3, 2)), nd.zeros((3, 2))], [[], []])

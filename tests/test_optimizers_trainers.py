@@ -110,7 +110,7 @@ def test_a_plain_sgd_is_mxnets_own_to_the_bit(momentum, options):
         run = Run(1, make, SGD)
         for rate in (0.1, 0.2, 0.05, 0.3):
             run.step(rate)
-        found.append([param.data().asnumpy() for param in run.params.values()])
+        found.append([param.list_data()[0].asnumpy() for param in run.params.values()])
     first, second, reference, corrected = found
     assert all(np.array_equal(one, other) for one, other in zip(first + second, reference * 2))
     assert all(np.array_equal(one, other) for one, other in zip(corrected, reference)) == (momentum == 0)
@@ -164,7 +164,7 @@ def test_a_device_that_is_left_out_keeps_its_own_rate():
     for number, (rate, devices) in enumerate([(0.1, (0, 1)), (0.3, (0,)), (0.2, (0, 1)), (0.05, (1,)), (0.1, (0, 1))]):
         optimizer.set_learning_rate(rate)
         for device in devices:
-            updaters[device](0, nd.full((3,), number + 1.0, ctx=mx.cpu(device)), weights[device])
+            updaters[device](0, nd.full((3,), number + 1.0, ctx=contexts(2)[device]), weights[device])
             steps[device].append((np.full((3,), number + 1.0), rate))
     for device in range(2):
         *_, expected = references.sgd(np.ones((3,)), steps[device], momentum=0.9)

@@ -6,7 +6,7 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, devices
+from devices import contexts, device, devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -119,7 +119,7 @@ def test_a_batch_with_labels_missing_is_refused():
 
 def test_get_params_copies_and_begins_without_gradient():
     params = init_params()
-    replica = get_params(params, mx.cpu(0))
+    replica = get_params(params, device())
     assert same_bits(params, replica.params)
     assert [grad.shape for grad in replica.grads] == list(SHAPES)
     assert all(not grad.asnumpy().any() for grad in replica.grads)

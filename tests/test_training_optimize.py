@@ -105,7 +105,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
 def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
     run = quick(tmp_path, epochs=5, compress="2bit:1", devices=named(3), batch_size=20, optimizer="sgd", lr=0.1)
     assert run.accuracy > 0.8
-    assert all(np.array_equal(a, b) for a, b in zip(values(run.net, mx.cpu(0)), values(run.net, mx.cpu(2))))
+    assert all(np.array_equal(a, b) for a, b in zip(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2])))
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])

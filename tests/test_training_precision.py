@@ -206,14 +206,14 @@ def first_weights(convert, loss_scale=None, steps=1):
     net.initialize(mx.init.Normal(0.3))
     net.last.weight.set_data(net.last.weight.data() * 1e-9)
     step = make_step(net, contexts(1), convert, loss_scale, learning_rate=1e6)
-    before = net.first.weight.data().asnumpy()
+    before = net.first.weight.list_data()[0].asnumpy()
     batch = random_batches([8], shape=(1, 4, 4), classes=4)[0]
     for _ in range(steps):
         skipped = loss_scale.skipped if loss_scale is not None else 0
         feed(step, batch, contexts(1))
         if loss_scale is None or loss_scale.skipped == skipped:
             break
-    return net.first.weight.data().asnumpy() - before
+    return net.first.weight.list_data()[0].asnumpy() - before
 
 
 def test_gradients_that_vanish_in_float16_are_saved_by_the_scale():

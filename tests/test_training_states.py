@@ -6,7 +6,7 @@ from functools import lru_cache
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device
 from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,12 +197,12 @@ def products(dtype, start=None):
     """Parameters of which MXNet can compute gradients in float16, too, and a step with them."""
     params = [gluon.Parameter(f"p{i}_weight", shape=shape, dtype=dtype) for i, shape in enumerate([(3, 4), (5,), (2, 2)])]
     for i, param in enumerate(params):
-        param.initialize(mx.init.Normal(0.3))
+        param.initialize(mx.init.Normal(0.3), ctx=device())
         param.set_data(nd.array(start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape), dtype=dtype))
 
     def step(trainer, number):
         with mx.autograd.record():
-            losses = [((param.data() - number * 0.01) ** 2 * (i + 1)).sum() for i, param in enumerate(params)]
+            losses = [((param.list_data()[0] - number * 0.01) ** 2 * (i + 1)).sum() for i, param in enumerate(params)]
         mx.autograd.backward(losses)
         trainer.step(2)
 
@@ -223,13 +223,13 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
         for number in range(6):
             if split and number == 3:
                 trainer.save_states(str(tmp_path / "states"))
-                params, step = products(dtype, [param.data().asnumpy() for param in params])
+                params, step = products(dtype, [param.list_data()[0].asnumpy() for param in params])
                 trainer = BucketedTrainer(params, *made(optimizer, {**settings, "lr_scheduler": halving()}))
                 trainer.load_states(str(tmp_path / "states"))
             step(trainer, number)
-        results.append([param.data().asnumpy() for param in params])
+        results.append([param.list_data()[0].asnumpy() for param in params])
     assert all(np.array_equal(a, b) and np.isfinite(a).all() for a, b in zip(*results))
-    assert all(not np.array_equal(a, param.data().asnumpy()) for a, param in zip(results[0], products(dtype)[0]))
+    assert all(not np.array_equal(a, param.list_data()[0].asnumpy()) for a, param in zip(results[0], products(dtype)[0]))
 
 
 @pytest.mark.parametrize("setting", [Setting("device", 2, 40), Setting("sharded-optimizer", 3), Setting("ring", 2, 0)], ids=str)
@@ -303,11 +303,12 @@ def test_a_state_is_whole_and_named_by_its_parameter():
         found.append({name: array.asnumpy() for name, array in gather_states(trainer).items()})
     net = network(contexts(1), prefix="net_")
     with mx.autograd.record():
-        loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(BATCHES[0][0])), nd.array(BATCHES[0][1])).mean()
+        images, labels = (nd.array(array, ctx=device()) for array in BATCHES[0])
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(images), labels).mean()
     loss.backward()
     for name, param in net.collect_params().items():
         for arrays in found:
-            assert np.allclose(arrays[f"state/0/{name}"], 0.1 * param.grad().asnumpy(), rtol=1e-4, atol=1e-8)
+            assert np.allclose(arrays[f"state/0/{name}"], 0.1 * param.list_grad()[0].asnumpy(), rtol=1e-4, atol=1e-8)
             assert arrays[f"parameter/{name}"].tolist() == [1, *param.shape]
     assert all(arrays.keys() == found[0].keys() for arrays in found)
 

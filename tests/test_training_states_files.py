@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from damage import corrupted
-from devices import contexts
+from devices import contexts, device
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -74,8 +74,8 @@ def test_automatic_names_may_have_any_numbers(saved, first):
     path, start, expected = saved
     net = nn.HybridSequential(prefix="other_")
     net.add(*[nn.Dense(n, activation="tanh", prefix=f"dense{first + i}_") for i, n in enumerate((3, 3, 3, 4))])
-    net.initialize()
-    net(nd.zeros((1, 1, 2, 3)))
+    net.initialize(ctx=contexts(1))
+    net(nd.zeros((1, 1, 2, 3), ctx=device()))
     set_values(net, start)
     trainer = trainer_of(net)
     trainer.load_states(path)
@@ -98,8 +98,8 @@ def test_other_names_are_taken_in_order_with_a_warning(saved):
     names = ("body", "head", "middle", "tail")
     net = nn.HybridSequential(prefix="")
     net.add(*[nn.Dense(units, activation="tanh", prefix=f"{name}_") for units, name in zip((3, 3, 3, 4), names)])
-    net.initialize()
-    net(nd.zeros((1, 1, 2, 3)))
+    net.initialize(ctx=contexts(1))
+    net(nd.zeros((1, 1, 2, 3), ctx=device()))
     set_values(net, start)
     trainer = trainer_of(net)
     with pytest.warns(GluonlabWarning, match=r"taken in order, .* body_bias goes on as mine_dense0_bias$"):
@@ -338,8 +338,8 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
     for first, make in ((0, gluons), (8, trainer_of)):
         net = nn.HybridSequential(prefix="")
         net.add(*[nn.Dense(n, prefix=f"dense{first + i}_", activation="tanh") for i, n in enumerate((3, 5, 2, 4))])
-        net.initialize()
-        net(nd.zeros((1, 1, 2, 3)))
+        net.initialize(ctx=contexts(1))
+        net(nd.zeros((1, 1, 2, 3), ctx=device()))
         set_values(net, results)
         trainer = make(net)
         if results:
