@@ -175,7 +175,7 @@ Work host_loop(const Launch& launch) {
   call.add_word(launch.n());
   for (int place = 1; place < launch.count(); place++) {
     if (launch.parameter(place).pointer)
-      check_access(launch.value<void*>(place), 0, launch.device, launch.name.text);
+      launch.check(launch.value<void*>(place), 0);
     if (!call.add(launch.parameter(place), launch.raw(place))) return {};
   }
   return [call, function = found->second] { call(function); };

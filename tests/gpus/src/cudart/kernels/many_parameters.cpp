@@ -32,7 +32,7 @@ Work sgd_of(const Launch& launch) {
   auto p = std::make_shared<Parameters>(launch.value<Parameters>(1));
   bool has_momentum = is_true(launch.operation(), 1), mixed = is_true(launch.operation(), 2);
   int request = launch.value<int>(2);
-  auto check = [&](const void* array, size_t bytes) { check_access(array, bytes, launch.device, launch.name.text); };
+  auto check = [&](const void* array, size_t bytes) { launch.check(array, bytes); };
   for (int k = 0; k < p->count; k++) {
     check(p->weights[k], p->sizes[k] * sizeof(T));
     check(p->gradients[k], p->sizes[k] * sizeof(T));
@@ -101,7 +101,7 @@ struct AdamW {
     float scale = launch.value<float>(3);
     for (int k = 0; k < p->count; k++)
       for (const void* array : {(void*)p->weights[k], (void*)p->gradients[k], (void*)p->means[k], (void*)p->variances[k]})
-        check_access(array, p->sizes[k] * sizeof(T), launch.device, launch.name.text);
+        launch.check(array, p->sizes[k] * sizeof(T));
     return [=] {
       for (int k = 0; k < p->count; k++)
         for (size_t i = 0; i < p->sizes[k]; i++) {
@@ -212,7 +212,7 @@ Work sums_of_chunks(const Launch& launch) {
   auto* sums = static_cast<float*>(launch.pointer(2));
   for (int block = 0; block < blocks; block++) {
     int k = p->block_array[block];
-    check_access(p->arrays[k], p->sizes[k] * sizeof(T), launch.device, launch.name.text);
+    launch.check(p->arrays[k], p->sizes[k] * sizeof(T));
   }
   return [=] {
     for (int block = 0; block < blocks; block++) {
@@ -289,7 +289,7 @@ Work many_finite(const Launch& launch) {
     auto p = std::make_shared<Parameters>(launch.value<Parameters>(0));
     auto* out = static_cast<float*>(launch.pointer(1, 1));
     for (int k = 0; k < p->count; k++)
-      check_access(p->arrays[k], p->sizes[k] * sizeof element, launch.device, launch.name.text);
+      launch.check(p->arrays[k], p->sizes[k] * sizeof element);
     return [=] {
       for (int k = 0; k < p->count; k++)
         if (!all_finite(p->arrays[k], p->sizes[k])) *out = 0;

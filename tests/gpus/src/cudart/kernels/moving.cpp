@@ -85,13 +85,11 @@ Work split(const Launch& launch, bool joins) {
   size_t sections = launch.value<size_t>(4), size = launch.value<size_t>(5), trailing = launch.value<size_t>(6);
   int whole_place = joins ? 2 : 1, parts_place = joins ? 1 : 2, n = launch.n();
   auto* begins = static_cast<size_t*>(launch.pointer(3));
-  const int device = launch.device;
-  const std::string& name = launch.name.text;
   return typed(launch.parameter(whole_place), [&](auto element) -> Work {
     using T = decltype(element);
     auto* whole = static_cast<T*>(launch.pointer(whole_place, n));
     auto** parts = *static_cast<T***>(const_cast<void*>(launch.raw(parts_place)));
-    check_access(parts, sections * sizeof(T*), device, name);
+    launch.check(parts, sections * sizeof(T*));
     return each(n, [=](long i) {
       size_t index = i / trailing % size, part = 0;
       for (size_t section = 0; section < sections && begins[section] <= index; section++) part = section;

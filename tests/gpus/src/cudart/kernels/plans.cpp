@@ -381,7 +381,7 @@ class Reader {
     if (!plan->access) return nullptr;
     plan->data = *reinterpret_cast<void* const*>(take(8));
     plan->stride = type.arguments[1].word == "1" ? 0 : *reinterpret_cast<const int*>(take(4));
-    check_access(plan->data, 0, launch_.device, launch_.name.text);
+    launch_.check(plan->data, 0);
     return plan;
   }
 
@@ -509,7 +509,7 @@ Target read_target(const Launch& launch, int place) {
     target.remap = form.remap;
     target.numbers.assign(numbers, numbers + form.numbers);
   }
-  check_access(target.data, 0, launch.device, launch.name.text);
+  launch.check(target.data, 0);
   return target;
 }
 

@@ -101,8 +101,12 @@ KernelName parse_kernel_name(const std::string& demangled) {
 
 void* Launch::pointer(int place, size_t elements) const {
   void* address = value<void*>(place);
-  legal_ = check_access(address, elements * size_of(parameter(place)), device, name.text) && legal_;
+  check(address, elements * size_of(parameter(place)));
   return address;
+}
+
+void Launch::check(const void* address, size_t bytes) const {
+  legal_ = check_access(address, bytes, device, name.text) && legal_;
 }
 
 size_t size_of(const Type& type) {
@@ -119,9 +123,9 @@ Work kernel_work(const std::string& demangled, void** arguments, dim3 grid, dim3
   auto found = table().find(kernel.word);
   if (found == table().end() && kernel.word.rfind("mxnet_generic_kernel", 0) == 0 && !kernel.arguments.empty())
     found = table().find(launch.operation().word);
-  if (found == table().end()) return {};
-  Work work = found->second(launch);
-  return launch.legal() ? work : [] {};
+  Work work = found == table().end() ? Work() : found->second(launch);
+  if (!work) work = host_loop(launch);
+  return work && !launch.legal() ? [] {} : work;
 }
 
 }  // namespace gpus

@@ -45,6 +45,7 @@ class Launch {
     return *static_cast<T*>(arguments_[place]);
   }
   void* pointer(int place, size_t elements = 0) const;
+  void check(const void* address, size_t bytes) const;  // for a pointer that an argument holds
   bool legal() const { return legal_; }  // whether it may reach all pointers so far
   const void* raw(int place) const { return arguments_[place]; }
   int count() const { return static_cast<int>(name.parameters.size()); }
