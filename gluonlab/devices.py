@@ -33,6 +33,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
 from gluonlab.errors import DeviceError, GluonlabWarning
+from gluonlab.gpu.code import check_code
 from gluonlab.installing import pip_install
 from gluonlab.neighbours import own_cores as cores
 from gluonlab.threads import set_threads
@@ -48,7 +49,7 @@ _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'c
 
 
 def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context]":
-    """The devices that ``spec`` names (see the table above), ready to compute.
+    """The devices that ``spec`` names (see the table above), ready to compute: MXNet has code for each.
 
     ``threads``: threads of each CPU device; normally left out (see `gluonlab.threads.threads_per_device`).
     Raises DeviceError, which names what was asked, what exists, and the remedy.
@@ -132,6 +133,8 @@ def _default() -> "List[mx.Context]":
 
 
 def _ready(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]":
+    if ctxs[0].device_type == "gpu":
+        check_code(ctxs, gpu_count())
     set_threads(ctxs, threads)  # before anybody can start work on them that would hang
     return ctxs
 

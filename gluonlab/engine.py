@@ -1,12 +1,13 @@
 """What must be true before MXNet loads. `import gluonlab` arranges it, and costs nothing until then.
 
-MXNet 1.9.1 is the last of its line and needs five things of a machine of today:
+MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
 
 - the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
 - the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
 - scratch memory enough that several CPU devices compute at the same time;
 - OpenMP teams of one thread to begin with, whose idle threads do not spin for long;
-- shapes written without numpy 2's names of types (`gluonlab.attribute_text`).
+- shapes written without numpy 2's names of types (`gluonlab.attribute_text`);
+- fused operators only where the driver runs what NVRTC compiles (`gluonlab.fusion`).
 
 An import hook does all of it at the moment somebody imports mxnet, and turns what can go wrong then
 into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
@@ -27,7 +28,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple, NoReturn, Set, Tuple
 
-from gluonlab import attribute_text, openmp
+from gluonlab import attribute_text, fusion, openmp
 from gluonlab.control_groups import CGROUPS, PROC, control_groups
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
@@ -140,6 +141,8 @@ def install() -> None:
         openmp.came_first = True
         _set_environment()
         attribute_text.install()
+        if "mxnet-cu112" in flavours():
+            _settle_fusion()  # MXNet asks for it when a graph is bound
     elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder())
 
@@ -180,6 +183,44 @@ def _prepare() -> None:
         )
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
+        _settle_fusion()
+
+
+FUSION = "MXNET_USE_FUSION"
+OFF = ("0", "false")
+
+
+class Fusion(NamedTuple):
+    """``on``: whether MXNet fuses pointwise operators on GPUs. ``works``: whether the driver runs what it compiles for that."""
+
+    on: bool
+    works: bool
+    because: str
+
+
+_fusion_is_off = False  # by us
+
+
+def _settle_fusion() -> None:
+    """No fusion where the driver would refuse it, and each run end in its first step. What the user says is obeyed."""
+    global _fusion_is_off
+    found = fusion.versions()
+    if found.fit:
+        return
+    if FUSION not in os.environ:
+        os.environ[FUSION], _fusion_is_off = "0", True
+    elif os.environ[FUSION] not in OFF:
+        asked = f"{FUSION}={os.environ[FUSION]}"
+        cure = f"unset {FUSION}, and none are fused"
+        warnings.warn(f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}", GluonlabWarning, stacklevel=3)
+
+
+def fusing() -> Fusion:
+    """What holds in this process once MXNet is loaded."""
+    found, asked = fusion.versions(), os.environ.get(FUSION)
+    on = asked not in OFF
+    said = f"{FUSION}={asked} is set" if asked is not None and not _fusion_is_off else ""
+    return Fusion(on, found.fit, said if said and not on else f"{said}; {found}" if said else str(found))
 
 
 def spins_as_it_came() -> bool:

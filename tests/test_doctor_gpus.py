@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gluonlab.doctor import gpus, links
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.gpu import nvml
+from gluonlab.gpu.code import has_code
 from gluonlab.gpu.nvml import Driver
 from gluonlab.gpu.process import Outcome
 from gluonlab.installing import pip_install
@@ -178,18 +179,18 @@ def test_a_driver_without_gpus():
 
 @pytest.mark.parametrize("runs", [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)])
 def test_the_wheel_has_code_for(runs):
-    assert gpus.has_code(runs)
+    assert has_code(runs)
 
 
 @pytest.mark.parametrize("never", [(3, 0), (3, 7), (9, 0), (10, 0), (12, 0)])
 def test_the_wheel_has_no_code_for(never):
-    assert not gpus.has_code(never)
+    assert not has_code(never)
 
 
 @given(st.integers(1, 15), st.integers(0, 9))
 def test_machine_code_is_good_for_later_minor_versions_of_its_major_one_only(major, minor):
     """CUDA C++ Programming Guide, Binary Compatibility."""
-    assert gpus.has_code((major, minor)) == (major in (5, 6, 7, 8))
+    assert has_code((major, minor)) == (major in (5, 6, 7, 8))
 
 
 def test_gpus_without_code_are_named_one_by_one():

@@ -11,16 +11,15 @@ from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.doctor.packages import numbers_of
 from gluonlab.engine import TF32_VARIABLE
 from gluonlab.gpu.arithmetic import TF32_SINCE
+from gluonlab.gpu.code import CODE_FOR, LIVING, has_code, sm_of
 from gluonlab.gpu.nvml import BINDINGS, Driver
 from gluonlab.gpu.visible import in_cuda_order, visible_gpus
 from gluonlab.installing import pip_install
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
-CODE_FOR = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))  # machine code in mxnet-cu112 1.9.1; no PTX that a driver could compile
 CU112 = "mxnet-cu112"
 BINDINGS_VERSION = "13.615.71"  # setup.py's
 SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))  # of a driver's kernel module
-LIVING = "a V100, T4, RTX 20 or 30, A100, A10G or L4 (ml.g4dn, ml.g5, ml.p4d), or CPU devices: --devices 'cpu*2'"
 
 
 def driver(found: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> List[Finding]:
@@ -106,17 +105,6 @@ def products(found: Driver, environ: Mapping[str, str] = os.environ) -> List[Fin
         ]
     cause = f"{TF32_VARIABLE}={exported} is exported: k GPUs equal one to TF32's precision only, 1e-3"
     return [warning("products", f"{names}: factors of float32 products may be rounded to TF32", cause, f"unset {TF32_VARIABLE}")]
-
-
-def has_code(capability: Tuple[int, int]) -> bool:
-    """Machine code runs on its own major version, from its own minor version on."""
-    major, minor = capability
-    return any(major == code[0] and minor >= code[1] for code in CODE_FOR)
-
-
-def sm_of(capability: Tuple[int, int]) -> str:
-    """``sm_90`` of (9, 0)."""
-    return f"sm_{capability[0]}{capability[1]}"
 
 
 def memory(found: Driver) -> List[Finding]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
+from gluonlab.engine import FUSION
 from gluonlab.gpu.process import Outcome, ask
 
+FUSES_FROM = "520.61.05"  # the first of CUDA 11.8, whose NVRTC the wheels have
 TIMEOUT_S = 60.0  # it takes two seconds on a slow machine; a cold network disk needs longer
 HOROVOD = "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation --force-reinstall --no-deps horovod==0.28.1"
 
@@ -19,6 +21,7 @@ def try_mxnet() -> Outcome:
 def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> List[Finding]:
     """``is_installed``: there is an MXNet at all. ``horovod``: the version that is installed, or None."""
     loads = _loads(outcome, is_installed)
+    loads += _fusion(outcome)
     return [*loads, *_copies(outcome), *(_kvstores(outcome) if outcome.answer("version") else []), *_horovod(outcome, horovod)]
 
 
@@ -42,6 +45,21 @@ def _copies(outcome: Outcome) -> List[Finding]:
     """Between which GPUs, by MXNet's numbers; the line ``peers`` has what NVML tells, by its own."""
     told = outcome.answer("copies")
     return [] if told is None else [ok("copies", told["copies"])]
+
+
+def _fusion(outcome: Outcome) -> List[Finding]:
+    """Of machines with GPUs."""
+    told = outcome.answer("fusion")
+    if told is None:
+        return []
+    fusion = told["fusion"]
+    because = one_line(fusion["because"])
+    if fusion["works"]:
+        return [ok("fusion", f"pointwise operators are{'' if fusion['on'] else ' not'} fused on GPUs: {because}")]
+    if fusion["on"]:
+        return [fault("fusion", "a run ends at its first fused operator", because, f"unset {FUSION}, and none are fused")]
+    cure = f"a driver from {FUSES_FROM} on; without it all runs, with more launches a step"
+    return [warning("fusion", "pointwise operators are not fused on GPUs", because, cure)]
 
 
 def _refused(answer: Dict[str, Any]) -> Finding:

@@ -8,7 +8,9 @@ import importlib.util
 import os
 from typing import List
 
+from gluonlab import engine
 from gluonlab.errors import GluonlabError
+from gluonlab.gpu.code import lacking
 from gluonlab.gpu.process import tell
 from gluonlab.linking import understand
 
@@ -35,6 +37,8 @@ def load() -> bool:
         features = mx.runtime.Features()
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
         tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
+        if gpu_count():
+            tell(fusion=engine.fusing()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
         complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
@@ -64,7 +68,7 @@ def try_kvstores() -> None:
     from gluonlab.kvstores import KVSTORES
 
     cpus = devices("cpu*2")
-    gpus = [mx.gpu(i) for i in range(gpu_count())]
+    gpus = [mx.gpu(i) for i in range(gpu_count()) if not lacking([i], 0)]
     for name, kind in KVSTORES.items():
         tell(trying=f"kvstore {name}")
         if kind.gpus_only and len(gpus) < 2:

@@ -40,6 +40,8 @@ def findings(outcome: Outcome) -> List[Finding]:
 def _cure(reason: str) -> str:
     if "no kernel image" in reason:
         return "this GPU needs code that mxnet-cu112 1.9.1 does not have: see the line capability; use --devices 'cpu*2'"
+    if "unsupported toolchain" in reason:
+        return "the driver does not run fused operators: see the line fusion"
     if "out of memory" in reason.lower():
         return "see the line gpu-memory: end the processes that hold it"
     return "see the lines above"

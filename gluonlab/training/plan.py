@@ -20,6 +20,7 @@ from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind,
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, KVStoreError
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic, check_arithmetic
+from gluonlab.gpu.code import NoCode
 from gluonlab.kvstores import check_kvstore, check_topology, make_kvstore
 from gluonlab.kvstores.placement import Placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
@@ -269,6 +270,8 @@ def find_devices(config: TrainConfig) -> List[mx.Context]:
         return gpus(1, emulate=False)
     try:
         return devices(config.devices, threads=config.threads)
+    except NoCode:
+        raise
     except DeviceError as error:
         raise DeviceError(f"--devices {error}") from None
 
