@@ -157,6 +157,7 @@ class Replicas:
 
     def gradients(self, xs: "List[nd.NDArray]", ys: "List[nd.NDArray]") -> None:
         """The sums over the images of each shard; zero on devices without one, where the last ones would be added again."""
+        self.statistics.saw(xs)
         with autograd.record():
             losses = [self.loss(self.net(self.prepare(nd, x)), y) for x, y in zip(xs, ys)]
         if losses:  # a small last batch has no part for the last ones
@@ -164,7 +165,6 @@ class Replicas:
         self.queued.append(losses)
         for loss in self.queued.popleft() if len(self.queued) > STEPS_AHEAD else ():
             loss.wait_to_read()
-        self.statistics.saw(xs)
         for ctx in self.ctxs[len(xs) :]:
             for param in self.learned:
                 param.grad(ctx)[:] = 0

@@ -174,7 +174,8 @@ class _Run:
     ) -> None:
         self.plan, self.ready, self.reporter, self.run, self.result, self.began = plan, ready, reporter, run, result, began
         self.net, self.step = ready.net, ready.step
-        self.statistics = RunningStatistics(ready.net)
+        joint = plan.config.sync_bn and len(plan.ctxs) > 1
+        self.statistics = RunningStatistics(ready.net, Microbatches.of(plan.config), joint)
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
         config = plan.settled.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
@@ -240,8 +241,8 @@ class _Run:
             waiting = Waiting(batches)
             for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
-                new = self.log.append(self.step(xs, ys), images)
                 self.statistics.saw(xs)
+                new = self.log.append(self.step(xs, ys), images)
                 known += self._note(epoch, new)
                 self.reporter.step_done(images, new)
                 if self.log.step == 1:

@@ -16,26 +16,38 @@ from typing import List, Sequence
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.training.accumulate import WHOLE, Microbatches
+from gluonlab.training.running_variance import CudnnVariances
+
 
 class RunningStatistics:
     """What the operators of a network keep for themselves on each device (the auxiliary states of its graph)."""
 
-    def __init__(self, net: gluon.HybridBlock) -> None:
+    def __init__(self, net: gluon.HybridBlock, cut: Microbatches = WHOLE, sync_bn: bool = False) -> None:
+        """``cut``: how shards go through the network. ``sync_bn``: its statistics are those of `gluonlab.training.sync_bn`."""
         params = net.collect_params()
         stateless = all(param.grad_req != "null" for param in params.values())  # spares writing the graph down
-        names = [] if stateless else net(mx.sym.var("data")).list_auxiliary_states()
+        graph = None if stateless else net(mx.sym.var("data"))
+        names = [] if graph is None else graph.list_auxiliary_states()
         self._params = [params[name] for name in names]
         self.exist = bool(names)
         self._images: List[int] = []  # that each device has trained on since the last `average`
+        self._cut, ctxs = cut, self._params[0].list_ctx() if names and not sync_bn else []
+        self._cudnns = {ctx: CudnnVariances(graph, params, ctx) for ctx in ctxs if ctx.device_type == "gpu"}
 
     def saw(self, shards: Sequence[nd.NDArray]) -> None:
-        """Note a batch: ``shards[i]`` are the images that device i was trained on."""
+        """Note a batch: ``shards[i]`` are the images that device i is about to be trained on."""
         self._images += [0] * (len(shards) - len(self._images))
         for device, shard in enumerate(shards):
             self._images[device] += len(shard)
+            if self._cudnns and len(shard):
+                parts = [(end - begin, *shard.shape[1:]) for begin, end in self._cut.bounds(len(shard))]
+                self._cudnns[shard.context].before_step(parts)
 
     def average(self) -> None:
         """Give every device the average over all devices, weighted by the images that they saw; nothing waits."""
+        for variances in self._cudnns.values():
+            variances.settle()
         shares = [images / sum(self._images) for images in self._images]
         for param in self._params if shares else ():
             arrays = param.list_data()
