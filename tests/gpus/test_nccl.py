@@ -20,6 +20,12 @@ GPUS = [mx.gpu(device) for device in range(4)]
 SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def scratch_memory():
+    """MXNet keeps the scratch memory that its operators have once needed: it is there before the first test counts."""
+    trained(gluon.Trainer, make_kvstore("nccl", GPUS[:3]), "sgd", GPUS[:3])
+
+
 def drawn(shape, ctxs, dtype="float32", seed=0):
     """Whole numbers, of which every order of additions makes the same sum."""
     random = np.random.RandomState(seed)
