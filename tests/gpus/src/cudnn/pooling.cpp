@@ -51,7 +51,7 @@ void pool(const Pooling& it, const Geometry& geometry, size_t planes, const T* x
   bool maximum = is_maximum(it);
   std::vector<T> number = counts<T>(it, geometry);
   for (size_t plane = 0; plane < planes; plane++, x += in_plane, y += out_plane) {
-    std::fill(y, y + out_plane, maximum ? -std::numeric_limits<T>::infinity() : T(0));
+    std::fill(y, y + out_plane, maximum ? std::numeric_limits<T>::lowest() : T(0));
     for_each_seen(geometry, 1, [&](size_t, size_t out, size_t in, int length) {
       T* to = y + out;
       const T* from = x + in;
