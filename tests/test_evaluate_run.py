@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from devices import named
+from devices import device, named
 from hypothesis import given
 from hypothesis import strategies as st
 from idx_files import write_mnist
@@ -59,7 +59,7 @@ def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, 
     status, out, err = run("--evaluate", str(copy), "--threads", "1")
     assert (status, err) == (0, "")
     first, second = out.splitlines()
-    assert first.startswith("mlp on digits, 360 test images, cpu(0), ")
+    assert first.startswith(f"mlp on digits, 360 test images, {device()}, ")
     assert second.startswith("accuracy 0.")
     assert "(top-5 0." in second or "(top-5 1." in second
     assert names(copy) == RUN_FILES
@@ -104,7 +104,7 @@ def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
         "--epochs",
         "1",
         "--devices",
-        "cpu",
+        named(1),
         "--threads",
         "1",
     )

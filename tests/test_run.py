@@ -159,6 +159,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES.items(), ids=" ".join)
 def test_a_mistake_is_one_line_with_value_and_remedy(run, empty_cwd, arguments, said):
     line = the_error(run(*arguments), empty_cwd)
