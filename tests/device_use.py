@@ -93,14 +93,13 @@ def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def what_mxnet_keeps_for_each_gpu() -> None:
-    """Scratch memory, as large as any operator wanted, and states of generators: made now, they are not left by a test."""
+    """Scratch memory, as large as any operator wanted, and states of dropout: made now, they are not left by a test."""
     if CHOICE.asked == "gpu":
         import mxnet as mx
 
         for number in range(mx.context.num_gpus()):
             with mx.Context("gpu", number):
                 mx.nd.topk(mx.nd.zeros((4, 2**16)))
-                mx.nd.random.normal(shape=(2,))
                 mx.nd.Dropout(mx.nd.zeros((2,)), mode="always")
         mx.nd.waitall()
 
