@@ -20,7 +20,7 @@ bool visit(const Type& type, Visitor&& visitor) {
   const std::string& word = type.word;
   if (word == "float") visitor(float());
   else if (word == "double") visitor(double());
-  else if (word == "half_t" || word == "half2_t") visitor(half());
+  else if (word == "half_t" || word == "half2_t" || word == "__half") visitor(half());
   else if (word == "int") visitor(int32_t());
   else if (word == "long") visitor(int64_t());
   else if (word == "unsigned char") visitor(uint8_t());
