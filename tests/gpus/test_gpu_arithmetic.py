@@ -1,0 +1,57 @@
+"""--deterministic and --tf32 in processes of their own on simulated GPUs, which read their variables once; and what MXNet prints there."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import clean_environment
+from machines import A100, P3_16XLARGE, Machine, environment
+
+RUN = """
+import json, sys
+import gluonlab
+from gluonlab import TrainConfig, train
+from gluonlab.training.reporter import Reporter
+import simulated
+result = train(TrainConfig(epochs=1, batch_size=600, **json.loads(sys.argv[1])), reporter=Reporter())
+weights = [param.list_data()[0].asnumpy().ravel()[:50].tolist() for param in result.net.collect_params().values()]
+used = json.load(open(result.run_dir / "config.json"))["settings"]
+used = {name: used[name] for name in ("deterministic", "tf32")}
+print(json.dumps({"weights": weights, "names": simulated.names(), "used": used}))
+"""
+
+
+@pytest.fixture
+def on_machine(tmp_path):
+    def run(machine, **config):
+        variables = environment(machine, tmp_path)
+        ended = subprocess.run(
+            [sys.executable, "-c", RUN, json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})],
+            cwd=tmp_path, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=300, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout), ended.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_algorithms_are_tuned_by_time_unless_bits_shall_repeat(on_machine, deterministic):
+    found, said = on_machine(P3_16XLARGE, model="lenet", gpus=2, deterministic=deterministic)
+    tuned = [name for name in found["names"] if name.startswith("cudnnFind")]
+    assert bool(tuned) != deterministic
+    assert found["used"] == {"deterministic": deterministic, "tf32": False}
+    assert said == ""  # nothing of cuDNN's release or tuning, nor of pairs without access
+
+
+def test_products_are_exact_on_an_a100_unless_tf32_is_asked_for(on_machine):
+    machine = Machine((A100,), tf32=True)
+    exact, rounded = (on_machine(machine, tf32=tf32, out=f"{tf32}")[0] for tf32 in (None, True))
+    plain = on_machine(Machine((A100,)), out="plain")[0]
+    difference = [
+        max(np.max(np.abs(np.subtract(a, b))) for a, b in zip(each["weights"], plain["weights"])) for each in (exact, rounded)
+    ]
+    assert difference[0] == 0 < difference[1]
+    assert rounded["used"]["tf32"] is True
