@@ -15,27 +15,45 @@ if TYPE_CHECKING:
     import mxnet as mx
 
 NAME = "speeds"
-NETWORKS = {"lenet": 256, "resnet18": 64}  # images of each device
+NETWORKS = ("lenet", "resnet18")
+FEWEST, MOST = 8, 512  # images of each device; as few as keep it busy for LONG_ENOUGH_S
+LONG_ENOUGH_S = 0.03
 STORES = ("device", "ring", "sharded")
 SIZES = (2**16, 2**22, 2**26)  # bytes
 ROUNDS = 5
-LEAST_S = 0.2  # of a round
+LEAST_S, MOST_S = 0.2, 3.0  # of a round, of all of them
 
 
 def measure(ctxs: List[mx.Context]) -> None:
-    """Answers ``network``, ``devices``, ``images_per_s``; then ``store``, ``bytes``, ``gb_per_s``."""
+    """Answers ``network``, ``devices``, ``images_per_device``, ``images_per_s``; then ``store``, ``bytes``, ``gb_per_s``."""
     from gluonlab.doctor.prove.work import training_step
 
-    for network, images in NETWORKS.items():
+    for network in NETWORKS:
+        tell(trying=f"{network} on one GPU")
+        images = _enough_images(network, ctxs[:1])
         for count in counts_up_to(len(ctxs)):
             tell(trying=f"{network} on {count} GPUs")
             step = training_step(network, ctxs[:count], "device", images)
-            tell(network=network, devices=count, images_per_s=count * images / seconds_of(step))
+            rate = count * images / seconds_of(step)
+            tell(network=network, devices=count, images_per_device=images, images_per_s=rate)
     for store in STORES:
         for size in SIZES:
             if len(ctxs) > 1:
                 tell(trying=f"sums of {size} bytes with {store}")
                 tell(store=store, bytes=size, gb_per_s=bus_bytes(size, len(ctxs)) / 1e9 / seconds_of(_sum(store, size, ctxs)))
+
+
+def _enough_images(network: str, ctxs: List[mx.Context]) -> int:
+    from gluonlab.doctor.prove.work import training_step
+
+    images = FEWEST
+    while images < MOST:
+        step = training_step(network, ctxs, "device", images)
+        _timed(step, 1)
+        if _timed(step, 1) >= LONG_ENOUGH_S:
+            break
+        images *= 2
+    return images
 
 
 def counts_up_to(most: int) -> List[int]:
@@ -49,23 +67,23 @@ def bus_bytes(size: int, world_size: int) -> float:
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Of one repetition, the median of ROUNDS; each has enough of them that the wait at its end counts for little."""
+    """Of one repetition, the median of some rounds; each has enough of them that the wait at its end counts for little."""
+    _timed(work, 1)
+    once = _timed(work, 1)
+    repeats = max(1, round(LEAST_S / max(once, 1e-6)))
+    rounds = max(1, min(ROUNDS, int(MOST_S / (once * repeats))))
+    return statistics.median(_timed(work, repeats) / repeats for _ in range(rounds))
+
+
+def _timed(work: Callable[[], Any], repeats: int) -> float:
     from mxnet import nd
 
-    work()
     nd.waitall()
     began = time.perf_counter()
-    work()
+    for _ in range(repeats):
+        work()
     nd.waitall()
-    repeats = max(1, round(LEAST_S / max(time.perf_counter() - began, 1e-6)))
-    found = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        nd.waitall()
-        found.append((time.perf_counter() - began) / repeats)
-    return statistics.median(found)
+    return time.perf_counter() - began
 
 
 def _sum(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None]:
