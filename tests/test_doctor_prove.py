@@ -46,14 +46,18 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
     [
         (copies, {"device": "gpu(3)", "lost": 5}, "gpu(3) does not hold what it is given"),
         (copies, a_pair("gpu(0)", "gpu(1)", 7), "copies from gpu(0) to gpu(1) do not arrive: 7 of 1,048,576 numbers change"),
-        (arithmetic, {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False}, "gpu(1) computes a softmax"),
+        (
+            arithmetic,
+            {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
+            "gpu(1) computes a softmax wrongly",
+        ),
         (stores, {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
         (stores, {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring leaves other bits"),
         (stores, {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")}, "kvstore tree trains otherwise"),
         (stores, {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
         (bits, {"how": "--deterministic", "alike": False}, "end with other bits"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
     verdicts = trial.judge(told(answer))
     assert [verdict.status for verdict in verdicts] == ["fault"]
@@ -68,18 +72,14 @@ def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial
     assert texts(trial.judge(gave_up)) == ["fault: the first: out of memory"]
 
 
-@pytest.mark.parametrize("name", ["copies", "arithmetic"])
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "counts", "speeds")]
+
+
+@pytest.mark.parametrize("name", ["arithmetic", *LONG])
 def test_trials_find_cpu_devices_as_they_should_be(name):
-    outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=120)
-    assert {verdict.status for verdict in proof.trial_of(name).judge(outcome)} == {"ok"}
-    assert proof.trial_of(name).numbers(outcome)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["counts", "speeds"])
-def test_trials_that_take_longer_find_cpu_devices_as_they_should_be(name):
     outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=300)
     assert {verdict.status for verdict in proof.trial_of(name).judge(outcome)} == {"ok"}
+    assert proof.trial_of(name).numbers(outcome)
 
 
 def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeypatch):
