@@ -1,4 +1,4 @@
-"""--deterministic and --tf32 in processes of their own on simulated GPUs, which read their variables once; and what MXNet prints there."""
+"""--deterministic and --tf32 in processes of their own on simulated GPUs, and what MXNet prints there."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ import json, sys
 import gluonlab
 from gluonlab import TrainConfig, train
 from gluonlab.training.reporter import Reporter
-import simulated
+from gpus import simulated
 result = train(TrainConfig(epochs=1, batch_size=600, **json.loads(sys.argv[1])), reporter=Reporter())
 weights = [param.list_data()[0].asnumpy().ravel()[:50].tolist() for param in result.net.collect_params().values()]
 used = json.load(open(result.run_dir / "config.json"))["settings"]
