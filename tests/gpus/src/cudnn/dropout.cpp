@@ -76,8 +76,9 @@ cudnnStatus_t cudnnDropoutGetReserveSpaceSize(cudnnTensorDescriptor_t x, size_t*
 cudnnStatus_t cudnnSetDropoutDescriptor(
     cudnnDropoutDescriptor_t dropout, cudnnHandle_t handle, float share, void* states, size_t bytes,
     unsigned long long seed) {
+  described(dropout).share = share;
+  if (states == nullptr) return CUDNN_STATUS_SUCCESS;  // the states stay what they are
   described(dropout) = {share, static_cast<char*>(states), bytes};
-  if (states == nullptr) return CUDNN_STATUS_SUCCESS;  // one that draws nothing
   DnnCall call("cudnnSetDropoutDescriptor", handle);
   if (bytes < STATES_BYTES) return CUDNN_STATUS_INVALID_VALUE;
   call.reaches(states, bytes);
