@@ -132,10 +132,9 @@ Work add_along(const Launch& launch) {
   });
 }
 
-// EmbeddingFindBounds(sorted, bounds, vocabulary, n): where each index begins and ends among sorted ones
+// EmbeddingFindBounds(sorted, bounds, n, vocabulary): where each index begins and ends among sorted ones
 Work find_bounds(const Launch& launch) {
-  int vocabulary = static_cast<int>(whole_number(launch, 2));
-  int n = static_cast<int>(whole_number(launch, 3));
+  int n = launch.value<int>(2), vocabulary = launch.value<int>(3);
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using I = decltype(element);
     auto *sorted = static_cast<I*>(launch.pointer(0, n)), *bounds = static_cast<I*>(launch.pointer(1, 2 * vocabulary));
@@ -224,6 +223,49 @@ Work gather(const Launch& launch) {
   });
 }
 
+// backward_gather_nd_gpu(N, N, M, K, strides, gradient, out gradient, indices): adds
+Work gather_gradient(const Launch& launch) {
+  int n = launch.value<int>(1), axes = launch.value<int>(2), run = launch.value<int>(3);
+  Extents strides = extents(launch, 4);
+  Indices indices(launch, 7);
+  return typed(launch.parameter(5), [&](auto element) -> Work {
+    using T = decltype(element);
+    auto *out = static_cast<T*>(launch.pointer(5)), *in = static_cast<T*>(launch.pointer(6, static_cast<size_t>(n) * run));
+    return each(n, [=](long i) {
+      long place = 0;
+      for (int axis = 0; axis < axes; axis++) place += strides[axis] * indices[static_cast<long>(axis) * n + i];
+      for (int k = 0; k < run; k++) assign(out[place + k], ADD, in[i * run + k]);
+    });
+  });
+}
+
+// is_valid_check_gather_nd(axes, wrong ones, indices, N, shape): an index out of range, the last one of its axis
+Work check_gather(const Launch& launch) {
+  long n = launch.value<int>(3);
+  Extents shape = extents(launch, 4);
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
+    auto *wrong = static_cast<T*>(launch.pointer(1, launch.n())), *indices = static_cast<T*>(launch.pointer(2, launch.n() * n));
+    return each(launch.n(), [=](long axis) {
+      for (long i = 0; i < n; i++) {
+        T index = indices[axis * n + i];
+        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1)) wrong[axis] = index;
+      }
+    });
+  });
+}
+
+// tcast_clip(N, out, in, size): indices as whole numbers within [0, size)
+Work clip_indices(const Launch& launch) {
+  Indices indices(launch, 2, launch.n());
+  return typed(launch.parameter(1), [&](auto element) -> Work {
+    using T = decltype(element);
+    auto* out = static_cast<T*>(launch.pointer(1, launch.n()));
+    int64_t size = whole_number(launch, 3);
+    return each(launch.n(), [=](long i) { out[i] = static_cast<T>(indices.within(i, size, true)); });
+  });
+}
+
 // is_valid_check(N, found, indices, min, max): found becomes 0 or 1 where an index is out of range
 Work check_range(const Launch& launch) {
   if (launch.count() != 5) return {};
@@ -253,6 +295,9 @@ const Registered registered_where_batch("where_batch", where);
 const Registered registered_where_gradient("where_backward", where_gradient);
 const Registered registered_where_batch_gradient("where_batch_backward", where_gradient);
 const Registered registered_gather("gather_nd", gather);
+const Registered registered_gather_gradient("backward_gather_nd_gpu", gather_gradient);
+const Registered registered_check_gather("is_valid_check_gather_nd", check_gather);
+const Registered registered_clip("tcast_clip", clip_indices);
 const Registered registered_range("is_valid_check", check_range);
 
 }  // namespace

@@ -4,6 +4,7 @@
 // the others do nothing; what lies in their temporary memory is nobody's business.
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "arguments.h"
 
@@ -218,6 +219,46 @@ Work agent(const Launch& launch) {
   return {};
 }
 
+// PartialSortSmallK(K, N, values, indices, ascends): of each N, a block's, the first K in order, and of equal ones the lower index
+Work partial_sort(const Launch& launch) {
+  int most = launch.value<int>(0), n = launch.value<int>(1), rows = launch.grid.x;
+  bool ascends = launch.value<bool>(4);
+  return typed(launch.parameter(2), [&](auto element) -> Work {
+    using T = decltype(element);
+    auto* values = static_cast<T*>(launch.pointer(2, static_cast<size_t>(rows) * n));
+    auto* indices = static_cast<int*>(launch.pointer(3, static_cast<size_t>(rows) * n));
+    return each(rows, [=](long row) {
+      std::vector<std::pair<T, int>> pairs(n);
+      for (int i = 0; i < n; i++) pairs[i] = {values[row * n + i], indices[row * n + i]};
+      std::stable_sort(pairs.begin(), pairs.end(), [=](const auto& a, const auto& b) {
+        return ascends ? a.first < b.first : a.first > b.first;
+      });
+      for (int i = 0; i < std::min(most, n); i++) std::tie(values[row * n + i], indices[row * n + i]) = pairs[i];
+    });
+  });
+}
+
+// cumsum_forward(N, out, in, size, elements behind the axis)
+Work running_sum(const Launch& launch) {
+  int size = launch.value<int>(3), trailing = launch.value<int>(4);
+  size_t elements = static_cast<size_t>(launch.n()) * size;
+  return typed(launch.parameter(1), [&](auto out_element) {
+    return typed(launch.parameter(2), [&](auto in_element) -> Work {
+      using O = decltype(out_element);
+      auto* out = static_cast<O*>(launch.pointer(1, elements));
+      auto* in = static_cast<decltype(in_element)*>(launch.pointer(2, elements));
+      return each(launch.n(), [=](long i) {
+        long first = i / trailing * size * trailing + i % trailing;
+        out[first] = static_cast<O>(in[first]);
+        for (long k = 1; k < size; k++)
+          out[first + k * trailing] = static_cast<O>(out[first + (k - 1) * trailing] + static_cast<O>(in[first + k * trailing]));
+      });
+    });
+  });
+}
+
+const Registered registered_partial("PartialSortSmallK", partial_sort);
+const Registered registered_running_sum("cumsum_forward", running_sum);
 const Registered registered_tile("DeviceRadixSortSingleTileKernel", radix_sort_tile);
 const Registered registered_upsweep("DeviceRadixSortUpsweepKernel", nothing);
 const Registered registered_bins("RadixSortScanBinsKernel", nothing);
