@@ -148,6 +148,7 @@ class SummingKVStore(KVStoreBase):
         sums = self._sums.get(keys)
         if sums is None or not sums.serves(entries):
             made = self._made(keys, partial(Sums, self.executor, entries))
+            enable_peer_access([array.context for entry in entries for array in (*entry.values, *entry.outs)])
             self._retired += sums.transfers_run if sums is not None else 0
             sums = self._sums[keys] = made
         return sums
