@@ -13,8 +13,10 @@
 //   changes_copies 1 2    (from GPU 1 to GPU 2)
 //   forgets_kernels 3
 //   hangs 2
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
@@ -99,20 +101,32 @@ Machine read_machine() {
   return machine;
 }
 
+// As CUDA counts them before CUDA_VISIBLE_DEVICES chooses: the fastest first, here the newest, or along the bus.
+std::vector<int> in_cuda_order() {
+  const std::vector<Gpu>& gpus = machine().gpus;
+  std::vector<int> order;
+  for (size_t gpu = 0; gpu < gpus.size(); gpu++) order.push_back(gpu);
+  const char* wanted = getenv("CUDA_DEVICE_ORDER");
+  if (wanted && !strcmp(wanted, "PCI_BUS_ID")) return order;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return gpus[a].major * 10 + gpus[a].minor > gpus[b].major * 10 + gpus[b].minor;
+  });
+  return order;
+}
+
 // As CUDA reads it: numbers or beginnings of UUIDs; what comes after one that does not exist is ignored.
 std::vector<int> read_visible() {
-  int number = machine().gpus.size();
+  const std::vector<int> order = in_cuda_order();
   std::vector<int> seen;
   const char* wanted = getenv("CUDA_VISIBLE_DEVICES");
-  if (wanted == nullptr) {
-    for (int gpu = 0; gpu < number; gpu++) seen.push_back(gpu);
-    return seen;
-  }
+  if (wanted == nullptr) return order;
   std::istringstream words(wanted);
   for (std::string word; std::getline(words, word, ',');) {
     int found = -1;
-    for (int gpu = 0; gpu < number; gpu++)
-      if (word == std::to_string(gpu) || (word.rfind("GPU-", 0) == 0 && machine().gpus[gpu].uuid.rfind(word, 0) == 0)) found = gpu;
+    for (size_t number = 0; number < order.size(); number++) {
+      bool named = word.rfind("GPU-", 0) == 0 && machine().gpus[order[number]].uuid.rfind(word, 0) == 0;
+      if (word == std::to_string(number) || named) found = order[number];
+    }
     if (found < 0) break;
     for (int gpu : seen)
       if (gpu == found) return {};

@@ -11,6 +11,7 @@ namespace gpus {
 namespace {
 
 constexpr size_t ALIGNMENT = 512;  // cudaMalloc's
+constexpr size_t WIDEST = 16;      // bytes that a thread takes at once: MXNet's do so at the end of an array, too
 constexpr int NAN_BYTE = 0xFF;     // four of them are a NaN of float32, two one of float16, eight one of float64
 constexpr size_t KEPT_BYTES = size_t(1) << 28;  // of freed blocks, whose addresses nobody else gets meanwhile
 
@@ -38,7 +39,8 @@ std::pair<const char* const, Block>* find(const void* address) {
 
 void* new_block(size_t bytes, int owner) {
   void* address = nullptr;
-  if (posix_memalign(&address, ALIGNMENT, bytes ? bytes : ALIGNMENT)) return nullptr;
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // kernels that take several elements at once write beyond the last
+  if (posix_memalign(&address, ALIGNMENT, whole)) return nullptr;
   std::lock_guard<std::mutex> guard(lock);
   blocks[static_cast<char*>(address)] = {bytes, owner, false};
   in_use[owner] += bytes;
@@ -66,7 +68,8 @@ std::string wrong(const void* address, size_t bytes, int device) {
   auto* block = find(address);
   if (block == nullptr) return "pageable memory of the host";
   if (block->second.freed) return "memory of " + place(block->second.owner) + " that is freed";
-  if (static_cast<const char*>(address) + bytes > block->first + block->second.bytes)
+  size_t reachable = (block->second.bytes + WIDEST - 1) / WIDEST * WIDEST;
+  if (static_cast<const char*>(address) + bytes > block->first + reachable)
     return std::to_string(bytes) + " bytes, of which there are fewer in its block";
   int owner = block->second.owner;
   if (owner == device || owner == PINNED || enabled[{device, owner}]) return "";

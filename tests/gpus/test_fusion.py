@@ -1,0 +1,147 @@
+"""Fused operators: MXNet writes their source, the simulated NVRTC compiles it, the simulated driver runs it.
+
+Their numbers are those of the same operators one by one on the same GPU, and of a CPU.
+"""
+
+from contextlib import contextmanager
+
+import mxnet as mx
+import numpy as np
+import pytest
+from gpus.simulated import counting
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from reference import distance
+
+# Each is smooth where its operands are: between 1/4 and 3/4, or between -1 and 1 of the sums below.
+ONE = {
+    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F, x: F.tanh(x),
+    "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F, x: F.Activation(x, act_type="softrelu"),
+    "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"), "exp": lambda F, x: F.exp(x), "expm1": lambda F, x: F.expm1(x),
+    "log": lambda F, x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x), "sin": lambda F, x: F.sin(x),
+    "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1), "rsqrt": lambda F, x: F.rsqrt(x * x + 1),
+    "rcbrt": lambda F, x: F.rcbrt(x * x + 1), "cbrt": lambda F, x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x),
+    "erf": lambda F, x: F.erf(x), "erfinv": lambda F, x: F.erfinv(F.tanh(x) * 0.5), "clip": lambda F, x: F.clip(x, -0.4, 0.6),
+    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F, x: (x * x + 1) ** 1.5,
+    "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x), "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0),
+    "negative": lambda F, x: -x, "reciprocal": lambda F, x: F.reciprocal(x * x + 1), "arcsinh": lambda F, x: F.arcsinh(x),
+}  # fmt: skip
+TWO = {
+    "add": lambda F, x, y: x + y, "sub": lambda F, x, y: x - y, "mul": lambda F, x, y: x * y,
+    "div": lambda F, x, y: x / (y * y + 1), "sum": lambda F, x, y: F.add_n(x, y, x), "max": lambda F, x, y: F.maximum(x, y),
+    "min": lambda F, x, y: F.minimum(x, y), "power": lambda F, x, y: F.elemwise_add(x * x, y * y) ** 1.5,
+}  # fmt: skip
+STEPS = st.lists(st.tuples(st.sampled_from([*ONE, *TWO]), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=6)
+TOLERANCE = {"float32": 1e-5, "float16": 4e-3}
+
+
+class Graph(gluon.HybridBlock):
+    """Pointwise operators over what came before; each step takes its operands by their numbers."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def hybrid_forward(self, F, x, y):
+        values = [x, y]
+        for name, one, other in self.steps:
+            first, second = values[one % len(values)], values[other % len(values)]
+            values.append(TWO[name](F, first, second) if name in TWO else ONE[name](F, first))
+        return F.tanh(F.add_n(*values[2:]))
+
+
+def run(graph, arrays, ctx, dtype, request="write"):
+    """The output, and the gradients of all inputs, added twice with ``request`` add."""
+    inputs = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
+    for array in inputs:
+        array.attach_grad(request)
+        array.grad[:] = 1
+    graph.hybridize(static_alloc=True, static_shape=True)
+    with autograd.record():
+        out = graph(*inputs)
+    out.backward()
+    return [out.asnumpy(), *[array.grad.asnumpy() for array in inputs]]
+
+
+@contextmanager
+def without_fusion(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("MXNET_USE_FUSION", "0")  # MXNet asks for it when a graph is bound
+        yield
+
+
+def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
+    """What is fused on a GPU is what a CPU computes in float32 and, in float32, what the operators compute one by one."""
+    with counting() as fused:
+        found = run(make_graph(), arrays, mx.gpu(0), dtype, request)
+    assert fused.fused_launches > 0
+    references = [run(make_graph(), arrays, mx.cpu(0), "float32", request)]
+    if dtype == "float32":
+        with without_fusion(monkeypatch), counting() as single:
+            references.append(run(make_graph(), arrays, mx.gpu(0), dtype, request))
+        assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
+    for reference in references:
+        for own, wanted in zip(found, reference):
+            assert own.dtype == dtype and np.isfinite(own).all()
+            assert distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+
+
+def drawn(*shapes, seed=0):
+    random = np.random.RandomState(seed)
+    return [random.uniform(-1, 1, shape).astype("float16").astype("float32") for shape in shapes]
+
+
+SHAPES = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
+
+
+@settings(max_examples=10)
+@given(STEPS, SHAPES, st.sampled_from(list(TOLERANCE)), st.sampled_from(["write", "add"]))
+def test_a_fused_graph_computes_what_its_operators_compute(steps, shape, dtype, request):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        compared(lambda: Graph(steps), drawn(shape, shape), dtype, monkeypatch, request)
+
+
+class Sliced(gluon.HybridBlock):
+    """Operands that are parts of others, or are repeated."""
+
+    def hybrid_forward(self, F, x, wide, low):
+        part = F.slice_axis(wide, axis=1, begin=1, end=-1) + F.slice(wide, begin=(None, 2), end=(None, None))
+        return F.relu(x * 2 - part) + F.broadcast_like(low, x)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("columns", [2, 3, 4, 8])
+def test_parts_and_repeated_rows_are_read_where_they_lie(dtype, columns, monkeypatch):
+    arrays = drawn((3, columns), (3, columns + 2), (1, columns))
+    compared(Sliced, arrays, dtype, monkeypatch)
+
+
+class Turned(gluon.HybridBlock):
+    """A transposition is no pointwise operator: what is fused ends before it and begins after it."""
+
+    def hybrid_forward(self, F, x, y):
+        return F.exp(F.transpose(F.relu(x) * 3) - y).reshape((-1,)) + 1
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_what_lies_between_fused_parts_is_done_in_order(dtype, monkeypatch):
+    compared(Turned, drawn((3, 5), (5, 3)), dtype, monkeypatch)
+
+
+class Bytes(gluon.HybridBlock):
+    """What a run does with its images."""
+
+    def hybrid_forward(self, F, images):
+        return F.cast(images, "float32") * (1 / 255) - 0.5
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 784])
+def test_bytes_are_read_four_at_once(size):
+    images = np.random.RandomState(0).randint(0, 256, (3, size)).astype("uint8")
+    block = Bytes()
+    block.hybridize(static_alloc=True, static_shape=True)
+    with counting() as happened:
+        found = block(nd.array(images, ctx=mx.gpu(0), dtype="uint8")).asnumpy()
+    assert happened.fused_launches == 1 and happened.launches == 0
+    assert distance(found, images / np.float32(255) - np.float32(0.5)) <= 1e-6

@@ -1,0 +1,72 @@
+"""NVML of the simulated machine, through nvidia-ml-py itself: it and CUDA tell of the same machine, whatever the machine is."""
+
+import json
+import os
+import subprocess
+import sys
+
+import mxnet as mx
+import pynvml
+import pytest
+from conftest import clean_environment
+from gpus.machines import A100, CUBE, G4DN_12XLARGE, H100, P3_16XLARGE, T4, Machine, environment
+from mxnet import nd
+
+from gluonlab.gpu import nvml
+from gluonlab.gpu.code import kind_of
+from gluonlab.gpu.peers import pci_bus_ids
+
+MIXED = Machine((T4, A100, H100), peers=((0, 1),), driver="470.57.02")
+MACHINES = {"p3.16xlarge": P3_16XLARGE, "g4dn.12xlarge": G4DN_12XLARGE, "mixed": MIXED}
+BOTH = """
+import json, mxnet as mx
+from gluonlab.gpu import nvml, code, peers
+ctxs = [mx.gpu(i) for i in range(mx.context.num_gpus())]
+kinds = [code.kind_of(i) for i in range(len(ctxs))]
+import pynvml
+print(json.dumps({"nvml": nvml.read(pynvml), "kinds": kinds, "buses": peers.pci_bus_ids(ctxs), "pairs": peers.peer_pairs(ctxs)}))
+"""
+
+
+def told_on(machine, folder):
+    """What NVML and CUDA tell a process on such a machine, whose GPUs CUDA counts along the bus."""
+    variables = {**environment(machine, folder), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    ended = subprocess.run(
+        [sys.executable, "-c", BOTH], env=clean_environment(**variables), stdout=subprocess.PIPE, check=True, timeout=100
+    )
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
+    machine = MACHINES[name]
+    told = told_on(machine, tmp_path)
+    found = nvml.Driver.of(told["nvml"])
+    assert found.version == machine.driver
+    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(machine.kinds)
+    assert [[gpu.name, list(gpu.capability)] for gpu in found.gpus] == told["kinds"]
+    assert [gpu.bus_id[4:].lower() for gpu in found.gpus] == told["buses"]
+    assert len({gpu.uuid for gpu in found.gpus}) == len(machine.kinds)
+    count = len(machine.kinds)
+    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers]
+    assert pairs == told["pairs"] == sorted(list(pair) for pair in machine.peers)
+    assert found.nvlinks == machine.nvlinks and not found.switched and not found.silent
+
+
+def test_the_links_of_a_p3_16xlarge_are_those_of_the_cube(tmp_path):
+    assert nvml.Driver.of(told_on(P3_16XLARGE, tmp_path)["nvml"]).nvlinks == CUBE
+
+
+def test_memory_and_the_process_that_has_it_are_told():
+    held = nd.zeros((2**20,), ctx=mx.gpu(0))
+    held.wait_to_read()
+    gpu = nvml.Driver.of(nvml.read(pynvml)).gpus[0]
+    assert gpu.used_bytes >= 4 * 2**20
+    [process] = gpu.processes
+    assert process.pid == os.getpid() and process.used_bytes == gpu.used_bytes and process.name.startswith("python")
+
+
+def test_a_gpu_is_named_to_us_as_to_nvml():
+    gpus = nvml.Driver.of(nvml.read(pynvml)).gpus
+    assert [kind_of(number) for number in range(len(gpus))] == [(gpu.name, gpu.capability) for gpu in gpus]
+    assert pci_bus_ids([mx.gpu(1)]) == [gpus[1].bus_id[4:].lower()]
