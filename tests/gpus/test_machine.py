@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import clean_environment
-from cuda_calls import ALREADY_ENABLED, CUDA, NO_PEERS, OUT_OF_MEMORY, CudaError, Memory, event, memory, stream
+from cuda_calls import ALREADY_ENABLED, CUDA, NO_PEERS, OUT_OF_MEMORY, CudaError, Memory, event, launch_unknown, memory, stream
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import P3_16XLARGE, V100, environment, v100s
@@ -164,16 +164,7 @@ def test_a_kernel_belongs_on_a_stream_of_its_gpu_and_a_copy_on_any(planted):
 
 
 def test_an_unknown_kernel_is_named(planted):
-    made_up = ctypes.create_string_buffer(8)
-    name = b"_ZN5mxnet2op14no_such_kernelIfEEviPT_"  # void mxnet::op::no_such_kernel<float>(int, float*)
-    CUDA.__getattr__("__cudaRegisterFunction")(None, made_up, None, name, 0, None, None, None, None, None)
-    count, address = ctypes.c_int(4), ctypes.c_void_p()
-    arguments = (ctypes.c_void_p * 2)(ctypes.addressof(count), ctypes.addressof(address))
-
-    class Dim3(ctypes.Structure):
-        _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
-
-    CUDA.cudaLaunchKernel(made_up, Dim3(1, 1, 1), Dim3(1, 1, 1), arguments, ctypes.c_size_t(0), None)
+    launch_unknown()
     [fault] = planted()
     assert fault == "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)"
 
