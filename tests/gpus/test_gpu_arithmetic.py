@@ -1,8 +1,4 @@
-<<<<<<< Updated upstream
 """--deterministic and --tf32 in processes of their own on simulated GPUs, and what MXNet prints there."""
-=======
-"""--deterministic, --tf32 and a silent stderr: processes on simulated GPUs, which read their variables once."""
->>>>>>> Stashed changes
 
 import json
 import subprocess

@@ -23,8 +23,8 @@ PLANTED = {
         "import mxnet as mx\nkept = []\ndef test_leaves_memory():\n    kept.append(mx.nd.zeros((1000,), ctx=mx.gpu(1)))\n",
         "bytes of each GPU are left over",
     ),
-    "test_frees_what_it_takes": (
-        "import mxnet as mx\ndef test_frees_what_it_takes():\n    mx.nd.zeros((1000,), ctx=mx.gpu(1))\n",
+    "test_frees_all": (
+        "import mxnet as mx\ndef test_frees_all():\n    mx.nd.zeros((1000,), ctx=mx.gpu(1))\n",
         "",
     ),
     "test_illegal": (
