@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from devices import CHOICE
 
 from gluonlab.bench import turns
 from gluonlab.bench.__main__ import main
@@ -11,7 +12,7 @@ from gluonlab.bench.machine import Others
 from gluonlab.bench.variants import CHOICES
 from gluonlab.collectives.algorithms import ALGORITHMS
 
-HERE = {name for name in CHOICES if name != "nccl"}  # what sums over CPU devices
+HERE = {name for name in CHOICES if name != "nccl" or CHOICE.asked == "gpu"}  # what sums over the devices of the tests
 ROW = Row("ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005, (0.0005, 0.0005, 0.002))
 RING = ALGORITHMS["ring"]
 

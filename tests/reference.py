@@ -32,12 +32,13 @@ def set_values(net, arrays):
 
 
 def train_on_one_device(net, batches, optimizer, **optimizer_params):
-    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on mx.cpu(0)."""
+    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on the first device of ``net``."""
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), optimizer, optimizer_params, kvstore=None)
+    ctx = next(iter(net.collect_params().values())).list_ctx()[0]
     for images, labels in batches:
         with autograd.record():
-            total = loss(net(nd.array(images)), nd.array(labels)).sum()
+            total = loss(net(nd.array(images, ctx=ctx)), nd.array(labels, ctx=ctx)).sum()
         total.backward()
         trainer.step(len(images))
     return values(net)

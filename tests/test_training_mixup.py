@@ -5,7 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, named
+from devices import contexts, device, named
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -81,7 +81,7 @@ def mixtures(ctxs, resident_bytes=0):
 
 def trained_by_gluon(batch_norm, smoothing):
     """One device, images mixed by NumPy, and Gluon's loss of certainties instead of labels."""
-    net = network(contexts(1), batch_norm)
+    net = network(cpus(1), batch_norm)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=None)
     loss = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)
     order = np.random.RandomState([SEED, 0]).permutation(len(SPLIT))
@@ -169,7 +169,8 @@ def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
     split = plain.plan.dataset.train
     order, share = np.random.RandomState([0, 0]).permutation(1437), Mixup(1.5).draw(0, 0, 0)
     images, labels = split.images[order] / 255, split.labels[order]
-    logs = nd.log_softmax(plain.net(nd.array(share * images + (1 - share) * images[::-1]))).asnumpy().astype("float64")
+    mixture = nd.array(share * images + (1 - share) * images[::-1], ctx=device())
+    logs = nd.log_softmax(plain.net(mixture)).asnumpy().astype("float64")
     certainties = soft(np.column_stack([labels, labels[::-1], np.full(1437, share)]), 0.1, classes=10)
     assert mixed.history[0].loss == pytest.approx(-(certainties * logs).sum(axis=1).mean(), rel=1e-5)
 

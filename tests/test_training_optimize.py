@@ -5,7 +5,7 @@ import json
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, named
+from devices import contexts, device, named
 from kvstore_runs import small_net
 from mxnet import nd
 from mxnet.gluon import nn
@@ -59,7 +59,7 @@ def test_without_gradients_only_weights_decay(store):
 def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
     config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=300, batch_size=None)
     run, decayed = quick(tmp_path, no_bias_decay=True, **config), quick(tmp_path, "all", **config)
-    plan = make_plan(TrainConfig(devices=named(1), model="mlp", optimizer="sgd", global_batch_size=300))
+    plan = make_plan(TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=300))
     net = make_net(plan)
     for param in net.collect_params().values():
         param.wd_mult = 0.0 if "bias" in param.name else 1.0
@@ -91,11 +91,11 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
     expected = [array.astype("float64") for array in values(net)]
     residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
     for _ in range(6):
-        for device, ctx in enumerate(ctxs):
+        for rank, ctx in enumerate(ctxs):
             for place, param in enumerate(net.collect_params().values()):
                 grad = random.normal(0, 0.2, param.shape).astype("float32")
                 param.grad(ctx)[:] = nd.array(grad, ctx=ctx)
-                sent, residuals[device][place] = in_two_bits(grad, residuals[device][place], np.float32(threshold))
+                sent, residuals[rank][place] = in_two_bits(grad, residuals[rank][place], np.float32(threshold))
                 expected[place] -= sent
         trainer.apply(1)
         for ctx in ctxs:
@@ -178,6 +178,6 @@ def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_pat
     assert smooth.history[0].validation_loss == plain.history[0].validation_loss
     split = plain.plan.dataset.train
     images, labels = split.batch(np.arange(len(split)))
-    logs = nd.log_softmax(plain.net(to_float(nd, nd.array(images, dtype="uint8")))).asnumpy().astype("float64")
+    logs = nd.log_softmax(plain.net(to_float(nd, nd.array(images, ctx=device(), dtype="uint8")))).asnumpy().astype("float64")
     expected = -(0.5 * logs[np.arange(len(labels)), labels] + 0.5 * logs.mean(axis=1)).mean()
     assert smooth.history[0].loss == pytest.approx(expected, rel=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import cpus, distance, random_batches, set_values, train_on_devices, train_on_one_device, values
+from reference import distance, random_batches, set_values, train_on_devices, train_on_one_device, values
 from test_models_zoo import completed
 from test_training_step import make_step, run
 
@@ -47,7 +47,7 @@ def by_gluon(ctxs, start):
 def test_one_device_trains_resnet8_as_gluon_does(start):
     """Parameters and running statistics alike."""
     batches = random_batches([16, 9, 16], shape=SHAPE)
-    expected = train_on_one_device(by_gluon(cpus(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9)
+    expected = train_on_one_device(by_gluon(contexts(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9)
     ctxs = devices(1, threads=1)
     net = resnet8(ctxs, start)
     run(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
@@ -89,7 +89,7 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     net.initialize(ctx=ctxs)
     run(make_step(net, ctxs, learning_rate=0.1), [(images, labels)], ctxs)
     statistics = RunningStatistics(net)
-    statistics.saw([images[:each]] * k)
+    statistics.saw([nd.array(images[:each], ctx=ctx) for ctx in ctxs])
     statistics.average()
     shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
     between = shards.mean(axis=2).var(axis=0)
@@ -108,7 +108,7 @@ def test_what_is_no_statistic_is_not_touched():
         net[0].weight.data(ctx)[:] = device
         net[1].running_mean.data(ctx)[:] = device
     statistics = RunningStatistics(net)
-    statistics.saw([nd.zeros((1, 2))] * 2)
+    statistics.saw([nd.zeros((1, 2), ctx=ctx) for ctx in contexts(2)])
     statistics.average()
     for device, ctx in enumerate(contexts(2)):
         assert (net[0].weight.data(ctx).asnumpy() == device).all()
@@ -123,7 +123,7 @@ def test_the_average_is_weighted_by_the_images_that_a_device_saw():
         net.running_mean.data(ctx)[:] = 4.0**device
     statistics = RunningStatistics(net)
     for sizes in ((3, 2), (3,), (1,)):
-        statistics.saw([nd.zeros((size, 1)) for size in sizes])
+        statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip(sizes, contexts(3))])
     statistics.average()
     assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
     statistics.average()  # of nothing
@@ -215,10 +215,10 @@ def test_images_count_in_one_average_only():
     net = nn.BatchNorm(in_channels=1)
     net.initialize(ctx=contexts(2))
     statistics = RunningStatistics(net)
-    statistics.saw([nd.zeros((9, 1)), nd.zeros((1, 1))])
+    statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((9, 1), contexts(2))])
     statistics.average()
     for device, ctx in enumerate(contexts(2)):
         net.running_mean.data(ctx)[:] = device
-    statistics.saw([nd.zeros((1, 1)), nd.zeros((3, 1))])
+    statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip((1, 3), contexts(2))])
     statistics.average()
     assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(2)] == [0.75, 0.75]

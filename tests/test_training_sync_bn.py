@@ -168,6 +168,7 @@ def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
     assert distance([plain(nd.array(images)).asnumpy()], [net(nd.array(images, ctx=ctxs[0])).asnumpy()]) <= 1e-6
 
 
+@pytest.mark.cpu_only("nothing is computed")
 def test_networks_that_it_does_not_suit_are_refused():
     plain, global_only, last_axis = nn.HybridSequential(), nn.HybridSequential(), nn.HybridSequential()
     plain.add(nn.Dense(3))
