@@ -150,8 +150,12 @@ class TrainConfig:
     compress: Optional[str] = setting(
         None, compression, "send gradients in 2 bits each, as -THRESHOLD, 0 or THRESHOLD (kvstore device only)", "2bit:THRESHOLD"
     )
-    bucket_bytes: int = setting(
-        4 * 2**20, size_in_bytes, "sum gradients in buckets of at most this many bytes; 0: each parameter by itself", "BYTES"
+    bucket_bytes: Optional[int] = setting(
+        None,
+        size_in_bytes,
+        "sum gradients in buckets of at most this many bytes; 0: each parameter by itself "
+        "(default: 4 MiB on CPU devices, 25 MiB on GPUs)",
+        "BYTES",
     )
     seed: int = setting(
         0,

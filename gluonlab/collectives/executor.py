@@ -5,13 +5,14 @@ devices that write different chunks of it would take turns. So every chunk gets 
 made with DLPack). The engine does not know that they share it; a `Fence` before the first and one after the last transfer tell it.
 In between, the chunks' own dependencies order the transfers: there is no barrier between steps, which a schedule's price assumes.
 
-A chunk goes through all steps in pieces small enough that what one transfer wrote is still in the cache when the next reads it.
+On CPU devices a chunk goes through all steps in pieces small enough that what one transfer wrote is still in the cache when the
+next reads it. On GPUs, where MXNet waits for the stream after each operation, chunks are whole, and neighbours that go the same way
+are moved as one (`gluonlab.collectives.moves`).
 """
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -19,20 +20,27 @@ import numpy as np
 from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.collectives.moves import Move, Overlaps, moves
 from gluonlab.collectives.partition import Part, partition, split_evenly
 from gluonlab.collectives.schedule import ADD, Schedule, Step, Transfer
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.invoke import NO_ATTRIBUTES, Attributes, Fence, OperatorCall, share_memory
+from gluonlab.invoke import (
+    Call,
+    Fence,
+    added,
+    added_on_gpu,
+    flattened,
+    is_gpu,
+    operator_call,
+    settling,
+    share_memory,
+)
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were equally fast here; the smaller, the
 # more calls there are.
 PIECE_BYTES = 2 * 2**20
 MOST_EXECUTORS = 256  # more than the parameters of a ResNet-50
-ADD_TWO = "broadcast_add"  # elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
-FEWEST_FOR_ADD_N = 5  # it adds them in order; but four as a + (b + (c + d)), and three likewise
-
-Call = Callable[[], None]
 
 
 class Executor:
@@ -57,11 +65,13 @@ class Executor:
         with autograd.pause():
             ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
-            for piece, transfers in queue_order(schedule, parts, arrays[0]):
-                cells = [ranks[transfer.src].cell(piece) for transfer in transfers]
-                target = ranks[transfers[0].dst].cell(piece)
-                self._calls += target.add(cells) if transfers[0].op == ADD else target.copy(cells[0])
-                self._transfers += len(transfers)
+            on_gpus = is_gpu(arrays[0][0])
+            for move in moves(schedule, parts) if on_gpus else _pieces(schedule, parts, arrays[0]):
+                self._calls += _ordered(move, ranks) if on_gpus else ()
+                cells = [ranks[source].cell(move.part) for source in move.sources]
+                target = ranks[move.dst].cell(move.part)
+                self._calls += target.add(cells) if move.op == ADD else target.copy(cells[0])
+                self._transfers += move.transfers
             self._settling = [call for rank in ranks for call in rank.settling]
             self._fences = [fence for rank in ranks for fence in rank.fences()]
 
@@ -127,6 +137,7 @@ class _Rank:
         for call in self.settling:
             call()
         self._cells: Dict[Part, _Cell] = {}
+        self._overlaps = Overlaps()
 
     def fences(self) -> Iterator[Fence]:
         """One for each array, as two may be parts of a third one, and the engine waits for ever for a variable given twice.
@@ -138,6 +149,12 @@ class _Rank:
             aliases = [cell.alias for part, cell in self._cells.items() if part.array == place]
             if aliases:
                 yield Fence(self.ctx, read=[], written=[array, *aliases])
+
+    def order(self, part: Part, writes: bool) -> Iterator[Call]:
+        """What has the next use of a cell wait for that of others with elements in common, which the engine does not see."""
+        others = self._overlaps.use(part, writes)
+        if others:
+            yield Fence(self.ctx, read=[], written=[self.cell(each).alias for each in (part, *others)])
 
     def cell(self, part: Part) -> _Cell:
         if part not in self._cells:
@@ -162,9 +179,10 @@ class _Cell:
         if not is_gpu(self.view):
             yield from added([self.view, *[other.alias for other in others]], self.alias, self.view)
             return
-        for turn, other in enumerate(others):  # a kernel reads its own device's memory only
-            yield operator_call("_copyto", [other.alias], self._stage(turn))
-        yield from added([self.alias, *[self._stage(turn) for turn in range(len(others))]], self.alias, self.alias)
+        arrived = [self._stage(turn) for turn in range(len(others))]
+        for other, stage in zip(others, arrived):  # a kernel reads its own device's memory only
+            yield operator_call("_copyto", [other.alias], stage)
+        yield from added_on_gpu([self.alias, *arrived], self.alias)
 
     def copy(self, other: _Cell) -> Iterator[Call]:
         """Copy the other rank's piece over this one."""
@@ -179,42 +197,6 @@ class _Cell:
         return self._staging[turn]
 
 
-def flattened(array: nd.NDArray) -> nd.NDArray:
-    """The same memory as an mx.nd array of one dimension; a reshaped mx.np array is a copy. An array without elements as it is."""
-    return array.as_nd_ndarray().reshape((-1,)) if array.size else array
-
-
-def settling(flat: nd.NDArray) -> Iterator[Call]:
-    """What has an array laid out plainly: oneDNN leaves some in blocks of its own order, which slices and aliases do not know.
-
-    Writing to one element, what it was, makes MXNet put the whole array back in order.
-    """
-    if flat.size and not is_gpu(flat):
-        one = flat[0:1]
-        yield operator_call("_mul_scalar", [one], one, Attributes({"scalar": 1.0}))
-
-
-def operator_call(operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attributes: Attributes = NO_ATTRIBUTES) -> Call:
-    """What queues an operator."""
-    return partial(OperatorCall(operator, inputs, output), attributes)
-
-
-def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[Call]:
-    """The first of ``inputs`` plus the second, plus the third, and so on, into ``output``; ``so_far``: how that is read."""
-    first, *others = inputs
-    if len(inputs) >= FEWEST_FOR_ADD_N:
-        yield operator_call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
-        return
-    for other in others:
-        yield operator_call(ADD_TWO, [first, other], output)
-        first = so_far
-
-
-def is_gpu(array: nd.NDArray) -> bool:
-    """Whether an array lies on a GPU."""
-    return bool(array.context.device_type == "gpu")
-
-
 def queue_order(
     schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
 ) -> Iterator[Tuple[Part, List[Transfer]]]:
@@ -227,6 +209,20 @@ def queue_order(
         for transfers in targets:
             if transfers[0].chunk in pieces:
                 yield pieces[transfers[0].chunk], transfers
+
+
+def _pieces(schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Move]:
+    """`queue_order` as moves."""
+    for piece, transfers in queue_order(schedule, parts, arrays):
+        sources = tuple(transfer.src for transfer in transfers)
+        yield Move(piece, transfers[0].op, transfers[0].dst, sources, len(transfers))
+
+
+def _ordered(move: Move, ranks: Sequence[_Rank]) -> Iterator[Call]:
+    """Fences before a move, where the cells of a rank are not apart."""
+    for source in move.sources:
+        yield from ranks[source].order(move.part, writes=False)
+    yield from ranks[move.dst].order(move.part, writes=True)
 
 
 def _by_target(step: Step) -> List[List[Transfer]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Callable, Deque, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Iterator, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
+from mxnet import nd
 
 from gluonlab.data.chance import FILE_CROPS, chance
 from gluonlab.data.dataset import ReadAheadSplit, Reading, Split
+from gluonlab.data.pinned import Pinned
 from gluonlab.data.shards import shard
 from gluonlab.invoke import from_host
 
@@ -41,11 +43,17 @@ class Selection(NamedTuple):
 Wanted = Tuple[Selection, ...]
 
 
+# What makes NDArrays of a batch's images and of its labels, and of those that they are mixed with.
+_Maker = Callable[["np.ndarray[Any, Any]"], nd.NDArray]
+_Makers = List[Tuple[_Maker, _Maker]]
+
+
 class Streaming:
     """Makes batches of a split; ``random_crops`` of a `ReadAheadSplit` only."""
 
     def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
         self.ctxs = ctxs
+        self._makers: List[_Makers] = []  # those that nobody uses
         self.begin: Callable[[Selection], Reading] = partial(_Later, split)
         if isinstance(split, ReadAheadSplit):
             self.begin = partial(_begin, split, random_crops)
@@ -57,18 +65,20 @@ class Streaming:
         the split raises, such as DataError for a file that is wrong, in the batch that has it.
         """
         begun: "Deque[List[Reading]]" = deque()
+        makers = self._makers.pop() if self._makers else _new_makers(self.ctxs)
         try:
             for wanted in batches:
                 begun.append([self.begin(selection) for selection in wanted[: 1 if _turned(wanted) else None]])
                 if len(begun) > 1:
-                    yield self._make(begun.popleft(), len(wanted))
+                    yield self._make(begun.popleft(), len(wanted), makers)
             while begun:
-                yield self._make(begun.popleft(), len(batches[-1]))
+                yield self._make(begun.popleft(), len(batches[-1]), makers)
         finally:
+            self._makers.append(makers)
             for reading in chain(*begun):
                 reading.cancel()
 
-    def _make(self, readings: List[Reading], parts: int) -> "Tuple[Shards, ...]":
+    def _make(self, readings: List[Reading], parts: int, makers: _Makers) -> "Tuple[Shards, ...]":
         try:
             read = [reading.result() for reading in readings]
         except BaseException:  # a wrong file, or Ctrl-C: nobody takes the others
@@ -78,10 +88,17 @@ class Streaming:
         if len(read) < parts:
             images, labels = read[0]
             read.append((images[::-1], labels[::-1]))
-        return tuple([self._shards(*each) for each in read])  # a tuple that grows breaks when gc.get_objects sees it
+        made = [self._shards(*each, *of_part) for each, of_part in zip(read, makers)]
+        return tuple(made)  # not of a generator: a tuple that grows breaks when gc.get_objects sees it
 
-    def _shards(self, images: "Images", labels: "Labels") -> "Shards":
-        return shard(from_host(images), self.ctxs), shard(from_host(labels), self.ctxs)
+    def _shards(self, images: "Images", labels: "Labels", images_in: _Maker, labels_in: _Maker) -> "Shards":
+        return shard(images_in(images), self.ctxs), shard(labels_in(labels), self.ctxs)
+
+
+def _new_makers(ctxs: Sequence[mx.Context]) -> _Makers:
+    if ctxs[0].device_type == "gpu":
+        return [(Pinned(), Pinned()), (Pinned(), Pinned())]
+    return [(from_host, from_host)] * 2
 
 
 def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> Reading:

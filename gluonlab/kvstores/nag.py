@@ -13,7 +13,7 @@ from typing import Any, List, Sequence
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.collectives.executor import Call, flattened, settling
+from gluonlab.invoke import Call, flattened, settling
 
 
 class Rows:

@@ -14,21 +14,12 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, nd
 
-from gluonlab.collectives.executor import (
-    Call,
-    added,
-    check_arrays,
-    flattened,
-    is_gpu,
-    operator_call,
-    pieces_of,
-    queue_order,
-    settling,
-)
+from gluonlab.collectives.executor import check_arrays, pieces_of, queue_order
 from gluonlab.collectives.partition import Part, owned_parts, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.invoke import Call, added, added_on_gpu, flattened, is_gpu, operator_call, settling
 
 
 class Owned(NamedTuple):
@@ -88,8 +79,9 @@ class ReduceApart:
         if is_gpu(total):  # a kernel reads its own device's memory only
             arrived = [_empty(value, total.context) for value in values]
             self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, arrived)]
-            values = arrived
-        self._calls += added([first, *values], total, total)
+            self._calls += added_on_gpu([first, *arrived], total)
+        else:
+            self._calls += added([first, *values], total, total)
 
     def _value(self, rank: int, piece: Part) -> nd.NDArray:
         """Where the rank's contribution lies, or what it has summed so far."""

@@ -50,8 +50,8 @@ def check_settings(params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: An
         raise ConfigError(f"params: {name} comes several times: give each once, as list(dict.fromkeys(params)) has them")
     if not isinstance(optimizer, (str, mx.optimizer.Optimizer)):
         raise ConfigError(f"optimizer {optimizer!r}: give its name, such as 'sgd', or an instance of mx.optimizer.Optimizer")
-    if not _is_number(bucket_bytes) or bucket_bytes < 0:
-        raise ConfigError(f"bucket_bytes {bucket_bytes!r}: give a number of bytes, or 0 for a bucket per parameter")
+    if bucket_bytes is not None and (not _is_number(bucket_bytes) or bucket_bytes < 0):
+        raise ConfigError(f"bucket_bytes {bucket_bytes!r}: give a number of bytes, 0 for a bucket per parameter, or None")
     if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
         raise ConfigError(f"clip_norm {clip_norm!r}: give a number above 0, or None")
     if loss_scale is not None and not isinstance(loss_scale, LossScale):

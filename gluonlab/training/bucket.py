@@ -6,12 +6,17 @@ import math
 from typing import AbstractSet, Any, Dict, Iterable, List, Sequence, Set, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import autograd, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.semantics import nd_semantics, np_semantics
 
 ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
+# Of buckets that nobody has sized. A CPU's caches hold the small ones. On GPUs MXNet waits for the stream after each
+# operation, and a message must be large to fill a link: PyTorch's DistributedDataParallel has 25 MiB, too (Li and
+# others, "PyTorch Distributed: experiences on accelerating data parallel training", 2020).
+CPU_BUCKET_BYTES, GPU_BUCKET_BYTES = 4 * 2**20, 25 * 2**20
 CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
 
 
@@ -89,19 +94,28 @@ def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[
         return [view.as_np_ndarray() for view in views] if numpy_like else views
 
 
-def group(params: Iterable[Parameter], bucket_bytes: int, convolved: AbstractSet[Parameter] = frozenset()) -> List[List[Parameter]]:
+def group(
+    params: Iterable[Parameter],
+    bucket_bytes: int,
+    convolved: AbstractSet[Parameter] = frozenset(),
+    on_gpus: bool = False,
+) -> List[List[Parameter]]:
     """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or one parameter).
 
-    ``convolved``: those that only ordinary convolutions use.
+    ``convolved``: those that only ordinary convolutions use. ``on_gpus``: whether the parameters lie there, where oneDNN
+    rearranges nothing. Gluon's convolutions have the type ``numpy.float32`` and its dense layers ``"float32"``, which are
+    equal, and not alike in a dict: on CPU devices they are kept apart, as joined their elements would be summed in
+    another order.
     """
     buckets: List[List[Parameter]] = []
     open_buckets: Dict[Any, List[Parameter]] = {}
     room: Dict[Any, int] = {}
     for param in params:
-        if _may_be_rearranged(param, convolved):
+        if not on_gpus and _may_be_rearranged(param, convolved):
             buckets.append([param])
             continue
-        kind = (param.dtype, param.lr_mult, param.wd_mult, param.grad_req)
+        dtype = np.dtype(param.dtype) if on_gpus else param.dtype
+        kind = (dtype, param.lr_mult, param.wd_mult, param.grad_req)
         size = math.prod(param.shape) * _bytes_per_element(param)
         if kind not in open_buckets or room[kind] < size:
             open_buckets[kind], room[kind] = [], bucket_bytes
@@ -109,6 +123,22 @@ def group(params: Iterable[Parameter], bucket_bytes: int, convolved: AbstractSet
         open_buckets[kind].append(param)
         room[kind] -= size
     return buckets
+
+
+def usual_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
+    """How large buckets are at most where nobody says it."""
+    return GPU_BUCKET_BYTES if ctxs[0].device_type == "gpu" else CPU_BUCKET_BYTES
+
+
+def spread(params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any) -> int:
+    """At most ``bucket_bytes``; under the store "device" on GPUs as much less as gives each of them a bucket, if large.
+
+    It sums a whole bucket on one of the devices, and has only as many of them at work as there are buckets.
+    """
+    if len(ctxs) < 2 or ctxs[0].device_type != "gpu" or getattr(store, "type", None) != "device":
+        return bucket_bytes
+    total: int = sum(math.prod(param.shape) * _bytes_per_element(param) for param in params)
+    return min(bucket_bytes, max(CPU_BUCKET_BYTES, total // len(ctxs)))
 
 
 def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
@@ -135,7 +165,7 @@ def _may_be_rearranged(param: Parameter, convolved: AbstractSet[Parameter]) -> b
     keeps account of that for a whole piece of memory, and rearranges it from its beginning, whatever lies there. A transposed
     convolution does it with any number of channels, and with its gradient, too: where that is a view, training ends in a crash.
     """
-    if len(param.shape) < 3 or any(ctx.device_type == "gpu" for ctx in param.list_ctx()):
+    if len(param.shape) < 3:
         return False
     return param not in convolved or any(channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2])
 

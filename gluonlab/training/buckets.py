@@ -20,7 +20,7 @@ from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.kvstores.states import States, save
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.training import amp, arguments, compiled
-from gluonlab.training.bucket import Bucket, group
+from gluonlab.training.bucket import Bucket, group, spread, usual_bucket_bytes
 from gluonlab.training.calls import Call, begin_alike, calls_of
 from gluonlab.training.fresh import NOTHING, Freshness
 from gluonlab.training.loss_scale import LossScale
@@ -28,8 +28,6 @@ from gluonlab.training.owners import living_blocks, of_convolutions
 from gluonlab.training.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
 from gluonlab.training.states import gather_states, load, put_awaited
 from gluonlab.training.summed import SummedGradients
-
-BUCKET_BYTES = 4 * 2**20
 
 
 class BucketedTrainer(gluon.Trainer):
@@ -41,7 +39,8 @@ class BucketedTrainer(gluon.Trainer):
     ``optimizer``: as gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance may be one of
     `gluonlab.optimizers`. One that is not element-wise updates parameter by parameter; its gradients still travel in buckets.
 
-    Buckets hold at most ``bucket_bytes``; the first one the last layers, whose gradients can travel while backward goes on.
+    Buckets hold at most ``bucket_bytes``; the first one the last layers, whose gradients can travel while backward goes on. The
+    default is 4 MiB on CPU devices, 25 MiB on GPUs. There "device", which sums a bucket on one of them, has one for each, if large.
     With ``clip_norm`` the gradient of all parameters, summed and divided by the batch size, has at most this norm.
     With a ``loss_scale`` the gradients are taken for those of a loss that was multiplied by ``loss_scale.value``, and divided by it
     before the update. A step whose summed gradients are not finite changes no parameter and no state of the optimizer on any
@@ -75,7 +74,7 @@ class BucketedTrainer(gluon.Trainer):
         compression_params: "Dict[str, Any] | None" = None,
         update_on_kvstore: Optional[bool] = None,
         *,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: Optional[int] = None,
         clip_norm: Optional[float] = None,
         loss_scale: Optional[LossScale] = None,
     ) -> None:
@@ -90,7 +89,8 @@ class BucketedTrainer(gluon.Trainer):
             self._compression_params = compression
             self.clip_norm, self.loss_scale = clip_norm, loss_scale
             self._summed: Optional[SummedGradients] = None
-            self.bucket_bytes = bucket_bytes
+            self._sized = bucket_bytes is not None
+            self.bucket_bytes = usual_bucket_bytes(self._contexts) if bucket_bytes is None else bucket_bytes
             self.buckets: List[Bucket] = []
             self._calls: List[Call] = []
             self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
@@ -135,7 +135,9 @@ class BucketedTrainer(gluon.Trainer):
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
         blocks = living_blocks()
-        self.buckets = [Bucket(params) for params in group(trainable[::-1], self.bucket_bytes, of_convolutions(blocks))]
+        limit = self.bucket_bytes if self._sized else spread(trainable, self.bucket_bytes, self._contexts, self._store)
+        on_gpus = self._contexts[0].device_type == "gpu"
+        self.buckets = [Bucket(params) for params in group(trainable[::-1], limit, of_convolutions(blocks), on_gpus)]
         compiled.forget((param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params), blocks)
         self._freshness = Freshness(trainable, self._contexts)
         self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))

@@ -111,7 +111,7 @@ def train_plan(plan: Plan, strategy: Strategy, reporter: Reporter, taken: Option
     run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
     result = Result(plan, ready.net, run.path)
     with recorded(run, result):
-        used = {"settings": plan.settings(), "config": config.to_dict(), "classes": noted(plan.dataset.classes)}
+        used = {"settings": plan.settings(), "config": plan.asked(), "classes": noted(plan.dataset.classes)}
         run.config({"gluonlab": gluonlab.__version__, **used})
         _Run(plan, ready, reporter, run, result, began).all_epochs(taken)
         if result.confusion is not None:

@@ -32,6 +32,7 @@ from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, make_optim
 from gluonlab.threads import set_threads
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.array_limit import check_elements
+from gluonlab.training.bucket import usual_bucket_bytes
 from gluonlab.training.loss_scale import LossScale, make_loss_scale
 from gluonlab.training.optimize import (
     HALF_AND_THREE_QUARTERS,
@@ -100,6 +101,11 @@ class Plan:
         """The most images of a batch that a device gets: no batch is larger than the split that it comes from."""
         images = max(len(self.dataset.train), len(self.dataset.test))
         return math.ceil(min(self.global_batch_size, images) / len(self.ctxs))
+
+    def asked(self) -> Dict[str, Any]:
+        """What was asked, as plain values for config.json, with what buckets hold at most on such devices."""
+        config, most = self.config, usual_bucket_bytes(self.ctxs)
+        return (config if config.bucket_bytes is not None else config.replace(bucket_bytes=most)).to_dict()
 
     def batch_in_words(self) -> str:
         """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not divide."""

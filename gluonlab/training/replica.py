@@ -8,12 +8,14 @@ is traced, checked or allocated again; on small batches that is the difference b
 from __future__ import annotations
 
 import ctypes
+from contextlib import nullcontext
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
+from gluonlab.engine import gpu_pieces
 from gluonlab.invoke import CopyInto
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
@@ -149,10 +151,11 @@ class Replica:
         requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
         requests.update({IMAGES: "null", LABELS: "null"})
         graph = fitted(self.scoring if len(labels.shape) == 1 else self.graph, self.ctx, images.shape, labels.shape)
-        executor = graph.bind(
-            self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests, aux_states=dict(self._aux),
-            shared_exec=self._memory,
-        )  # fmt: skip
+        with gpu_pieces() if self.ctx.device_type == "gpu" else nullcontext():
+            executor = graph.bind(
+                self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests,
+                aux_states=dict(self._aux), shared_exec=self._memory,
+            )  # fmt: skip
         self._memory = self._memory or executor
         loss, scores, *others = executor.outputs
         unsmoothed, heads = others[0] if others else loss, Heads(executor.outputs, [0])

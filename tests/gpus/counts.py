@@ -1,0 +1,96 @@
+"""How often a step of training launches, waits and copies. As a command: the README's table, of the stores that are named.
+
+.venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only .venv-cu112/bin/python tests/gpus/counts.py device ring
+"""
+
+import argparse
+import json
+from types import SimpleNamespace
+
+import mxnet as mx
+from mxnet import gluon, nd
+from simulated import counting
+
+import gluonlab  # noqa: F401  before MXNet
+from gluonlab.data.augment import make_input
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models import get_model
+from gluonlab.models.shapes import complete
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.objective import make_loss
+from gluonlab.training.step import DataParallelStep
+
+COUNTED = ("launches", "stream_synchronisations", "copies_direct", "copies_staged")
+HEADINGS = ("launches", "stream synchronisations", "direct copies", "staged copies")
+STORES = (
+    "device", "local", "nccl", "star", "sharded", "tree", "double_tree", "ring", "bidirectional_ring", "halving_doubling",
+    "hierarchical", "sharded-optimizer",
+)  # fmt: skip
+STEPS = 2
+
+
+def network(name, ctxs, shape, classes=10):
+    """One of gluonlab's, on these devices."""
+    net = get_model(name, classes, ctxs)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    complete(net, name, shape, classes)
+    return net
+
+
+def counts_of(net, ctxs, store, shape, **settings):
+    """Of a step of SGD with momentum on two images for each device; ``buckets``: how many there are."""
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs), **settings
+    )
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
+    return SimpleNamespace(**counts_of_step(step, ctxs, shape), buckets=len(trainer.buckets))
+
+
+def counts_of_step(step, ctxs, shape):
+    """What a call of ``step`` does once it has been called some times."""
+    xs = [nd.zeros((2, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
+    ys = [nd.zeros((2,), ctx=ctx, dtype="int32") for ctx in ctxs]
+    for _ in range(2):
+        step(xs, ys)
+    with counting() as happened:
+        for _ in range(STEPS):
+            step(xs, ys)
+    found = {name: getattr(happened, name) / STEPS for name in COUNTED}
+    assert all(count == int(count) for count in found.values()), f"steps differ: {found}"
+    return {name: int(count) for name, count in found.items()}
+
+
+def gluon_step(net, ctxs, store):
+    """The same under gluon.Trainer, which moves each parameter by itself."""
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore(store, ctxs))
+    loss, preprocess = make_loss(), make_input(None)
+
+    def step(xs, ys):
+        with mx.autograd.record():
+            losses = [loss(net(preprocess(nd, x)), y) for x, y in zip(xs, ys)]
+        mx.autograd.backward(losses)
+        trainer.step(2 * len(ctxs))
+
+    return step
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stores", nargs="*", default=STORES)
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    shape = (1, 28, 28) if asked.model == "lenet" else (3, 32, 32)
+    ctxs = [mx.gpu(device) for device in range(asked.gpus)]
+    found = {store: counts_of(network(asked.model, ctxs, shape), ctxs, store, shape) for store in asked.stores}
+    if asked.json:
+        print(json.dumps({store: vars(counts) for store, counts in found.items()}))
+        return
+    for store, counts in found.items():
+        cells = [f"{getattr(counts, name):,}" for name in COUNTED]
+        print("|".join(["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""How often a step launches, waits and copies: what the schedule says, and nothing besides the network's own work."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from conftest import REPOSITORY, clean_environment
+from counts import COUNTED, STORES, counts_of
+from machines import environment, v100s
+from mxnet import nd
+from mxnet.gluon import nn
+from simulated import counting
+
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.config import TrainConfig
+from gluonlab.data.dataset import ArraySplit
+from gluonlab.data.loader import Loader
+from gluonlab.training.bucket import GPU_BUCKET_BYTES
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.plan import make_plan
+
+GPUS = [mx.gpu(device) for device in range(8)]
+SHAPE = (1, 4, 4)
+MIB = 2**20
+
+
+def dense(ctxs, widths=(24, 24, 24, 10)):
+    net = nn.HybridSequential()
+    for width in widths:
+        net.add(nn.Dense(width, activation="relu"))
+    net.initialize(ctx=ctxs)
+    for ctx in ctxs:
+        net(nd.zeros((1, *SHAPE), ctx=ctx))
+    return net
+
+
+def the_schedules(name, world_size):
+    """Its additions, and its messages: all that one rank sends another in a step."""
+    schedule = make_schedule(name, world_size)
+    additions = sum(transfer.op == "add" for step in schedule.steps for transfer in step)
+    return additions, sum(len({(transfer.src, transfer.dst) for transfer in step}) for step in schedule.steps)
+
+
+@pytest.mark.parametrize("world_size", [3, 4, 8])
+@pytest.mark.parametrize("store", [*sorted(ALGORITHMS), "sharded-optimizer"])
+def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(store, world_size):
+    """The network's own work is that of as many devices alone, each with all of the update."""
+    own = counts_of(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
+    found = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
+    additions, messages = the_schedules("sharded" if store == "sharded-optimizer" else store, world_size)
+    assert found.buckets == own.buckets >= 3
+    assert found.launches - world_size * own.launches <= found.buckets * additions
+    assert 0 < found.copies_direct <= found.buckets * messages
+    assert found.copies_staged == 0
+    waits = found.stream_synchronisations - world_size * own.stream_synchronisations
+    assert waits <= found.buckets * (additions + messages)
+
+
+def test_one_kernel_adds_three_arrays_to_a_fourth():
+    """Each of 8 devices adds 7 parts to its own: by 3 kernels."""
+    own, found = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
+    assert found.launches - 8 * own.launches == 8 * 3
+
+
+@pytest.fixture(scope="module")
+def resnet50(tmp_path_factory):
+    """Counts of a step of ResNet-50 on 8 GPUs, by store. Nothing is computed, in a process of its own."""
+    machine = v100s(8, computes=False, promises_peers=True)
+    variables = environment(machine, tmp_path_factory.mktemp("machine"))
+    run = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "counts.py"), "--json"],
+        env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_resnet50_under_a_ring_costs_little_more_than_the_device_store_once_did(resnet50):
+    """It had 560 launches and 858 synchronisations, in 26 buckets of 4 MiB."""
+    ring = resnet50["ring"]
+    assert ring["buckets"] == 4
+    assert ring["launches"] <= 1.3 * 560 and ring["stream_synchronisations"] <= 1.3 * 858
+    assert all(counts["copies_staged"] == 0 for counts in resnet50.values())
+
+
+def test_the_readme_has_these_counts(resnet50):
+    """python tests/gpus/counts.py, as its first lines say, prints the rows."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
+    told = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
+    now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
+    assert set(told) == set(STORES)
+    assert told == now
+
+
+def test_buckets_are_large_on_gpus_and_small_on_cpu_devices():
+    for ctxs, most in ((GPUS[:2], GPU_BUCKET_BYTES), ([mx.cpu(0), mx.cpu(1)], 4 * MIB)):
+        trainer = BucketedTrainer(dense(ctxs).collect_params(), "sgd", {}, "device")
+        assert trainer.bucket_bytes == most and len(trainer.buckets) == 1
+        plan = make_plan(TrainConfig(devices=[str(ctx) for ctx in ctxs]))
+        assert plan.asked()["bucket_bytes"] == most and plan.config.bucket_bytes is None
+
+
+@pytest.mark.parametrize(("store", "least"), [("device", 4), ("ring", 1)])
+def test_the_device_store_has_a_bucket_for_each_gpu_to_sum(store, least):
+    """Each is summed on one GPU, and others would have nothing to do; those of a schedule are cut up for all."""
+    net = dense(GPUS[:4], (1024, 1024, 1024, 1024, 1024))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {}, store)
+    assert least <= len(trainer.buckets) <= 2 * least - 1
+    asked = BucketedTrainer(dense(GPUS[:4], (1024, 1024, 1024)).collect_params(), "sgd", {}, store, bucket_bytes=GPU_BUCKET_BYTES)
+    assert len(asked.buckets) == 1
+
+
+def test_convolutions_and_dense_layers_share_a_bucket():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.Dense(3))
+    net.initialize(ctx=GPUS[:2])
+    for ctx in GPUS[:2]:
+        net(nd.zeros((1, *SHAPE), ctx=ctx))
+    assert len(BucketedTrainer(net.collect_params(), "sgd", {}, "ring").buckets) == 1
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_streamed_batches_come_from_pinned_memory_as_they_are(prefetch):
+    random = np.random.RandomState(0)
+    split = ArraySplit(random.randint(0, 256, (103, 1, 6, 6)).astype("uint8"), random.randint(0, 10, 103).astype("int32"))
+    loader = Loader(split, GPUS[:3], 16, shuffle=False, raw=True, prefetch=prefetch)
+    for _ in range(2):  # the second epoch fills the buffers of the first
+        with counting() as happened:
+            batches = list(loader)
+        assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 2)
+        for place, held in enumerate((split.images, split.labels)):
+            assert (np.concatenate([shard.asnumpy() for batch in batches for shard in batch[place]]) == held).all()
+
+
+def test_two_iterations_side_by_side_do_not_write_into_each_others_memory():
+    """Image i is full of the number i, which is its label."""
+    labels = np.arange(60, dtype="int32")
+    split = ArraySplit(np.tile(labels.astype("uint8").reshape(-1, 1, 1, 1), (1, 1, 6, 6)), labels)
+    loader = Loader(split, GPUS[:2], 6, raw=True)
+    pairs = list(zip(iter(loader), iter(loader)))
+    for xs, ys in (batch for pair in pairs for batch in pair):
+        for images, numbers in zip(xs, ys):
+            assert (images.asnumpy() == numbers.asnumpy().reshape(-1, 1, 1, 1)).all()
+    assert len(pairs) > 2
