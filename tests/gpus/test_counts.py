@@ -39,6 +39,12 @@ def dense(ctxs, widths=(24, 24, 24, 10)):
     return net
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trained_once():
+    """MXNet takes scratch memory for a GPU when it first trains there, and keeps it."""
+    counts_of(dense(GPUS), GPUS, "ring", SHAPE)
+
+
 def the_schedules(name, world_size):
     """Its additions, and its messages: all that one rank sends another in a step."""
     schedule = make_schedule(name, world_size)
