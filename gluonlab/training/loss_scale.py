@@ -79,7 +79,7 @@ def make_loss_scale(config: TrainConfig, images: int) -> Optional[LossScale]:
 
 
 class Unscaling:
-    """``unscale(scale)`` divides the gradients of all devices by the scale, if none of them overflowed; it tells which.
+    """``begin(scale)`` divides the gradients of all devices by the scale; `finite` tells whether they are of any use.
 
     ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the part that it has of them, which
     may be nothing. The sums of all devices are the same, to the bit, so one of them is looked at; parts are looked at everywhere.
@@ -91,14 +91,15 @@ class Unscaling:
         self._divide = [OperatorCall("_mul_scalar", [grad], grad) for arrays in grads for grad in arrays]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
 
-    def __call__(self, scale: float) -> bool:
-        """Wait for the gradients; whether they are finite, and so are divided soon."""
+    def begin(self, scale: float) -> None:
+        """Queue it; nothing waits. Gradients that are not finite are divided, too, and are no more so afterwards."""
         for device in self._finite:
             device.look()
-        if not all(device.found() for device in self._finite):
-            return False
         if scale != self._scale:
             self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
         for call in self._divide:
             call(self._attributes)
-        return True
+
+    def finite(self) -> bool:
+        """Wait for the gradients; whether they were finite before they were divided."""
+        return all(device.found() for device in self._finite)

@@ -30,13 +30,19 @@ class SummedGradients:
         self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
 
     def prepare(self, optimizer: Any) -> bool:
-        """Make them ready for ``optimizer``, which divides them by the size of the batch; False if the update must be left out."""
-        if self.loss_scale is not None and self._unscaling is not None:
-            optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
-            finite = self._unscaling(self.loss_scale.value)
-            self.loss_scale.after(finite)
-            if not finite:
-                return False
+        """Make them ready for ``optimizer``, which divides them by the size of the batch; False if the update must be left out.
+
+        With a loss scale this waits, for what decides about the update: its optimizer counts updates, and corrections such as
+        Adam's go by the count. All else is queued before, so that devices have work while the host finds out.
+        """
+        scale, unscaling = self.loss_scale, self._unscaling
+        if scale is not None and unscaling is not None:
+            unscaling.begin(scale.value)
         if self._clip is not None and self.clip_norm is not None:
             self._clip(self.clip_norm / float(optimizer.rescale_grad))
-        return True
+        if scale is None or unscaling is None:
+            return True
+        optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
+        finite = unscaling.finite()
+        scale.after(finite)
+        return finite
