@@ -68,16 +68,17 @@ def share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()
 
 
 class OperatorCall:
-    """An operator with fixed inputs and one fixed output, which may be one of the inputs."""
+    """An operator with fixed inputs and fixed outputs, often one, which may be among the inputs."""
 
-    def __init__(self, name: str, inputs: Sequence[nd.NDArray], output: nd.NDArray) -> None:
+    def __init__(self, name: str, inputs: Sequence[nd.NDArray], *outputs: nd.NDArray) -> None:
         self._operator = ctypes.c_void_p()
         check_call(_LIB.NNGetOpHandle(name.encode(), ctypes.byref(self._operator)))
-        self._arrays = (*inputs, output)  # keeps the handles alive
+        self._arrays = (*inputs, *outputs)  # keeps the handles alive
         self._input_count = ctypes.c_int(len(inputs))
         self._inputs = (ctypes.c_void_p * len(inputs))(*[array.handle for array in inputs])
-        self._outputs = ctypes.cast((ctypes.c_void_p * 1)(output.handle), ctypes.POINTER(NDArrayHandle))
-        self._output_count = ctypes.c_int(1)
+        handles = (ctypes.c_void_p * len(outputs))(*[output.handle for output in outputs])
+        self._outputs = ctypes.cast(handles, ctypes.POINTER(NDArrayHandle))
+        self._output_count = ctypes.c_int(len(outputs))
         self._stypes = ctypes.POINTER(ctypes.c_int)()
 
     def __call__(self, attributes: "Attributes") -> None:

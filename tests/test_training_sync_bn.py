@@ -6,7 +6,7 @@ import re
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import devices, named
+from devices import contexts, devices, named
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
@@ -177,7 +177,7 @@ def test_networks_that_it_does_not_suit_are_refused():
     for net, reason in ((plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"), (last_axis, "another axis than 1")):
         with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
             check_network(net, "mynet")
-    check_network(make_net([mx.cpu(0)]), "mynet")
+    check_network(make_net(contexts(1)), "mynet")
 
 
 def test_layers_with_global_statistics_stay_as_they_are():
@@ -205,6 +205,7 @@ def test_a_run_takes_it(tmp_path, monkeypatch):
     assert distance(run("two", named(2)), run("one", "cpu")) <= TOLERANCE
 
 
+@pytest.mark.cpu_only("GPUs have stages (test_training_staged.py), not one graph of all devices")
 @pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
 def test_memory_is_told_as_training_takes_it(microbatches):
     """That of every graph which is bound for an epoch, by the account that MXNet gives of each."""

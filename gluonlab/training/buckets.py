@@ -44,7 +44,8 @@ class BucketedTrainer(gluon.Trainer):
     With ``clip_norm`` the gradient of all parameters, summed and divided by the batch size, has at most this norm.
     With a ``loss_scale`` the gradients are taken for those of a loss that was multiplied by ``loss_scale.value``, and divided by it
     before the update. A step whose summed gradients are not finite changes no parameter and no state of the optimizer on any
-    device; it counts for the schedule of the learning rate, as every batch does. To know that, each step waits for its gradients.
+    device; it counts for the schedule of the learning rate, as every batch does. To know that, each step waits for its gradients
+    before it updates.
 
     A gradient that backward has not written since the last step is stale, and counts as zero. A device on which all are, such as
     one without a shard of the last batch, is idle. A parameter without a fresh gradient on another device (or on none) raises a

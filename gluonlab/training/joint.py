@@ -1,9 +1,11 @@
-"""All devices' replicas as one compiled graph, for layers that look at the whole batch (`gluonlab.training.sync_bn`)."""
+"""All CPU devices' replicas as one compiled graph, for layers that look at the whole batch (`gluonlab.training.sync_bn`).
+
+GPUs have stages instead (`gluonlab.training.staged`): each small sum is an operation here, and would be a launch there.
+"""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import gluon, nd
@@ -14,11 +16,6 @@ from gluonlab.invoke import Attributes, CopyInto, OperatorCall
 from gluonlab.training.accumulate import Part
 from gluonlab.training.replica import IMAGES, LABELS, Heads, fitted
 from gluonlab.training.sync_bn import batch_norms, group_of, joint_graph, name_on
-
-
-def memory_plan(ctxs: Sequence[mx.Context]) -> "ContextManager[None]":
-    """How MXNet lays out the memory of graphs of several devices that are bound meanwhile."""
-    return nullcontext() if ctxs[0].device_type == "gpu" else exact_memory_plan()
 
 
 class _Bound(NamedTuple):
@@ -41,7 +38,6 @@ class JointReplicas:
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._layers = batch_norms(graph)
         self._bound: Dict[Any, _Bound] = {}
-        self._memory: Any = None  # on GPUs, as in Replica: the graphs run one after the other, in the same memory
         self._last: "_Bound | None" = None
 
     def forward(self, parts: Sequence[Part], add: bool = False) -> List[nd.NDArray]:
@@ -92,14 +88,12 @@ class JointReplicas:
                     args[joint_name] = param.data(ctx)
                     if param.grad_req != "null":
                         grads[joint_name] = param.grad(ctx)
-        with memory_plan(self.ctxs):
+        with exact_memory_plan():
             executor = graph.bind(
-                self.ctxs[parts[0].device], args, args_grad=grads, aux_states=aux, shared_exec=self._memory,
+                self.ctxs[parts[0].device], args, args_grad=grads, aux_states=aux,
                 grad_req={name: "null" if name not in grads else "add" if add else "write" for name in args},
                 group2ctx={group_of(position): self.ctxs[part.device] for position, part in enumerate(parts)},
             )  # fmt: skip
-        if self.ctxs[0].device_type == "gpu":
-            self._memory = self._memory or executor
         outputs, each = executor.outputs, len(self.graph.list_outputs())
         losses = [each * position for position in range(len(parts))]
         moving = self._moving(parts, outputs[each * len(parts) :])

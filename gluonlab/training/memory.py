@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import re
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import mxnet as mx
@@ -21,15 +22,16 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.data.augment import make_input
 from gluonlab.data.loader import stays_on_devices
+from gluonlab.engine import exact_memory_plan
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.array_limit import check_elements
-from gluonlab.training.joint import memory_plan
 from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
 from gluonlab.training.precision import conversion
 from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
+from gluonlab.training.stage_memory import planned_mib
 from gluonlab.training.sync_bn import group_of, joint_graph, name_on
 
 MIB = 2**20
@@ -132,8 +134,8 @@ class Needs:
     def _activation_bytes(self, images: int) -> int:
         """Of a device for whose share of a batch there are so many images.
 
-        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only evaluate, and `JointReplicas` has
-        others, which share theirs on GPUs alone.
+        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only evaluate, and training has others:
+        on CPUs `JointReplicas`, without sharing, on GPUs `StagedReplicas`.
         """
         part = self.cut.largest(images)
         if not self._joint:
@@ -173,6 +175,8 @@ class Needs:
         graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
         inputs = {name: shapes[name][0] for name in graph.list_arguments()}
         _check_inside(graph, inputs, images)
+        if towers > 1 and self.plan.ctxs[0].device_type == "gpu":
+            return towers * planned_mib(graph, self._params, shapes, partial(_without_memory, ctx=ctxs[0]))
         if towers > 1:
             graph = joint_graph(graph, [1 / towers] * towers, inputs)
         arrays: Dict[str, nd.NDArray] = {}
@@ -184,7 +188,7 @@ class Needs:
                 if name in self._params and self._params[name].grad_req != "null":
                     trained[place] = arrays[place]
         names, states = graph.list_arguments(), graph.list_auxiliary_states()
-        with memory_plan(self.plan.ctxs) if towers > 1 else nullcontext():
+        with exact_memory_plan() if towers > 1 else nullcontext():
             executor = graph.bind(
                 ctxs[0], {name: arrays[name] for name in names}, {name: trained[name] for name in names if name in trained},
                 {name: "write" if name in trained else "null" for name in names}, {name: arrays[name] for name in states},
@@ -223,7 +227,7 @@ def _check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], imag
     check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 
-def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any) -> nd.NDArray:
+def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.float32) -> nd.NDArray:
     """An array that takes its memory when it is first used."""
     return nd.NDArray(_new_alloc_handle(shape, ctx, True, dtype))
 

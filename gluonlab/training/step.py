@@ -18,6 +18,7 @@ from gluonlab.training.evaluate import Scored
 from gluonlab.training.joint import JointReplicas
 from gluonlab.training.precision import Conversion, as_it_is
 from gluonlab.training.replica import Replica, replicas
+from gluonlab.training.staged import StagedReplicas
 
 
 class DataParallelStep:
@@ -45,7 +46,8 @@ class DataParallelStep:
         self.trainer = trainer
         self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs), convert)
         self.microbatches = microbatches
-        self.joint = JointReplicas(self.replicas[0].graph, dict(net.collect_params().items()), ctxs) if sync_bn else None
+        together = StagedReplicas if ctxs[0].device_type == "gpu" else JointReplicas
+        self.joint = together(self.replicas[0].graph, dict(net.collect_params().items()), ctxs) if sync_bn else None
         self._sums = LossSums(ctxs)
 
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:

@@ -39,7 +39,7 @@ class Statistics(NamedTuple):
 def batch_norms(graph: mx.sym.Symbol) -> List[Statistics]:
     """The BatchNorm layers of a graph that look at the batch; one with ``use_global_stats`` does not."""
     nodes = parsed(graph)["nodes"]
-    return [_statistics(nodes, node) for node in nodes if _is_batch_norm(node)]
+    return [statistics_of(nodes, node) for node in nodes if is_batch_norm(node)]
 
 
 def check_network(net: gluon.Block, name: str) -> None:
@@ -70,7 +70,7 @@ def joint_graph(graph: mx.sym.Symbol, shares: Sequence[float], inputs: Dict[str,
     statistics: List[List[Entry]] = []
     for node in old["nodes"]:
         entries = [[[places[i][device][0], output, version] for i, output, version in node["inputs"]] for device in joint.devices]
-        if _is_batch_norm(node):
+        if is_batch_norm(node):
             normalised, mean, variance = _batch_norm(joint, node, entries, shares, shapes[f"{node['name']}_output"])
             places.append(normalised)
             statistics.append([joint.add("BlockGrad", d, [value[d]]) for d in joint.devices for value in (mean, variance)])
@@ -156,10 +156,12 @@ def _batch_norm(
     return normalised, mean, variance
 
 
-def _is_batch_norm(node: Node) -> bool:
+def is_batch_norm(node: Node) -> bool:
+    """Whether a node is a BatchNorm that looks at the batch."""
     return bool(node["op"] == "BatchNorm" and node.get("attrs", {}).get("use_global_stats", "False") != "True")
 
 
-def _statistics(nodes: List[Node], node: Node) -> Statistics:
+def statistics_of(nodes: List[Node], node: Node) -> Statistics:
+    """What a BatchNorm's node says of its running statistics."""
     mean, variance = (nodes[entry[0]]["name"] for entry in node["inputs"][3:5])
     return Statistics(mean, variance, float(node.get("attrs", {}).get("momentum", 0.9)))

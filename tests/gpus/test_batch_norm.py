@@ -5,6 +5,7 @@ from compared import assert_close, assert_same, drawn
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, cpu, gpu, nd
+from simulated import counting
 
 SHAPES = st.lists(st.integers(2, 5), min_size=2, max_size=5)
 
@@ -47,6 +48,18 @@ def test_statistics_of_any_data_are_kept_in_float32_and_the_variance_without_bia
         count = data.size // data.shape[1]
         wanted_variance += 0.25 * data.astype("float64").var((0, *range(2, data.ndim))) / (count - 1)  # n/(n-1) - 1
     assert_close(variance, wanted_variance)
+
+
+@given(shape=SHAPES, fixed=st.booleans(), dtype=st.sampled_from(["float32", "float64"]), request=st.sampled_from(["write", "add"]))
+def test_with_given_statistics_it_is_a_kernel_of_mxnets_own(shape, fixed, dtype, request):
+    def normalise(x, scale, bias):
+        mean, variance = (nd.full(bias.shape, number, ctx=x.context, dtype=x.dtype) for number in (0.25, 2))
+        return nd.BatchNorm(x, scale, bias, mean, variance, fix_gamma=fixed, eps=0.5, use_global_stats=True)
+
+    arrays = [drawn(*shape), drawn(shape[1]), drawn(shape[1], seed=5)]
+    with counting() as happened:
+        assert_same(normalise, *arrays, dtype=dtype, request=request if not fixed else "write")
+    assert not any("cudnnBatchNorm" in name for name in happened.names)
 
 
 def test_normalisation_outside_of_training_is_of_the_running_statistics():

@@ -1,0 +1,155 @@
+"""One device's copy of a network that is cut into stages (`gluonlab.training.stages`), bound to its arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import partial
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import mxnet as mx
+from mxnet import gluon, nd
+from mxnet.base import _LIB, check_call
+
+from gluonlab.invoke import AddInto, CopyInto
+from gluonlab.training.accumulate import Part
+from gluonlab.training.replica import IMAGES, LABELS
+from gluonlab.training.shared_statistics import OnDevice
+from gluonlab.training.stage_gradients import Gradients, Wishes, kinds_between
+from gluonlab.training.stages import Layer, Stage
+
+
+class _Run(NamedTuple):
+    """A stage, bound. ``heads``: what its backward begins with; None where nobody wants gradients."""
+
+    executor: Any
+    heads: Optional[List[nd.NDArray]]
+    handles: Any
+    loss: Optional[int]  # which of them is that of the losses
+
+
+class Tower:
+    """All stages on one device, for parts of one size. ``sides``: the device's side of each layer."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        params: Dict[str, gluon.Parameter],
+        part: Part,
+        ctx: mx.Context,
+        statistics: Sequence[nd.NDArray],
+        add: bool,
+        memory: Dict[Tuple[int, int], Any],
+    ) -> None:
+        """``statistics``: see `OnDevice`. ``memory``: the first executor of each device and stage, in whose memory others run."""
+        self.ctx, self._stages, self._params, self._statistics = ctx, stages, params, statistics
+        images, labels = (nd.empty(array.shape, ctx, array.dtype) for array in (part.images, part.labels))
+        self.images, self.labels = CopyInto(images), CopyInto(labels)
+        self.values: Dict[str, nd.NDArray] = {name: param.data(ctx) for name, param in params.items()}
+        self.values.update({IMAGES: images, LABELS: labels})
+        self.runs: List[_Run] = []
+        self.sides: Dict[int, OnDevice] = {}
+        self._layers = [layer for stage in stages for layer in stage.layers]
+        for layer in self._layers:
+            self._give(layer, statistics[layer.number])
+        self._wishes = Wishes(stages, self._layers, params)
+        kinds = kinds_between(stages, {name: (value.shape, value.dtype) for name, value in self.values.items()})
+        self._gradients = Gradients(stages, self._wishes, kinds, partial(nd.empty, ctx=ctx))
+        self._requests: List[Dict[str, str]] = [{} for _ in stages]
+        self._targets: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
+        self._after: List[List[Tuple[Any, nd.NDArray]]] = [[] for _ in stages]
+        self._sums: Dict[int, List[nd.NDArray]] = {}
+        self._ask(add)
+        self._scale = 1.0
+        for number, stage in enumerate(stages):
+            key = (part.device, number)
+            self._bind(number, stage, memory.get(key))
+            memory.setdefault(key, self.runs[-1].executor)
+
+    def backward(self, number: int) -> None:
+        """That of one stage, and what it leaves for parameters that several stages use."""
+        run = self.runs[number]
+        if run.heads is None:
+            return
+        check_call(_LIB.MXExecutorBackwardEx(run.executor.handle, len(run.heads), run.handles, 1))
+        for into, array in self._after[number]:
+            into(array)
+
+    def begin_with(self, scale: float) -> None:
+        """Let backward begin with this number from now on."""
+        run = self._ending
+        if scale != self._scale and run.heads is not None and run.loss is not None:
+            run.heads[run.loss][:] = scale
+            self._scale = scale
+
+    def _give(self, layer: Layer, statistics: nd.NDArray) -> None:
+        """The arrays of a layer's variables."""
+        channels = self._params[layer.beta].shape
+        gamma = nd.ones(channels, self.ctx) if layer.gamma is None else self.values[layer.gamma]
+        self.values.update(zip(layer.told, (gamma, self.values[layer.beta], statistics[0], statistics[1])))
+
+    def _ask(self, add: bool) -> None:
+        """Which gradients each stage makes, and whether it adds them to those of stages behind it.
+
+        The sums of a layer are its own, before they become the gradients of its gamma and beta.
+        """
+        begun: Set[str] = set(self._params) if add else set()
+        for number in range(len(self._stages) - 1, -1, -1):
+            layers = self._stages[number - 1].layers if number else []
+            for layer in layers:
+                self._sums[layer.number] = [
+                    self._ask_sum(number, variable, name, begun) for variable, name in zip(layer.told, (layer.gamma, layer.beta))
+                ]
+            for name in self._stages[number].graph.list_arguments():
+                if name in self._params and self._params[name].grad_req != "null":
+                    self._request(number, name, self._params[name].grad(self.ctx), add=name in begun)
+                    begun.add(name)
+                elif name in self._wishes.wanted:
+                    self._request(number, name, self._gradients.of[name], add=self._wishes.latest[name] != number)
+
+    def _ask_sum(self, number: int, variable: str, name: Optional[str], begun: Set[str]) -> nd.NDArray:
+        """One of a layer's sums, which is the gradient of the parameter ``name`` or a part of it."""
+        param = self._params.get(name or "")
+        if param is None or param.grad_req == "null":
+            array = nd.zeros(self.values[variable].shape, self.ctx)
+        else:
+            array = param.grad(self.ctx)
+            if name in begun or self._wishes.uses[param.name] > 1:
+                array = nd.zeros(param.shape, self.ctx)
+                into = AddInto(param.grad(self.ctx)).add if name in begun else CopyInto(param.grad(self.ctx)).copy
+                self._after[number].append((into, array))
+            begun.add(str(name))
+        self._request(number, variable, array, add=False)
+        return array
+
+    def _request(self, number: int, name: str, gradient: nd.NDArray, add: bool) -> None:
+        self._requests[number][name] = "add" if add else "write"
+        self._targets[number][name] = gradient
+
+    def _bind(self, number: int, stage: Stage, memory: Any) -> None:
+        args = {name: self.values[name] for name in stage.graph.list_arguments()}
+        states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
+        learns = self._wishes.learns[number]
+        executor = stage.graph.bind(
+            self.ctx, args, args_grad=self._targets[number] if learns else None, aux_states=states, shared_exec=memory,
+            grad_req={name: self._requests[number].get(name, "null") if learns else "null" for name in args},
+        )  # fmt: skip
+        outputs, given = executor.outputs, len(stage.gives)
+        self.values.update(zip(stage.gives, outputs))
+        for layer in stage.layers:
+            gradient, scratch = self._gradients.of.get(layer.data), self._gradients.scratch[layer.number]
+            of_all, sums = self._statistics[layer.number], self._sums[layer.number]
+            data = self.values[layer.data]
+            self.sides[layer.number] = OnDevice(data, layer.epsilon, of_all, sums, gradient, scratch)
+        loss = given + stage.heads.index(0) if 0 in stage.heads else None
+        if loss is not None:
+            self.loss = outputs[loss]
+        heads = None
+        if learns:
+            heads = [nd.zeros(output.shape, self.ctx, output.dtype) for output in outputs[given:]]
+            heads = [self._gradients.of[name] for name in stage.gives] + heads
+            if loss is not None:
+                heads[loss][:] = 1.0
+        handles = (ctypes.c_void_p * len(heads))(*[head.handle for head in heads]) if heads is not None else None
+        self.runs.append(_Run(executor, heads, handles, loss))
+        if loss is not None:
+            self._ending = self.runs[-1]

@@ -1,0 +1,43 @@
+"""What a step with synchronised BatchNorm costs on two simulated GPUs, counted, and what plain steps cost beside it."""
+
+import mxnet as mx
+import pytest
+from mxnet import nd
+from simulated import counting
+
+from gluonlab.data.augment import make_input
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models import get_model
+from gluonlab.models.shapes import complete
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.objective import make_loss
+from gluonlab.training.step import DataParallelStep
+
+SHAPE = (3, 32, 32)
+
+
+def counted(model, sync_bn, count=2):
+    """(what one step takes, how many BatchNorm layers there are)."""
+    ctxs = [mx.gpu(i) for i in range(count)]
+    net = get_model(model, 10, ctxs)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    complete(net, model, SHAPE, 10)
+    params = net.collect_params()
+    trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs))
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), sync_bn=sync_bn)
+    xs = [nd.zeros((1, *SHAPE), ctx, dtype="uint8") for ctx in ctxs]
+    ys = [nd.zeros((1,), ctx, dtype="int32") for ctx in ctxs]
+    step(xs, ys)
+    with counting() as happened:
+        step(xs, ys)
+    return happened, sum(name.endswith("running_mean") for name in params)
+
+
+@pytest.mark.parametrize(("model", "most"), [("resnet18", 600), ("resnet50", 1200)])
+def test_launches_of_a_step_on_two_gpus(model, most):
+    """A layer: one on each device forward and three backward, nine on the first for both; two or three more for all layers."""
+    happened, layers = counted(model, sync_bn=True)
+    plain, _ = counted(model, sync_bn=False)
+    assert happened.launches <= most
+    assert happened.launches - plain.launches <= layers * (2 * 4 + 11) + 2 * (1 + -(-2 * layers // 60))
+    assert happened.copies_staged == 0
