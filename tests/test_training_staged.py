@@ -92,7 +92,7 @@ def staged(make, ctxs, cut=WHOLE, rate=0.5):
     return net, step
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     name=st.sampled_from(sorted(NETWORKS)),
     k=st.integers(1, 4),
