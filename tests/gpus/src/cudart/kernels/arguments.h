@@ -8,7 +8,8 @@ namespace gpus {
 class Arguments {
  public:
   // For mxnet_generic_kernel the first argument, how many elements there are, is read already.
-  Arguments(const Launch& launch, int first, size_t elements) : launch_(launch), next_(first), elements_(elements) {}
+  Arguments(const Launch& launch, int first, size_t elements)
+      : launch_(launch), next_(first), elements_(elements) {}
   explicit Arguments(const Launch& launch) : Arguments(launch, 1, launch.n()) {}
 
   // An array of as many elements, of which all may be used; or of an unknown number.
@@ -91,7 +92,9 @@ struct Indices {
 };
 
 // A request among template arguments, or as an argument of the kernel: mxnet::OpReqType.
-inline int request_in(const Type& kernel, int argument) { return atoi(kernel.arguments[argument].word.c_str()); }
+inline int request_in(const Type& kernel, int argument) {
+  return atoi(kernel.arguments[argument].word.c_str());
+}
 
 inline bool is_true(const Type& kernel, int argument) {
   const std::string& word = kernel.arguments[argument].word;

@@ -1,8 +1,8 @@
 // Arrays of any type, read and written a block at a time.
 //
-// A kernel's arithmetic is done on blocks of a few numbers of one type C: float, double or int64_t. Elements are converted
-// while they are loaded and stored, so an operation is written once for each C, not for each pair of types, and each of its
-// loops is a plain one that the compiler vectorises.
+// A kernel's arithmetic is done on blocks of a few numbers of one type C: float, double or int64_t. Elements
+// are converted while they are loaded and stored, so an operation is written once for each C, not for each
+// pair of types, and each of its loops is a plain one that the compiler vectorises.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ C loaded(T element) {
 template <class T, class C>
 T stored(C value) {
   if constexpr (std::is_same_v<T, half>) return static_cast<half>(static_cast<float>(value));
-  if constexpr (std::is_floating_point_v<C> && std::is_integral_v<T> && sizeof(T) == 1 && !std::is_same_v<T, bool>)
+  if constexpr (std::is_floating_point_v<C> && std::is_integral_v<T> && sizeof(T) == 1 &&
+                !std::is_same_v<T, bool>)
     return static_cast<T>(static_cast<int32_t>(value));
   return static_cast<T>(value);
 }
@@ -38,7 +39,9 @@ struct Access {
   size_t size = 0;  // bytes of an element; 0: the type is none
 
   explicit operator bool() const { return size; }
-  const void* at(const void* array, long place) const { return static_cast<const char*>(array) + place * size; }
+  const void* at(const void* array, long place) const {
+    return static_cast<const char*>(array) + place * size;
+  }
   void* at(void* array, long place) const { return static_cast<char*>(array) + place * size; }
 };
 
@@ -81,9 +84,12 @@ bool visit_computed(const std::vector<const Type*>& types, Visitor&& visitor) {
     is_double = is_double || type->word == "double";
     is_float = is_float || type->word == "float" || type->word.rfind("half", 0) == 0;
   }
-  if (is_double) visitor(double());
-  else if (is_float) visitor(float());
-  else visitor(int64_t());
+  if (is_double)
+    visitor(double());
+  else if (is_float)
+    visitor(float());
+  else
+    visitor(int64_t());
   return true;
 }
 
@@ -100,7 +106,8 @@ struct Extents {
   std::vector<int> axes;
 
   Extents() = default;
-  Extents(const void* shape, int count) : axes(static_cast<const int*>(shape), static_cast<const int*>(shape) + count) {}
+  Extents(const void* shape, int count)
+      : axes(static_cast<const int*>(shape), static_cast<const int*>(shape) + count) {}
   int operator[](int axis) const { return axes[axis]; }
   int count() const { return static_cast<int>(axes.size()); }
   long size() const {
@@ -115,7 +122,8 @@ inline Extents extents(const Launch& launch, int place) {
   return Extents(launch.raw(place), atoi(launch.parameter(place).arguments[0].word.c_str()));
 }
 
-// Counts through the elements of a shape, in order, with the places of each in arrays that have strides of their own.
+// Counts through the elements of a shape, in order, with the places of each in arrays that have strides of
+// their own.
 template <int ARRAYS>
 class Walk {
  public:
@@ -152,7 +160,8 @@ class Walk {
     Steps steps;
     for (int array = 0; array < ARRAYS; array++) steps[array] = strides[array][axis];
     bool goes_on = !shape_.empty();
-    for (int array = 0; goes_on && array < ARRAYS; array++) goes_on = strides_.back()[array] == steps[array] * extent;
+    for (int array = 0; goes_on && array < ARRAYS; array++)
+      goes_on = strides_.back()[array] == steps[array] * extent;
     if (goes_on) {
       shape_.back() *= extent;
       strides_.back() = steps;

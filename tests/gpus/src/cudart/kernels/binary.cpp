@@ -59,13 +59,13 @@ X gelu_slope(X x) {
   return X(0.5) * (1 + std::erf(scaled) + x * slope / X(M_SQRT2));
 }
 
-#define FUNCTION(name, value)                                     \
+#define FUNCTION(name, value)                                       \
   functions[#name] = [](const C* in, const C* in2, C* out, int n) { \
-    for (int i = 0; i < n; i++) {                                 \
-      [[maybe_unused]] const C a = in[i], b = in2[i];             \
-      [[maybe_unused]] const X x = X(a), y = X(b);                \
-      out[i] = static_cast<C>(value);                             \
-    }                                                             \
+    for (int i = 0; i < n; i++) {                                   \
+      [[maybe_unused]] const C a = in[i], b = in2[i];               \
+      [[maybe_unused]] const X x = X(a), y = X(b);                  \
+      out[i] = static_cast<C>(value);                               \
+    }                                                               \
   }
 
 template <class C, class X>

@@ -5,8 +5,8 @@
 namespace gpus {
 namespace {
 
-// binary_broadcast_kernel<ndim, OPERATION>(N, request, lstride, rstride, oshape, lhs, rhs, out), where lhs may be a number; a stride is 0
-// along an axis of one element.
+// binary_broadcast_kernel<ndim, OPERATION>(N, request, lstride, rstride, oshape, lhs, rhs, out), where lhs
+// may be a number; a stride is 0 along an axis of one element.
 template <class C>
 Work binary_in(const Launch& launch) {
   const Type& kernel = launch.operation();
@@ -14,7 +14,8 @@ Work binary_in(const Launch& launch) {
   Extents shape = extents(launch, 4);
   int n = launch.n(), request = launch.value<int>(1);
   Binary<C> function = binary<C>(kernel.arguments[1].word);
-  Access<C> left = access<C>(launch.parameter(5)), right = access<C>(launch.parameter(6)), out = access<C>(launch.parameter(7));
+  Access<C> left = access<C>(launch.parameter(5)), right = access<C>(launch.parameter(6)),
+            out = access<C>(launch.parameter(7));
   if (!function || !left || !right || !out) return {};
   bool is_array = launch.parameter(5).pointer;
   C number = is_array ? C() : left.get(launch.raw(5));
@@ -60,7 +61,8 @@ Work broadcast_in(const Launch& launch) {
   int n = launch.n(), request = launch.value<int>(4), axes = launch.value<int>(5);
   Extents shape(shapes.out_shape, axes);
   std::vector<int> strides[1] = {std::vector<int>(axes)};
-  for (int axis = 0; axis < axes; axis++) strides[0][axis] = shapes.in_shape[axis] == 1 ? 0 : shapes.in_stride[axis];
+  for (int axis = 0; axis < axes; axis++)
+    strides[0][axis] = shapes.in_shape[axis] == 1 ? 0 : shapes.in_stride[axis];
   Access<C> in_access = access<C>(launch.parameter(1)), out_access = access<C>(launch.parameter(2));
   Unary<C> function = unary<C>(launch.operation().arguments[0].word);
   if (!in_access || !out_access || !function) return {};
@@ -86,7 +88,8 @@ Work broadcast_in(const Launch& launch) {
 // broadcast_kernel_gpu<OPERATION>(N, in, out, shapes, request, ndim)
 Work broadcast(const Launch& launch) {
   Work work;
-  visit_computed({&launch.parameter(1), &launch.parameter(2)}, [&](auto number) { work = broadcast_in<decltype(number)>(launch); });
+  visit_computed({&launch.parameter(1), &launch.parameter(2)},
+                 [&](auto number) { work = broadcast_in<decltype(number)>(launch); });
   return work;
 }
 
@@ -111,7 +114,8 @@ Work copy_in(const Launch& launch) {
 Work direct_copy(const Launch& launch) {
   Work work;
   if (launch.operation().arguments[0].word != "identity") return work;
-  visit_computed({&launch.parameter(1), &launch.parameter(2)}, [&](auto number) { work = copy_in<decltype(number)>(launch); });
+  visit_computed({&launch.parameter(1), &launch.parameter(2)},
+                 [&](auto number) { work = copy_in<decltype(number)>(launch); });
   return work;
 }
 

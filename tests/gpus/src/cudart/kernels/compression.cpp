@@ -13,7 +13,8 @@ int shift(long i) { return 8 * (i % IN_ONE / 4) + 6 - 2 * (i % 4); }  // of an e
 Work quantise(const Launch& launch) {
   long words = launch.n(), elements = launch.value<int>(1);
   auto* out = static_cast<uint32_t*>(launch.pointer(2, words));
-  auto *gradient = static_cast<float*>(launch.pointer(3, elements)), *residual = static_cast<float*>(launch.pointer(4, elements));
+  auto *gradient = static_cast<float*>(launch.pointer(3, elements)),
+       *residual = static_cast<float*>(launch.pointer(4, elements));
   float negative = launch.value<float>(5), positive = launch.value<float>(6);
   return each(words, [=](long word) {
     uint32_t bits = 0;

@@ -37,7 +37,8 @@ using Operands = C (&)[OPERANDS][BLOCK];
 
 template <class C>
 void clip(Operands<C> in, int n, C* out) {
-  for (int i = 0; i < n; i++) out[i] = in[0][i] > in[2][i] ? in[2][i] : in[0][i] < in[1][i] ? in[1][i] : in[0][i];
+  for (int i = 0; i < n; i++)
+    out[i] = in[0][i] > in[2][i] ? in[2][i] : in[0][i] < in[1][i] ? in[1][i] : in[0][i];
 }
 
 // OPERATION, as one of the forms that its name may have.

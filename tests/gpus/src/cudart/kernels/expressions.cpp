@@ -27,7 +27,8 @@ Work map_of(const Launch& launch, const Target& target) {
 Work map(const Launch& launch) {
   Target target = read_target(launch, 0);
   Work work;
-  if (target) visit_computed({&target.type}, [&](auto number) { work = map_of<decltype(number)>(launch, target); });
+  if (target)
+    visit_computed({&target.type}, [&](auto number) { work = map_of<decltype(number)>(launch, target); });
   return work;
 }
 
@@ -41,8 +42,10 @@ Work reduction_of(const Launch& launch, const Target& target) {
   std::string saver = launch.name.kernel.arguments[0].word;
   Extents shape = extents(launch, 3);
   bool keeps_columns = shape.count() == 2;
-  // What remains is an axis of `kept` elements; element k is made of runs of `width` columns, from `runs` rows.
-  int kept = shape[1], rows = keeps_columns ? shape[0] : shape[0] * shape[2], width = keeps_columns ? 1 : shape[3];
+  // What remains is an axis of `kept` elements; element k is made of runs of `width` columns, from `runs`
+  // rows.
+  int kept = shape[1], rows = keeps_columns ? shape[0] : shape[0] * shape[2],
+      width = keeps_columns ? 1 : shape[3];
   return [=] {
     C values[BLOCK];
     for (int k = 0; k < kept; k++) {
@@ -62,11 +65,14 @@ Work reduction_of(const Launch& launch, const Target& target) {
   };
 }
 
-// MapRedKeepLowestKernel(target, expression, scale, Shape<2>) keeps the columns, MapReduceKeepDim1Kernel(..., Shape<4>) axis 1.
+// MapRedKeepLowestKernel(target, expression, scale, Shape<2>) keeps the columns, MapReduceKeepDim1Kernel(...,
+// Shape<4>) axis 1.
 Work reduce(const Launch& launch) {
   Target target = read_target(launch, 0);
   Work work;
-  if (target) visit_computed({&target.type}, [&](auto number) { work = reduction_of<decltype(number)>(launch, target); });
+  if (target)
+    visit_computed({&target.type},
+                   [&](auto number) { work = reduction_of<decltype(number)>(launch, target); });
   return work;
 }
 

@@ -1,18 +1,19 @@
-// Elements chosen by indices: pick, take, one_hot, where, gather_nd and their gradients.
+// Elements chosen by indices: pick, take, one_hot, where, gather_nd.
 #include "arguments.h"
-#include "plans.h"
 
 namespace gpus {
 namespace {
 
-// pick<ndim, clips>(N, out, in, indices, M, stride, shape, small_shape), and pick_grad, which adds into the gradient: element
+// pick<ndim, clips>(N, out, in, indices, M, stride, shape, small_shape), and pick_grad, which adds into the
+// gradient: element
 // (..., index, ...) along one axis.
 Work pick(const Launch& launch, bool gradient) {
   bool clips = is_true(launch.operation(), 1);
   int n = launch.n(), size = launch.value<int>(4), stride = launch.value<int>(5);
   Extents big = extents(launch, 6), small = extents(launch, 7);
   std::vector<int> strides[1] = {std::vector<int>(big.count())};
-  for (int axis = big.count() - 1, step = 1; axis >= 0; step *= big[axis--]) strides[0][axis] = small[axis] == 1 ? 0 : step;
+  for (int axis = big.count() - 1, step = 1; axis >= 0; step *= big[axis--])
+    strides[0][axis] = small[axis] == 1 ? 0 : step;
   Indices indices(launch, 3, n);
   if (!indices) return {};
   return typed(launch.parameter(1), [&](auto element) -> Work {
@@ -56,7 +57,8 @@ Work take_rows(const Launch& launch) {
   if (!indices) return {};
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2, rows * columns));
+    auto *out = static_cast<T*>(launch.pointer(1, launch.n())),
+         *in = static_cast<T*>(launch.pointer(2, rows * columns));
     return each(taken, [=](long row) {
       const T* from = in + indices.within(row, rows, clips) * columns;
       std::copy(from, from + columns, out + row * columns);
@@ -64,11 +66,13 @@ Work take_rows(const Launch& launch) {
   });
 }
 
-// TakeNonzeroAxis<clips>(N, out, in, indices, out stride before, in stride before, stride, in ndim, ..., ..., size, axis)
+// TakeNonzeroAxis<clips>(N, out, in, indices, out stride before, in stride before, stride, in ndim, ..., ...,
+// size, axis)
 Work take_along(const Launch& launch) {
   bool clips = is_true(launch.operation(), 0);
   auto number = [&](int place) { return whole_number(launch, place); };
-  int64_t out_before = number(4), in_before = number(5), stride = number(6), axes = number(7), size = number(10);
+  int64_t out_before = number(4), in_before = number(5), stride = number(6), axes = number(7),
+          size = number(10);
   bool last = number(11) == axes - 1;
   Indices indices(launch, 3);
   if (!indices) return {};
@@ -89,84 +93,16 @@ Work batch_take(const Launch& launch) {
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
     auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2));
-    return each(launch.n(), [=](long i) { assign(out[i], request, in[i * columns + indices.within(i, columns, true)]); });
+    return each(launch.n(),
+                [=](long i) { assign(out[i], request, in[i * columns + indices.within(i, columns, true)]); });
   });
 }
 
-// mshadow::cuda::AddTakeGradKernel<clips, ...>(target, indices, source, rows, columns, K): adds rows to chosen rows
-Work add_rows(const Launch& launch) {
-  bool clips = is_true(launch.name.kernel, 0);
-  int rows = launch.value<int>(3), columns = launch.value<int>(4), size = launch.value<int>(5);
-  Target target = read_target(launch, 0), source = read_target(launch, 2);
-  SharedPlan<double> indices = read_plan<double>(launch, 1);
-  if (!target || !source || !indices) return {};
-  return typed(target.type, [&](auto element) -> Work {
-    using T = decltype(element);
-    return [=] {
-      for (int row = 0; row < rows; row++) {
-        int index = static_cast<int>(indices->at(0, row));
-        index = clips ? std::min(std::max(index, 0), size - 1) : (index % size + size) % size;
-        auto *to = static_cast<T*>(target.at(index, 0, sizeof(T))), *from = static_cast<T*>(source.at(row, 0, sizeof(T)));
-        for (int column = 0; column < columns; column++) assign(to[column], ADD, from[column]);
-      }
-    };
-  });
-}
-
-// TakeGradGeneralKernel(N, gradient, out gradient, starts, order, strides, out strides, ndim, ..., ..., axis, size)
-Work add_along(const Launch& launch) {
-  Extents strides = extents(launch, 5), out_strides = extents(launch, 6);
-  int axes = launch.value<int>(7), axis = launch.value<int>(10), size = launch.value<int>(11);
-  Indices starts(launch, 3), order(launch, 4);
-  return typed(launch.parameter(1), [&](auto element) -> Work {
-    using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(1, launch.n())), *in = static_cast<T*>(launch.pointer(2));
-    return each(launch.n(), [=](long i) {
-      int before = axis ? i / strides[axis - 1] : 0, rest = axis ? i % strides[axis - 1] : i;
-      int index = rest / strides[axis], behind = axis == axes - 1 ? 0 : rest % strides[axis];
-      for (int64_t k = starts[index]; k < starts[index + 1]; k++) {
-        int64_t from = order[k] < 0 ? order[k] + size : order[k];
-        assign(out[i], ADD, in[behind + from * strides[axis] + (axis ? before * out_strides[axis - 1] : 0)]);
-      }
-    });
-  });
-}
-
-// EmbeddingFindBounds(sorted, bounds, n, vocabulary): where each index begins and ends among sorted ones
-Work find_bounds(const Launch& launch) {
-  int n = launch.value<int>(2), vocabulary = launch.value<int>(3);
-  return typed(launch.parameter(0), [&](auto element) -> Work {
-    using I = decltype(element);
-    auto *sorted = static_cast<I*>(launch.pointer(0, n)), *bounds = static_cast<I*>(launch.pointer(1, 2 * vocabulary));
-    return each(vocabulary, [=](long row) {
-      auto range = std::equal_range(sorted, sorted + n, static_cast<I>(row));
-      bool found = range.first != range.second;
-      bounds[row] = static_cast<I>(found ? range.first - sorted : -1);
-      bounds[vocabulary + row] = static_cast<I>(found ? range.second - sorted - 1 : -2);
-    });
-  });
-}
-
-// EmbeddingGradKernel(gradient, order, bounds, out gradient, columns, vocabulary, request): sums of rows of one index
-Work embedding_gradient(const Launch& launch) {
-  int columns = launch.value<int>(4), vocabulary = launch.value<int>(5), request = launch.value<int>(6);
-  Indices order(launch, 1), bounds(launch, 2, 2 * vocabulary);
-  return typed(launch.parameter(0), [&](auto element) -> Work {
-    using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(0, static_cast<size_t>(vocabulary) * columns));
-    auto* in = static_cast<T*>(launch.pointer(3));
-    return each(vocabulary, [=](long row) {
-      T* sum = out + row * columns;
-      if (request != ADD) std::fill(sum, sum + columns, T(0));
-      for (int64_t k = bounds[row]; k <= bounds[vocabulary + row]; k++)
-        for (int column = 0; column < columns; column++) assign(sum[column], ADD, in[order[k] * columns + column]);
-    });
-  });
-}
-
-// where<request>(N, out, condition, x, y), and where_batch, whose last argument says for how many elements one condition is
+// where<request>(N, out, condition, x, y), and where_batch, whose last argument says for how many elements
+// one condition is
 Work where(const Launch& launch) {
-  int request = request_in(launch.operation(), 0), n = launch.n(), each_for = launch.count() == 6 ? launch.value<int>(5) : 1;
+  int request = request_in(launch.operation(), 0), n = launch.n(),
+      each_for = launch.count() == 6 ? launch.value<int>(5) : 1;
   Access<double> condition = access<double>(launch.parameter(2));
   const void* conditions = launch.pointer(2, (n + each_for - 1) / each_for);
   return typed(launch.parameter(1), [&](auto element) -> Work {
@@ -182,7 +118,8 @@ Work where(const Launch& launch) {
 // where_backward<request, negates>(N, gradient, out gradient, condition), and where_batch_backward
 Work where_gradient(const Launch& launch) {
   bool negates = is_true(launch.operation(), 1);
-  int request = request_in(launch.operation(), 0), n = launch.n(), each_for = launch.count() == 5 ? launch.value<int>(4) : 1;
+  int request = request_in(launch.operation(), 0), n = launch.n(),
+      each_for = launch.count() == 5 ? launch.value<int>(4) : 1;
   Access<double> condition = access<double>(launch.parameter(3));
   const void* conditions = launch.pointer(3, (n + each_for - 1) / each_for);
   return typed(launch.parameter(1), [&](auto element) -> Work {
@@ -204,7 +141,8 @@ struct Places {
   long operator[](long i) const {
     long place = 0;
     for (int axis = 0; axis < axes; axis++)
-      place += static_cast<long>(strides[axis]) * ((indices[static_cast<long>(axis) * n + i] + shape[axis]) % shape[axis]);
+      place += static_cast<long>(strides[axis]) *
+               ((indices[static_cast<long>(axis) * n + i] + shape[axis]) % shape[axis]);
     return place;
   }
 };
@@ -212,7 +150,8 @@ struct Places {
 // gather_nd(N, request, N, M, K, strides, shape, out, in, indices): runs of K elements
 Work gather(const Launch& launch) {
   int request = launch.value<int>(1), run = launch.value<int>(4);
-  Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2), launch.value<int>(3)};
+  Places places{Indices(launch, 9), extents(launch, 5), extents(launch, 6), launch.value<int>(2),
+                launch.value<int>(3)};
   return typed(launch.parameter(7), [&](auto element) -> Work {
     using T = decltype(element);
     auto* out = static_cast<T*>(launch.pointer(7, static_cast<size_t>(launch.n()) * run));
@@ -223,46 +162,22 @@ Work gather(const Launch& launch) {
   });
 }
 
-// backward_gather_nd_gpu(N, N, M, K, strides, gradient, out gradient, indices): adds
-Work gather_gradient(const Launch& launch) {
-  int n = launch.value<int>(1), axes = launch.value<int>(2), run = launch.value<int>(3);
-  Extents strides = extents(launch, 4);
-  Indices indices(launch, 7);
-  return typed(launch.parameter(5), [&](auto element) -> Work {
-    using T = decltype(element);
-    auto *out = static_cast<T*>(launch.pointer(5)), *in = static_cast<T*>(launch.pointer(6, static_cast<size_t>(n) * run));
-    return each(n, [=](long i) {
-      long place = 0;
-      for (int axis = 0; axis < axes; axis++) place += strides[axis] * indices[static_cast<long>(axis) * n + i];
-      for (int k = 0; k < run; k++) assign(out[place + k], ADD, in[i * run + k]);
-    });
-  });
-}
-
-// is_valid_check_gather_nd(axes, wrong ones, indices, N, shape): an index out of range, the last one of its axis
+// is_valid_check_gather_nd(axes, wrong ones, indices, N, shape): an index out of range, the last one of its
+// axis
 Work check_gather(const Launch& launch) {
   long n = launch.value<int>(3);
   Extents shape = extents(launch, 4);
   return typed(launch.parameter(1), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *wrong = static_cast<T*>(launch.pointer(1, launch.n())), *indices = static_cast<T*>(launch.pointer(2, launch.n() * n));
+    auto *wrong = static_cast<T*>(launch.pointer(1, launch.n())),
+         *indices = static_cast<T*>(launch.pointer(2, launch.n() * n));
     return each(launch.n(), [=](long axis) {
       for (long i = 0; i < n; i++) {
         T index = indices[axis * n + i];
-        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1)) wrong[axis] = index;
+        if (index < static_cast<T>(-shape[axis]) || index > static_cast<T>(shape[axis] - 1))
+          wrong[axis] = index;
       }
     });
-  });
-}
-
-// tcast_clip(N, out, in, size): indices as whole numbers within [0, size)
-Work clip_indices(const Launch& launch) {
-  Indices indices(launch, 2, launch.n());
-  return typed(launch.parameter(1), [&](auto element) -> Work {
-    using T = decltype(element);
-    auto* out = static_cast<T*>(launch.pointer(1, launch.n()));
-    int64_t size = whole_number(launch, 3);
-    return each(launch.n(), [=](long i) { out[i] = static_cast<T>(indices.within(i, size, true)); });
   });
 }
 
@@ -281,23 +196,18 @@ Work check_range(const Launch& launch) {
 }
 
 const Registered registered_pick("pick", [](const Launch& launch) { return pick(launch, false); });
-const Registered registered_pick_gradient("pick_grad", [](const Launch& launch) { return pick(launch, true); });
+const Registered registered_pick_gradient("pick_grad",
+                                          [](const Launch& launch) { return pick(launch, true); });
 const Registered registered_one_hot("one_hot", one_hot);
 const Registered registered_take_rows("TakeZeroAxisGPU", take_rows);
 const Registered registered_take_along("TakeNonzeroAxis", take_along);
 const Registered registered_batch_take("batch_take", batch_take);
-const Registered registered_add_rows("AddTakeGradKernel", add_rows);
-const Registered registered_add_along("TakeGradGeneralKernel", add_along);
-const Registered registered_bounds("EmbeddingFindBounds", find_bounds);
-const Registered registered_embedding("EmbeddingGradKernel", embedding_gradient);
 const Registered registered_where("where", where);
 const Registered registered_where_batch("where_batch", where);
 const Registered registered_where_gradient("where_backward", where_gradient);
 const Registered registered_where_batch_gradient("where_batch_backward", where_gradient);
 const Registered registered_gather("gather_nd", gather);
-const Registered registered_gather_gradient("backward_gather_nd_gpu", gather_gradient);
 const Registered registered_check_gather("is_valid_check_gather_nd", check_gather);
-const Registered registered_clip("tcast_clip", clip_indices);
 const Registered registered_range("is_valid_check", check_range);
 
 }  // namespace

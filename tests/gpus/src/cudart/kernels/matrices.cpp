@@ -9,10 +9,12 @@ Work add_bias(const Launch& launch) {
   long rows = launch.grid.x, columns = launch.value<size_t>(3);
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
-    auto *matrix = static_cast<T*>(launch.pointer(0, rows * columns)), *bias = static_cast<T*>(launch.pointer(1, columns));
+    auto *matrix = static_cast<T*>(launch.pointer(0, rows * columns)),
+         *bias = static_cast<T*>(launch.pointer(1, columns));
     return [=] {
       for (long row = 0; row < rows; row++)
-        for (long column = 0; column < columns; column++) assign(matrix[row * columns + column], ADD, bias[column]);
+        for (long column = 0; column < columns; column++)
+          assign(matrix[row * columns + column], ADD, bias[column]);
     };
   });
 }
@@ -31,7 +33,8 @@ Work bias_gradient(const Launch& launch) {
         A* sum = sums + part * columns;
         std::fill(sum, sum + columns, A(0));
         for (long row = part * share; row < std::min(rows, (part + 1) * share); row++)
-          for (long column = 0; column < columns; column++) sum[column] += static_cast<A>(gradient[row * columns + column]);
+          for (long column = 0; column < columns; column++)
+            sum[column] += static_cast<A>(gradient[row * columns + column]);
       }
     };
   });
@@ -54,11 +57,12 @@ Work bias_gradient_sum(const Launch& launch) {
   });
 }
 
-// transpose_pseudo2D<T, L, adds>(out, in, m, n, ...): an array (k, m, n) becomes (k, n, m). What is copied at a time is an L of
-// several T, yet the transposition is one of T; k is the grid's.
+// transpose_pseudo2D<T, L, adds>(out, in, m, n, ...): an array (k, m, n) becomes (k, n, m). What is copied at
+// a time is an L of several T, yet the transposition is one of T; k is the grid's.
 Work transpose(const Launch& launch) {
   bool adds = is_true(launch.name.kernel, 2);
-  long rows = launch.value<int>(2), columns = launch.value<int>(3), matrices = launch.value<int>(5) * launch.grid.z;
+  long rows = launch.value<int>(2), columns = launch.value<int>(3),
+       matrices = launch.value<int>(5) * launch.grid.z;
   return typed(launch.parameter(0), [&](auto element) -> Work {
     using T = decltype(element);
     size_t size = rows * columns * matrices;
@@ -69,7 +73,8 @@ Work transpose(const Launch& launch) {
         for (long row0 = 0; row0 < rows; row0 += TILE)
           for (long column = 0; column < columns; column++)
             for (long row = row0; row < std::min(rows, row0 + TILE); row++)
-              assign(out[(k * columns + column) * rows + row], adds ? ADD : WRITE, in[(k * rows + row) * columns + column]);
+              assign(out[(k * columns + column) * rows + row], adds ? ADD : WRITE,
+                     in[(k * rows + row) * columns + column]);
     };
   });
 }

@@ -1,5 +1,6 @@
-// mshadow's expressions. A kernel of theirs has an argument of type Plan<EXPRESSION, T>, a struct of structs in which the
-// pointers, numbers and extents of the expression lie. Its type says all of its shape, so it can be read and evaluated.
+// mshadow's expressions. A kernel of theirs has an argument of type Plan<EXPRESSION, T>, a struct of structs
+// in which the pointers, numbers and extents of the expression lie. Its type says all of its shape, so it can
+// be read and evaluated.
 #pragma once
 
 #include <memory>
@@ -49,11 +50,14 @@ Target read_target(const Launch& launch, int place);
 // out = value, out += value and the like, as sv::saveto, sv::plusto say.
 template <class C>
 void save(const std::string& saver, const Access<C>& access, void* out, int n, const C* values) {
-  if (saver == "saveto" || saver == "plusto") return access.store(out, n, values, saver == "plusto" ? ADD : WRITE);
+  if (saver == "saveto" || saver == "plusto")
+    return access.store(out, n, values, saver == "plusto" ? ADD : WRITE);
   C old[BLOCK];
   access.load(out, 1, n, old);
   for (int i = 0; i < n; i++)
-    old[i] = saver == "minusto" ? old[i] - values[i] : saver == "multo" ? old[i] * values[i] : old[i] / values[i];
+    old[i] = saver == "minusto" ? old[i] - values[i]
+             : saver == "multo" ? old[i] * values[i]
+                                : old[i] / values[i];
   access.store(out, n, old, WRITE);
 }
 

@@ -6,8 +6,9 @@
 namespace gpus {
 namespace {
 
-// Philox 4x32-10, of Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). As cuRAND has it, a
-// generator's number is the upper half of the counter, and each block of four numbers is one step of the lower half.
+// Philox 4x32-10, of Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). As
+// cuRAND has it, a generator's number is the upper half of the counter, and each block of four numbers is one
+// step of the lower half.
 class Philox {
  public:
   Philox(uint32_t seed, uint32_t number) : counter_{0, 0, number, 0}, key_{seed, 0} { make(); }
@@ -71,7 +72,8 @@ Work seed(const Launch& launch) {
   return each(count, [=](long number) { generator(states, number) = Philox(seed, number); });
 }
 
-// draw(generator, i) for i in [0, N), `step` of them by each generator: the arguments (threads, generators, N, step, ...).
+// draw(generator, i) for i in [0, N), `step` of them by each generator: the arguments (threads, generators,
+// N, step, ...).
 template <class Draw>
 Work drawn(const Launch& launch, Draw draw) {
   int threads = launch.n(), n = launch.value<int>(2), step = launch.value<int>(3);
@@ -95,7 +97,8 @@ Work dropout(const Launch& launch, bool applies) {
     return drawn(launch, [=](Philox& random, long i) {
       float number = random.uniform();
       mask[i] = static_cast<T>((applies ? number <= keep : number < keep) ? 1 / keep : 0);
-      if (applies) out[i] = static_cast<T>(static_cast<Computed<T>>(in[i]) * static_cast<Computed<T>>(mask[i]));
+      if (applies)
+        out[i] = static_cast<T>(static_cast<Computed<T>>(in[i]) * static_cast<Computed<T>>(mask[i]));
     });
   });
 }
@@ -132,15 +135,21 @@ Work sampled(const Launch& launch, int arrays, Draw draw) {
 }
 
 Work uniform(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double low, double high) { return low + (high - low) * random.uniform(); });
+  return sampled(launch, 2, [](Philox& random, double low, double high) {
+    return low + (high - low) * random.uniform();
+  });
 }
 
 Work normal(const Launch& launch) {
-  return sampled(launch, 2, [](Philox& random, double mean, double deviation) { return random.normal() * deviation + mean; });
+  return sampled(launch, 2, [](Philox& random, double mean, double deviation) {
+    return random.normal() * deviation + mean;
+  });
 }
 
 Work exponential(const Launch& launch) {
-  return sampled(launch, 1, [](Philox& random, double rate, double) { return -std::log(1.0 - random.uniform()) / rate; });
+  return sampled(launch, 1, [](Philox& random, double rate, double) {
+    return -std::log(1.0 - random.uniform()) / rate;
+  });
 }
 
 // By Knuth for small means; a rounded normal number for others, whose distribution is near.
@@ -162,7 +171,8 @@ double gamma(Philox& random, double shape, double scale) {
   double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
   while (true) {
     double x = random.normal(), v = std::pow(1 + c * x, 3);
-    if (v > 0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v)) return d * v * scale;
+    if (v > 0 && std::log(1.0 - random.uniform()) < 0.5 * x * x + d - d * v + d * std::log(v))
+      return d * v * scale;
   }
 }
 
@@ -186,8 +196,10 @@ Work shuffle(const Launch& launch) {
 }
 
 const Registered registered_seed("rand_generator_seed_kernel", seed);
-const Registered registered_dropout("DropoutKernel", [](const Launch& launch) { return dropout(launch, true); });
-const Registered registered_bernoulli("BernoulliKernel", [](const Launch& launch) { return dropout(launch, false); });
+const Registered registered_dropout("DropoutKernel",
+                                    [](const Launch& launch) { return dropout(launch, true); });
+const Registered registered_bernoulli("BernoulliKernel",
+                                      [](const Launch& launch) { return dropout(launch, false); });
 const Registered registered_uniform("SampleUniformKernel", uniform);
 const Registered registered_normal("SampleNormalKernel", normal);
 const Registered registered_exponential("SampleExponentialKernel", exponential);

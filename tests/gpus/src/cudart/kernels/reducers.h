@@ -8,7 +8,8 @@
 
 namespace gpus {
 
-// What a reduction has so far. Sums of floating-point numbers are kept in double: MXNet's own carry what rounding lost.
+// What a reduction has so far. Sums of floating-point numbers are kept in double: MXNet's own carry what
+// rounding lost.
 template <class C>
 struct State {
   std::conditional_t<std::is_floating_point_v<C>, double, C> value;
@@ -38,7 +39,8 @@ class Simple : public Reducer<C> {
     std::fill(lanes, lanes + LANES, first_);
     int i = 0;
     for (; i + LANES <= n; i += LANES)
-      for (int lane = 0; lane < LANES; lane++) lanes[lane] = Step()(lanes[lane], static_cast<Sum>(values[i + lane]));
+      for (int lane = 0; lane < LANES; lane++)
+        lanes[lane] = Step()(lanes[lane], static_cast<Sum>(values[i + lane]));
     for (; i < n; i++) lanes[0] = Step()(lanes[0], static_cast<Sum>(values[i]));
     for (Sum lane : lanes) state.value = Step::together(state.value, lane);
   }
@@ -46,7 +48,8 @@ class Simple : public Reducer<C> {
     for (int i = 0; i < n; i++) states[i].value = Step()(states[i].value, static_cast<Sum>(values[i]));
   }
   C finish(const State<C>& state) const override {
-    return static_cast<C>(takes_root_ ? static_cast<Sum>(std::sqrt(static_cast<double>(state.value))) : state.value);
+    return static_cast<C>(takes_root_ ? static_cast<Sum>(std::sqrt(static_cast<double>(state.value)))
+                                      : state.value);
   }
 
  private:
@@ -57,51 +60,79 @@ class Simple : public Reducer<C> {
 
 struct Adds {
   template <class S>
-  S operator()(S sum, S value) const { return sum + value; }
+  S operator()(S sum, S value) const {
+    return sum + value;
+  }
   template <class S>
-  static S together(S a, S b) { return a + b; }
+  static S together(S a, S b) {
+    return a + b;
+  }
 };
 
 struct AddsSquares {
   template <class S>
-  S operator()(S sum, S value) const { return sum + value * value; }
+  S operator()(S sum, S value) const {
+    return sum + value * value;
+  }
   template <class S>
-  static S together(S a, S b) { return a + b; }
+  static S together(S a, S b) {
+    return a + b;
+  }
 };
 
 struct AddsNumbers {  // no NaN
   template <class S>
-  S operator()(S sum, S value) const { return value == value ? sum + value : sum; }
+  S operator()(S sum, S value) const {
+    return value == value ? sum + value : sum;
+  }
   template <class S>
-  static S together(S a, S b) { return a + b; }
+  static S together(S a, S b) {
+    return a + b;
+  }
 };
 
 struct Multiplies {
   template <class S>
-  S operator()(S product, S value) const { return product * value; }
+  S operator()(S product, S value) const {
+    return product * value;
+  }
   template <class S>
-  static S together(S a, S b) { return a * b; }
+  static S together(S a, S b) {
+    return a * b;
+  }
 };
 
 struct MultipliesNumbers {
   template <class S>
-  S operator()(S product, S value) const { return value == value ? product * value : product; }
+  S operator()(S product, S value) const {
+    return value == value ? product * value : product;
+  }
   template <class S>
-  static S together(S a, S b) { return a * b; }
+  static S together(S a, S b) {
+    return a * b;
+  }
 };
 
 struct TakesLarger {  // a NaN, once met, stays
   template <class S>
-  S operator()(S so_far, S value) const { return so_far != so_far || so_far >= value ? so_far : value; }
+  S operator()(S so_far, S value) const {
+    return so_far != so_far || so_far >= value ? so_far : value;
+  }
   template <class S>
-  static S together(S a, S b) { return TakesLarger()(a, b); }
+  static S together(S a, S b) {
+    return TakesLarger()(a, b);
+  }
 };
 
 struct TakesSmaller {
   template <class S>
-  S operator()(S so_far, S value) const { return so_far != so_far || so_far <= value ? so_far : value; }
+  S operator()(S so_far, S value) const {
+    return so_far != so_far || so_far <= value ? so_far : value;
+  }
   template <class S>
-  static S together(S a, S b) { return TakesSmaller()(a, b); }
+  static S together(S a, S b) {
+    return TakesSmaller()(a, b);
+  }
 };
 
 // nullptr: none of this name.

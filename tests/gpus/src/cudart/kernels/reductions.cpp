@@ -8,7 +8,8 @@ namespace {
 
 constexpr int TOGETHER = 256;  // results that are reduced side by side, where their elements lie side by side
 
-// The input, elements of which are reduced: `first` of each result, and then what is added by each of `count` steps.
+// The input, elements of which are reduced: `first` of each result, and then what is added by each of `count`
+// steps.
 struct Input {
   const void* data = nullptr;
   std::vector<int> result_strides;  // along the axes of the result's shape; 0 where that has one element
@@ -36,6 +37,17 @@ struct Reading {
   Unary<C> one = nullptr;
   Binary<C> outer = nullptr, inner = nullptr;
   bool rounds = false;
+
+  // By the kernel's template arguments: OP1 and OP2, or OP.
+  bool finds_functions(const std::vector<Type>& arguments) {
+    if (operands == 3) {
+      outer = binary<C>(arguments[3].word);
+      inner = binary<C>(arguments[4].word);
+      return outer && inner;
+    }
+    if (arguments[5].word != "identity") one = unary<C>(arguments[5].word);
+    return one || arguments[5].word == "identity";
+  }
 
   // n elements at these places.
   void load(const long (&at)[3], const int (&stride)[3], int n, C* out) const {
@@ -120,7 +132,8 @@ struct Reduction {
   }
 
   // Neighbouring results, whose elements are neighbours.
-  void reduce_run(const long (&first)[3], const int (&along)[3], int run, long begin, long end, long result) const {
+  void reduce_run(const long (&first)[3], const int (&along)[3], int run, long begin, long end,
+                  long result) const {
     State<C> states[TOGETHER];
     C values[BLOCK];
     std::fill(states, states + run, reducer->start());
@@ -137,9 +150,10 @@ struct Reduction {
   }
 };
 
-// reduce_kernel<Reducer, ndim, AType, DType, OType, OP, unroll>(N, M, addto, big, small, big_shape0, small_shape, big_shape,
-// big_stride, Mnext, transposed), and with two operations (N, M, addto, big, lhs, rhs, small, big_shape0, lhs_shape0,
-// rhs_shape0, small_shape, big_shape, lhs_shape, rhs_shape, big_stride, lhs_stride, rhs_stride, Mnext, transposed).
+// reduce_kernel<Reducer, ndim, AType, DType, OType, OP, unroll>(N, M, addto, big, small, big_shape0,
+// small_shape, big_shape, big_stride, Mnext, transposed), and with two operations (N, M, addto, big, lhs,
+// rhs, small, big_shape0, lhs_shape0, rhs_shape0, small_shape, big_shape, lhs_shape, rhs_shape, big_stride,
+// lhs_stride, rhs_stride, Mnext, transposed).
 template <class C>
 Work reduce_in(const Launch& launch) {
   const std::vector<Type>& template_arguments = launch.name.kernel.arguments;
@@ -162,18 +176,12 @@ Work reduce_in(const Launch& launch) {
   reduction.steps = launch.value<int>(1);
   reduction.adds = launch.value<bool>(2);
   reduction.reducer = reducer<C>(template_arguments[0].word);
-  if (three) {
-    reading.outer = binary<C>(template_arguments[3].word);
-    reading.inner = binary<C>(template_arguments[4].word);
-    if (!reading.outer || !reading.inner) return {};
-  } else if (template_arguments[5].word != "identity") {
-    reading.one = unary<C>(template_arguments[5].word);
-    if (!reading.one) return {};
-  }
+  if (!reading.finds_functions(template_arguments)) return {};
   if (!reduction.reducer || !reading.access || !reduction.out_access) return {};
   return [=] {
     for (long part = 0; part < parts; part++)
-      reduction(reduction.steps * part / parts, reduction.steps * (part + 1) / parts, part * reduction.results);
+      reduction(reduction.steps * part / parts, reduction.steps * (part + 1) / parts,
+                part * reduction.results);
   };
 }
 
@@ -185,7 +193,8 @@ Work reduce(const Launch& launch) {
   return work;
 }
 
-// reduce_kernel_M1(N, addto, big, small, big_shape, small_shape), and with lhs, rhs and their shapes behind those of big.
+// reduce_kernel_M1(N, addto, big, small, big_shape, small_shape), and with lhs, rhs and their shapes behind
+// those of big.
 template <class C>
 Work single_in(const Launch& launch) {
   const std::vector<Type>& template_arguments = launch.name.kernel.arguments;
@@ -211,14 +220,7 @@ Work single_in(const Launch& launch) {
   reduction.steps = 1;
   reduction.adds = launch.value<bool>(1);
   reduction.reducer = reducer<C>(template_arguments[0].word);
-  if (three) {
-    reading.outer = binary<C>(template_arguments[3].word);
-    reading.inner = binary<C>(template_arguments[4].word);
-    if (!reading.outer || !reading.inner) return {};
-  } else if (template_arguments[5].word != "identity") {
-    reading.one = unary<C>(template_arguments[5].word);
-    if (!reading.one) return {};
-  }
+  if (!reading.finds_functions(template_arguments)) return {};
   if (!reduction.reducer || !reading.access || !reduction.out_access) return {};
   return [=] { reduction(0, 1, 0); };
 }

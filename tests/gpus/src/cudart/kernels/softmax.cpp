@@ -16,7 +16,8 @@ struct Lines {
   long at(int line) const { return first.empty() ? static_cast<long>(line) * length : first[line]; }
 };
 
-// Of softmax_compute_kernel and softmax_grad_kernel: the arguments M, axis, the shape without the axis, and strides.
+// Of softmax_compute_kernel and softmax_grad_kernel: the arguments M, axis, the shape without the axis, and
+// strides.
 Lines lines_along_axis(const Launch& launch, int place) {
   Lines lines;
   lines.length = launch.value<int>(place);
@@ -37,15 +38,21 @@ struct Lengths {
   int all;
 
   Lengths(const Launch& launch, int place, const Lines& lines)
-      : access(gpus::access<int64_t>(launch.parameter(place))), array(launch.pointer(place)), all(lines.length) {}
+      : access(gpus::access<int64_t>(launch.parameter(place))),
+        array(launch.pointer(place)),
+        all(lines.length) {}
   int of(int line) const { return array ? static_cast<int>(access.get(access.at(array, line))) : all; }
 };
 
 template <class T, class O>
-void softmax_line(const T* in, O* out, const Lines& lines, int line, int length, bool negates, bool logarithm, double temperature) {
+void softmax_line(const T* in, O* out, const Lines& lines, int line, int length, bool negates, bool logarithm,
+                  double temperature) {
   using C = Computed<T>;
   long first = lines.at(line);
-  auto value = [&](int i) { C x = in[first + i * lines.stride]; return negates ? -x : x; };
+  auto value = [&](int i) {
+    C x = in[first + i * lines.stride];
+    return negates ? -x : x;
+  };
   C largest = -INFINITY;
   for (int i = 0; i < length; i++) largest = std::max(largest, value(i));
   double sum = 0;
@@ -59,9 +66,8 @@ void softmax_line(const T* in, O* out, const Lines& lines, int line, int length,
 
 // The gradient of a line from the output and its gradient.
 template <class T, class O>
-void gradient_line(
-    const O* out, const O* out_gradient, T* gradient, const Lines& lines, int line, int length, bool negates,
-    bool logarithm, double temperature, int request) {
+void gradient_line(const O* out, const O* out_gradient, T* gradient, const Lines& lines, int line, int length,
+                   bool negates, bool logarithm, double temperature, int request) {
   using C = std::conditional_t<std::is_same_v<O, double>, double, float>;
   long first = lines.at(line);
   double sum = 0;
@@ -83,9 +89,11 @@ void gradient_line(
 Work forward(const Launch& launch, bool by_rows) {
   const Type& kernel = launch.name.kernel;
   int operation = by_rows ? 0 : 1;
-  bool logarithm = kernel.arguments[operation].word == "log_softmax_fwd", negates = is_true(kernel, operation + 1);
+  bool logarithm = kernel.arguments[operation].word == "log_softmax_fwd",
+       negates = is_true(kernel, operation + 1);
   if (!logarithm && kernel.arguments[operation].word != "softmax_fwd") return {};
-  Lines lines = by_rows ? Lines{launch.value<int>(6), launch.value<int>(3), 1, {}} : lines_along_axis(launch, 3);
+  Lines lines =
+      by_rows ? Lines{launch.value<int>(6), launch.value<int>(3), 1, {}} : lines_along_axis(launch, 3);
   double temperature = launch.value<double>(by_rows ? 4 : 7);
   Lengths lengths(launch, 2, lines);
   return typed_real(launch.parameter(0), [&](auto in_element) {
@@ -103,15 +111,18 @@ Work forward(const Launch& launch, bool by_rows) {
   });
 }
 
-// softmax_stride1_grad_kernel<OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M, temperature, ..., rows) and
-// softmax_grad_kernel<bits, OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M, axis, shape, strides, temperature)
+// softmax_stride1_grad_kernel<OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M, temperature,
+// ..., rows) and softmax_grad_kernel<bits, OP1, OP2, request, negate, ...>(out, ograd, igrad, lengths, M,
+// axis, shape, strides, temperature)
 Work backward(const Launch& launch, bool by_rows) {
   const Type& kernel = launch.name.kernel;
   int operation = by_rows ? 1 : 2;
-  bool logarithm = kernel.arguments[operation].word == "log_softmax_bwd", negates = is_true(kernel, operation + 2);
+  bool logarithm = kernel.arguments[operation].word == "log_softmax_bwd",
+       negates = is_true(kernel, operation + 2);
   if (!logarithm && kernel.arguments[operation].word != "softmax_bwd") return {};
   int request = request_in(kernel, operation + 1);
-  Lines lines = by_rows ? Lines{launch.value<int>(7), launch.value<int>(4), 1, {}} : lines_along_axis(launch, 4);
+  Lines lines =
+      by_rows ? Lines{launch.value<int>(7), launch.value<int>(4), 1, {}} : lines_along_axis(launch, 4);
   double temperature = launch.value<double>(by_rows ? 5 : 8);
   Lengths lengths(launch, 3, lines);
   return typed_real(launch.parameter(2), [&](auto in_element) {
@@ -119,11 +130,13 @@ Work backward(const Launch& launch, bool by_rows) {
       using T = decltype(in_element);
       using O = decltype(out_element);
       size_t elements = static_cast<size_t>(lines.count) * lines.length;
-      auto *out = static_cast<O*>(launch.pointer(0, elements)), *out_gradient = static_cast<O*>(launch.pointer(1, elements));
+      auto *out = static_cast<O*>(launch.pointer(0, elements)),
+           *out_gradient = static_cast<O*>(launch.pointer(1, elements));
       auto* gradient = static_cast<T*>(launch.pointer(2, elements));
       return [=] {
         for (int line = 0; line < lines.count; line++)
-          gradient_line(out, out_gradient, gradient, lines, line, lengths.of(line), negates, logarithm, temperature, request);
+          gradient_line(out, out_gradient, gradient, lines, line, lengths.of(line), negates, logarithm,
+                        temperature, request);
       };
     });
   });
@@ -147,8 +160,8 @@ Work rows(const Launch& launch) {
   };
 }
 
-// mshadow::cuda::SoftmaxGradKernel(target, softmax, labels, columns), with a label that is ignored as the last argument; and
-// SmoothSoftmaxGradKernel, whose last argument is the smoothing.
+// mshadow::cuda::SoftmaxGradKernel(target, softmax, labels, columns), with a label that is ignored as the
+// last argument; and SmoothSoftmaxGradKernel, whose last argument is the smoothing.
 Work rows_gradient(const Launch& launch) {
   Target target = read_target(launch, 0);
   SharedPlan<float> softmax = read_plan<float>(launch, 1), labels = read_plan<float>(launch, 2);
@@ -174,10 +187,14 @@ Work rows_gradient(const Launch& launch) {
   };
 }
 
-const Registered rows_forward("softmax_stride1_compute_kernel", [](const Launch& launch) { return forward(launch, true); });
-const Registered axis_forward("softmax_compute_kernel", [](const Launch& launch) { return forward(launch, false); });
-const Registered rows_backward("softmax_stride1_grad_kernel", [](const Launch& launch) { return backward(launch, true); });
-const Registered axis_backward("softmax_grad_kernel", [](const Launch& launch) { return backward(launch, false); });
+const Registered rows_forward("softmax_stride1_compute_kernel",
+                              [](const Launch& launch) { return forward(launch, true); });
+const Registered axis_forward("softmax_compute_kernel",
+                              [](const Launch& launch) { return forward(launch, false); });
+const Registered rows_backward("softmax_stride1_grad_kernel",
+                               [](const Launch& launch) { return backward(launch, true); });
+const Registered axis_backward("softmax_grad_kernel",
+                               [](const Launch& launch) { return backward(launch, false); });
 const Registered mshadow_rows("SoftmaxKernel", rows);
 const Registered mshadow_gradient("SoftmaxGradKernel", rows_gradient);
 const Registered mshadow_smooth_gradient("SmoothSoftmaxGradKernel", rows_gradient);

@@ -1,7 +1,8 @@
-// Kernels of CUB and Thrust that MXNet's sort, topk, take and shuffle launch.
+// Sorts: of CUB and Thrust, which MXNet's sort, topk, take and shuffle launch, and MXNet's own of a few first
+// elements.
 //
-// Their algorithms take several launches, of which the first ones only count and divide the work. Here one does the work, and
-// the others do nothing; what lies in their temporary memory is nobody's business.
+// Their algorithms take several launches, of which the first ones only count and divide the work. Here one
+// does the work, and the others do nothing; what lies in their temporary memory is nobody's business.
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -39,23 +40,25 @@ uint64_t ordered_bits(const char* key, const Type& type, size_t size) {
   return is_signed ? bits ^ top : bits;
 }
 
-// A stable sort of pairs by some bits of their keys. The arguments from `place` on: keys, sorted keys, values, sorted values.
+// A stable sort of pairs by some bits of their keys. The arguments from `place` on: keys, sorted keys,
+// values, sorted values.
 Work radix_sort(const Launch& launch, int n, int first_bit, int bits, bool descends) {
   const Type &key = launch.parameter(0), &value = launch.parameter(2);
   size_t key_size = moved_size(key), value_size = moved_size(value);
   if (!key_size || (!value_size && value.word != "NullType")) return {};
-  auto *keys = static_cast<char*>(launch.pointer(0, n)), *sorted_keys = static_cast<char*>(launch.pointer(1, n));
+  auto *keys = static_cast<char*>(launch.pointer(0, n)),
+       *sorted_keys = static_cast<char*>(launch.pointer(1, n));
   auto *values = launch.value<char*>(2), *sorted_values = launch.value<char*>(3);
   if (value_size) launch.check(values, n * value_size), launch.check(sorted_values, n * value_size);
   return [=, key = key] {
     uint64_t mask = bits >= 64 ? ~uint64_t(0) : (uint64_t(1) << bits) - 1;
     std::vector<uint64_t> digits(n);
-    for (int i = 0; i < n; i++) digits[i] = ordered_bits(keys + i * key_size, key, key_size) >> first_bit & mask;
+    for (int i = 0; i < n; i++)
+      digits[i] = ordered_bits(keys + i * key_size, key, key_size) >> first_bit & mask;
     std::vector<int> order(n);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return descends ? digits[a] > digits[b] : digits[a] < digits[b];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return descends ? digits[a] > digits[b] : digits[a] < digits[b]; });
     permute(keys, sorted_keys, key_size, order);
     permute(values, sorted_values, value_size, order);
   };
@@ -64,76 +67,19 @@ Work radix_sort(const Launch& launch, int n, int first_bit, int bits, bool desce
 // DeviceRadixSortSingleTileKernel<Policy, descends, ...>(keys in, out, values in, out, n, first bit, end bit)
 Work radix_sort_tile(const Launch& launch) {
   int first = launch.value<int>(5);
-  return radix_sort(launch, launch.value<int>(4), first, launch.value<int>(6) - first, is_true(launch.name.kernel, 1));
+  return radix_sort(launch, launch.value<int>(4), first, launch.value<int>(6) - first,
+                    is_true(launch.name.kernel, 1));
 }
 
-// DeviceRadixSortDownsweepKernel<Policy, ..., descends, ...>(keys in, out, values in, out, ..., n, bit, bits, ...)
+// DeviceRadixSortDownsweepKernel<Policy, ..., descends, ...>(keys in, out, values in, out, ..., n, bit, bits,
+// ...)
 Work radix_sort_digit(const Launch& launch) {
-  return radix_sort(launch, launch.value<int>(5), launch.value<int>(6), launch.value<int>(7), is_true(launch.name.kernel, 2));
+  return radix_sort(launch, launch.value<int>(5), launch.value<int>(6), launch.value<int>(7),
+                    is_true(launch.name.kernel, 2));
 }
 
-// DeviceScanKernel<..., Sum, INIT, ...>(in, out, state, first tile, sum, init, n): sums of all before, and without INIT with it
-Work scan(const Launch& launch) {
-  bool inclusive = launch.parameter(5).word == "NullType";
-  if (launch.parameter(4).word != "Sum") return {};
-  if (launch.value<int>(3) > 0) return nothing(launch);
-  int n = launch.value<int>(6);
-  return typed(launch.parameter(0), [&](auto in_element) {
-    return typed(launch.parameter(1), [&](auto out_element) -> Work {
-      using I = decltype(in_element);
-      using O = decltype(out_element);
-      auto* in = static_cast<I*>(launch.pointer(0, n));
-      auto* out = static_cast<O*>(launch.pointer(1, n));
-      double start = inclusive ? 0 : access<double>(launch.parameter(5)).get(launch.raw(5));
-      return [=] {
-        Computed<O> sum = static_cast<Computed<O>>(start);
-        for (int i = 0; i < n; i++) {
-          auto with = static_cast<Computed<O>>(sum + static_cast<Computed<O>>(in[i]));
-          out[i] = static_cast<O>(inclusive ? with : sum);
-          sum = with;
-        }
-      };
-    });
-  });
-}
-
-// DeviceHistogramInitKernel(bins, counts, ...), one channel
-Work clear_histogram(const Launch& launch) {
-  int bins = launch.value<int>(0), *counts = launch.value<int*>(1);
-  launch.check(counts, bins * sizeof(int));
-  return [=] { std::fill(counts, counts + bins, 0); };
-}
-
-// DeviceHistogramSweepKernel(samples, bins, ..., counts, ..., ..., scale, n, ...), with a scale {bins, end, begin, width}
-Work histogram(const Launch& launch) {
-  struct Scale {
-    int bins, end, begin, width;
-  };
-  int n = launch.value<int>(7), bins = launch.value<int>(1), *counts = launch.value<int*>(3);
-  if (launch.parameter(0).word != "int" || launch.parameter(6).text.find("ScaleTransform") == std::string::npos) return {};
-  Scale scale = launch.value<Scale>(6);
-  auto* samples = static_cast<int*>(launch.pointer(0, n));
-  launch.check(counts, bins * sizeof(int));
-  return each(n, [=](long i) {
-    if (samples[i] >= scale.begin && samples[i] < scale.end) counts[(samples[i] - scale.begin) / scale.width]++;
-  });
-}
-
-// DeviceSelectSweepKernel(in, ..., out, how many, ..., ..., Equality, n, ...): of equal neighbours the first one
-Work unique(const Launch& launch) {
-  if (launch.parameter(6).word != "Equality") return {};
-  int n = launch.value<int>(7);
-  return typed(launch.parameter(0), [&](auto element) {
-    return typed(launch.parameter(3), [&](auto counted) -> Work {
-      auto *in = static_cast<decltype(element)*>(launch.pointer(0, n)), *out = static_cast<decltype(element)*>(launch.pointer(2));
-      auto* count = static_cast<decltype(counted)*>(launch.pointer(3, 1));
-      return [=] { *count = static_cast<decltype(counted)>(std::unique_copy(in, in + n, out) - out); };
-    });
-  });
-}
-
-// Thrust's merge sort: (ping, keys, values, n, buffer of keys, buffer of values, comparison). Where ping is true, a step goes
-// from the arrays to the buffers, yet the sort of blocks remains in the arrays.
+// Thrust's merge sort: (ping, keys, values, n, buffer of keys, buffer of values, comparison). Where ping is
+// true, a step goes from the arrays to the buffers, yet the sort of blocks remains in the arrays.
 struct MergeSort {
   char *keys, *values, *key_buffer, *value_buffer;
   size_t key_size, value_size;
@@ -142,10 +88,16 @@ struct MergeSort {
   Type key, comparison;
 
   explicit MergeSort(const Launch& launch)
-      : keys(launch.value<char*>(1)), values(launch.value<char*>(2)), key_buffer(launch.value<char*>(4)),
-        value_buffer(launch.value<char*>(5)), key_size(moved_size(launch.parameter(4))),
-        value_size(moved_size(launch.parameter(5))), n(launch.value<long>(3)), ping(launch.value<bool>(0)),
-        key(launch.parameter(4)), comparison(launch.parameter(6)) {
+      : keys(launch.value<char*>(1)),
+        values(launch.value<char*>(2)),
+        key_buffer(launch.value<char*>(4)),
+        value_buffer(launch.value<char*>(5)),
+        key_size(moved_size(launch.parameter(4))),
+        value_size(moved_size(launch.parameter(5))),
+        n(launch.value<long>(3)),
+        ping(launch.value<bool>(0)),
+        key(launch.parameter(4)),
+        comparison(launch.parameter(6)) {
     for (char* array : {keys, key_buffer}) launch.check(array, n * key_size);
     for (char* array : {values, value_buffer}) launch.check(array, n * value_size);
   }
@@ -154,13 +106,16 @@ struct MergeSort {
 Work merge_sort(const Launch& launch) {
   MergeSort sort(launch);
   bool descends = sort.comparison.word.rfind("greater", 0) == 0;
-  if (!sort.key_size || !sort.value_size || (!descends && sort.comparison.word.rfind("less", 0) != 0)) return {};
+  if (!sort.key_size || !sort.value_size || (!descends && sort.comparison.word.rfind("less", 0) != 0))
+    return {};
   return [=] {
     std::vector<uint64_t> bits(sort.n);
-    for (int i = 0; i < sort.n; i++) bits[i] = ordered_bits(sort.keys + i * sort.key_size, sort.key, sort.key_size);
+    for (int i = 0; i < sort.n; i++)
+      bits[i] = ordered_bits(sort.keys + i * sort.key_size, sort.key, sort.key_size);
     std::vector<int> order(sort.n);
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return descends ? bits[a] > bits[b] : bits[a] < bits[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return descends ? bits[a] > bits[b] : bits[a] < bits[b]; });
     permute(sort.keys, sort.ping ? sort.keys : sort.key_buffer, sort.key_size, order);
     permute(sort.values, sort.ping ? sort.values : sort.value_buffer, sort.value_size, order);
   };
@@ -187,7 +142,9 @@ Work parallel_for(const Launch& launch) {
   };
   const Type& function = launch.parameter(0);
   long n = launch.value<long>(1);
-  auto pointed = [](const Type& type) -> const Type& { return type.word == "device_ptr" ? type.arguments[0] : type; };
+  auto pointed = [](const Type& type) -> const Type& {
+    return type.word == "device_ptr" ? type.arguments[0] : type;
+  };
   if (function.word == "unary_transform_f" && function.arguments[3].word == "identity") {
     Copy copy = launch.value<Copy>(0);
     size_t size = moved_size(pointed(function.arguments[0]));
@@ -219,7 +176,8 @@ Work agent(const Launch& launch) {
   return {};
 }
 
-// PartialSortSmallK(K, N, values, indices, ascends): of each N, a block's, the first K in order, and of equal ones the lower index
+// PartialSortSmallK(K, N, values, indices, ascends): of each N, a block's, the first K in order, and of equal
+// ones the lower index
 Work partial_sort(const Launch& launch) {
   int most = launch.value<int>(0), n = launch.value<int>(1), rows = launch.grid.x;
   bool ascends = launch.value<bool>(4);
@@ -233,42 +191,17 @@ Work partial_sort(const Launch& launch) {
       std::stable_sort(pairs.begin(), pairs.end(), [=](const auto& a, const auto& b) {
         return ascends ? a.first < b.first : a.first > b.first;
       });
-      for (int i = 0; i < std::min(most, n); i++) std::tie(values[row * n + i], indices[row * n + i]) = pairs[i];
-    });
-  });
-}
-
-// cumsum_forward(N, out, in, size, elements behind the axis)
-Work running_sum(const Launch& launch) {
-  int size = launch.value<int>(3), trailing = launch.value<int>(4);
-  size_t elements = static_cast<size_t>(launch.n()) * size;
-  return typed(launch.parameter(1), [&](auto out_element) {
-    return typed(launch.parameter(2), [&](auto in_element) -> Work {
-      using O = decltype(out_element);
-      auto* out = static_cast<O*>(launch.pointer(1, elements));
-      auto* in = static_cast<decltype(in_element)*>(launch.pointer(2, elements));
-      return each(launch.n(), [=](long i) {
-        long first = i / trailing * size * trailing + i % trailing;
-        out[first] = static_cast<O>(in[first]);
-        for (long k = 1; k < size; k++)
-          out[first + k * trailing] = static_cast<O>(out[first + (k - 1) * trailing] + static_cast<O>(in[first + k * trailing]));
-      });
+      for (int i = 0; i < std::min(most, n); i++)
+        std::tie(values[row * n + i], indices[row * n + i]) = pairs[i];
     });
   });
 }
 
 const Registered registered_partial("PartialSortSmallK", partial_sort);
-const Registered registered_running_sum("cumsum_forward", running_sum);
 const Registered registered_tile("DeviceRadixSortSingleTileKernel", radix_sort_tile);
 const Registered registered_upsweep("DeviceRadixSortUpsweepKernel", nothing);
 const Registered registered_bins("RadixSortScanBinsKernel", nothing);
 const Registered registered_downsweep("DeviceRadixSortDownsweepKernel", radix_sort_digit);
-const Registered registered_scan_start("DeviceScanInitKernel", nothing);
-const Registered registered_scan("DeviceScanKernel", scan);
-const Registered registered_compact("DeviceCompactInitKernel", nothing);
-const Registered registered_unique("DeviceSelectSweepKernel", unique);
-const Registered registered_clear("DeviceHistogramInitKernel", clear_histogram);
-const Registered registered_histogram("DeviceHistogramSweepKernel", histogram);
 const Registered registered_agent("_kernel_agent", agent);
 const Registered registered_nothing("EmptyKernel", nothing);
 

@@ -5,14 +5,16 @@
 
 namespace gpus {
 
-// The derivative of log(gamma): the recurrence up to where the asymptotic series is exact, and the reflection below 0.
+// The derivative of log(gamma): the recurrence up to where the asymptotic series is exact, and the reflection
+// below 0.
 inline double digamma(double x) {
   if (x <= 0 && x == std::floor(x)) return NAN;
   if (x < 0) return digamma(1 - x) - M_PI / std::tan(M_PI * x);
   double sum = 0;
   for (; x < 10; x++) sum -= 1 / x;
   double square = 1 / (x * x);
-  double series = square * (1.0 / 12 - square * (1.0 / 120 - square * (1.0 / 252 - square * (1.0 / 240 - square / 132))));
+  double series =
+      square * (1.0 / 12 - square * (1.0 / 120 - square * (1.0 / 252 - square * (1.0 / 240 - square / 132))));
   return sum + std::log(x) - 0.5 / x - series;
 }
 

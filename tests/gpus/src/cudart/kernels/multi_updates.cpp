@@ -1,16 +1,11 @@
-// Kernels for many parameters at once: their updates, the squares of their norms, whether all of them are finite.
+// Updates of many parameters at once: multi_sgd, multi_adamw, multi_lamb.
 #include <cmath>
 #include <memory>
 
-#include "arguments.h"
+#include "updates.h"
 
 namespace gpus {
 namespace {
-
-template <class C>
-C clipped(C value, C bound) {  // a negative bound is none
-  return bound >= 0 ? value > bound ? bound : value < -bound ? -bound : value : value;
-}
 
 // mxnet::op::MultiSGDKernelParam; RATES are arrays here, or on the GPU.
 template <class T, class M, class Rates>
@@ -100,7 +95,8 @@ struct AdamW {
     int request = launch.value<int>(2);
     float scale = launch.value<float>(3);
     for (int k = 0; k < p->count; k++)
-      for (const void* array : {(void*)p->weights[k], (void*)p->gradients[k], (void*)p->means[k], (void*)p->variances[k]})
+      for (const void* array :
+           {(void*)p->weights[k], (void*)p->gradients[k], (void*)p->means[k], (void*)p->variances[k]})
         launch.check(array, p->sizes[k] * sizeof(T));
     return [=] {
       for (int k = 0; k < p->count; k++)
@@ -111,7 +107,8 @@ struct AdamW {
           M variance = p->beta2 * (p->variances[k][i] - slope * slope) + slope * slope;
           p->means[k][i] = mean;
           p->variances[k][i] = variance;
-          weight -= p->etas[k] * (p->rates[k] * mean / (std::sqrt(variance) + p->epsilon) + p->decays[k] * weight);
+          weight -=
+              p->etas[k] * (p->rates[k] * mean / (std::sqrt(variance) + p->epsilon) + p->decays[k] * weight);
           if (mixed) p->weights32[k][i] = weight;
           assign(p->out[k][i], request, weight);
         }
@@ -132,7 +129,8 @@ struct LambParameters {
   int chunk, chunks;
 };
 
-// KernelStep1<mixed, M, T>(parameters, beta1, beta2, 1 - beta1, 1 - beta2, epsilon, clip, corrects bias, scale, directions, ...)
+// KernelStep1<mixed, M, T>(parameters, beta1, beta2, 1 - beta1, 1 - beta2, epsilon, clip, corrects bias,
+// scale, directions, ...)
 template <class T, class M>
 struct LambDirections {
   static Work work(const Launch& launch) {
@@ -157,15 +155,16 @@ struct LambDirections {
           M mean = p->means[k][i] = beta1 * p->means[k][i] + rest1 * slope;
           M variance = p->variances[k][i] = beta2 * p->variances[k][i] + rest2 * slope * slope;
           M direction = mean / correction1 / (std::sqrt(variance / correction2) + static_cast<M>(epsilon));
-          directions[p->places[k] + i] = std::fma(static_cast<float>(p->decays[k]), static_cast<float>(weight),
-                                                  static_cast<float>(direction));
+          directions[p->places[k] + i] = std::fma(static_cast<float>(p->decays[k]),
+                                                  static_cast<float>(weight), static_cast<float>(direction));
         }
       }
     };
   }
 };
 
-// KernelStep2<mixed, M, T>(parameters, squares of weights, squares of directions, directions, lower, upper, ..., ..., request)
+// KernelStep2<mixed, M, T>(parameters, squares of weights, squares of directions, directions, lower, upper,
+// ..., ..., request)
 template <class T, class M>
 struct LambSteps {
   static Work work(const Launch& launch) {
@@ -194,124 +193,17 @@ struct LambSteps {
   }
 };
 
-// mxnet::op::MultiSumSqKernelParam
-template <class T>
-struct SumOfSquaresParameters {
-  static constexpr int MOST = 110, BLOCKS = 320;
-  T* arrays[MOST];
-  int sizes[MOST];
-  unsigned char block_array[BLOCKS];
-  int block_chunk[BLOCKS], chunks;
-};
-
-// MultiSumSqKernel(chunk size, parameters, sums of chunks, first array): a block for each chunk
-template <class T>
-Work sums_of_chunks(const Launch& launch) {
-  auto p = std::make_shared<SumOfSquaresParameters<T>>(launch.value<SumOfSquaresParameters<T>>(1));
-  int chunk_size = launch.value<int>(0), first = launch.value<int>(3), blocks = launch.grid.x;
-  auto* sums = static_cast<float*>(launch.pointer(2));
-  for (int block = 0; block < blocks; block++) {
-    int k = p->block_array[block];
-    launch.check(p->arrays[k], p->sizes[k] * sizeof(T));
-  }
-  return [=] {
-    for (int block = 0; block < blocks; block++) {
-      int k = p->block_array[block], chunk = p->block_chunk[block];
-      int begin = chunk * chunk_size, end = std::min(p->sizes[k], begin + chunk_size);
-      double sum = 0;
-      for (int i = begin; i < end; i++) sum += static_cast<double>(p->arrays[k][i]) * static_cast<double>(p->arrays[k][i]);
-      sums[(first + k) * p->chunks + chunk] = static_cast<float>(sum);
-    }
-  };
-}
-
-// GlobalReductionKernel(parameters, sums of chunks, sums): a block for each array
-template <class T>
-Work sums_of_arrays(const Launch& launch) {
-  int chunks = launch.value<SumOfSquaresParameters<T>>(0).chunks, arrays = launch.grid.x;
-  auto* sums = static_cast<float*>(launch.pointer(1, static_cast<size_t>(chunks) * arrays));
-  auto* out = static_cast<float*>(launch.pointer(2, arrays));
-  return [=] {
-    for (int k = 0; k < arrays; k++) {
-      float sum = 0;
-      for (int chunk = 0; chunk < chunks; chunk++) sum += sums[k * chunks + chunk];
-      out[k] = sum;
-    }
-  };
-}
-
-// MultiLARSKernel(N, out, rates, squares of weights, squares of gradients, decays, eta, epsilon, scale, request)
-Work lars(const Launch& launch) {
-  Arguments read(launch);
-  auto *out = read.array<float>(), *rates = read.array<float>(), *weights = read.array<float>();
-  auto *gradients = read.array<float>(), *decays = read.array<float>();
-  float eta = read.value<float>(), epsilon = read.value<float>(), scale = read.value<float>();
-  int request = read.value<int>();
-  return each(launch.n(), [=](long i) {
-    float norm = std::sqrt(weights[i]), slope = std::sqrt(gradients[i]) * scale;
-    bool valid = norm > 0 && gradients[i] > 0;
-    assign(out[i], request, valid ? rates[i] * eta * norm / (slope + decays[i] * norm + epsilon) : rates[i]);
-  });
-}
-
-template <class T>
-bool all_finite(const T* array, size_t n) {
-  bool finite = true;
-  for (size_t i = 0; i < n; i++) finite &= std::isfinite(static_cast<float>(array[i]));
-  return finite;
-}
-
-// AllFiniteGPUKernel(n, array, out): out becomes 0 where one is not, and stays what it is otherwise
-Work finite(const Launch& launch) {
-  int n = launch.value<int>(0);
-  return typed_real(launch.parameter(1), [&](auto element) -> Work {
-    auto* array = static_cast<decltype(element)*>(launch.pointer(1, n));
-    auto* out = static_cast<float*>(launch.pointer(2, 1));
-    return [=] {
-      if (!all_finite(array, n)) *out = 0;
-    };
-  });
-}
-
-// mxnet::op::MultiAllFiniteKernelParam
-template <class T>
-struct FiniteParameters {
-  static constexpr int MOST = 200;
-  int count;
-  size_t longest, sizes[MOST];
-  T* arrays[MOST];
-};
-
-// MultiAllFiniteGPUKernel(parameters, out)
-Work many_finite(const Launch& launch) {
-  return typed_real(launch.parameter(0).arguments[0], [&](auto element) -> Work {
-    using Parameters = FiniteParameters<decltype(element)>;
-    auto p = std::make_shared<Parameters>(launch.value<Parameters>(0));
-    auto* out = static_cast<float*>(launch.pointer(1, 1));
-    for (int k = 0; k < p->count; k++)
-      launch.check(p->arrays[k], p->sizes[k] * sizeof element);
-    return [=] {
-      for (int k = 0; k < p->count; k++)
-        if (!all_finite(p->arrays[k], p->sizes[k])) *out = 0;
-    };
-  });
-}
-
-const Registered registered_sgd("MultiSGDKernel", [](const Launch& launch) { return by_types<Sgd>(launch, 1); });
-const Registered registered_preloaded(
-    "PreloadedMultiSGDKernel", [](const Launch& launch) { return by_types<PreloadedSgd>(launch, 1); });
-const Registered registered_adamw("MultiMPAdamWKernel", [](const Launch& launch) { return by_types<AdamW>(launch, 1); });
-const Registered registered_directions("KernelStep1", [](const Launch& launch) { return by_types<LambDirections>(launch, 0); });
-const Registered registered_steps("KernelStep2", [](const Launch& launch) { return by_types<LambSteps>(launch, 0); });
-const Registered registered_chunks("MultiSumSqKernel", [](const Launch& launch) {
-  return typed_real(launch.parameter(1).arguments[0], [&](auto element) { return sums_of_chunks<decltype(element)>(launch); });
+const Registered registered_sgd("MultiSGDKernel",
+                                [](const Launch& launch) { return by_types<Sgd>(launch, 1); });
+const Registered registered_preloaded("PreloadedMultiSGDKernel",
+                                      [](const Launch& launch) { return by_types<PreloadedSgd>(launch, 1); });
+const Registered registered_adamw("MultiMPAdamWKernel",
+                                  [](const Launch& launch) { return by_types<AdamW>(launch, 1); });
+const Registered registered_directions("KernelStep1", [](const Launch& launch) {
+  return by_types<LambDirections>(launch, 0);
 });
-const Registered registered_arrays("GlobalReductionKernel", [](const Launch& launch) {
-  return typed_real(launch.parameter(0).arguments[0], [&](auto element) { return sums_of_arrays<decltype(element)>(launch); });
-});
-const Registered registered_lars("MultiLARSKernel", lars);
-const Registered registered_finite("AllFiniteGPUKernel", finite);
-const Registered registered_many_finite("MultiAllFiniteGPUKernel", many_finite);
+const Registered registered_steps("KernelStep2",
+                                  [](const Launch& launch) { return by_types<LambSteps>(launch, 0); });
 
 }  // namespace
 }  // namespace gpus
