@@ -25,11 +25,9 @@ import types
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.abc import MetaPathFinder
-from pathlib import Path
-from typing import Any, Iterator, NamedTuple, NoReturn, Set, Tuple
+from typing import Any, Iterator, NamedTuple
 
-from gluonlab import attribute_text, fusion, openmp
-from gluonlab.control_groups import CGROUPS, PROC, control_groups
+from gluonlab import attribute_text, fusion, numpy_names, openmp
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
@@ -63,42 +61,6 @@ ENVIRONMENT = {
     TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.arithmetic`
 }
 FLAVOURS = ("mxnet", "mxnet-cu112")
-
-# The names that mxnet/numpy/utils.py and fallback.py ask numpy for, and what stands in for them.
-_RENAMED = {
-    "PZERO": 0.0, "NZERO": -0.0, "Inf": float("inf"), "PINF": float("inf"), "infty": float("inf"),
-    "Infinity": float("inf"), "NINF": float("-inf"), "NaN": float("nan"), "NAN": float("nan"),
-    "int": int, "float": float, "complex": complex, "object": object, "str": str,
-    "compat": types.SimpleNamespace(basestring=str),
-}  # fmt: skip
-_MOVED = {
-    "bool": "bool_", "float_": "float64", "complex_": "complex128", "unicode_": "str_",
-    "string_": "bytes_", "product": "prod", "cumproduct": "cumprod", "sometrue": "any",
-    "alltrue": "all", "round_": "round", "row_stack": "vstack", "trapz": "trapezoid",
-}  # fmt: skip
-_REMOVED = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate", "in1d", "msort")
-
-
-class _Removed:
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-
-    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise NotImplementedError(f"numpy.{self.__name__} no longer exists in this version of numpy")
-
-
-def put_back_numpy_names(numpy: types.ModuleType) -> None:
-    """Give numpy the names that MXNet 1.9.1 asks for and that this numpy no longer has."""
-    have = vars(numpy)  # not hasattr: numpy's __getattr__ warns for each of them
-    for name, value in _RENAMED.items():
-        if name not in have:
-            setattr(numpy, name, value)
-    for name, successor in _MOVED.items():
-        if name not in have and successor in have:
-            setattr(numpy, name, have[successor])
-    for name in _REMOVED:
-        if name not in have:
-            setattr(numpy, name, _Removed(name))
 
 
 def flavours() -> "tuple[str, ...]":
@@ -152,7 +114,7 @@ def uninstall() -> None:
     """Let MXNet be loaded with its own defaults after all, for measuring what they cost. Only numpy's names are put back."""
     import numpy
 
-    put_back_numpy_names(numpy)
+    numpy_names.put_back(numpy)
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MXNetFinder)]
 
 
@@ -175,7 +137,7 @@ def _prepare() -> None:
     import numpy
 
     _set_environment()
-    put_back_numpy_names(numpy)
+    numpy_names.put_back(numpy)
     installed = flavours()
     if len(installed) > 1:
         raise EngineError(
@@ -306,37 +268,6 @@ def peers_are_enabled() -> Iterator[None]:
     """
     with _variable(PEER_VARIABLE, "0"):
         yield
-
-
-def cores() -> int:
-    """The physical cores that this process may use: affinity and container limits count, hyper-threads do not."""
-    physical, limit = len(_physical(os.sched_getaffinity(0))), core_limit()
-    return max(1, physical if limit is None else min(physical, limit))
-
-
-def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
-    seen = set()
-    for cpu in cpus:
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-        try:
-            seen.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
-        except OSError:  # no topology in this container: count every CPU as a core
-            seen.add(("", str(cpu)))
-    return seen
-
-
-def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
-    """How many cores' time this process's container, job or service has for all its processes, at least 1; None: no limit."""
-    quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
-    limits = []
-    for version, folder in control_groups("cpu", proc, cgroups):
-        try:
-            quota, period = [word for file in quotas[version] for word in (folder / file).read_text().split()]
-            if quota not in ("max", "-1"):
-                limits.append(max(1, int(quota) // int(period)))
-        except (OSError, ValueError, ZeroDivisionError):
-            continue
-    return min(limits, default=None)
 
 
 def explain(error: BaseException) -> EngineError:

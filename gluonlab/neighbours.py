@@ -21,7 +21,7 @@ import re
 from pathlib import Path
 from typing import List, NamedTuple, Optional
 
-from gluonlab import engine
+from gluonlab import engine, host_cores
 
 # Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun; torchrun; bpslaunch; pytest -n.
 LOCAL_SIZES = (
@@ -74,12 +74,12 @@ def own_cores() -> int:
     A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all its own then.
     A container's limit is for all of its processes together, wherever they are bound.
     """
-    mine, processes = engine.cores(), neighbours().processes
+    mine, processes = host_cores.cores(), neighbours().processes
     if processes == 1:
         return mine
     cpus = len(os.sched_getaffinity(0))
     shared = max(cpus, _launchers_cpus())
-    limit = engine.core_limit() or mine * processes
+    limit = host_cores.core_limit() or mine * processes
     return max(1, min(mine, mine * shared // cpus // processes, limit // processes))  # of those CPUs as many are cores as of these
 
 

@@ -23,7 +23,7 @@ import warnings
 from functools import lru_cache
 from typing import Any, Dict, Iterator, List, Sequence, Set
 
-from gluonlab import engine, openmp
+from gluonlab import engine, host_cores, openmp
 from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
 from gluonlab.neighbours import neighbours, own_cores
 
@@ -107,9 +107,9 @@ def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
 def _one(threads: int, asked: "int | None") -> Iterator[str]:
     """What somebody may expect of one device, and does not get."""
     sharing = neighbours()
-    if asked is None and engine.omp_num_threads() is None and not sharing.known and engine.cores() > 1:
+    if asked is None and engine.omp_num_threads() is None and not sharing.known and host_cores.cores() > 1:
         yield (
-            f"up to {sharing.processes} workers may share this host's {engine.cores()} cores: this one computes with {threads} "
+            f"up to {sharing.processes} workers may share this host's {host_cores.cores()} cores: this one computes with {threads} "
             "of them; if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         )
     if threads > 1 and engine.spins_as_it_came():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gluonlab import engine
+from gluonlab import host_cores
 from gluonlab.bench import threads
 from gluonlab.bench.__main__ import main
 from gluonlab.bench.competitor import competing
@@ -70,11 +70,11 @@ def test_every_setting_is_measured_alone_and_beside_with_all_cores():
     assert [one.name for one in found] == [
         f"mlp {name} {company}" for name in ("gluonlab", "openmp", "passive", "5") for company in ("quiet", "beside")
     ]
-    assert {one.options["threads"] for one in found} == {engine.cores()}
+    assert {one.options["threads"] for one in found} == {host_cores.cores()}
     assert [one.options["competitors"] for one in found] == [0, 1] * 4
     assert found[0].variables == {}  # gluonlab's own setting is what gluonlab does
     pairs = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
-    assert [one.options.get("threads") for one in pairs] == [None, engine.cores()]
+    assert [one.options.get("threads") for one in pairs] == [None, host_cores.cores()]
     assert [one.name for one in threads.ours("lenet")] == ["lenet gluonlab quiet", "lenet gluonlab beside", "lenet sharing quiet"]
 
 

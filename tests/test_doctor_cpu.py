@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gluonlab import engine
+from gluonlab import host_cores
 from gluonlab.doctor import cpu
 from gluonlab.doctor.findings import OK, WARNING
 
@@ -19,7 +19,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(os, "cpu_count", lambda: cpus)
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)))
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
-        monkeypatch.setattr(engine, "cores", lambda: cores)
+        monkeypatch.setattr(host_cores, "cores", lambda: cores)
 
     return make
 

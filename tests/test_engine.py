@@ -10,7 +10,7 @@ import numpy
 import pytest
 from environments import Environment
 
-from gluonlab import cuda, engine, openmp
+from gluonlab import cuda, engine, host_cores, numpy_names, openmp
 from gluonlab.errors import EngineError
 from gluonlab.installing import pip_install
 
@@ -67,7 +67,7 @@ def test_names_that_numpy_lacks_are_put_back():
     kept = ("bool_", "float64", "complex128", "str_", "bytes_", "prod", "cumprod", "any", "all", "round", "vstack", "trapezoid")
     for name in kept:
         setattr(bare, name, getattr(numpy, name, name))
-    engine.put_back_numpy_names(bare)
+    numpy_names.put_back(bare)
     assert (bare.PZERO, bare.NZERO, bare.Inf, bare.PINF, bare.infty, bare.Infinity, bare.NINF) == (
         0,
         0,
@@ -89,10 +89,10 @@ def test_names_that_numpy_lacks_are_put_back():
 
 def test_names_that_numpy_has_are_left_alone():
     full = types.ModuleType("numpy")
-    names = [*engine._RENAMED, *engine._MOVED, *engine._REMOVED]
+    names = [*numpy_names.RENAMED, *numpy_names.MOVED, *numpy_names.REMOVED]
     for name in names:
         setattr(full, name, f"numpy's own {name}")
-    engine.put_back_numpy_names(full)
+    numpy_names.put_back(full)
     assert all(getattr(full, name) == f"numpy's own {name}" for name in names)
 
 
@@ -103,7 +103,7 @@ def test_putting_names_back_asks_numpy_for_none_of_them():
         def __getattr__(self, name):
             raise AssertionError(f"asked for {name}")
 
-    engine.put_back_numpy_names(Touchy("numpy"))
+    numpy_names.put_back(Touchy("numpy"))
 
 
 # --- what can go wrong when MXNet is imported
@@ -343,7 +343,7 @@ def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_pat
     for path, content in files.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert (engine.core_limit(tmp_path) or 8) == limit
+    assert (host_cores.core_limit(tmp_path) or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_the_limits_of_jobs_and_services_count_wherever_they_lie(tmp_path, membe
     for path, content in {"proc/self/cgroup": membership, **{f"groups/{path}": files[path] for path in files}}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert (engine.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
+    assert (host_cores.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -396,10 +396,10 @@ def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
 
 def test_cores_are_those_that_this_process_may_use():
     allowed = os.sched_getaffinity(0)
-    assert 1 <= engine.cores() <= len(allowed)
+    assert 1 <= host_cores.cores() <= len(allowed)
     try:
         os.sched_setaffinity(0, {min(allowed)})
-        assert engine.cores() == 1
+        assert host_cores.cores() == 1
     finally:
         os.sched_setaffinity(0, allowed)
 

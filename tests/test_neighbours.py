@@ -9,7 +9,7 @@ import pytest
 from conftest import clean_environment
 from parameter_server import parameter_server
 
-from gluonlab import engine, neighbours
+from gluonlab import host_cores, neighbours
 from gluonlab.errors import GluonlabWarning
 from gluonlab.threads import set_threads, threads_per_device
 
@@ -73,7 +73,7 @@ def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group
     monkeypatch.setattr(neighbours, "_told", [])
     neighbours.tell(1)
     assert neighbours.neighbours() == (1, True)
-    assert threads_per_device(1) == engine.cores()
+    assert threads_per_device(1) == host_cores.cores()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group
 )
 def test_each_process_takes_its_part_of_the_cores(environment, monkeypatch, cores, processes, threads):
     environment({"LOCAL_WORLD_SIZE": str(processes)})
-    monkeypatch.setattr(engine, "cores", lambda: cores)
+    monkeypatch.setattr(host_cores, "cores", lambda: cores)
     assert threads_per_device(1) == threads
     assert threads_per_device(2) == 1
 
@@ -103,7 +103,7 @@ def test_what_the_user_asks_for_counts_before_the_part(environment):
     ],
 )
 def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(monkeypatch, own, all_together, processes, threads):
-    monkeypatch.setattr(engine, "cores", lambda: own)
+    monkeypatch.setattr(host_cores, "cores", lambda: own)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own)))
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # nobody's; 1, if who started these tests has ended
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
@@ -121,8 +121,8 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(monkeypa
     ],
 )
 def test_a_containers_limit_is_shared_wherever_processes_are_bound(monkeypatch, limit, own, processes, threads):
-    monkeypatch.setattr(engine, "core_limit", lambda: limit)
-    monkeypatch.setattr(engine, "_physical", lambda cpus: cpus)
+    monkeypatch.setattr(host_cores, "core_limit", lambda: limit)
+    monkeypatch.setattr(host_cores, "_physical", lambda cpus: cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
@@ -131,7 +131,7 @@ def test_a_containers_limit_is_shared_wherever_processes_are_bound(monkeypatch, 
 
 def test_slurm_tells_how_many_cpus_its_tasks_have_together(environment, monkeypatch):
     environment({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_CPUS_ON_NODE": "8"})
-    monkeypatch.setattr(engine, "cores", lambda: 4)
+    monkeypatch.setattr(host_cores, "cores", lambda: 4)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4)))
     assert neighbours.own_cores() == 4
     environment({"SLURM_CPUS_ON_NODE": "4"})
@@ -153,7 +153,7 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
 
     set_threads([mx.cpu(0), mx.cpu(1)])
     environment(ELSEWHERE)
-    monkeypatch.setattr(engine, "cores", lambda: 6)
+    monkeypatch.setattr(host_cores, "cores", lambda: 6)
     with pytest.warns(GluonlabWarning, match="up to 3 workers may share this host's 6 cores: this one computes with 2"):
         assert set_threads([mx.cpu(0)]) == 2
     assert set_threads([mx.cpu(0)]) == 2  # once
@@ -166,7 +166,7 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     from gluonlab.data import folder
 
     environment({"LOCAL_WORLD_SIZE": "4"})
-    monkeypatch.setattr(engine, "cores", lambda: 8)
+    monkeypatch.setattr(host_cores, "cores", lambda: 8)
     started, real = [], folder.Decoders
     monkeypatch.setattr(folder, "Decoders", lambda size, processes: started.append(processes) or real(size, processes))
     write_folder(tmp_path)
@@ -191,7 +191,7 @@ SAYS = (
 
 
 @pytest.mark.parametrize(
-    ("count", "cores"), [(2, engine.cores()), pytest.param(3, engine.cores(), marks=pytest.mark.long)], ids=str
+    ("count", "cores"), [(2, host_cores.cores()), pytest.param(3, host_cores.cores(), marks=pytest.mark.long)], ids=str
 )
 def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
     with parameter_server(count, SAYS) as workers:
@@ -208,4 +208,4 @@ def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
     )
     with parameter_server(2, named) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
-    assert [(group, threads) for _, group, threads, _ in said] == [([1, True], engine.cores())] * 2
+    assert [(group, threads) for _, group, threads, _ in said] == [([1, True], host_cores.cores())] * 2

@@ -7,7 +7,7 @@ import mxnet as mx
 import pytest
 from workers import convolve, team_size
 
-from gluonlab import engine
+from gluonlab import host_cores
 from gluonlab.errors import ConfigError, GluonlabWarning
 from gluonlab.threads import set_threads, threads_per_device
 
@@ -21,7 +21,7 @@ def exported(monkeypatch):
 
 
 def test_one_device_takes_all_cores():
-    assert threads_per_device(1) == engine.cores()
+    assert threads_per_device(1) == host_cores.cores()
 
 
 def test_one_device_takes_what_the_user_exported_or_asks_for(exported):
@@ -115,9 +115,9 @@ def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threa
 
 def test_two_devices_compute_when_mxnet_was_imported_first(python):
     code = (
-        "import json, sys, warnings, numpy, gluonlab.cuda, gluonlab.engine\n"
+        "import json, sys, warnings, numpy, gluonlab.cuda, gluonlab.engine, gluonlab.numpy_names\n"
         # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
-        "gluonlab.engine.put_back_numpy_names(numpy); gluonlab.cuda.load_cuda_libraries()\n"
+        "gluonlab.numpy_names.put_back(numpy); gluonlab.cuda.load_cuda_libraries()\n"
         "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != 'gluonlab.engine']\n"
         "for name in [name for name in sys.modules if name.startswith('gluonlab')]: del sys.modules[name]\n"
         "import mxnet, workers, gluonlab.devices\n"

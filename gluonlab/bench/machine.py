@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 import gluonlab
-from gluonlab import engine
+from gluonlab import engine, host_cores
 
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
 
@@ -19,7 +19,7 @@ PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
 def describe_machine() -> str:
     """Processor and cores on a line, the versions of Python, MXNet and torch on another."""
     mxnet = " and ".join(engine.flavours()) or "mxnet"
-    count = engine.cores()
+    count = host_cores.cores()
     versions = f"Python {platform.python_version()}, {mxnet} {_version(mxnet)}, torch {_version('torch')}"
     return f"{cpu_model()}, {count} core{'s' * (count > 1)}\n{versions}"
 
@@ -33,7 +33,7 @@ def about(checkout: Optional[Path] = None) -> Dict[str, Any]:
         "gluonlab": gluonlab.__version__,
         "commit": commit(checkout or here),
         "cpu": cpu_model(),
-        "cores": engine.cores(),
+        "cores": host_cores.cores(),
         "versions": {"python": platform.python_version(), **installed},
     }
 

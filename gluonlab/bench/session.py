@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Dict, Mapping, Sequence
 
-from gluonlab import engine
+from gluonlab import host_cores
 from gluonlab.bench.machine import Others, about
 from gluonlab.bench.record import Record, Series
 from gluonlab.errors import GluonlabWarning
@@ -47,5 +47,7 @@ class Session:
         """Say so when the machine had other work meanwhile: what others take is missing in every rate."""
         others = self._others.cores()
         if others > BUSY_CORES:
-            message = f"other processes kept {others:.1f} of {engine.cores()} cores busy meanwhile: measure again when they do not"
+            message = (
+                f"other processes kept {others:.1f} of {host_cores.cores()} cores busy meanwhile: measure again when they do not"
+            )
             warnings.warn(message, GluonlabWarning, stacklevel=2)

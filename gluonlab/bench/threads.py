@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from gluonlab import engine
+from gluonlab import host_cores
 from gluonlab.bench.environment import AS_OPENMP_COMES, PASSIVE, spinning
 from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject
@@ -54,7 +54,7 @@ def settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
 
 def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
     """A worker for each setting, alone and beside others; with LeNet's also the pairs of workers of a parameter server."""
-    threads = engine.cores()
+    threads = host_cores.cores()
     found = [
         Subject(
             f"{network} {name} {company}",
@@ -126,7 +126,7 @@ def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
     """The rows as text, at most ``width`` columns wide."""
     heading = f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())
     note = (
-        f"One CPU device, {engine.cores()} threads, {rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller "
+        f"One CPU device, {host_cores.cores()} threads, {rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller "
         "numbers: as a multiple of OpenMP as it comes. beside: one other process computes. dist_sync: "
         f"{WORKERS} workers of a parameter server on this host, in the second row with OpenMP as it comes."
     )

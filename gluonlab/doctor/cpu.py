@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Mapping, Tuple
 
-from gluonlab import engine, openmp
+from gluonlab import engine, host_cores, openmp
 from gluonlab.doctor.findings import Finding, ok, warning
 from gluonlab.neighbours import neighbours
 from gluonlab.threads import threads_per_device
@@ -37,7 +37,7 @@ def cpu(proc: Path = PROC) -> List[Finding]:
 
 def cores_in_words() -> str:
     """``2 cores``, and why they are not all of the machine's."""
-    machine, allowed, cores = os.cpu_count() or 1, len(os.sched_getaffinity(0)), engine.cores()
+    machine, allowed, cores = os.cpu_count() or 1, len(os.sched_getaffinity(0)), host_cores.cores()
     notes = [f"{allowed} of the machine's {machine} CPUs are allowed by affinity"] * (allowed < machine)
     notes += ["the rest are hyper-threads, or beyond this container's limit"] * (cores < allowed)
     return plural(cores, "core") + (f" ({'; '.join(notes)})" if notes else "")
@@ -129,7 +129,7 @@ def _unknown() -> List[Finding]:
 
 
 def _too_many() -> List[Finding]:
-    exported, cores = engine.exported_threads(), engine.cores()
+    exported, cores = engine.exported_threads(), host_cores.cores()
     if exported is None or exported.threads <= cores:
         return []
     cause = "threads without a core of their own keep the others waiting"
