@@ -98,15 +98,21 @@ struct Reduction {
     }
   }
 
+  // The axes of an input that are reduced lie before those of one element, each input's own: where one has as
+  // many axes left as the first, these are the same.
   Walk<3> steps_from(long begin) const {
+    Extents shape;
     std::vector<int> strides[3];
     for (int k = 0; k < 3; k++) {
-      strides[k] = reading.inputs[k].strides;
-      strides[k].resize(reading.inputs[0].shape.count());
-      for (int axis = 0; axis < reading.inputs[k].shape.count(); axis++)
-        if (reading.inputs[k].shape[axis] == 1) strides[k][axis] = 0;
+      const Input& input = reading.inputs[k];
+      for (int axis = 0; axis < input.shape.count(); axis++) {
+        if (input.shape[axis] == 1) continue;
+        if (k == 0) shape.axes.push_back(input.shape[axis]);
+        strides[k].push_back(input.strides[axis]);
+      }
+      strides[k].resize(shape.count());
     }
-    return Walk<3>(reading.inputs[0].shape, strides, begin);
+    return Walk<3>(shape, strides, begin);
   }
 
   // One result, of a block of elements at a time.
