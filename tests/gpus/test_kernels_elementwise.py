@@ -12,12 +12,41 @@ TYPES = ["float32", "float64", "float16", "int32", "int64", "int8", "uint8"]
 REQUESTS = st.sampled_from(["write", "add"])
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
-EVERYWHERE = (
-    "abs sign rint ceil floor round trunc fix square cbrt rcbrt exp expm1 sin cos sinh cosh tanh arctan arcsinh degrees radians "
-    "erf relu sigmoid softsign negative reciprocal logical_not BlockGrad identity"
-).split()
-ABOVE_0 = "sqrt rsqrt log log10 log2 log1p gamma gammaln".split()
-WITHIN_1 = "arcsin arccos arctanh erfinv tan".split()
+EVERYWHERE = [
+    "abs",
+    "sign",
+    "rint",
+    "ceil",
+    "floor",
+    "round",
+    "trunc",
+    "fix",
+    "square",
+    "cbrt",
+    "rcbrt",
+    "exp",
+    "expm1",
+    "sin",
+    "cos",
+    "sinh",
+    "cosh",
+    "tanh",
+    "arctan",
+    "arcsinh",
+    "degrees",
+    "radians",
+    "erf",
+    "relu",
+    "sigmoid",
+    "softsign",
+    "negative",
+    "reciprocal",
+    "logical_not",
+    "BlockGrad",
+    "identity",
+]
+ABOVE_0 = ["sqrt", "rsqrt", "log", "log10", "log2", "log1p", "gamma", "gammaln"]
+WITHIN_1 = ["arcsin", "arccos", "arctanh", "erfinv", "tan"]
 RECTIFIERS = ["leaky", "elu", "selu", "gelu"]
 
 
@@ -47,8 +76,8 @@ def test_rectifiers(kind, shape, dtype):
 
 
 SCALARS = {
-    "plus": lambda x: x + 3, "minus": lambda x: 2 - x, "times": lambda x: x * 0.5, "over": lambda x: 2 / x, "under": lambda x: x / 4,
-    "power": lambda x: x**3, "exponent": lambda x: 2**x, "larger": lambda x: nd.maximum(x, 1.75), "less": lambda x: x < 1.75,
+    "plus": lambda x: x + 3, "minus": lambda x: 2 - x, "times": lambda x: x * 0.5, "over": lambda x: 2 / x,
+    "under": lambda x: x / 4, "power": lambda x: x**3, "exponent": lambda x: 2**x, "larger": lambda x: nd.maximum(x, 1.75), "less": lambda x: x < 1.75,
     "modulo": lambda x: x % 1.5, "smooth": lambda x: nd.smooth_l1(x, scalar=0.75), "clip": lambda x: nd.clip(x, 0.75, 1.75),
     "hard": lambda x: nd.hard_sigmoid(x - 1.5, alpha=0.25), "hypotenuse": lambda x: nd._internal._hypot_scalar(x, scalar=2),
 }  # fmt: skip
@@ -59,7 +88,7 @@ def test_functions_of_an_array_and_a_number(name, shape, dtype, request):
     assert_same(SCALARS[name], np.abs(away_from_whole(drawn(*shape))), dtype=dtype, request=request)
 
 
-PAIRS = "add sub mul div power maximum minimum hypot equal lesser greater_equal".split()
+PAIRS = ["add", "sub", "mul", "div", "power", "maximum", "minimum", "hypot", "equal", "lesser", "greater_equal"]
 
 
 @st.composite
@@ -102,11 +131,10 @@ def test_casts(source, target, shape):
     np.testing.assert_array_equal(found, wanted)
 
 
-@given(shape=SHAPES, left=st.sampled_from(["float32", "float64", "int32", "uint8", "bool"]),
-       right=st.sampled_from(["float32", "float64"]))  # fmt: skip
+@given(shape=SHAPES, left=st.sampled_from(["int32", "uint8", "int64"]), right=st.sampled_from(["float32", "float64"]))
 def test_arrays_of_two_types_as_mx_np_has_them(shape, left, right):
     first, second = np.abs(drawn(*shape)) * 3, np.abs(drawn(*shape, seed=1)) + 1
-    for name in ("add", "subtract", "multiply", "true_divide", "power", "greater"):
+    for name in ("add", "subtract", "multiply", "true_divide", "power"):
         found, wanted = (
             getattr(mx.np, name)(mx.np.array(first, ctx=ctx, dtype=left), mx.np.array(second, ctx=ctx, dtype=right)).asnumpy()
             for ctx in (gpu(0), cpu())

@@ -66,9 +66,8 @@ def test_the_names_that_mxnet_launches_are_those():
     assert kernel == "mxnet_generic_kernel(op_with_req(square,1),float*,float*)"
 
 
-def test_a_form_of_a_known_kernel_that_nobody_wrote_is_a_fault(planted):
-    """`pdf_dirichlet` goes by way of a known kernel's sibling: nothing is guessed."""
-    sample, alpha = nd.array([[0.4, 0.6]], ctx=gpu(0)), nd.array([[1.0, 2.0]], ctx=gpu(0))
-    nd.random_pdf_dirichlet(sample, alpha).wait_to_read()
+def test_a_kernel_of_mxnet_that_nobody_wrote_is_a_fault(planted):
+    image, box = nd.ones((1, 1, 4, 4), ctx=gpu(0)), nd.array([[0, 0, 0, 3, 3]], ctx=gpu(0))
+    nd.ROIPooling(image, box, pooled_size=(2, 2), spatial_scale=1).wait_to_read()
     (fault,) = planted()
-    assert fault.startswith("unknown kernel: void mxnet::op::mxnet_op::mxnet_generic_kernel") and "PDF_Dirichlet" in fault
+    assert fault.startswith("unknown kernel: void mshadow::cuda::ROIPoolForwardKernel<float>(")
