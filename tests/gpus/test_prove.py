@@ -50,16 +50,17 @@ def test_a_gpu_that_loses_work_is_found_by_the_stores_too(tmp_path):
     assert "fault" in {status for status, _ in found}
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_machine_that_is_well_is_found_well_and_its_files_tell_nothing_of_its_owner(tmp_path, count):
     ended = subprocess.run(
         [sys.executable, "-m", "gluonlab.doctor", "--prove", "--out", "proof"], cwd=tmp_path,
         env=clean_environment(**environment(v100s(count), tmp_path)), capture_output=True, encoding="utf-8", timeout=400,
     )  # fmt: skip
     assert "no faults; written to proof.json and proof.html" in ended.stdout, ended.stdout + ended.stderr
-    text = (tmp_path / "proof.json").read_text(encoding="utf-8") + (tmp_path / "proof.html").read_text(encoding="utf-8")
+    text = (tmp_path / "proof.json").read_text(encoding="utf-8")  # of which the page is made
     for private in (socket.gethostname(), getpass.getuser(), str(tmp_path), sys.prefix, "GPU-0000", "00000000:"):
         assert private not in text
-    proof = json.loads((tmp_path / "proof.json").read_text(encoding="utf-8"))
+    assert "Everything is as it should be" in (tmp_path / "proof.html").read_text(encoding="utf-8")
+    proof = json.loads(text)
     assert [gpu["name"] for gpu in proof["machine"]["gpus"]] == ["Tesla V100-SXM2-16GB"] * count
     assert [trial["trial"] for trial in proof["trials"]] == ["copies", "arithmetic", "stores", "bits", "counts", "speeds"]
