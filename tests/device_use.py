@@ -16,8 +16,12 @@ from typing import Any, Dict, List, Optional, Set
 
 import pytest
 from devices import CHOICE, KINDS, VARIABLE
+from hypothesis import is_hypothesis_test, settings
+
+from gluonlab import engine
 
 LEAST_PERCENT = 80
+MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parent)
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|gpu:\d|\bdevices\(|'cpu'")
 
@@ -59,7 +63,16 @@ def pytest_configure(config: Any) -> None:
     if CHOICE.asked not in KINDS:
         raise pytest.UsageError(f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu")
     if CHOICE.asked == "gpu":
+        os.environ.update(engine.DETERMINISTIC)  # many tests compare bits; tests/gpus and processes of their own go without
         _watch()
+
+
+def pytest_collection_modifyitems(items: Any) -> None:
+    """A property is tried on fewer examples on GPUs, whatever its own settings ask for."""
+    tests = {item.function for item in items if is_hypothesis_test(getattr(item, "function", None))}
+    for test in tests if CHOICE.asked == "gpu" else ():
+        asked = test._hypothesis_internal_use_settings or settings.default  # @settings twice is an error
+        test._hypothesis_internal_use_settings = settings(asked, max_examples=min(asked.max_examples, MOST_EXAMPLES))
 
 
 def reason_of(item: Any) -> "Optional[str]":
@@ -93,13 +106,14 @@ def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def what_mxnet_keeps_for_each_gpu() -> None:
-    """Scratch memory, as large as any operator wanted, and states of dropout: made now, they are not left by a test."""
+    """Scratch memory, as large as any operator wanted, states of random numbers and of dropout: made now, no test leaves them."""
     if CHOICE.asked == "gpu":
         import mxnet as mx
 
         for number in range(mx.context.num_gpus()):
             with mx.Context("gpu", number):
                 mx.nd.topk(mx.nd.zeros((4, 2**16)))
+                mx.nd.random.uniform(shape=(1,))
                 mx.nd.Dropout(mx.nd.zeros((2,)), mode="always")
         mx.nd.waitall()
 

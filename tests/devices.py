@@ -64,8 +64,3 @@ def named(count: int) -> str:
     if CHOICE.take() == "gpu":
         return "gpu:" + ",".join(map(str, range(count)))
     return "cpu" if count == 1 else f"cpu*{count}"
-
-
-def examples(count: int, on_gpus: int = 5) -> int:
-    """Hypothesis' max_examples: fewer where every kernel is computed by a simulated GPU."""
-    return min(count, on_gpus) if CHOICE.asked == "gpu" else count

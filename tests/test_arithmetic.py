@@ -1,5 +1,6 @@
 """How GPUs are told to compute: --deterministic and --tf32, by what the libraries read in the environment."""
 
+import itertools
 import json
 import os
 
@@ -39,6 +40,11 @@ def fresh(monkeypatch):
 
 def seen():
     return tuple(os.environ.get(name) for name in VARIABLES)
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=2)))
+def test_how_gpus_compute_fits_into_a_line_of_80_columns(wanted):
+    assert len("arithmetic ") + len(Arithmetic(*wanted).in_words()) <= 80
 
 
 @pytest.mark.parametrize("exported", [{}, dict(zip(VARIABLES, ("1", "2", "1")))], ids=["nothing", "all"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from devices import contexts, device, devices, examples
+from devices import contexts, device, devices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,7 +39,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(executor_module, "PIECE_BYTES", 1024)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(ALGORITHMS)),
     st.integers(1, 8),
@@ -59,7 +59,7 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, 
             assert arrays[rank][place].dtype == np.dtype(dtype)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 8), st.integers(1, 3000), st.sampled_from(TYPES[1:]), st.integers(0, 1000)
 )

@@ -33,8 +33,8 @@ class Arithmetic(NamedTuple):
 
     def in_words(self) -> str:
         """For people, as a run says it."""
-        products = "float32 products may be of TF32's precision" if self.tf32 else "float32 products are exact, not TF32"
-        again = "same seed, same bits" if self.deterministic else "the fastest algorithms: bits may differ from run to run"
+        products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
+        again = "same seed, same bits" if self.deterministic else "fastest algorithms, bits may vary"
         return f"{products}; {again}"
 
 

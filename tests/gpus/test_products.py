@@ -83,6 +83,14 @@ def test_products_of_vectors(size, dtype):
     assert abs(found - a @ b) <= TOLERANCES[dtype] * (np.abs(a) @ np.abs(b))
 
 
+def test_a_product_of_vectors_of_millions_keeps_its_digits():
+    """Added one by one in float32, the third digit would be wrong."""
+    array = drawn(2_000_000).astype("float32")
+    on_gpu = nd.array(array, ctx=gpu(0))
+    exact = array.astype("float64") @ array.astype("float64")
+    assert abs(nd.dot(on_gpu, on_gpu).asscalar() / exact - 1) < 1e-5
+
+
 PROGRAM = """
 import json
 import mxnet as mx

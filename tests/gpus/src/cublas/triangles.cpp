@@ -130,9 +130,12 @@ cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, i
   if (on_gpu) call.reaches(result, sizeof(T));
   else call.refuse("a place for the result on the host, for which it waits");
   call.does([=] {
-    T sum = 0;
-    for (int at = 0; at < n; at++) sum += x[size_t(at) * dx] * y[size_t(at) * dy];
-    *result = sum;
+    T lanes[256] = {};  // as the threads of a block add, then in pairs: millions of numbers keep their digits
+    for (int at = 0; at < n; at++) lanes[at % 256] += x[size_t(at) * dx] * y[size_t(at) * dy];
+    for (int half = 128; half; half /= 2) {
+      for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+    }
+    *result = lanes[0];
   });
   return CUBLAS_STATUS_SUCCESS;
 }
