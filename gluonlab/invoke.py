@@ -189,10 +189,10 @@ def added_on_gpu(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[C
     """The same sums, to the bit, by fewer operations: a GPU has no oneDNN, and one kernel of ``add_n`` adds up to four arrays.
 
     It makes a + (b + (c + d)) of them, so they are given to it the other way round. Of float16 it takes two elements at once,
-    which a slice of a bucket may not have, or not where a pair of them must lie.
+    which a slice of a bucket may not have, or not where a pair of them must lie; int8 it does not know.
     """
     so_far, *others = inputs
-    most = 1 if np.dtype(output.dtype) == np.float16 else MOST_IN_ONE_KERNEL - 1
+    most = 1 if np.dtype(output.dtype) in (np.float16, np.int8) else MOST_IN_ONE_KERNEL - 1
     for begin in range(0, len(others), most):
         some = [*others[begin : begin + most][::-1], so_far]
         if len(some) == 2:

@@ -149,3 +149,30 @@ def test_sequences_of_several_lengths(longest, batch, width, dtype, name):
         x, indices(x, longest + 1, batch, least=1, dtype="float32").astype(x.dtype), use_sequence_length=True
     )
     assert_same(function, drawn(longest, batch, width), dtype=dtype)
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 5)] * 3),
+    channels=st.sampled_from([1, 3]),
+    batch=st.booleans(),
+    dtype=st.sampled_from(["uint8", "float32"]),
+)
+def test_images_as_tensors_and_normalised(shape, channels, batch, dtype):
+    """to_tensor and normalize, and the gradient of the latter."""
+    count, height, width = shape
+    images = np.abs(drawn(*([count] if batch else []), height, width, channels)) * 50
+    tensors = [nd.image.to_tensor(nd.array(images, ctx=ctx, dtype=dtype)).asnumpy() for ctx in (mx.gpu(0), mx.cpu())]
+    np.testing.assert_allclose(*tensors, rtol=1e-6)
+    means, deviations = (0.25, 0.5, 0.75)[:channels], (0.5, 1.0, 2.0)[:channels]
+    assert_same(lambda x: nd.image.normalize(x, mean=means, std=deviations), tensors[1])
+
+
+def test_an_array_without_elements_is_a_grid_without_blocks(planted):
+    """MXNet's own fault, as a real GPU shows it: CUDA refuses such a launch, and MXNet's thread takes all later ones for failed."""
+    with mx.util.np_shape(True):
+        store, arrays = mx.kv.create("device"), [nd.zeros((0,), ctx=mx.gpu(device)) for device in range(2)]
+        store.init(0, nd.zeros((0,)))
+        store.pushpull(0, arrays)
+        nd.waitall()
+    found = planted()
+    assert found and all(fault.startswith("invalid configuration argument: a grid without blocks") for fault in found)

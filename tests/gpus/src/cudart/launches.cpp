@@ -56,6 +56,15 @@ bool has_code(const Gpu& gpu) {
   return (gpu.major >= 5 && gpu.major <= 7) || (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);
 }
 
+// Otherwise it is an error, after which MXNet's thread takes every launch for a failed one: it never forgets an error. Some
+// of its kernels are launched for arrays without elements, with a grid without blocks.
+bool may_be_launched(dim3 grid, dim3 block) {
+  constexpr unsigned MOST_THREADS = 1024, MOST_ROWS = 65535;  // of a block; of blocks along the second and third axis
+  unsigned threads = block.x * block.y * block.z;
+  return threads > 0 && threads <= MOST_THREADS && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= MOST_ROWS &&
+         grid.z <= MOST_ROWS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -97,6 +106,10 @@ cudaError_t cudaLaunchKernel(
   const std::string& name = name_of(host_function);
   count_name(name);
   if (!has_code(gpu(current_device()))) return result(cudaErrorNoKernelImageForDevice);
+  if (!may_be_launched(grid, block)) {
+    fault("invalid configuration argument: a grid without blocks, or too many of them or of threads, for " + name);
+    return cudaSuccess;
+  }
   if (!machine().computes || is_forgotten(current_device())) return cudaSuccess;
   Work work = kernel_work(name, arguments, grid, block, current_device());
   if (work)

@@ -37,7 +37,7 @@ struct Target {
   void (*remap)(const int* numbers, int& row, int& column) = nullptr;
   std::vector<int> numbers;
 
-  explicit operator bool() const { return data; }
+  explicit operator bool() const { return !type.word.empty(); }  // an array without elements has no data
 
   // An element of `size` bytes, behind which those of the same row lie.
   void* at(int row, int column, size_t size) const {
