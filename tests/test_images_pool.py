@@ -345,7 +345,10 @@ def test_a_process_whose_answer_nobody_reads_ends_without_a_word(paths):
 def test_what_somebody_set_of_the_memory_holds(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     made = Decoders(8, 1)
-    variables = Path(f"/proc/{pids(made)[0]}/environ").read_text().split("\0")
+    environ, deadline = Path(f"/proc/{pids(made)[0]}/environ"), time.monotonic() + 60
+    while not environ.read_text() and time.monotonic() < deadline:  # a process that has just begun shows none yet
+        time.sleep(0.01)
+    variables = environ.read_text().split("\0")
     assert [each for each in variables if each.startswith("MALLOC_TRIM_")] == ["MALLOC_TRIM_THRESHOLD_=65536"]
     assert f"MALLOC_MMAP_THRESHOLD_={2**25}" in variables
     made.close()
