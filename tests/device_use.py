@@ -114,6 +114,7 @@ def what_mxnet_keeps_for_each_gpu() -> None:
             with mx.Context("gpu", number):
                 mx.nd.topk(mx.nd.zeros((4, 2**16)))
                 mx.nd.random.uniform(shape=(1,))
+                mx.nd.random.multinomial(mx.nd.ones((2,)) / 2)
                 mx.nd.Dropout(mx.nd.zeros((2,)), mode="always")
         mx.nd.waitall()
 
