@@ -30,6 +30,7 @@ from gluonlab.training.sync_bn import check_network
 
 SHAPE = (2, 8, 8)
 TOLERANCE = 1e-4
+FEWER_GPUS = pytest.mark.cpu_only("no machine has so many GPUs")
 SIZES = {"equal": (12,) * 5, "unequal": (13,) * 5, "idle devices": (12, 1, 2, 13, 3)}
 
 
@@ -102,6 +103,15 @@ def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(k, sizes, sto
     one = make_net([mx.cpu(0)], start)
     expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1, momentum=0.9)
     for found in trained(start, sizes, k, store=store, momentum=0.9):
+        assert distance(found, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("k", [8, pytest.param(50, marks=[pytest.mark.long, FEWER_GPUS])])
+def test_many_devices_train_as_one_too(k, start):
+    """Statistics are used on all of them, and each use has a gradient; of 8 and more MXNet would lose all but one."""
+    one = make_net([mx.cpu(0)], start)
+    expected = train_on_one_device(one, batches_of((50, 12)), "sgd", learning_rate=0.1)
+    for found in trained(start, (50, 12), k):
         assert distance(found, expected) <= TOLERANCE
 
 

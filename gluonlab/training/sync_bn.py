@@ -17,6 +17,10 @@ from mxnet.gluon import nn
 from gluonlab.errors import ModelError
 from gluonlab.models.graphs import Entry, Node, new_node, parsed, shapes_in, to_symbol
 
+# Eight gradients of a value and more MXNet adds in place, one after the other, and where they come from several devices, all but
+# the first are lost.
+MOST_USES = 7
+
 
 def name_on(device: int, name: str) -> str:
     """What the variable ``name`` of one device's graph is called in the graph of all devices."""
@@ -100,7 +104,7 @@ class _Joint:
         return [len(self.nodes) - 1, 0, 0]
 
     def total(self, parts: List[Entry]) -> List[Entry]:
-        """The sum over the devices, computed on the first, for each of them.
+        """The sum over the devices, computed on the first, for each of them: a result is used MOST_USES times at most.
 
         What other devices send arrives in memory that may still have oneDNN's order (`gluonlab.engine.exact_memory_plan`), which
         `broadcast_add` and `_mul_scalar` undo when they read, and oneDNN's own sum does not. The latter, with which every device
@@ -109,7 +113,15 @@ class _Joint:
         total = parts[0]
         for part in parts[1:]:
             total = self.add("broadcast_add", 0, [total, part])
-        return [self.add("_mul_scalar", 0, [total], scalar=1.0) for _ in parts]
+        return self._results(total, self.devices)
+
+    def _results(self, value: Entry, devices: range) -> List[Entry]:
+        """The value for each of these devices, computed on the first, or on the first of a part of them."""
+        if len(devices) <= MOST_USES:
+            return [self.add("_mul_scalar", devices[0], [value], scalar=1.0) for _ in devices]
+        each = -(-len(devices) // min(MOST_USES, -(-len(devices) // MOST_USES)))
+        parts = [devices[begin : begin + each] for begin in range(0, len(devices), each)]
+        return [entry for part in parts for entry in self._results(self.add("_mul_scalar", part[0], [value], scalar=1.0), part)]
 
     def symbol(self, heads: List[Entry], attrs: Dict[str, Any]) -> mx.sym.Symbol:
         return to_symbol(self.nodes, heads, attrs)
