@@ -2,7 +2,8 @@
 
 A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a file of the tests writes
 mx.cpu, or when it starts a process that names some. With GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than
-LEAST_PERCENT of them had GPUs, and where one that had none does not say why: ``@pytest.mark.cpu_only("reason")``.
+LEAST_PERCENT of them had GPUs, and where one that had none does not say why: ``@pytest.mark.cpu_only("reason")``. Modules whose
+tests take no devices do not run a second time then; make test fails where one of them takes some.
 """
 
 from __future__ import annotations
@@ -23,7 +24,19 @@ from gluonlab import engine
 LEAST_PERCENT = 80
 MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parent)
+WITHOUT_DEVICES = """
+    bench_compare bench_plans cifar collectives_algorithms collectives_check collectives_colours
+    collectives_cost collectives_moves collectives_page collectives_page_file collectives_page_words
+    collectives_render collectives_topology compare_rows data_addresses data_archives data_command data_download
+    data_extract datasets doctor_checks doctor_command doctor_cpu doctor_host doctor_links doctor_numbering
+    doctor_processes errors exercises exercises_language figures files idx images_decode images_pool installing
+    layers linking listing make_venv pack public_api record report_damaged
+"""
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|gpu:\d|\bdevices\(|'cpu'")
+
+
+def takes_none(module: Path) -> bool:
+    return module.stem[len("test_") :] in WITHOUT_DEVICES.split()
 
 
 class Uses:
@@ -52,6 +65,10 @@ class Uses:
     def without_a_reason(self) -> List[str]:
         return [test for test in self.on_cpus() if test not in self.reasons]
 
+    def left_out(self) -> List[str]:
+        """What would not be counted on GPUs."""
+        return sorted(test for test in self.of_tests if takes_none(Path(test.split("::")[0])))
+
     def enough(self) -> bool:
         return 100 * len(self.on_gpus()) >= LEAST_PERCENT * len(self.of_tests)
 
@@ -73,6 +90,15 @@ def pytest_collection_modifyitems(items: Any) -> None:
     for test in tests if CHOICE.asked == "gpu" else ():
         asked = test._hypothesis_internal_use_settings or settings.default  # @settings twice is an error
         test._hypothesis_internal_use_settings = settings(asked, max_examples=min(asked.max_examples, MOST_EXAMPLES))
+
+
+def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
+    return True if CHOICE.asked == "gpu" and takes_none(collection_path) else None
+
+
+def pytest_collection_finish() -> None:
+    if CHOICE.asked == "cpu" and "mxnet" in sys.modules:
+        _watch()
 
 
 def reason_of(item: Any) -> "Optional[str]":
@@ -155,16 +181,23 @@ def _watch() -> None:
     sys.addaudithook(noting_process)
 
 
+def passed() -> bool:
+    if CHOICE.asked == "cpu" or not USES.of_tests:
+        return not USES.left_out()
+    return USES.enough() and not USES.without_a_reason()
+
+
 def pytest_sessionfinish(session: Any) -> None:
-    passed = CHOICE.asked != "gpu" or not USES.of_tests or (USES.enough() and not USES.without_a_reason())
-    if not passed and session.exitstatus == 0:
+    if session.exitstatus == 0 and not passed():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    say = terminalreporter.write_line
+    for test in USES.left_out():
+        say(f"error: {test} takes devices: WITHOUT_DEVICES in tests/device_use.py says that it does not", red=True)
     if CHOICE.asked != "gpu" or not USES.of_tests:
         return
-    say = terminalreporter.write_line
     say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
     if not USES.enough():
         say(f"error: fewer than {LEAST_PERCENT} % of them: take devices from tests/devices.py", red=True)

@@ -6,6 +6,7 @@ import os
 
 import mxnet as mx
 import pytest
+from devices import named
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.gluon import nn
@@ -102,7 +103,7 @@ def test_a_run_after_a_deterministic_one_is_told_what_stays(fresh):
 
 
 def test_options_reach_the_plan_and_the_record():
-    plan = make_plan(TrainConfig(devices="cpu", deterministic=True, tf32=True))
+    plan = make_plan(TrainConfig(devices=named(1), deterministic=True, tf32=True))
     assert plan.arithmetic == (True, True)
     assert plan.config.to_dict()["deterministic"] is plan.config.to_dict()["tf32"] is True
 

@@ -4,6 +4,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from damage import corrupted
+from devices import device
 from full_disk import full_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ def test_the_bytes_are_those_of_mxnet(tmp_path_factory, wanted):
 
 def test_arrays_of_any_device_are_read_on_the_cpu(tmp_path):
     values = np.random.RandomState(0).rand(3, 5).astype("float32")
-    save_arrays(tmp_path / "file", {"a.weight": nd.array(values, ctx=mx.cpu(3))})
+    save_arrays(tmp_path / "file", {"a.weight": nd.array(values, ctx=device(3))})
     loaded = nd.load(str(tmp_path / "file"))
     assert list(loaded) == ["a.weight"] and loaded["a.weight"].context == mx.cpu(0)
     assert np.array_equal(loaded["a.weight"].asnumpy(), values)

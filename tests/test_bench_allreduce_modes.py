@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from devices import named
 
 from gluonlab.bench import allreduce_plot, simulate
 from gluonlab.bench.allreduce import Row
@@ -98,7 +99,7 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
 
 
 def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd):
-    assert bench("allreduce", "--draw", "tree", "--devices", "cpu*3", "--chunks", "2") == (
+    assert bench("allreduce", "--draw", "tree", "--devices", named(3), "--chunks", "2") == (
         0, as_text(make_schedule("tree", 3, chunks=2)) + "\n", "",
     )  # fmt: skip
     assert bench("allreduce", "--draw", "ring", "--out", "ring.html")[0] == 0

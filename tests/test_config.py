@@ -201,6 +201,7 @@ def test_contradictions_name_both_settings(settings, named):
     assert all(name in str(error.value) for name in named)
 
 
+@pytest.mark.cpu_only("names of CPU devices, and nothing is computed")
 @pytest.mark.parametrize("names", [["cpu:0", "cpu:1"], ("cpu:0", "cpu:1"), ["cpu:0|cpu:1"], "cpu:0|cpu:1", [mx.cpu(0), mx.cpu(1)]])
 def test_devices_may_be_a_list_or_a_regular_expression(names, tmp_path):
     """As in devices(): a list, a tuple, a pattern; config.json holds plain text and reads back as the same config."""

@@ -75,6 +75,7 @@ def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "counts", "speeds")]
 
 
+@pytest.mark.cpu_only("GPUs' are in tests/gpus/test_prove.py")
 @pytest.mark.parametrize("name", ["arithmetic", *LONG])
 def test_trials_find_cpu_devices_as_they_should_be(name):
     outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=300)

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from devices import named
 from image_folders import write_folder
 
 from gluonlab.config import TrainConfig
@@ -32,8 +33,8 @@ def evaluated_in_parts(config, given):
     [
         ({"microbatches": 4, "batch_size": 64}, {}, 16),
         ({"microbatch_size": 10}, {}, 10),
-        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": "cpu"}, 8),  # a device's parts are no larger
-        ({"microbatches": 64, "batch_size": 64}, {"devices": "cpu*32"}, 1),  # and any number of devices can make them
+        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": named(1)}, 8),  # a device's parts are no larger
+        ({"microbatches": 64, "batch_size": 64}, {"devices": named(8)}, 1),  # and any number of devices can make them
         ({"microbatches": 4, "batch_size": 64}, {"microbatch_size": 9}, 9),
         ({"microbatch_size": 10}, {"microbatches": 5}, 72),
         ({"microbatches": 4, "batch_size": 64}, {"batch_size": 100}, 360),
@@ -48,7 +49,7 @@ def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, l
 def animals(run, tmp_path, request):
     """A run in the folder run, on images in this folder, of this size."""
     root = write_folder(tmp_path / "animals", train=4, val=2, size=getattr(request, "param", 16))
-    options = ["--model", "mlp", "--epochs", "1", "--devices", "cpu", "--threads", "1", "--out", "run", "--quiet"]
+    options = ["--model", "mlp", "--epochs", "1", "--devices", named(1), "--out", "run", "--quiet"]
     assert run("--dataset", f"folder:{root}", *options)[0] == 0
     return root
 

@@ -9,6 +9,7 @@ from gluonlab import engine
 from gluonlab.gpu.peers import enable_peer_access, in_words, peer_pairs, words_for
 
 
+@pytest.mark.cpu_only("GPUs' are in tests/gpus/test_peer_access.py")
 def test_nothing_is_asked_or_said_for_cpu_devices_and_for_one_gpu():
     """The CPU build of MXNet has no CUDA that could be asked."""
     for ctxs in ([mx.cpu(0), mx.cpu(1)], [mx.gpu(0)], [mx.gpu(0), mx.gpu(0)], []):

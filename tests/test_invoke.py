@@ -5,6 +5,7 @@ import threading
 
 import mxnet as mx
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.base import _LIB, check_call
@@ -12,7 +13,10 @@ from workers import EngineContext
 
 from gluonlab.invoke import from_host
 
+ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
+
+@ON_THE_HOST
 @given(st.sampled_from([np.uint8, np.int32, np.float32]), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
     array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
@@ -22,6 +26,7 @@ def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
         assert np.array_equal(made.asnumpy(), source)
 
 
+@ON_THE_HOST
 def test_an_array_comes_from_the_host_while_the_device_is_busy():
     """cpu(0) is kept at work until the array is there. nd.array would wait for the end of that work, which waits for it."""
     there, in_time = threading.Event(), []

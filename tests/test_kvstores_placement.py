@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from devices import contexts, device, named
 from fake_nvml import CUBE, RTX, T4, V100, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,6 +134,7 @@ def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
     assert placed.why == "as numbered, for NVML says nothing of links (nvidia-ml-py is not installed)"
 
 
+@pytest.mark.cpu_only("of GPUs the driver is asked for their links")
 @pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.places])
 def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(name, monkeypatch):
     """Whole numbers, so that no order changes a bit. Nobody asks the driver."""
@@ -146,13 +148,18 @@ def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(nam
         assert (store.placement(ctxs).why == "") == (topology is None)
 
 
-ORDER = [f"cpu({device})" for device in (0, 3, 2, 1, 5, 6, 7, 4)]
+def in_order():
+    return [str(device(number)) for number in (0, 3, 2, 1, 5, 6, 7, 4)]
 
 
 def test_a_plan_knows_which_device_plays_which_rank():
-    plan = make_plan(TrainConfig(devices="cpu*8", kvstore="ring", topology="p3.16xlarge"))
-    assert plan.placed_in_words() == f", order {' '.join(ORDER)}, by the links of p3.16xlarge"
-    assert (plan.settings()["order"], plan.settings()["placed"]) == (ORDER, "by the links of p3.16xlarge")
+    order, plan = in_order(), make_plan(TrainConfig(devices=named(8), kvstore="ring", topology="p3.16xlarge"))
+    assert plan.placed_in_words() == f", order {' '.join(order)}, by the links of p3.16xlarge"
+    assert (plan.settings()["order"], plan.settings()["placed"]) == (order, "by the links of p3.16xlarge")
+
+
+@pytest.mark.cpu_only("of GPUs the driver is asked for their links")
+def test_cpu_devices_are_not_placed_unless_a_machine_is_named():
     for settings_of_plan in (make_plan(TrainConfig(devices="cpu*8", kvstore=name)).settings() for name in ("ring", "device")):
         assert not {"order", "placed"} & set(settings_of_plan)
 
@@ -160,12 +167,12 @@ def test_a_plan_knows_which_device_plays_which_rank():
 @pytest.mark.long
 def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
     out = tmp_path / "run"
-    asked = ["--devices", "cpu*8", "--kvstore", "ring", "--topology", "p3.16xlarge", "--epochs", "1", "--out", str(out)]
+    asked = ["--devices", named(8), "--kvstore", "ring", "--topology", "p3.16xlarge", "--epochs", "1", "--out", str(out)]
     said = CliRunner().invoke(run, asked)
     assert said.exit_code == 0, said.output
-    assert f"ring, order {' '.join(ORDER)}, by the links of p3.16xlarge" in said.output
+    assert f"ring, order {' '.join(in_order())}, by the links of p3.16xlarge" in said.output
     content = json.loads((out / "config.json").read_text())
-    assert content["settings"]["order"] == ORDER
+    assert content["settings"]["order"] == in_order()
     assert content["config"]["topology"] == "p3.16xlarge"
 
 
@@ -180,14 +187,21 @@ def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
             KVStoreError,
             "topology .*: kvstore .device. is MXNet.s own.*: choose one of star,",
         ),
-        ("ring", "p3.8xlarge", 5, KVStoreError, r"kvstore 'ring' on cpu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5"),
+        (
+            "ring",
+            "p3.8xlarge",
+            5,
+            KVStoreError,
+            r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5",
+        ),
     ],
 )
 def test_a_topology_that_cannot_place_is_refused(kvstore, topology, count, kind, words):
     with pytest.raises(kind, match=words):
-        make_kvstore(kvstore, [mx.cpu(i) for i in range(count)], topology=topology)
+        make_kvstore(kvstore, contexts(count), topology=topology)
 
 
+@pytest.mark.cpu_only("no machine has twelve GPUs")
 def test_machines_of_any_size_have_as_many_devices_as_are_asked_for():
     ctxs = [mx.cpu(i) for i in range(12)]
     assert sorted(make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order) == list(range(12))

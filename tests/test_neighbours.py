@@ -13,6 +13,7 @@ from gluonlab import host_cores, neighbours
 from gluonlab.errors import GluonlabWarning
 from gluonlab.threads import set_threads, threads_per_device
 
+pytestmark = pytest.mark.cpu_only("cores that processes share, for the threads of CPU devices")
 LOOPBACK = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_PS_ROOT_URI": "127.0.0.1"}
 ELSEWHERE = {**LOOPBACK, "DMLC_PS_ROOT_URI": "10.0.0.7"}
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}

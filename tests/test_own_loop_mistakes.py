@@ -3,6 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
+from devices import contexts
 
 from gluonlab.data import Loader, load_dataset
 from gluonlab.errors import DataError, DeviceError, ModelError
@@ -26,11 +27,11 @@ def test_a_loader_is_given_devices(split, ctxs):
 @pytest.mark.parametrize("size", [0, -3, 2.5, None, "8", True])
 def test_a_loader_is_given_images_for_a_batch(split, size):
     with pytest.raises(DataError, match="give a number of images from 1 up"):
-        Loader(split, [mx.cpu(0)], size)
+        Loader(split, contexts(1), size)
 
 
 def test_numpys_numbers_and_tuples_are_as_good(split):
-    assert len(Loader(split, (mx.cpu(0), mx.cpu(1)), np.int64(100))) == 4
+    assert len(Loader(split, tuple(contexts(2)), np.int64(100))) == 4
 
 
 @pytest.mark.parametrize("ctxs", [ctxs for ctxs in NO_DEVICES if ctxs], ids=repr)

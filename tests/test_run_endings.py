@@ -11,6 +11,7 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 from conftest import clean_environment
+from devices import device
 from full_disk import full_at
 from test_run import names
 
@@ -160,5 +161,5 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, afte
     assert all(json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines())
     json.loads((run / "config.json").read_text())
     net = get_model("lenet", 10)
-    net.load_parameters(str(run / PARAMETERS), ctx=mx.cpu())
-    assert net(mx.nd.zeros((1, 1, 28, 28))).shape == (1, 10)
+    net.load_parameters(str(run / PARAMETERS), ctx=device())
+    assert net(mx.nd.zeros((1, 1, 28, 28), ctx=device())).shape == (1, 10)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from devices import contexts
 from image_folders import encoded, picture, write_folder
 
 from gluonlab.data import DATASETS
@@ -37,7 +38,7 @@ def losses(result):
 )
 def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
     result = result_of(run, "--dataset", f"folder:{small}", "--gpus", "2", "--epochs", "6", "--global-batch-size", "11", *more)
-    assert (result["dataset"], result["devices"]) == ("animals", ["cpu(0)", "cpu(1)"])
+    assert (result["dataset"], result["devices"]) == ("animals", [str(ctx) for ctx in contexts(2)])
     assert [epoch["images"] for epoch in result["history"]] == [42] * 6
     assert losses(result)[-1] < 0.5 * losses(result)[0]
     assert result["accuracy"] > 0.9

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from devices import contexts, device, on_gpus
 from idx_files import write_mnist
 from mxnet import autograd, gluon, nd
 from reference import set_values, textbook_lenet
@@ -62,15 +63,15 @@ def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, tmp_path):
     *epochs, empty, last = out.splitlines()
     assert (status, [line.split()[:2] for line in epochs], empty) == (0, [["epoch", str(i)] for i in (1, 2, 3)], "")
     assert all("images/s  loss " in line and "test accuracy 0." in line for line in epochs)
-    assert last.startswith("test accuracy 0.") and last.endswith("on cpu(0) cpu(1)")
-    assert err == "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
+    assert last.startswith("test accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
+    assert err == ("" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
 
 
 def test_without_the_number_of_devices_there_is_one(run, tmp_path):
     write_mnist(tmp_path / "mnist", train=20, test=10)
     status, out, err = run("--dataset", "mnist", "--data-dir", str(tmp_path), "--epochs", "1", "--init", "chapter")
     assert (status, err) == (0, "")
-    assert out.splitlines()[-1].endswith("on cpu(0)")
+    assert out.splitlines()[-1].endswith(f"on {device()}")
 
 
 MISTAKES = {
@@ -90,6 +91,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.cpu_only("mistakes as a machine without GPUs names them")
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES.items(), ids=" ".join)
 def test_a_mistake_is_one_line_with_value_and_remedy(run, arguments, said):
     status, out, err = run(*arguments)

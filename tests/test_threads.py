@@ -11,6 +11,7 @@ from gluonlab import host_cores
 from gluonlab.errors import ConfigError, GluonlabWarning
 from gluonlab.threads import set_threads, threads_per_device
 
+pytestmark = pytest.mark.cpu_only("teams of threads, which GPUs have none of")
 ONE, TWO, THREE = ([mx.cpu(i) for i in range(n)] for n in (1, 2, 3))
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, named
+from devices import contexts, device, named
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, values
@@ -118,10 +118,11 @@ def bound(graph, shapes, types):
     """The graph bound with gradients of all that is float32, whose memory nobody uses."""
     arguments, _, states = graph.infer_shape(**shapes)
     names = graph.list_arguments()
-    args = [nd.zeros(shape, dtype=types.get(name, "float32")) for name, shape in zip(names, arguments)]
-    grads = {name: nd.zeros(shape) for name, shape in zip(names, arguments) if name not in types}
+    ctx = device()
+    args = [nd.zeros(shape, ctx, dtype=types.get(name, "float32")) for name, shape in zip(names, arguments)]
+    grads = {name: nd.zeros(shape, ctx) for name, shape in zip(names, arguments) if name not in types}
     requests = {name: "add" if name in grads else "null" for name in names}
-    return graph.bind(mx.cpu(0), args, grads, requests, [nd.zeros(shape) for shape in states])
+    return graph.bind(ctx, args, grads, requests, [nd.zeros(shape, ctx) for shape in states])
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20"])
@@ -309,9 +310,10 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     assert first.activations <= second.activations < 1.5 * first.activations
 
 
+@pytest.mark.cpu_only("float16 is refused on CPUs")
 def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"--dtype float16 is for GPUs, and MXNet has no .* on [cg]pu\(0\) cpu\(1\): leave --dtype out"
+        ConfigError, match=r"--dtype float16 is for GPUs, and MXNet has no .* on cpu\(0\) cpu\(1\): leave --dtype out"
     ):
         loop.train(TrainConfig(devices=named(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

@@ -43,6 +43,7 @@ class Played:
         self.param.set_data(nd.array(self.cudnns))
 
 
+pytestmark = pytest.mark.cpu_only("cuDNN is played; tests/gpus/test_running_variance.py is about the simulated one")
 MOMENTUM = st.sampled_from([0.0, 0.5, 0.9, 0.99])
 SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4)  # (images, steps) of batches alike
 
