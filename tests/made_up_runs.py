@@ -3,7 +3,9 @@
 import json
 from html.parser import HTMLParser
 
-PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}  # of a real run that takes no time
+from devices import named
+
+PLAIN = {"devices": named(1), "model": "mlp", "epochs": 1}  # of a real run that takes no time
 SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
 
 

@@ -17,6 +17,7 @@ from gluonlab.errors import DeviceError
 GPUS = MeasuredOn("gpu", (0, 3, 5), "gpu(0) gpu(3) gpu(5)", asked=True)
 
 
+@pytest.mark.cpu_only("names of CPU devices, and nothing is computed")
 def test_devices_that_are_named_are_found_and_told_in_words():
     on = measured_on("cpu:2,0")
     assert (on.kind, on.numbers, on.words) == ("cpu", (2, 0), "cpu(2) cpu(0)")
@@ -51,6 +52,7 @@ def test_what_is_measured_on_cpus_only_says_so():
     assert all("CPU" in str(row.missing) for row in missing)
 
 
+@pytest.mark.cpu_only("names of CPU devices, and nothing is computed")
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -137,6 +137,7 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
     assert "<script" not in html
 
 
+@pytest.mark.cpu_only("a machine without GPUs")
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
     code, out, err = ended(main, "--prove")
     assert (code, out) == (2, "")

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import devices
+from devices import device, devices
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -101,10 +101,10 @@ def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels
 
 def results(graph, shapes, dtype):
     """All outputs and gradients."""
-    random = np.random.RandomState(0)
-    args = {name: nd.array(random.normal(size=shape), dtype=dtype) for name, shape in shapes.items()}
-    grads = {name: nd.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
-    executor = graph.bind(mx.cpu(), args, args_grad=grads)
+    random, ctx = np.random.RandomState(0), device()
+    args = {name: nd.array(random.normal(size=shape), ctx, dtype=dtype) for name, shape in shapes.items()}
+    grads = {name: nd.zeros(shape, ctx, dtype) for name, shape in shapes.items()}
+    executor = graph.bind(ctx, args, args_grad=grads)
     executor.forward(is_train=True)
     executor.backward([nd.ones_like(output) / 2 for output in executor.outputs])
     return [array.asnumpy() for array in (*executor.outputs, *grads.values())]

@@ -97,7 +97,7 @@ def test_the_weights_that_only_meet_the_padding_get_no_gradient_at_all():
 @pytest.mark.parametrize("side, replaced", [(32, 4), (33, 0), (64, 0)])
 def test_resnet18s_last_layers(side, replaced):
     """Of 32x32 pixels one is left for its last stage: four of its five convolutions have 3x3 weights, the fifth has 1x1."""
-    scores = get_model("resnet18", 10, [mx.cpu()])(mx.sym.var("images"))
+    scores = get_model("resnet18", 10, contexts(1))(mx.sym.var("images"))
     dense = dense_where_one_pixel(scores, {"images": (1, 3, side, side)})
     before, after = operators(scores), operators(dense)
     assert before.count("Convolution") - after.count("Convolution") == replaced

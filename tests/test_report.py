@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from devices import named
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
@@ -127,6 +128,7 @@ MORE = {
 }  # fmt: skip
 
 
+@pytest.mark.cpu_only("it tells the settings of CPU devices")
 def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     first = train(TrainConfig(**PLAIN, out=str(tmp_path / "a")), reporter=Reporter())
     pretrained = str(first.run_dir / PARAMETERS)
@@ -146,7 +148,7 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
 
 # a setting that Plan.settings tells: what goes with it -> another value of it
 SETTLED = {
-    "gpus": ({}, 2), "devices": ({}, "cpu*2"), "threads": ({"devices": "cpu", "threads": 1}, 2), "batch_size": ({}, 7),
+    "gpus": ({}, 2), "devices": ({}, named(2)), "threads": ({"devices": "cpu", "threads": 1}, 2), "batch_size": ({}, 7),
     "global_batch_size": ({}, 7), "epochs": ({}, 3), "lr": ({}, 0.5), "scale_lr": ({"gpus": 2}, True), "model": ({}, "lenet-avg"),
     "dataset": ({}, "synthetic"), "kvstore": ({"gpus": 2}, "ring"), "optimizer": ({}, "adam"), "momentum": ({}, 0.5),
     "wd": ({}, 0.5), "seed": ({}, 1), "lr_schedule": ({}, "cosine"), "warmup_epochs": ({}, 1),
@@ -156,7 +158,11 @@ SETTLED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TrainConfig)])
+FIELDS = {field.name for field in dataclasses.fields(TrainConfig)} - {"threads"}
+THREADS = pytest.param("threads", marks=pytest.mark.cpu_only("threads are of CPU devices"))
+
+
+@pytest.mark.parametrize("name", [*sorted(FIELDS), THREADS])
 def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
     """Those of a later gluonlab neither. ``require_gpu`` changes no run; ``image_size`` is in the images' shape, and LeNet on the
     digits has one recipe alone, and nothing that could be cut anew.

@@ -11,7 +11,7 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 from conftest import clean_environment
-from devices import device
+from devices import device, on_gpus
 from full_disk import full_at
 from test_run import names
 
@@ -139,18 +139,21 @@ def interrupted(folder, arguments, after, sign):
             assert process.poll() is None, process.stderr.read()
         time.sleep(after)
         process.send_signal(sign)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
         return process.returncode, err
     finally:
         process.kill()
         process.wait()
 
 
+QUICK = ["--model", "mlp"] if on_gpus() else []
+
+
 @pytest.mark.parametrize(
     ("sign", "after"), [pytest.param(signal.SIGINT, 0, marks=pytest.mark.long), (signal.SIGINT, 0.35), (signal.SIGTERM, 0.35)]
 )
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
-    status, err = interrupted(tmp_path, ["--gpus", "2", "--epochs", "1000", "--out", "run"], after, sign)
+    status, err = interrupted(tmp_path, ["--gpus", "2", *QUICK, "--epochs", "1000", "--out", "run"], after, sign)
     assert status == 128 + sign
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: ")
@@ -160,6 +163,6 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, afte
     assert metrics.endswith("\n")
     assert all(json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines())
     json.loads((run / "config.json").read_text())
-    net = get_model("lenet", 10)
+    net = get_model("mlp" if QUICK else "lenet", 10)
     net.load_parameters(str(run / PARAMETERS), ctx=device())
     assert net(mx.nd.zeros((1, 1, 28, 28), ctx=device())).shape == (1, 10)

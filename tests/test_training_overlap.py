@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.cpu_only("MXNet's trace of CPU devices is read")
 TRACED_STEP = """
 import sys
 from gluonlab.devices import devices
