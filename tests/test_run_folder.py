@@ -163,7 +163,10 @@ CHEAP = {
 }
 
 
-@pytest.mark.parametrize("kind", CHEAP)
+THREADS = pytest.param("compare devices", marks=pytest.mark.cpu_only("threads are of CPU devices"))
+
+
+@pytest.mark.parametrize("kind", [*sorted(set(CHEAP) - {"compare devices"}), THREADS])
 def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, kind):
     arguments, said = CHEAP[kind]
     (empty_cwd / "file").write_text("no parameters")
