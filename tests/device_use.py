@@ -29,10 +29,10 @@ WITHOUT_DEVICES = """
     collectives_cost collectives_moves collectives_page collectives_page_file collectives_page_words
     collectives_render collectives_topology compare_rows data_addresses data_archives data_command data_download
     data_extract datasets doctor_checks doctor_command doctor_cpu doctor_host doctor_links doctor_numbering
-    doctor_processes errors exercises exercises_language figures files idx images_decode images_pool installing
+    doctor_processes engine errors exercises exercises_language figures files idx images_decode images_pool installing
     layers linking listing make_venv pack public_api record report_damaged
 """
-IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|gpu:\d|\bdevices\(|'cpu'")
+IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
 
 def takes_none(module: Path) -> bool:

@@ -3,9 +3,7 @@
 import json
 from html.parser import HTMLParser
 
-from devices import named
-
-PLAIN = {"devices": named(1), "model": "mlp", "epochs": 1}  # of a real run that takes no time
+PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}  # of a real run that takes no time
 SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
 
 

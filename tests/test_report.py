@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from devices import named
+from devices import named, on_gpus
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
@@ -155,6 +155,7 @@ SETTLED = {
     "lr_decay": ({"lr_schedule": "step"}, 0.3), "lr_decay_epochs": ({"lr_schedule": "step"}, "2"),
     "final_lr": ({"lr_schedule": "linear"}, 1e-3), "normalise": ({}, "0.5/0.25"), "flip": ({}, True), "crop_padding": ({}, 2),
     "mixup": ({}, 0.2), "label_smoothing": ({}, 0.1), "no_bias_decay": ({"wd": 1e-4}, True),
+    **({name: ({}, True) for name in ("deterministic", "tf32")} if on_gpus() else {}),
 }  # fmt: skip
 
 

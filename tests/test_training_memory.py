@@ -158,6 +158,7 @@ def test_a_batch_adds_what_was_planned(python):
     assert measured == pytest.approx(told, rel=0.2)
 
 
+@pytest.mark.cpu_only("it tells what the process takes")
 @pytest.mark.parametrize(
     ("batch_size", "images"),  # 719: half of 1437 training images
     [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
