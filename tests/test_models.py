@@ -30,6 +30,7 @@ def test_an_unknown_network_is_answered_with_the_choices():
         get_model("lennet", 10)
 
 
+@pytest.mark.cpu_only("channels are padded for CPUs")
 @pytest.mark.parametrize(
     "text, expected",
     [

@@ -4,7 +4,7 @@ import sys
 
 import mxnet as mx
 import pytest
-from devices import contexts
+from devices import contexts, device
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
@@ -55,7 +55,7 @@ def test_residual_networks_are_those_of_gluoncv(name, theirs):
     reference(nd.array(images))
     assert [array.shape for array in values(net)] == [array.shape for array in values(reference)]
     set_values(reference, values(net))
-    assert distance([net(nd.array(images)).asnumpy()], [reference(nd.array(images)).asnumpy()]) <= 1e-5
+    assert distance([net(nd.array(images, ctx=device())).asnumpy()], [reference(nd.array(images)).asnumpy()]) <= 1e-5
 
 
 @pytest.mark.parametrize(

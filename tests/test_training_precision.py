@@ -179,12 +179,10 @@ def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
     return values(net, ctxs[1])
 
 
-@pytest.mark.cpu_only("cuDNN's gradients of weights differ from run to run")
 def test_a_conversion_that_leaves_everything_float32_changes_no_bit():
     assert all(np.array_equal(a, b) for a, b in zip(trained(NOWHERE), trained(as_it_is)))
 
 
-@pytest.mark.cpu_only("as on GPUs, with the operators in float16 that a CPU has")
 def test_lenet_with_real_float16_pooling_trains_like_float32():
     plain, mixed = trained(as_it_is), trained(HALVES, LossScale(2.0**8))
     assert 1e-6 < distance(mixed, plain) < 5e-3  # float16 has three digits
