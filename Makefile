@@ -48,10 +48,11 @@ test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
 # make test on simulated GPUs (tests/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
 # and its gradients touches, some minutes; make test-cu112 takes all.
 ROAD = $(wildcard $(ROAD_OF:%=tests/test_%.py))
-ROAD_OF = kvstores kvstores_schedule kvstores_sharded kvstores_reduce_apart kvstores_sharded_parameters collectives_executor \
-  collectives_executor_engine training_step training_accumulate training_sync_bn training_buckets training_buckets_stale \
-  training_clip training_mixup training_optimize training_evaluate training_export training_loss_scale training_losses \
-  training_loop training_statistics mxnet_trainer images_crop augment mixup shards bench_allreduce bench_gradients evaluate_run
+ROAD_OF = kvstores kvstores_schedule kvstores_sharded kvstores_reduce_apart kvstores_sharded_parameters \
+  collectives_executor collectives_executor_engine training_step training_accumulate training_sync_bn \
+  training_staged training_buckets training_buckets_stale training_clip training_mixup training_optimize \
+  training_evaluate training_export training_loss_scale training_losses training_loop training_statistics \
+  mxnet_trainer images_crop augment mixup shards bench_allreduce bench_gradients evaluate_run device_use
 
 test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)
