@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, random_batches, set_values, values
+from reference import as_is, cpus, distance, random_batches, set_values, train_on_one_device, values
 from test_training_sync_bn import SHAPE, Residual, shards
 
 from gluonlab.config import TrainConfig
@@ -111,6 +111,20 @@ def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean):
     expected = precise(NETWORKS[name], batches, 0.05)
     for ctx in ctxs:
         assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 1e-4)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(k):
+    """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight that meets the mean."""
+    batches = [(images + np.float32(1000), labels) for images, labels in random_batches([12, 5], shape=SHAPE)]
+    wanted = precise(Residual, batches, 0.05)
+    plain = at_its_start(Residual, [mx.cpu()])
+    train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
+    ctxs = contexts(k)
+    net, step = staged(Residual, ctxs, rate=0.05)
+    for batch in batches:
+        step(*shards(batch, ctxs))
+    assert distance(comparable(net), wanted) <= 4 * distance(comparable(plain), wanted)
 
 
 def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():

@@ -62,6 +62,11 @@ class Bucket:
                 found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
         return found
 
+    def gaps(self) -> List[int]:
+        """The elements that no parameter has, in front of each that begins where a boundary is."""
+        ends = [begin + math.prod(param.shape) for param, begin in zip(self.params, self.begins)]
+        return [element for end, begin in zip(ends, self.begins[1:]) for element in range(end, begin)]
+
     def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
         """Set the gradients of those of ``params`` that are here to zero on a device, given by its position."""
         grad = self.grads[device]

@@ -23,6 +23,7 @@ from gluonlab.training import amp, arguments, compiled
 from gluonlab.training.bucket import Bucket, group, spread, usual_bucket_bytes
 from gluonlab.training.calls import Call, begin_alike, calls_of
 from gluonlab.training.fresh import NOTHING, Freshness
+from gluonlab.training.gaps import Gaps
 from gluonlab.training.loss_scale import LossScale
 from gluonlab.training.owners import living_blocks, of_convolutions
 from gluonlab.training.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
@@ -146,6 +147,8 @@ class BucketedTrainer(gluon.Trainer):
         if not self._update_on_kvstore:
             grads = [list(of_device) for of_device in zip(*(bucket.grads for bucket in self.buckets))]
             self._summed = SummedGradients(grads, self._contexts, self.clip_norm, self.loss_scale)
+        looked_at = self.clip_norm is not None or self.loss_scale is not None  # as a whole, with what lies in between
+        self._gaps = Gaps(self.buckets if on_gpus and looked_at else ())
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
 
@@ -268,6 +271,7 @@ class BucketedTrainer(gluon.Trainer):
         load(self, fname)
 
     def _allreduce_grads(self) -> None:
+        self._gaps.clear()
         if self._update_on_kvstore and (self.clip_norm is not None or self.loss_scale is not None or self._uneven):
             self._update_in_halves()
         elif self._sums:

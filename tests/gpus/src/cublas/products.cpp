@@ -56,6 +56,7 @@ cublasStatus_t product(
   call.reaches(b.first, b.bytes(shape.b, shape.k, shape.n, batch));
   call.reaches(c, extent<Out>(shape.m, shape.n, leading) + (batch - 1) * distance * sizeof(Out));
   Scalar<S> scale(call, blas(handle), alpha), keep(call, blas(handle), beta);
+  if (std::is_same_v<T, half> && blas(handle).math == CUBLAS_TENSOR_OP_MATH) count_name(call.name + " on tensor cores");
   Arithmetic how;
   how.tf32 = std::is_same_v<T, float> && blas(handle).math == CUBLAS_TF32_TENSOR_OP_MATH && tf32_allowed();
   call.does([=] {

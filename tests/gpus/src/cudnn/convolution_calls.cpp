@@ -37,6 +37,7 @@ cudnnStatus_t queue(
   const Algorithm* algorithm = find_algorithm(direction, number);
   cudnnStatus_t status = check(call, it, algorithm, space);
   if (status != CUDNN_STATUS_SUCCESS) return status;
+  if (it.x.type == CUDNN_DATA_HALF && it.how.math == CUDNN_TENSOR_OP_MATH) count_name(call.name + " on tensor cores");
   return call.does_with(it.x.type, [=](auto element) {
     use(space, workspace_bytes(*algorithm, it));
     work(element, arithmetic(*algorithm, it));

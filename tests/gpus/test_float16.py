@@ -1,0 +1,208 @@
+"""--dtype float16 on simulated GPUs: what a product of float16 is, on any number of them, and what it asks of the libraries."""
+
+from functools import partial
+from typing import NamedTuple, Tuple
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from reference import as_is, random_batches, values
+from simulated import counting
+
+from gluonlab.data.augment import make_input
+from gluonlab.data.shards import shard
+from gluonlab.engine import FUSION
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models.graphs import with_replaced
+from gluonlab.models.lanes import lanes
+from gluonlab.models.lenet import LeNet
+from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.training.loss_scale import LossScale
+from gluonlab.training.objective import make_loss
+from gluonlab.training.precision import as_it_is, for_sync_bn, mixed_precision
+from gluonlab.training.step import DataParallelStep
+
+RATE, SCALE = 0.1, 2.0**8
+PRODUCTS = ("Convolution", "FullyConnected")
+
+
+class Layer(NamedTuple):
+    channels: int
+    norm: bool
+    act: str
+    pool: bool
+
+
+class Network(NamedTuple):
+    """Images (n, colours, 8, 8) through these layers, and a dense one."""
+
+    colours: int
+    layers: Tuple[Layer, ...]
+
+    def made(self, ctxs, dtype="float32"):
+        net = nn.HybridSequential(prefix="net_")
+        with net.name_scope():
+            for layer in self.layers:
+                net.add(nn.Conv2D(layer.channels, 3, padding=1))
+                net.add(*([nn.BatchNorm()] if layer.norm else []), nn.Activation(layer.act))
+                net.add(*([nn.AvgPool2D(2)] if layer.pool else []))
+            net.add(nn.Dense(7, activation="tanh"), nn.Dense(10))
+        net.initialize(ctx=ctxs)
+        net.cast(dtype)
+        net(nd.zeros((1, self.colours, 8, 8), ctx=ctxs[0], dtype=dtype))
+        random = np.random.RandomState(4)
+        for name, param in net.collect_params().items():
+            width = np.prod(param.shape[1:]) if len(param.shape) > 1 else 4
+            start = random.standard_normal(param.shape) / np.sqrt(width)
+            param.set_data(nd.array(abs(start) + 1 if name.endswith(("var", "gamma")) else start, dtype=dtype))
+        return net
+
+
+@st.composite
+def networks(draw):
+    norm = draw(st.booleans())
+    layer = st.builds(Layer, st.integers(1, 9), st.just(norm), st.sampled_from(["relu", "tanh"]), st.booleans())
+    return Network(draw(st.integers(1, 3)), tuple(draw(st.lists(layer, min_size=1, max_size=2))))
+
+
+def on_gpus(network, k, batches, convert, sync_bn):
+    """(parameters on each GPU, the sums of losses) after a step for each batch."""
+    ctxs = [mx.gpu(device) for device in range(k)]
+    net = network.made(ctxs)
+    store = make_kvstore("device", ctxs) if k > 1 else None
+    scale = None if convert is as_it_is else LossScale(SCALE)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    step = DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=sync_bn, convert=convert)
+    losses = []
+    for images, labels in batches:
+        found = step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        losses.append(sum(float(loss.asscalar()) for loss in found))
+    assert scale is None or scale.skipped == 0
+    return [trained(net, ctx) for ctx in ctxs], losses
+
+
+def on_the_cpu(network, batches, dtype="float32", convert=None):
+    """The same by Gluon's own recording; ``convert``: of the network's graph."""
+    net = network.made([mx.cpu()], dtype)
+    called, scale = net, 1.0
+    if convert is not None:
+        data = mx.sym.var("data", dtype="float32")
+        called, scale = gluon.SymbolBlock(convert(net(data)), data, net.collect_params()), SCALE
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore=None)
+    losses = []
+    for images, labels in batches:
+        with autograd.record():
+            scores = called(nd.array(images, dtype=dtype))
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(scores, nd.array(labels)).sum()
+            scaled = total * scale
+        scaled.backward()
+        trainer.step(len(images) * scale)
+        losses.append(float(total.asscalar()))
+    return trained(net), losses
+
+
+def trained(net, ctx=None):
+    return [array for array, param in zip(values(net, ctx), net.collect_params().values()) if param.grad_req != "null"]
+
+
+def rounded(graph, shape):
+    """A graph of mixed precision whose products are of float32, of factors that float16 holds, and then rounded to float16."""
+
+    def exactly(node, add, entries):
+        factors = [add("Cast", f"_factor{i}", [entry], dtype="float32") for i, entry in enumerate(entries)]
+        add("Cast", "", [add(node["op"], "_product", factors, **node["attrs"])], dtype="float16")
+
+    def choose(node, *_):
+        return partial(exactly, node) if node["op"] in PRODUCTS else None
+
+    return with_replaced(graph, {"data": shape}, choose)
+
+
+def moved_otherwise(found, wanted, start):
+    """How far all parameters together have gone elsewhere, beside how far they were to go."""
+    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start))
+    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - before)
+
+
+@settings(max_examples=5)
+@given(network=networks(), k=st.integers(1, 4), sizes=st.sampled_from([(9, 9), (7, 4), (12, 1)]))
+@example(Network(1, (Layer(3, True, "tanh", False), Layer(1, True, "tanh", False))), 2, (9, 9))
+@example(Network(3, (Layer(5, False, "relu", True),)), 3, (7, 4))
+def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_out(network, k, sizes):
+    """Channels of any number; with BatchNorm over all devices. Three digits, but where rounding takes ReLU past its kink."""
+    sync_bn = network.layers[0].norm and k > 1
+    convert = for_sync_bn if sync_bn else mixed_precision
+    batches = random_batches(sizes, shape=(network.colours, 8, 8))
+    start = trained(network.made([mx.cpu()]))
+    devices, losses = on_gpus(network, k, batches, convert, sync_bn)
+    shape = (1, network.colours, 8, 8)
+    wanted, wanted_losses = on_the_cpu(network, batches, convert=lambda graph: rounded(convert(graph), shape))
+    exact, exact_losses = on_the_cpu(network, batches, "float64")
+    np.testing.assert_allclose(losses, wanted_losses, rtol=1e-3)
+    np.testing.assert_allclose(losses, exact_losses, rtol=1e-3)
+    smooth = all(layer.act == "tanh" for layer in network.layers)
+    for found in devices:
+        assert moved_otherwise(found, wanted, start) <= (0.004 if smooth else 0.03)
+        assert moved_otherwise(found, exact, start) <= (0.004 if smooth else 0.03)
+
+
+@pytest.mark.parametrize("settings", [{"loss_scale": True}, {"clip_norm": 1.0}], ids=str)
+@pytest.mark.parametrize(("k", "store"), [(1, None), (2, "device"), (2, "sharded-optimizer")])
+def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, k, store):
+    """MXNet stores vectors there, of whatever lay behind the operator's inputs."""
+    network = Network(1, (Layer(3, False, "relu", False),))
+    batches = random_batches([6], shape=(1, 8, 8))
+    found = []
+    for beyond in (0.0, np.nan):  # as it may be
+        ctxs = [mx.gpu(device) for device in range(k)]
+        net = network.made(ctxs)
+        given_now = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
+        kvstore = store and make_kvstore(store, ctxs)
+        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now)
+        step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
+        for _ in range(2):
+            for bucket in trainer.buckets:
+                for array in bucket.grads:
+                    for place in bucket.gaps():
+                        array[place : place + 1] = beyond
+            assert beyond == 0.0 or all(bucket.gaps() for bucket in trainer.buckets)
+            for images, labels in batches:
+                step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        assert trainer.loss_scale is None or trainer.loss_scale.skipped == 0
+        found.append(trained(net))
+    for clean, other in zip(*found):
+        np.testing.assert_allclose(other, clean, rtol=1e-5, atol=1e-7)
+
+
+def step_of(net, convert):
+    """What a step of LeNet on one GPU takes."""
+    ctxs = [mx.gpu(0)]
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, None)
+    step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), convert=convert)
+    images, labels = nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"), nd.zeros((2,), ctx=ctxs[0], dtype="int32")
+    step([images], [labels])
+    with counting() as happened:
+        step([images], [labels])
+    return happened
+
+
+def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores(monkeypatch):
+    """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there; padding costs a launch for each array."""
+    assert lanes([mx.gpu(0)]) == 1
+    monkeypatch.setenv(FUSION, "0")  # fused, a padded LeNet is source that no compiler takes
+    plain = step_of(LeNet(10), mixed_precision)
+    convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
+    products = {"cublasGemmEx": 6, **{f"cudnnConvolution{name}": count for name, count in convolutions.items()}}
+    for name, count in products.items():
+        assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
+    exact = step_of(LeNet(10), as_it_is)
+    assert not any("on tensor cores" in name for name in exact.names)
+    padded = step_of(LeNet(10, lanes=8), mixed_precision)
+    assert padded.launches - plain.launches > 2 * sum(products.values())
