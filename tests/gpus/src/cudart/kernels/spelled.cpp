@@ -11,7 +11,8 @@ std::string spelled(const Type& type) {
   std::string text = type.word;
   if (!type.arguments.empty()) {
     text += "(";
-    for (const Type& argument : type.arguments) text += (&argument == &type.arguments[0] ? "" : ",") + spelled(argument);
+    for (const Type& argument : type.arguments)
+      text += (&argument == &type.arguments[0] ? "" : ",") + spelled(argument);
     text += ")";
   }
   return type.pointer ? text + "*" : text;
