@@ -1,11 +1,12 @@
 """A dense layer in the place of a convolution that gives one pixel: the same results, gradients and names as the convolution."""
 
 import json
+from itertools import compress
 
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, device
+from devices import contexts, device, on_gpus
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
@@ -135,4 +136,5 @@ def test_training_and_prediction_are_gluons(sync_bn):
         predicted = [net(x).asnumpy() for x in shard(nd.array(images), ctxs)]
         np.testing.assert_allclose(np.concatenate(scores), np.concatenate(predicted), rtol=1e-3, atol=1e-5)
     expected = train_on_one_device(make_net([mx.cpu()], start), batches, "sgd", learning_rate=0.1, momentum=0.9)
-    assert distance(values(net, ctxs[0]), expected) < 1e-4
+    as_cpus = [not (on_gpus() and name.endswith("running_var")) for name in net.collect_params()]  # cuDNN's are unbiased
+    assert distance([*compress(values(net, ctxs[0]), as_cpus)], [*compress(expected, as_cpus)]) < 1e-4

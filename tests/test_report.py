@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from devices import named, on_gpus
+from devices import named
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
@@ -155,15 +155,14 @@ SETTLED = {
     "lr_decay": ({"lr_schedule": "step"}, 0.3), "lr_decay_epochs": ({"lr_schedule": "step"}, "2"),
     "final_lr": ({"lr_schedule": "linear"}, 1e-3), "normalise": ({}, "0.5/0.25"), "flip": ({}, True), "crop_padding": ({}, 2),
     "mixup": ({}, 0.2), "label_smoothing": ({}, 0.1), "no_bias_decay": ({"wd": 1e-4}, True),
-    **({"tf32": ({}, True)} if on_gpus() else {}),
 }  # fmt: skip
 
 
-FIELDS = {field.name for field in dataclasses.fields(TrainConfig)} - {"threads"}
-THREADS = pytest.param("threads", marks=pytest.mark.cpu_only("threads are of CPU devices"))
+FIELDS, ON_CPUS = {field.name for field in dataclasses.fields(TrainConfig)}, {"threads", "deterministic", "tf32"}
+OF_CPUS = pytest.mark.cpu_only("threads are of CPU devices, and a process settles once how GPUs compute")
 
 
-@pytest.mark.parametrize("name", [*sorted(FIELDS), THREADS])
+@pytest.mark.parametrize("name", [*sorted(FIELDS - ON_CPUS), *(pytest.param(name, marks=OF_CPUS) for name in sorted(ON_CPUS))])
 def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
     """Those of a later gluonlab neither. ``require_gpu`` changes no run; ``image_size`` is in the images' shape, and LeNet on the
     digits has one recipe alone, and nothing that could be cut anew.
@@ -177,8 +176,6 @@ def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
         changed = Description(Path(), {**config.to_dict(), name: "changed"}, used)
     different = changed.settings != Description(Path(), config.to_dict(), used).settings
     same = ("require_gpu", "recipe", "image_size", "random_resized_crop", "memory", "confusion", "export", "out")
-    if on_gpus():
-        same = (*same, "deterministic")  # exported for all tests (device_use.py)
     assert different == (name not in same)
 
 

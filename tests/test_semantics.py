@@ -5,7 +5,7 @@ import dataclasses
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, named
+from devices import contexts, device, named
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import cpus, distance, values
@@ -103,10 +103,10 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         assert as_set() == (True, True)
         images = np.random.RandomState(0).uniform(size=(4, 1, 28, 28)).astype("float32")
         with autograd.record():
-            scores = found.net(mx.np.array(images))
+            scores = found.net(mx.np.array(images, ctx=device()))
         scores.backward()
         assert type(scores) is mx.np.ndarray
-        gradient = next(iter(found.net.collect_params().values())).grad()
+        gradient = next(iter(found.net.collect_params().values())).list_grad()[0]
         assert type(gradient) is mx.np.ndarray
         assert float(abs(gradient).sum()) > 0
         assert 0 < evaluate_run(str(found.run_dir), devices=named(3)).score.accuracy < 1  # of all digits

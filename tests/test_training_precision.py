@@ -183,6 +183,7 @@ def test_a_conversion_that_leaves_everything_float32_changes_no_bit():
     assert all(np.array_equal(a, b) for a, b in zip(trained(NOWHERE), trained(as_it_is)))
 
 
+@pytest.mark.cpu_only("as on GPUs, with the operators in float16 that a CPU has")
 def test_lenet_with_real_float16_pooling_trains_like_float32():
     plain, mixed = trained(as_it_is), trained(HALVES, LossScale(2.0**8))
     assert 1e-6 < distance(mixed, plain) < 5e-3  # float16 has three digits
@@ -217,6 +218,7 @@ def first_weights(convert, loss_scale=None, steps=1):
     return net.first.weight.list_data()[0].asnumpy() - before
 
 
+@pytest.mark.cpu_only("as on GPUs, with the operators in float16 that a CPU has")
 def test_gradients_that_vanish_in_float16_are_saved_by_the_scale():
     expected = first_weights(as_it_is)
     assert np.abs(expected).max() > 1e-6
@@ -224,6 +226,7 @@ def test_gradients_that_vanish_in_float16_are_saved_by_the_scale():
     assert distance([first_weights(HALVES, LossScale(2.0**24))], [expected]) < 2e-3
 
 
+@pytest.mark.cpu_only("as on GPUs, with the operators in float16 that a CPU has")
 def test_a_scale_that_is_too_large_overflows_float16_and_comes_down():
     scale = LossScale(2.0**60, largest=2.0**60)
     moved = first_weights(HALVES, scale, steps=60)
