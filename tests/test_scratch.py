@@ -50,13 +50,13 @@ def same_bits(a, b):
 
 def test_lenet_is_gluons_with_average_pooling():
     """Scores, losses and gradients, with the same weights."""
-    net = get_model("lenet-avg", 10)
-    net.initialize()
-    net(nd.zeros((1, 1, 28, 28)))
-    ((params, grads),) = replicas_on(contexts(1), seed=4)
+    net, (ctx,) = get_model("lenet-avg", 10), contexts(1)
+    net.initialize(ctx=ctx)
+    net(nd.zeros((1, 1, 28, 28), ctx))
+    ((params, grads),) = replicas_on([ctx], seed=4)
     set_values(net, as_gluon(params))
     ((images, labels),) = random_batches([9], seed=1)
-    x, y = nd.array(images), nd.array(labels, dtype="int32")
+    x, y = nd.array(images, ctx), nd.array(labels, ctx, "int32")
     with autograd.record():
         scores, expected = lenet(x, params), net(x)
         losses, expected_losses = cross_entropy(scores, y), gluon.loss.SoftmaxCrossEntropyLoss()(expected, y)
@@ -64,7 +64,7 @@ def test_lenet_is_gluons_with_average_pooling():
     total.backward()
     assert losses.shape == (9,)
     assert distance([scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()]) <= TOLERANCE
-    gradients = [param.grad().asnumpy() for param in net.collect_params().values()]
+    gradients = [param.grad(ctx).asnumpy() for param in net.collect_params().values()]
     assert distance(as_gluon(grads), gradients) <= TOLERANCE
 
 
