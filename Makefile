@@ -32,6 +32,7 @@ test: $(VENV)/.ready-test
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' --hypothesis-profile=random $(ARGS)
+	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
 
@@ -59,7 +60,7 @@ test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 
 $(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
 	@$(PYTHON) tests/stub_driver.py $(CU112)/driver
-	@LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(PYTHON) tools/make_venv.py $(CU112) cu112 simulated-gpus test
+	@LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(PYTHON) tools/make_venv.py $(CU112) cu112 simulated-gpus labs test
 	@touch $@
 
 # Made again when a source changes; build.py knows which.

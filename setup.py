@@ -68,7 +68,7 @@ EXTRAS = {
     "cuda11": CUDA,
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
     "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
-    # the kernel of notebooks; where Jupyter itself comes from is not ours to say
+    # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs the labs' cells in its IPython
     "labs": ["ipykernel>=6"],
     "labs-build": LABS_BUILD,
     # for make check-labs: also what the tests of the package need, with which these share helpers

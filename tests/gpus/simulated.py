@@ -48,6 +48,16 @@ def bytes_in_use(device):
 
 
 @contextmanager
+def delays(most_us, seed):
+    """Everything that is queued meanwhile begins up to so much later, at random."""
+    _library().gpus_delay(most_us, ctypes.c_uint(seed))
+    try:
+        yield
+    finally:
+        _library().gpus_delay(-1, ctypes.c_uint(0))
+
+
+@contextmanager
 def counting():
     """``with counting() as happened: ...`` then ``happened.launches`` and the like, of this while, and ``happened.names``."""
     import mxnet as mx

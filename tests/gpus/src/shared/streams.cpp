@@ -1,5 +1,6 @@
 #include "streams.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -15,11 +16,22 @@ namespace {
 
 constexpr unsigned ONE_IN = 4;  // so many things begin at once for each that is late
 
+// Delays are the machine's, until a test asks for others.
+struct Delays {
+  std::atomic<int> most_us;
+  std::atomic<unsigned> seed;
+};
+
+Delays& delays() {
+  static Delays& delays = *new Delays{{machine().delay_us}, {machine().seed}};
+  return delays;
+}
+
 // A thread that does what is queued, in order.
 class Stream {
  public:
   Stream(int device, bool blocking, unsigned number)
-      : device(device), blocking(blocking), random_(machine().seed * 1000003u + number), thread_([this] { run(); }) {}
+      : device(device), blocking(blocking), number_(number), thread_([this] { run(); }) {}
 
   ~Stream() {
     {
@@ -70,10 +82,14 @@ class Stream {
   void be_late() {
     for (int hanging : machine().defects.hanging)
       while (visible()[device] == hanging) std::this_thread::sleep_for(std::chrono::hours(1));
-    int most = machine().delay_us;
+    int most = delays().most_us;
+    unsigned seed = delays().seed * 1000003u + number_;
+    if (seed != seed_) random_.seed(seed_ = seed);
     if (most && random_() % ONE_IN == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
   }
 
+  const unsigned number_;
+  unsigned seed_ = std::mt19937::default_seed;
   std::mt19937 random_;
   std::mutex lock_;
   std::condition_variable changed_, idle_;
@@ -199,5 +215,12 @@ void gpus_let_go(void* hold) {
   auto* open = static_cast<std::promise<void>*>(hold);
   open->set_value();
   delete open;
+}
+
+// For tests: everything that is queued begins up to so much later from now on; below 0: as the machine has it.
+void gpus_delay(int most_us, unsigned seed) {
+  const gpus::Machine& machine = gpus::machine();
+  gpus::delays().seed = most_us < 0 ? machine.seed : seed;
+  gpus::delays().most_us = most_us < 0 ? machine.delay_us : most_us;
 }
 }

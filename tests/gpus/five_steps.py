@@ -1,0 +1,61 @@
+"""Short runs as `gluonlab.run` makes them, on any devices: what is left of them can be compared."""
+
+import math
+import tempfile
+from types import SimpleNamespace
+
+import numpy as np
+from reference import values
+
+from gluonlab import TrainConfig, train
+from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.training.reporter import Reporter
+
+BATCH = 16
+IMAGES = 4 * BATCH + 5  # five steps; in the last one some of eight devices have no image
+
+
+def noise(images=IMAGES, shape=(1, 28, 28), classes=10):
+    """Images by chance: max pooling has no ties, which the order of a sum would decide."""
+    random = np.random.RandomState(images)
+
+    def split(count):
+        pixels = random.randint(0, 256, (count, *shape)).astype("uint8")
+        return ArraySplit(pixels, random.randint(0, classes, count))
+
+    return Dataset("digits", split(images), split(BATCH), tuple(map(str, range(classes))), Defaults())
+
+
+def named(kind, count):
+    """``gpu:0,1`` or ``cpu:0,1``."""
+    return f"{kind}:" + ",".join(map(str, range(count)))
+
+
+def outcome(devices, dataset=None, **settings):
+    """What a run leaves: parameters, whether all devices have the same bits, losses, accuracy."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(devices=devices, out=f"{folder}/run", **settings)
+        result = train(config, reporter=Reporter(), dataset=dataset)
+    return SimpleNamespace(
+        parameters=values(result.net),
+        alike=alike(result.net),
+        losses=[epoch.loss for epoch in result.history],
+        accuracy=result.accuracy,
+        steps=result.history[-1].step,
+    )
+
+
+def alike(net):
+    """Whether all devices have the same bits in what is trained: running statistics are their own."""
+    trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
+    copies = [[array.asnumpy() for array in param.list_data()] for param in trained]
+    return all(np.array_equal(copy, first) for first, *others in copies for copy in others)
+
+
+def five_steps(devices, **settings):
+    """A run of one epoch over `noise`."""
+    batch = settings.pop("global_batch_size", BATCH)
+    settings = {"model": "lenet", "optimizer": "sgd", "lr": 0.1, **settings}
+    found = outcome(devices, noise(), global_batch_size=batch, epochs=1, **settings)
+    assert found.steps == math.ceil(IMAGES / batch)
+    return found

@@ -1,0 +1,63 @@
+"""The labs on simulated GPUs: their cells run to the end, with the numbers that the text promises."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, clean_environment
+from machines import environment, v100s
+
+from gluonlab.exercises.verdict import PASSED
+
+LABS = {path.name[:2]: path for path in sorted((REPOSITORY / "labs" / "en").glob("*.ipynb"))}
+SOLUTIONS = REPOSITORY / "labs" / "solutions"
+SHORT = ("01",)
+EACH = [lab if lab in SHORT else pytest.param(lab, marks=pytest.mark.long) for lab in LABS]
+SECONDS = 1200
+
+
+def numbers_of(lab):
+    """tests/labs/numbers/labNN.py: what is asked of a lab, and what the answers must be."""
+    path = REPOSITORY / "tests" / "labs" / "numbers" / f"lab{lab}.py"
+    spec = importlib.util.spec_from_file_location(f"numbers_of_lab{lab}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(lab, count, folder, *solutions):
+    """What the numbers of a lab are, and {exercise: status}, on a machine with so many GPUs."""
+    grades, numbers = folder / "grades", numbers_of(lab)
+    (folder / "en").mkdir()
+    machine = environment(v100s(count, delay_us=50, promises_peers=True), folder)
+    ended = subprocess.run(
+        [sys.executable, Path(__file__).with_name("lab_cells.py"), LABS[lab], *solutions],
+        cwd=folder / "en",
+        env=clean_environment(**machine, GLUONLAB_GRADES=str(grades)),
+        input=numbers.PROBE,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=SECONDS,
+    )
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+    assert "devices: gpu" in ended.stdout
+    verdicts = map(json.loads, grades.read_text(encoding="utf-8").splitlines())
+    statuses = {verdict["exercise"]: verdict["status"] for verdict in verdicts}
+    return json.loads(ended.stdout.strip().splitlines()[-1]), statuses
+
+
+@pytest.mark.parametrize("lab", EACH)
+def test_a_lab_runs_with_its_numbers(lab, tmp_path):
+    numbers, _ = run(lab, 4, tmp_path)
+    numbers_of(lab).check(numbers)
+
+
+@pytest.mark.parametrize("lab", EACH)
+def test_a_lab_with_all_solutions_passes_its_checks(lab, tmp_path):
+    numbers, statuses = run(lab, 2, tmp_path, SOLUTIONS)
+    numbers_of(lab).check(numbers)
+    written = {path.stem for path in SOLUTIONS.glob(f"{lab}-*.py")}
+    assert statuses == dict.fromkeys(written, PASSED)

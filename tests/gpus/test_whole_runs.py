@@ -1,0 +1,31 @@
+"""Whole runs on simulated GPUs learn as much as on CPU devices, and float16 as much as float32."""
+
+import functools
+
+import pytest
+from five_steps import named, outcome
+
+pytestmark = pytest.mark.long
+SEEDS = range(3)
+
+
+@functools.lru_cache(maxsize=None)
+def accuracy(kind, count, model, seed, dtype="float32"):
+    """Of the test images, after as many epochs as the recipe has."""
+    return outcome(named(kind, count), model=model, seed=seed, dtype=dtype).accuracy
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("model", ["lenet", "resnet8"])
+def test_gpus_learn_as_much_as_cpu_devices(model, count, seed):
+    expected = accuracy("cpu", count, model, seed)
+    assert expected > 0.9
+    assert accuracy("gpu", count, model, seed) == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("model", ["lenet", "resnet8", "mlp"])
+def test_float16_learns_as_much_as_float32(model, seed):
+    expected = accuracy("gpu", 2, model, seed)
+    assert accuracy("gpu", 2, model, seed, "float16") == pytest.approx(expected, abs=0.02)
