@@ -118,7 +118,7 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         mx.npx.reset_np()
     assert found.accuracy == expected.accuracy
     assert all(np.array_equal(a, b) for a, b in zip(values(found.net), values(expected.net)))
-    np.testing.assert_array_equal(scores.asnumpy(), expected.net(nd.array(images)).asnumpy())
+    np.testing.assert_array_equal(scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy())
 
 
 def test_training_by_hand_is_what_it_is_without(set_np):
