@@ -25,12 +25,12 @@ LEAST_PERCENT = 80
 MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
 TESTS = str(Path(__file__).resolve().parent)
 WITHOUT_DEVICES = """
-    bench_compare bench_plans cifar collectives_algorithms collectives_check collectives_colours
+    bench_compare bench_plans collectives_algorithms collectives_check collectives_colours
     collectives_cost collectives_moves collectives_page collectives_page_file collectives_page_words
-    collectives_render collectives_topology compare_rows data_addresses data_archives data_command data_download
-    data_extract datasets doctor_checks doctor_command doctor_cpu doctor_host doctor_links doctor_numbering
-    doctor_processes engine errors exercises exercises_language figures files idx images_decode images_pool installing
-    layers linking listing make_venv pack public_api record report_damaged
+    collectives_render collectives_topology compare_rows data_addresses data_archives data_download
+    data_extract doctor_command doctor_cpu doctor_host doctor_links doctor_numbering
+    doctor_processes engine errors exercises figures files idx images_decode images_pool installing
+    layers linking listing make_venv pack public_api record
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 
