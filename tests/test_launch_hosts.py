@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, named
+from devices import contexts, named, on_gpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
@@ -46,7 +46,8 @@ def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(k, sizes):
         found = [sum(grad.asnumpy() for grad in param.list_grad()) for param in learned]
         expected = by_one_device(images, labels) if len(images) else [0 * grad for grad in found]
         for one, other in zip(found, expected):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+            # on CPUs both sides run the same kernels; a GPU's sums and exponents are rounded in another order
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 if on_gpus() else 1e-6)
 
 
 class Poisoned:
