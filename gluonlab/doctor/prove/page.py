@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 TITLES = {
     "copies": "Copies from GPU to GPU",
@@ -18,7 +18,9 @@ TITLES = {
 
 def as_page(proof: Dict[str, Any]) -> str:
     """An HTML page about the object that `proof.as_object` makes."""
-    environment = Environment(loader=PackageLoader("gluonlab.doctor.prove", "template"), autoescape=True, trim_blocks=True)
+    # what is around it, and how it looks, is the report's
+    loader = ChoiceLoader([PackageLoader(package, "template") for package in ("gluonlab.doctor.prove", "gluonlab.report")])
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True)
     environment.filters["number"] = number
     return environment.get_template("proof.html").render(
         proof=proof, titles=TITLES, tables={trial["trial"]: tables(trial["numbers"]) for trial in proof["trials"]}
