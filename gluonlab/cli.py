@@ -7,22 +7,16 @@ SIGTERM, which is what schedulers of jobs send, in the same order with 143. A tr
 from __future__ import annotations
 
 import re
-import signal
 import sys
-import threading
 import warnings
-from contextlib import contextmanager
-from typing import Any, Callable, Iterator, List, Mapping, NoReturn, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
 
 import click
 
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+from gluonlab.interruption import Terminated, interruptible
 
 INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends whatever goes on as Ctrl-C does."""
 
 
 class Command(click.Command):
@@ -40,11 +34,11 @@ class Command(click.Command):
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
         try:
-            with _termination():
+            with interruptible():
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
-            said, terminated = str(interrupt) or self.interrupted, isinstance(interrupt, _Terminated)
+            said, terminated = str(interrupt) or self.interrupted, isinstance(interrupt, Terminated)
             how = "ended by SIGTERM" if terminated else "interrupted"
             _end(": ".join(filter(None, [how, said])), TERMINATED if terminated else INTERRUPTED, prefix="")
         except click.NoSuchOption as error:
@@ -112,23 +106,6 @@ def dispatch(program: str, commands: Mapping[str, Tuple[str, Callable[[List[str]
         commands[name][1](rest)
     else:
         _end(unknown("command", name, commands), 2)
-
-
-@contextmanager
-def _termination() -> Iterator[None]:
-    """SIGTERM interrupts what runs in this block as Ctrl-C does, where it would end the process on the spot."""
-
-    def terminate(number: int, frame: object) -> NoReturn:
-        raise _Terminated
-
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"errors", "installing", "control_groups", "numpy_names"},
+    {"errors", "installing", "control_groups", "numpy_names", "interruption"},
     {"attribute_text", "cuda", "fusion", "openmp", "files", "metrics", "description"},
     {"host_memory", "host_cores", "listing", "checks"},
     {"linking"},
