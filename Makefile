@@ -82,6 +82,7 @@ check-sagemaker: $(VENV)/.ready-sagemaker-check
 lint: $(VENV)/.ready-lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	find tests/gpus/src -name '*.cpp' -o -name '*.h' | xargs $(VENV)/bin/clang-format --dry-run --Werror
 	$(VENV)/bin/mypy
 
 # Tables, and the same numbers as records for python -m gluonlab.bench compare; BESIDE=DIR takes turns with another checkout.

@@ -77,8 +77,9 @@ EXTRAS = {
     "test": ["pytest>=7", "hypothesis>=6", SELENIUM, NVML],
     # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are older
     "sagemaker": ["boto3>=1.37"],
-    # ruff formats and judges differently from release to release; mypy, too, and neither new one runs on 3.8
+    # these format and judge differently from release to release; neither mypy's nor its stubs' new one runs on 3.8
     "lint": [
+        "clang-format==18.1.8",
         "ruff==0.17.5",
         "mypy==2.4.1; python_version>='3.10'",
         "mypy<1.15; python_version<'3.10'",

@@ -6,11 +6,13 @@
 
 namespace gpus {
 
-// alpha or beta. What lies on the host is read when the call is made, what lies on the GPU when its turn comes.
+// alpha or beta. What lies on the host is read when the call is made,
+// what lies on the GPU when its turn comes.
 template <class T>
 class Scalar {
  public:
-  Scalar(const Call& call, const BlasHandle& handle, const void* address) : address_(static_cast<const T*>(address)) {
+  Scalar(const Call& call, const BlasHandle& handle, const void* address)
+      : address_(static_cast<const T*>(address)) {
     on_gpu_ = handle.pointers == CUBLAS_POINTER_MODE_DEVICE;
     if (on_gpu_)
       call.reaches(address, sizeof(T));
@@ -26,13 +28,18 @@ class Scalar {
   bool on_gpu_;
 };
 
-// visit_type(CUDA_R_16F, [&](auto element) { ... }): with an element of it; false for types that are not there.
+// visit_type(CUDA_R_16F, [&](auto element) { ... }): with an element of it;
+// false for types that are not there.
 template <class Visitor>
 bool visit_type(cudaDataType type, Visitor&& visitor) {
-  if (type == CUDA_R_16F) visitor(half());
-  else if (type == CUDA_R_32F) visitor(float());
-  else if (type == CUDA_R_64F) visitor(double());
-  else return false;
+  if (type == CUDA_R_16F)
+    visitor(half());
+  else if (type == CUDA_R_32F)
+    visitor(float());
+  else if (type == CUDA_R_64F)
+    visitor(double());
+  else
+    return false;
   return true;
 }
 

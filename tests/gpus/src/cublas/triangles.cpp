@@ -1,4 +1,5 @@
-// What knows one half of a matrix: symmetric updates, products and equations of triangles; and the product of two vectors.
+// What knows one half of a matrix: symmetric updates, products and equations of triangles;
+// and the product of two vectors.
 #include <memory>
 
 #include "multiply.h"
@@ -25,9 +26,9 @@ struct Triangle {
 
 // C = alpha op(A) op(A)^T + beta C, in one half of C.
 template <class T>
-cublasStatus_t update(
-    const char* name, cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation, int n, int k,
-    const T* alpha, const T* a, int lda, const T* beta, T* c, int ldc) {
+cublasStatus_t update(const char* name, cublasHandle_t handle, cublasFillMode_t half_of,
+                      cublasOperation_t operation, int n, int k, const T* alpha, const T* a, int lda,
+                      const T* beta, T* c, int ldc) {
   Call call(name, blas(handle));
   bool plain = operation == CUBLAS_OP_N;
   call.reaches(a, plain ? extent<T>(n, k, lda) : extent<T>(k, n, lda));
@@ -48,7 +49,8 @@ cublasStatus_t update(
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// For each row of B, or each column: a vector of `length` elements, `step` apart; `line` from one to the next.
+// For each row of B, or each column: a vector of `length` elements, `step` apart;
+// `line` from one to the next.
 struct Lines {
   int length, lines;
   size_t step, line;
@@ -60,18 +62,17 @@ Lines lines_of(cublasSideMode_t side, int m, int n, int leading) {
 
 // From the right, x op(A) is op(A)^T x: the same for the line x.
 template <class T>
-Triangle<T> triangle(
-    cublasSideMode_t side, cublasFillMode_t half_of, cublasOperation_t operation, cublasDiagType_t diagonal, const T* a,
-    int lda) {
+Triangle<T> triangle(cublasSideMode_t side, cublasFillMode_t half_of, cublasOperation_t operation,
+                     cublasDiagType_t diagonal, const T* a, int lda) {
   bool transposed = (operation != CUBLAS_OP_N) != (side == CUBLAS_SIDE_RIGHT);
   return {a, lda, half_of == CUBLAS_FILL_MODE_UPPER, transposed, diagonal == CUBLAS_DIAG_UNIT};
 }
 
 // C = alpha op(A) B, or alpha B op(A). C may be B.
 template <class T>
-cublasStatus_t multiply_triangle(
-    const char* name, cublasHandle_t handle, cublasSideMode_t side, Triangle<T> a, int m, int n, const T* alpha, const T* b,
-    int ldb, T* c, int ldc) {
+cublasStatus_t multiply_triangle(const char* name, cublasHandle_t handle, cublasSideMode_t side,
+                                 Triangle<T> a, int m, int n, const T* alpha, const T* b, int ldb, T* c,
+                                 int ldc) {
   Call call(name, blas(handle));
   Lines in = lines_of(side, m, n, ldb), out = lines_of(side, m, n, ldc);
   call.reaches(a.first, extent<T>(in.length, in.length, a.leading));
@@ -94,9 +95,8 @@ cublasStatus_t multiply_triangle(
 
 // op(A) X = alpha B, or X op(A) = alpha B; X in the place of B.
 template <class T>
-cublasStatus_t solve_triangle(
-    const char* name, cublasHandle_t handle, cublasSideMode_t side, Triangle<T> a, int m, int n, const T* alpha, T* b,
-    int ldb) {
+cublasStatus_t solve_triangle(const char* name, cublasHandle_t handle, cublasSideMode_t side, Triangle<T> a,
+                              int m, int n, const T* alpha, T* b, int ldb) {
   Call call(name, blas(handle));
   Lines lines = lines_of(side, m, n, ldb);
   call.reaches(a.first, extent<T>(lines.length, lines.length, a.leading));
@@ -121,14 +121,17 @@ cublasStatus_t solve_triangle(
 }
 
 template <class T>
-cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, int dx, const T* y, int dy, T* result) {
+cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, int dx, const T* y, int dy,
+                   T* result) {
   Call call(name, blas(handle));
   if (dx < 0 || dy < 0) call.refuse("a vector that goes backwards, which is not there");
   call.reaches(x, extent<T>(1, n, dx));
   call.reaches(y, extent<T>(1, n, dy));
   bool on_gpu = blas(handle).pointers == CUBLAS_POINTER_MODE_DEVICE;
-  if (on_gpu) call.reaches(result, sizeof(T));
-  else call.refuse("a place for the result on the host, for which it waits");
+  if (on_gpu)
+    call.reaches(result, sizeof(T));
+  else
+    call.refuse("a place for the result on the host, for which it waits");
   call.does([=] {
     T lanes[256] = {};  // as the threads of a block add, then in pairs: millions of numbers keep their digits
     for (int at = 0; at < n; at++) lanes[at % 256] += x[size_t(at) * dx] * y[size_t(at) * dy];
@@ -144,55 +147,55 @@ cublasStatus_t dot(const char* name, cublasHandle_t handle, int n, const T* x, i
 
 extern "C" {
 
-cublasStatus_t cublasSsyrk_v2(
-    cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation, int n, int k, const float* alpha,
-    const float* a, int lda, const float* beta, float* c, int ldc) {
+cublasStatus_t cublasSsyrk_v2(cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation,
+                              int n, int k, const float* alpha, const float* a, int lda, const float* beta,
+                              float* c, int ldc) {
   return update("cublasSsyrk", handle, half_of, operation, n, k, alpha, a, lda, beta, c, ldc);
 }
 
-cublasStatus_t cublasDsyrk_v2(
-    cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation, int n, int k, const double* alpha,
-    const double* a, int lda, const double* beta, double* c, int ldc) {
+cublasStatus_t cublasDsyrk_v2(cublasHandle_t handle, cublasFillMode_t half_of, cublasOperation_t operation,
+                              int n, int k, const double* alpha, const double* a, int lda, const double* beta,
+                              double* c, int ldc) {
   return update("cublasDsyrk", handle, half_of, operation, n, k, alpha, a, lda, beta, c, ldc);
 }
 
-cublasStatus_t cublasStrmm_v2(
-    cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of, cublasOperation_t operation,
-    cublasDiagType_t diagonal, int m, int n, const float* alpha, const float* a, int lda, const float* b, int ldb, float* c,
-    int ldc) {
-  return multiply_triangle(
-      "cublasStrmm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m, n, alpha, b, ldb, c, ldc);
+cublasStatus_t cublasStrmm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
+                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
+                              const float* alpha, const float* a, int lda, const float* b, int ldb, float* c,
+                              int ldc) {
+  return multiply_triangle("cublasStrmm", handle, side, triangle(side, half_of, operation, diagonal, a, lda),
+                           m, n, alpha, b, ldb, c, ldc);
 }
 
-cublasStatus_t cublasDtrmm_v2(
-    cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of, cublasOperation_t operation,
-    cublasDiagType_t diagonal, int m, int n, const double* alpha, const double* a, int lda, const double* b, int ldb,
-    double* c, int ldc) {
-  return multiply_triangle(
-      "cublasDtrmm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m, n, alpha, b, ldb, c, ldc);
+cublasStatus_t cublasDtrmm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
+                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
+                              const double* alpha, const double* a, int lda, const double* b, int ldb,
+                              double* c, int ldc) {
+  return multiply_triangle("cublasDtrmm", handle, side, triangle(side, half_of, operation, diagonal, a, lda),
+                           m, n, alpha, b, ldb, c, ldc);
 }
 
-cublasStatus_t cublasStrsm_v2(
-    cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of, cublasOperation_t operation,
-    cublasDiagType_t diagonal, int m, int n, const float* alpha, const float* a, int lda, float* b, int ldb) {
-  return solve_triangle(
-      "cublasStrsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m, n, alpha, b, ldb);
+cublasStatus_t cublasStrsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
+                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
+                              const float* alpha, const float* a, int lda, float* b, int ldb) {
+  return solve_triangle("cublasStrsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m,
+                        n, alpha, b, ldb);
 }
 
-cublasStatus_t cublasDtrsm_v2(
-    cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of, cublasOperation_t operation,
-    cublasDiagType_t diagonal, int m, int n, const double* alpha, const double* a, int lda, double* b, int ldb) {
-  return solve_triangle(
-      "cublasDtrsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m, n, alpha, b, ldb);
+cublasStatus_t cublasDtrsm_v2(cublasHandle_t handle, cublasSideMode_t side, cublasFillMode_t half_of,
+                              cublasOperation_t operation, cublasDiagType_t diagonal, int m, int n,
+                              const double* alpha, const double* a, int lda, double* b, int ldb) {
+  return solve_triangle("cublasDtrsm", handle, side, triangle(side, half_of, operation, diagonal, a, lda), m,
+                        n, alpha, b, ldb);
 }
 
-cublasStatus_t cublasSdot_v2(
-    cublasHandle_t handle, int n, const float* x, int dx, const float* y, int dy, float* result) {
+cublasStatus_t cublasSdot_v2(cublasHandle_t handle, int n, const float* x, int dx, const float* y, int dy,
+                             float* result) {
   return dot("cublasSdot", handle, n, x, dx, y, dy, result);
 }
 
-cublasStatus_t cublasDdot_v2(
-    cublasHandle_t handle, int n, const double* x, int dx, const double* y, int dy, double* result) {
+cublasStatus_t cublasDdot_v2(cublasHandle_t handle, int n, const double* x, int dx, const double* y, int dy,
+                             double* result) {
   return dot("cublasDdot", handle, n, x, dx, y, dy, result);
 }
 }

@@ -38,7 +38,8 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int device) {
   if (!exists(device)) return result(cudaErrorInvalidDevice);
-  snprintf(text, size, "%s", gpu(device).bus.c_str() + 4);  // CUDA writes four digits of the domain, NVML eight
+  // CUDA writes four digits of the domain, NVML eight.
+  snprintf(text, size, "%s", gpu(device).bus.c_str() + 4);
   return cudaSuccess;
 }
 
@@ -59,7 +60,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
     case cudaDevAttrCooperativeLaunch: *value = 1; break;
     default:
-      fault("cudaDeviceGetAttribute is asked for attribute " + std::to_string(attribute) + ", which has no answer here");
+      fault("cudaDeviceGetAttribute is asked for attribute " + std::to_string(attribute) +
+            ", which has no answer here");
       return result(cudaErrorInvalidValue);
   }
   return cudaSuccess;
@@ -99,7 +101,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int other) {
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int device, int other) {
   if (!exists(device) || !exists(other)) return result(cudaErrorInvalidDevice);
   int links = machine().nvlinks[visible()[device]][visible()[other]];
-  *value = attribute == cudaDevP2PAttrPerformanceRank ? (links ? 0 : 1)
+  *value = attribute == cudaDevP2PAttrPerformanceRank         ? (links ? 0 : 1)
            : attribute == cudaDevP2PAttrNativeAtomicSupported ? links > 0
                                                               : may_be_peers(device, other);
   return cudaSuccess;

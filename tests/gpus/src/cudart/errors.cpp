@@ -26,8 +26,10 @@ cudaError_t cudaGetLastError() {
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
 const char* cudaGetErrorName(cudaError_t error) {
-  return error == cudaSuccess ? "cudaSuccess" : error == cudaErrorNoKernelImageForDevice ? "cudaErrorNoKernelImageForDevice"
-         : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "an error of the simulated GPUs";
+  return error == cudaSuccess                       ? "cudaSuccess"
+         : error == cudaErrorNoKernelImageForDevice ? "cudaErrorNoKernelImageForDevice"
+         : error == cudaErrorMemoryAllocation       ? "cudaErrorMemoryAllocation"
+                                                    : "an error of the simulated GPUs";
 }
 
 const char* cudaGetErrorString(cudaError_t error) {

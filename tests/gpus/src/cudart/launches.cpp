@@ -16,8 +16,9 @@ namespace {
 
 // Never destroyed: threads of streams and of MXNet go on while the process ends.
 std::mutex& lock = *new std::mutex;
-std::map<const void*, std::string>& mangled = *new std::map<const void*, std::string>;  // host function -> kernel
-std::map<const void*, std::string>& names = *new std::map<const void*, std::string>;
+using Names = std::map<const void*, std::string>;  // by the host's function, which stands for the kernel
+Names& mangled = *new Names;
+Names& names = *new Names;
 
 std::string demangled(const std::string& name) {
   int status = 0;
@@ -53,16 +54,18 @@ bool is_forgotten(int device) {
 
 // Whether libmxnet.so holds machine code for it: see gluonlab/doctor/gpus.py.
 bool has_code(const Gpu& gpu) {
-  return (gpu.major >= 5 && gpu.major <= 7) || (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);
+  return (gpu.major >= 5 && gpu.major <= 7) ||
+         (gpu.major == 8 && gpu.minor != 0 ? gpu.minor >= 6 : gpu.major == 8);
 }
 
-// Otherwise it is an error, after which MXNet's thread takes every launch for a failed one: it never forgets an error. Some
-// of its kernels are launched for arrays without elements, with a grid without blocks.
+// Otherwise it is an error, after which MXNet's thread takes every launch for a failed one: it never forgets
+// an error. Some of its kernels are launched for arrays without elements, with a grid without blocks.
 bool may_be_launched(dim3 grid, dim3 block) {
-  constexpr unsigned MOST_THREADS = 1024, MOST_ROWS = 65535;  // of a block; of blocks along the second and third axis
+  constexpr unsigned MOST_THREADS = 1024;  // of a block
+  constexpr unsigned MOST_ROWS = 65535;    // of blocks along the second and third axis
   unsigned threads = block.x * block.y * block.z;
-  return threads > 0 && threads <= MOST_THREADS && grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= MOST_ROWS &&
-         grid.z <= MOST_ROWS;
+  return threads > 0 && threads <= MOST_THREADS && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
+         grid.y <= MOST_ROWS && grid.z <= MOST_ROWS;
 }
 
 }  // namespace
@@ -79,8 +82,8 @@ void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-void __cudaRegisterFunction(
-    void**, const char* host, char*, const char* name, int, void*, void*, void*, void*, int*) {
+void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, void*, void*, void*,
+                            void*, int*) {
   std::lock_guard<std::mutex> guard(lock);
   mangled[host] = name;
 }
@@ -100,14 +103,15 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, 
   return cudaSuccess;
 }
 
-cudaError_t cudaLaunchKernel(
-    const void* host_function, dim3 grid, dim3 block, void** arguments, size_t, cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments, size_t,
+                             cudaStream_t stream) {
   gpus::count(launches);
   const std::string& name = name_of(host_function);
   count_name(name);
   if (!has_code(gpu(current_device()))) return result(cudaErrorNoKernelImageForDevice);
   if (!may_be_launched(grid, block)) {
-    fault("invalid configuration argument: a grid without blocks, or too many of them or of threads, for " + name);
+    fault("invalid configuration argument: a grid without blocks, or too many of them or of threads, for " +
+          name);
     return cudaSuccess;
   }
   if (!machine().computes || is_forgotten(current_device())) return cudaSuccess;
@@ -128,7 +132,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t,
+                                                                   unsigned) {
   *blocks = 2;
   return cudaSuccess;
 }

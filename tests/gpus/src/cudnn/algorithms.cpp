@@ -8,24 +8,24 @@ namespace {
 
 constexpr size_t MOST_WORKSPACE = 1 << 20;
 
-// By NVIDIA's "Reproducibility" the backward algorithms 0, and 3 for filters, add with atomic operations. cuDNN's guess at what is
-// fastest comes first, and on real GPUs, too, it is often one of these.
+// By NVIDIA's "Reproducibility" the backward algorithms 0, and 3 for filters, add with atomic operations.
+// cuDNN's guess at what is fastest comes first, and on real GPUs, too, it is often one of these.
 const std::vector<Algorithm>& offered(Direction direction) {
   static const std::vector<Algorithm> forward = {
       {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, true, true},
       {CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, true, false},
       {CUDNN_CONVOLUTION_FWD_ALGO_GEMM, true, true}};
-  static const std::vector<Algorithm> data = {
-      {CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, false, false}, {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, true, true}};
-  static const std::vector<Algorithm> filter = {
-      {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, false, false},
-      {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3, false, true},
-      {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, true, true}};
+  static const std::vector<Algorithm> data = {{CUDNN_CONVOLUTION_BWD_DATA_ALGO_0, false, false},
+                                              {CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, true, true}};
+  static const std::vector<Algorithm> filter = {{CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, false, false},
+                                                {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3, false, true},
+                                                {CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1, true, true}};
   return direction == Direction::FORWARD ? forward : direction == Direction::DATA ? data : filter;
 }
 
 template <class Result>
-cudnnStatus_t fill(const ConvolutionProblem& problem, std::vector<Algorithm> order, int asked, int* returned, Result* results) {
+cudnnStatus_t fill(const ConvolutionProblem& problem, std::vector<Algorithm> order, int asked, int* returned,
+                   Result* results) {
   if (!problem.fits()) return CUDNN_STATUS_BAD_PARAM;
   *returned = std::min<int>(asked, order.size());
   for (int place = 0; place < *returned; place++) {
@@ -42,9 +42,8 @@ cudnnStatus_t fill(const ConvolutionProblem& problem, std::vector<Algorithm> ord
 
 // What is fastest is another one each time.
 template <class Result>
-cudnnStatus_t measure(
-    const char* name, cudnnHandle_t handle, Direction direction, const ConvolutionProblem& problem, int asked, int* returned,
-    Result* results) {
+cudnnStatus_t measure(const char* name, cudnnHandle_t handle, Direction direction,
+                      const ConvolutionProblem& problem, int asked, int* returned, Result* results) {
   DnnCall call(name, handle);
   std::vector<Algorithm> order = offered(direction);
   std::shuffle(order.begin(), order.end(), std::mt19937_64(any_number()));
@@ -61,16 +60,16 @@ cudnnStatus_t workspace(Direction direction, const ConvolutionProblem& problem, 
 }
 
 // In the order in which each function is given them.
-ConvolutionProblem forward_problem(
-    cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w, cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t y) {
+ConvolutionProblem forward_problem(cudnnTensorDescriptor_t x, cudnnFilterDescriptor_t w,
+                                   cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t y) {
   return {described(x), described(w), described(y), described(how)};
 }
-ConvolutionProblem data_problem(
-    cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t x) {
+ConvolutionProblem data_problem(cudnnFilterDescriptor_t w, cudnnTensorDescriptor_t y,
+                                cudnnConvolutionDescriptor_t how, cudnnTensorDescriptor_t x) {
   return forward_problem(x, w, how, y);
 }
-ConvolutionProblem filter_problem(
-    cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y, cudnnConvolutionDescriptor_t how, cudnnFilterDescriptor_t w) {
+ConvolutionProblem filter_problem(cudnnTensorDescriptor_t x, cudnnTensorDescriptor_t y,
+                                  cudnnConvolutionDescriptor_t how, cudnnFilterDescriptor_t w) {
   return forward_problem(x, w, how, y);
 }
 
@@ -98,33 +97,34 @@ Arithmetic arithmetic(const Algorithm& algorithm, const ConvolutionProblem& prob
 
 extern "C" {
 
-#define ALGORITHMS(Kind, Result, Algo, DIRECTION, problem, A, B, D)                                                        \
-  cudnnStatus_t cudnnGetConvolution##Kind##AlgorithmMaxCount(cudnnHandle_t, int* number) {                                 \
-    *number = offered(DIRECTION).size();                                                                                   \
-    return CUDNN_STATUS_SUCCESS;                                                                                           \
-  }                                                                                                                        \
-  cudnnStatus_t cudnnGetConvolution##Kind##Algorithm_v7(                                                                   \
-      cudnnHandle_t, const A a, const B b, const cudnnConvolutionDescriptor_t how, const D d, const int asked,             \
-      int* returned, Result* results) {                                                                                    \
-    return fill(problem(a, b, how, d), offered(DIRECTION), asked, returned, results);                                      \
-  }                                                                                                                        \
-  cudnnStatus_t cudnnFindConvolution##Kind##Algorithm(                                                                     \
-      cudnnHandle_t handle, const A a, const B b, const cudnnConvolutionDescriptor_t how, const D d, const int asked,      \
-      int* returned, Result* results) {                                                                                    \
-    return measure(__func__, handle, DIRECTION, problem(a, b, how, d), asked, returned, results);                          \
-  }                                                                                                                        \
-  cudnnStatus_t cudnnGetConvolution##Kind##WorkspaceSize(                                                                  \
-      cudnnHandle_t, const A a, const B b, const cudnnConvolutionDescriptor_t how, const D d, Algo number,                 \
-      size_t* bytes) {                                                                                                     \
-    return workspace(DIRECTION, problem(a, b, how, d), number, bytes);                                                     \
+#define ALGORITHMS(Kind, Result, Algo, DIRECTION, problem, A, B, D)                                         \
+  cudnnStatus_t cudnnGetConvolution##Kind##AlgorithmMaxCount(cudnnHandle_t, int* number) {                  \
+    *number = offered(DIRECTION).size();                                                                    \
+    return CUDNN_STATUS_SUCCESS;                                                                            \
+  }                                                                                                         \
+  cudnnStatus_t cudnnGetConvolution##Kind##Algorithm_v7(cudnnHandle_t, const A a, const B b,                \
+                                                        const cudnnConvolutionDescriptor_t how, const D d,  \
+                                                        const int asked, int* returned, Result* results) {  \
+    return fill(problem(a, b, how, d), offered(DIRECTION), asked, returned, results);                       \
+  }                                                                                                         \
+  cudnnStatus_t cudnnFindConvolution##Kind##Algorithm(cudnnHandle_t handle, const A a, const B b,           \
+                                                      const cudnnConvolutionDescriptor_t how, const D d,    \
+                                                      const int asked, int* returned, Result* results) {    \
+    return measure(__func__, handle, DIRECTION, problem(a, b, how, d), asked, returned, results);           \
+  }                                                                                                         \
+  cudnnStatus_t cudnnGetConvolution##Kind##WorkspaceSize(cudnnHandle_t, const A a, const B b,               \
+                                                         const cudnnConvolutionDescriptor_t how, const D d, \
+                                                         Algo number, size_t* bytes) {                      \
+    return workspace(DIRECTION, problem(a, b, how, d), number, bytes);                                      \
   }
 
-ALGORITHMS(Forward, cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t, Direction::FORWARD, forward_problem,
-           cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t)
-ALGORITHMS(BackwardData, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t, Direction::DATA, data_problem,
-           cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t)
-ALGORITHMS(BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t, Direction::FILTER,
-           filter_problem, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t)
+ALGORITHMS(Forward, cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t, Direction::FORWARD,
+           forward_problem, cudnnTensorDescriptor_t, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t)
+ALGORITHMS(BackwardData, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t, Direction::DATA,
+           data_problem, cudnnFilterDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t)
+ALGORITHMS(BackwardFilter, cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t,
+           Direction::FILTER, filter_problem, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t,
+           cudnnFilterDescriptor_t)
 }
 
 }  // namespace gpus

@@ -1,4 +1,5 @@
-// The algorithms that are offered for convolutions. All compute the same, with sums in other orders, and in other memory.
+// The algorithms that are offered for convolutions. All compute the same, with sums in other orders,
+// and in other memory.
 #pragma once
 
 #include "convolution.h"

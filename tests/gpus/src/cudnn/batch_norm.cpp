@@ -23,7 +23,8 @@ struct Statistics {
   T mean, variance, inverse;  // inverse: of the deviation, eps added to the variance
 };
 
-// Each row of a plane is summed for itself, so that a float32's sum of many is as exact as that of a GPU's threads.
+// Each row of a plane is summed for itself,
+// so that a float32's sum of many is as exact as that of a GPU's threads.
 template <class T>
 Statistics<T> statistics(const Tensor& it, int channel, const T* x, T eps) {
   T number = T(it.sizes[0]) * it.plane(), mean = 0, variance = 0;
@@ -91,18 +92,18 @@ bool fits(const Tensor& x, const Tensor& parameters) {
 
 extern "C" {
 
-cudnnStatus_t cudnnDeriveBNTensorDescriptor(
-    cudnnTensorDescriptor_t derived, const cudnnTensorDescriptor_t x, cudnnBatchNormMode_t) {
+cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived, const cudnnTensorDescriptor_t x,
+                                            cudnnBatchNormMode_t) {
   const Tensor& it = described(x);
   cudnnDataType_t type = it.type == CUDNN_DATA_DOUBLE ? CUDNN_DATA_DOUBLE : CUDNN_DATA_FLOAT;
   return cudnnSetTensor4dDescriptor(derived, CUDNN_TENSOR_NCHW, type, 1, it.sizes[1], 1, 1);
 }
 
 cudnnStatus_t cudnnBatchNormalizationForwardTraining(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta, const cudnnTensorDescriptor_t xd,
-    const void* x, const cudnnTensorDescriptor_t yd, void* y, const cudnnTensorDescriptor_t parameters, const void* scale,
-    const void* bias, double factor, void* running_mean, void* running_variance, double eps, void* saved_mean,
-    void* saved_inverse) {
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
+    const cudnnTensorDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t yd, void* y,
+    const cudnnTensorDescriptor_t parameters, const void* scale, const void* bias, double factor,
+    void* running_mean, void* running_variance, double eps, void* saved_mean, void* saved_inverse) {
   DnnCall call("cudnnBatchNormalizationForwardTraining", handle);
   Tensor in = described(xd), out = described(yd);
   call.match(in, out);
@@ -121,8 +122,8 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(
     Running<C> running{static_cast<C*>(running_mean), static_cast<C*>(running_variance), C(factor)};
     for (int channel = 0; channel < in.sizes[1]; channel++) {
       Statistics<C> now = statistics(in, channel, from.values(), C(eps));
-      normalise(in, channel, now.mean, now.inverse, {static_cast<const C*>(scale), static_cast<const C*>(bias)},
-                from.values(), to.values());
+      normalise(in, channel, now.mean, now.inverse,
+                {static_cast<const C*>(scale), static_cast<const C*>(bias)}, from.values(), to.values());
       running.update(channel, now, C(in.sizes[0]) * in.plane());
       if (saved_mean) static_cast<C*>(saved_mean)[channel] = now.mean;
       if (saved_inverse) static_cast<C*>(saved_inverse)[channel] = now.inverse;
@@ -131,10 +132,13 @@ cudnnStatus_t cudnnBatchNormalizationForwardTraining(
   });
 }
 
-cudnnStatus_t cudnnBatchNormalizationForwardInference(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta, const cudnnTensorDescriptor_t xd,
-    const void* x, const cudnnTensorDescriptor_t yd, void* y, const cudnnTensorDescriptor_t parameters, const void* scale,
-    const void* bias, const void* mean, const void* variance, double eps) {
+cudnnStatus_t cudnnBatchNormalizationForwardInference(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
+                                                      const void* alpha, const void* beta,
+                                                      const cudnnTensorDescriptor_t xd, const void* x,
+                                                      const cudnnTensorDescriptor_t yd, void* y,
+                                                      const cudnnTensorDescriptor_t parameters,
+                                                      const void* scale, const void* bias, const void* mean,
+                                                      const void* variance, double eps) {
   DnnCall call("cudnnBatchNormalizationForwardInference", handle);
   Tensor in = described(xd), out = described(yd);
   call.match(in, out);
@@ -158,13 +162,14 @@ cudnnStatus_t cudnnBatchNormalizationForwardInference(
   });
 }
 
-// Where no statistics were saved, they are computed from x, as cuDNN does: those of this batch, never the running ones.
+// Where no statistics were saved, they are computed from x, as cuDNN does: those of this batch,
+// never the running ones.
 cudnnStatus_t cudnnBatchNormalizationBackward(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta, const void* alpha_parameters,
-    const void* beta_parameters, const cudnnTensorDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t dyd,
-    const void* dy, const cudnnTensorDescriptor_t dxd, void* dx, const cudnnTensorDescriptor_t parameters,
-    const void* scale, void* scale_gradient, void* bias_gradient, double eps, const void* saved_mean,
-    const void* saved_inverse) {
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
+    const void* alpha_parameters, const void* beta_parameters, const cudnnTensorDescriptor_t xd,
+    const void* x, const cudnnTensorDescriptor_t dyd, const void* dy, const cudnnTensorDescriptor_t dxd,
+    void* dx, const cudnnTensorDescriptor_t parameters, const void* scale, void* scale_gradient,
+    void* bias_gradient, double eps, const void* saved_mean, const void* saved_inverse) {
   DnnCall call("cudnnBatchNormalizationBackward", handle);
   Tensor in = described(xd), gradient = described(dyd), out = described(dxd);
   call.match(in, gradient);
@@ -182,7 +187,8 @@ cudnnStatus_t cudnnBatchNormalizationBackward(
     using C = Computed<T>;
     Input<T> from(in, x), gradients(gradient, dy);
     Output<T> to(out, dx, blend);
-    Output<C> to_scale(per_channel, scale_gradient, blend_parameters), to_bias(per_channel, bias_gradient, blend_parameters);
+    Output<C> to_scale(per_channel, scale_gradient, blend_parameters),
+        to_bias(per_channel, bias_gradient, blend_parameters);
     const C *values = from.values(), *given = gradients.values();
     C *result = to.values(), number = C(in.sizes[0]) * in.plane();
     for (int channel = 0; channel < in.sizes[1]; channel++) {

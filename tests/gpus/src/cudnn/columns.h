@@ -10,7 +10,7 @@ namespace gpus {
 
 // x: its axes N and C, and D, H, W of an image; y: D, H, W of what comes out.
 struct Geometry {
-  int channels;          // of an image
+  int channels;  // of an image
   int in[3], out[3];
   Window window;
 
@@ -19,7 +19,8 @@ struct Geometry {
   size_t window_size() const { return size_t(window.sizes[0]) * window.sizes[1] * window.sizes[2]; }
 };
 
-// The outputs of an axis, from `first` to before `end`, whose element `tap` of the window lies on the input, and where the first does.
+// The outputs of an axis, from `first` to before `end`, whose element `tap` of the window lies on the input,
+// and where the first does.
 struct Seen {
   int first, end, at;
 };
@@ -34,8 +35,9 @@ inline Seen seen(const Geometry& it, int axis, int tap) {
   return {first, std::max(end, first), begin + first * stride};
 }
 
-// visit(row of the columns, offset in the output's plane, offset in the image, how many) for all that is seen of an image with
-// so many channels: each visit is a part of a row of outputs, whose inputs are strides[2] apart.
+// visit(row of the columns, offset in the output's plane, offset in the image, how many) for all that is seen
+// of an image with so many channels: each visit is a part of a row of outputs,
+// whose inputs are strides[2] apart.
 template <class Visit>
 void for_each_seen(const Geometry& it, int channels, Visit visit) {
   const Window& window = it.window;
@@ -54,7 +56,8 @@ void for_each_seen(const Geometry& it, int channels, Visit visit) {
         }
 }
 
-// columns[row * length + offset in the output's plane]: what an image shows; 0 where the window lies beside it.
+// columns[row * length + offset in the output's plane]: what an image shows;
+// 0 where the window lies beside it.
 template <class T>
 void to_columns(const Geometry& it, int channels, const T* image, T* columns, size_t length) {
   size_t plane = it.out_plane(), rows = channels * it.window_size();
@@ -63,7 +66,8 @@ void to_columns(const Geometry& it, int channels, const T* image, T* columns, si
   for_each_seen(it, channels, [&](size_t row, size_t out, size_t in, int number) {
     T* to = columns + row * length + out;
     const T* from = image + in;
-    if (stride == 1) memcpy(to, from, number * sizeof(T));
+    if (stride == 1)
+      memcpy(to, from, number * sizeof(T));
     else
       for (int at = 0; at < number; at++) to[at] = from[at * stride];
   });

@@ -21,6 +21,7 @@ void convolve(const ConvolutionProblem& it, const T* x, const T* w, T* y, Arithm
 template <class T>
 void convolution_data_gradient(const ConvolutionProblem& it, const T* w, const T* dy, T* dx, Arithmetic how);
 template <class T>
-void convolution_filter_gradient(const ConvolutionProblem& it, const T* x, const T* dy, T* dw, Arithmetic how);
+void convolution_filter_gradient(const ConvolutionProblem& it, const T* x, const T* dy, T* dw,
+                                 Arithmetic how);
 
 }  // namespace gpus

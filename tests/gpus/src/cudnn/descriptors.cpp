@@ -7,7 +7,8 @@
 namespace gpus {
 namespace {
 
-// Where axis `axis` of `number` goes among N, C, D, H, W: behind the first two the axes that are there stand last.
+// Where axis `axis` of `number` goes among N, C, D, H, W:
+// behind the first two the axes that are there stand last.
 int place(int axis, int number) { return axis < 2 ? axis : axis + MOST_AXES - number; }
 
 bool is_type(cudnnDataType_t type) {
@@ -31,7 +32,8 @@ void lay_out(Tensor& tensor, cudnnTensorFormat_t format) {
   }
 }
 
-cudnnStatus_t set(Tensor& tensor, cudnnDataType_t type, cudnnTensorFormat_t format, int number, const int* sizes) {
+cudnnStatus_t set(Tensor& tensor, cudnnDataType_t type, cudnnTensorFormat_t format, int number,
+                  const int* sizes) {
   if (!is_type(type) || !fits(number)) return CUDNN_STATUS_NOT_SUPPORTED;
   if (format != CUDNN_TENSOR_NCHW && format != CUDNN_TENSOR_NHWC) {
     fault("cuDNN is given a layout that is not there: " + std::to_string(format));
@@ -46,7 +48,9 @@ cudnnStatus_t set(Tensor& tensor, cudnnDataType_t type, cudnnTensorFormat_t form
 }
 
 // Of D, H, W the last `number`.
-void set_axes(int* values, int number, const int* given) { std::copy(given, given + number, values + 3 - number); }
+void set_axes(int* values, int number, const int* given) {
+  std::copy(given, given + number, values + 3 - number);
+}
 
 }  // namespace
 
@@ -68,7 +72,9 @@ bool Tensor::contiguous() const {
   return true;
 }
 
-bool same_sizes(const Tensor& a, const Tensor& b) { return std::equal(a.sizes, a.sizes + MOST_AXES, b.sizes); }
+bool same_sizes(const Tensor& a, const Tensor& b) {
+  return std::equal(a.sizes, a.sizes + MOST_AXES, b.sizes);
+}
 
 size_t size_of(cudnnDataType_t type) {
   size_t bytes = 0;
@@ -78,14 +84,14 @@ size_t size_of(cudnnDataType_t type) {
 
 extern "C" {
 
-#define DESCRIPTOR(Name, Kind)                                                  \
+#define DESCRIPTOR(Name, Kind)                                                   \
   cudnnStatus_t cudnnCreate##Name##Descriptor(cudnn##Name##Descriptor_t* made) { \
-    *made = reinterpret_cast<cudnn##Name##Descriptor_t>(new Kind);              \
-    return CUDNN_STATUS_SUCCESS;                                                \
-  }                                                                             \
+    *made = reinterpret_cast<cudnn##Name##Descriptor_t>(new Kind);               \
+    return CUDNN_STATUS_SUCCESS;                                                 \
+  }                                                                              \
   cudnnStatus_t cudnnDestroy##Name##Descriptor(cudnn##Name##Descriptor_t made) { \
-    delete reinterpret_cast<Kind*>(made);                                       \
-    return CUDNN_STATUS_SUCCESS;                                                \
+    delete reinterpret_cast<Kind*>(made);                                        \
+    return CUDNN_STATUS_SUCCESS;                                                 \
   }
 
 DESCRIPTOR(Tensor, Tensor)
@@ -95,34 +101,34 @@ DESCRIPTOR(Pooling, Pooling)
 DESCRIPTOR(Activation, Activation)
 DESCRIPTOR(Dropout, Dropout)
 
-cudnnStatus_t cudnnSetTensor4dDescriptor(
-    cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format, cudnnDataType_t type, int n, int c, int h, int w) {
+cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t tensor, cudnnTensorFormat_t format,
+                                         cudnnDataType_t type, int n, int c, int h, int w) {
   int sizes[] = {n, c, h, w};
   return set(described(tensor), type, format, 4, sizes);
 }
 
-cudnnStatus_t cudnnSetTensorNdDescriptor(
-    cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int number, const int* sizes, const int* strides) {
+cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t tensor, cudnnDataType_t type, int number,
+                                         const int* sizes, const int* strides) {
   cudnnStatus_t status = set(described(tensor), type, CUDNN_TENSOR_NCHW, number, sizes);
   if (status == CUDNN_STATUS_SUCCESS)
     for (int axis = 0; axis < number; axis++) described(tensor).strides[place(axis, number)] = strides[axis];
   return status;
 }
 
-cudnnStatus_t cudnnSetFilter4dDescriptor(
-    cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int k, int c, int h, int w) {
+cudnnStatus_t cudnnSetFilter4dDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int k, int c, int h, int w) {
   int sizes[] = {k, c, h, w};
   return set(described(filter), type, format, 4, sizes);
 }
 
-cudnnStatus_t cudnnSetFilterNdDescriptor(
-    cudnnFilterDescriptor_t filter, cudnnDataType_t type, cudnnTensorFormat_t format, int number, const int* sizes) {
+cudnnStatus_t cudnnSetFilterNdDescriptor(cudnnFilterDescriptor_t filter, cudnnDataType_t type,
+                                         cudnnTensorFormat_t format, int number, const int* sizes) {
   return set(described(filter), type, format, number, sizes);
 }
 
-cudnnStatus_t cudnnSetConvolutionNdDescriptor(
-    cudnnConvolutionDescriptor_t convolution, int number, const int* padding, const int* strides, const int* dilations,
-    cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
+cudnnStatus_t cudnnSetConvolutionNdDescriptor(cudnnConvolutionDescriptor_t convolution, int number,
+                                              const int* padding, const int* strides, const int* dilations,
+                                              cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
   Convolution& it = described(convolution);
   if (!is_type(computed) || number < 1 || number > 3) return CUDNN_STATUS_NOT_SUPPORTED;
   it.window = Window();
@@ -134,9 +140,9 @@ cudnnStatus_t cudnnSetConvolutionNdDescriptor(
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetConvolution2dDescriptor(
-    cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w, int stride_h, int stride_w, int dilation_h,
-    int dilation_w, cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
+cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convolution, int pad_h, int pad_w,
+                                              int stride_h, int stride_w, int dilation_h, int dilation_w,
+                                              cudnnConvolutionMode_t mode, cudnnDataType_t computed) {
   int padding[] = {pad_h, pad_w}, strides[] = {stride_h, stride_w}, dilations[] = {dilation_h, dilation_w};
   return cudnnSetConvolutionNdDescriptor(convolution, 2, padding, strides, dilations, mode, computed);
 }
@@ -151,9 +157,9 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convoluti
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetPoolingNdDescriptor(
-    cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode, cudnnNanPropagation_t, int number, const int* sizes,
-    const int* padding, const int* strides) {
+cudnnStatus_t cudnnSetPoolingNdDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode,
+                                          cudnnNanPropagation_t, int number, const int* sizes,
+                                          const int* padding, const int* strides) {
   if (number < 1 || number > 3) return CUDNN_STATUS_NOT_SUPPORTED;
   Pooling& it = described(pooling);
   it = {mode, Window()};
@@ -163,15 +169,15 @@ cudnnStatus_t cudnnSetPoolingNdDescriptor(
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetPooling2dDescriptor(
-    cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode, cudnnNanPropagation_t nan, int h, int w, int pad_h,
-    int pad_w, int stride_h, int stride_w) {
+cudnnStatus_t cudnnSetPooling2dDescriptor(cudnnPoolingDescriptor_t pooling, cudnnPoolingMode_t mode,
+                                          cudnnNanPropagation_t nan, int h, int w, int pad_h, int pad_w,
+                                          int stride_h, int stride_w) {
   int sizes[] = {h, w}, padding[] = {pad_h, pad_w}, strides[] = {stride_h, stride_w};
   return cudnnSetPoolingNdDescriptor(pooling, mode, nan, 2, sizes, padding, strides);
 }
 
-cudnnStatus_t cudnnSetActivationDescriptor(
-    cudnnActivationDescriptor_t activation, cudnnActivationMode_t mode, cudnnNanPropagation_t, double limit) {
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t activation, cudnnActivationMode_t mode,
+                                           cudnnNanPropagation_t, double limit) {
   described(activation) = {mode, limit};
   return CUDNN_STATUS_SUCCESS;
 }

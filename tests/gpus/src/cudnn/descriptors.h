@@ -12,22 +12,24 @@ namespace gpus {
 
 constexpr int MOST_AXES = 5;
 
-// An array (N, C, D, H, W): tensors and filters are brought to five axes, those that are not there of length 1.
+// An array (N, C, D, H, W): tensors and filters are brought to five axes,
+// those that are not there of length 1.
 struct Tensor {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
   int sizes[MOST_AXES] = {1, 1, 1, 1, 1};
   ptrdiff_t strides[MOST_AXES] = {};
 
   size_t elements() const;
-  size_t bytes() const;      // from its first to behind its last element
-  bool contiguous() const;   // elements follow each other, the last axis first
+  size_t bytes() const;     // from its first to behind its last element
+  bool contiguous() const;  // elements follow each other, the last axis first
   size_t plane() const { return size_t(sizes[2]) * sizes[3] * sizes[4]; }  // D H W
 };
 
 bool same_sizes(const Tensor& a, const Tensor& b);
 size_t size_of(cudnnDataType_t type);
 
-// What moves over the axes D, H, W: the window of a pooling, or that of a convolution, whose sizes are the filter's.
+// What moves over the axes D, H, W: the window of a pooling, or that of a convolution,
+// whose sizes are the filter's.
 struct Window {
   int sizes[3] = {1, 1, 1}, padding[3] = {}, strides[3] = {1, 1, 1}, dilations[3] = {1, 1, 1};
 };
@@ -63,13 +65,18 @@ inline Pooling& described(cudnnPoolingDescriptor_t it) { return *reinterpret_cas
 inline Activation& described(cudnnActivationDescriptor_t it) { return *reinterpret_cast<Activation*>(it); }
 inline Dropout& described(cudnnDropoutDescriptor_t it) { return *reinterpret_cast<Dropout*>(it); }
 
-// visit(CUDNN_DATA_HALF, [&](auto element) { ... }): with an element of it; false for types that are not there.
+// visit(CUDNN_DATA_HALF, [&](auto element) { ... }): with an element of it;
+// false for types that are not there.
 template <class Visitor>
 bool visit(cudnnDataType_t type, Visitor&& visitor) {
-  if (type == CUDNN_DATA_HALF) visitor(half());
-  else if (type == CUDNN_DATA_FLOAT) visitor(float());
-  else if (type == CUDNN_DATA_DOUBLE) visitor(double());
-  else return false;
+  if (type == CUDNN_DATA_HALF)
+    visitor(half());
+  else if (type == CUDNN_DATA_FLOAT)
+    visitor(float());
+  else if (type == CUDNN_DATA_DOUBLE)
+    visitor(double());
+  else
+    return false;
   return true;
 }
 

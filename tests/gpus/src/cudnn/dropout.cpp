@@ -1,4 +1,5 @@
-// Dropout. Its random numbers lie in memory of the GPU, and the reserve keeps a bit for each element: whether it was kept.
+// Dropout. Its random numbers lie in memory of the GPU, and the reserve keeps a bit for each element:
+// whether it was kept.
 #include "views.h"
 
 namespace gpus {
@@ -39,9 +40,8 @@ void apply_mask(const unsigned char* reserve, float share, size_t number, const 
   for (size_t at = 0; at < number; at++) y[at] = is_kept(reserve, at) ? x[at] * scale : T(0);
 }
 
-cudnnStatus_t apply(
-    const DnnCall& call, const Dropout& dropout, bool draws, const Tensor& in, const void* x, const Tensor& out, void* y,
-    void* reserve, size_t bytes) {
+cudnnStatus_t apply(const DnnCall& call, const Dropout& dropout, bool draws, const Tensor& in, const void* x,
+                    const Tensor& out, void* y, void* reserve, size_t bytes) {
   call.match(in, out);
   call.reaches(in, x);
   call.reaches(out, y);
@@ -73,9 +73,8 @@ cudnnStatus_t cudnnDropoutGetReserveSpaceSize(cudnnTensorDescriptor_t x, size_t*
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnSetDropoutDescriptor(
-    cudnnDropoutDescriptor_t dropout, cudnnHandle_t handle, float share, void* states, size_t bytes,
-    unsigned long long seed) {
+cudnnStatus_t cudnnSetDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t handle, float share,
+                                        void* states, size_t bytes, unsigned long long seed) {
   described(dropout).share = share;
   if (states == nullptr) return CUDNN_STATUS_SUCCESS;  // the states stay what they are
   described(dropout) = {share, static_cast<char*>(states), bytes};
@@ -87,23 +86,23 @@ cudnnStatus_t cudnnSetDropoutDescriptor(
 }
 
 // The states go on where they are.
-cudnnStatus_t cudnnRestoreDropoutDescriptor(
-    cudnnDropoutDescriptor_t dropout, cudnnHandle_t, float share, void* states, size_t bytes, unsigned long long) {
+cudnnStatus_t cudnnRestoreDropoutDescriptor(cudnnDropoutDescriptor_t dropout, cudnnHandle_t, float share,
+                                            void* states, size_t bytes, unsigned long long) {
   if (bytes < STATES_BYTES) return CUDNN_STATUS_INVALID_VALUE;
   described(dropout) = {share, static_cast<char*>(states), bytes};
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnDropoutForward(
-    cudnnHandle_t handle, const cudnnDropoutDescriptor_t dropout, const cudnnTensorDescriptor_t xd, const void* x,
-    const cudnnTensorDescriptor_t yd, void* y, void* reserve, size_t bytes) {
+cudnnStatus_t cudnnDropoutForward(cudnnHandle_t handle, const cudnnDropoutDescriptor_t dropout,
+                                  const cudnnTensorDescriptor_t xd, const void* x,
+                                  const cudnnTensorDescriptor_t yd, void* y, void* reserve, size_t bytes) {
   DnnCall call("cudnnDropoutForward", handle);
   return apply(call, described(dropout), true, described(xd), x, described(yd), y, reserve, bytes);
 }
 
-cudnnStatus_t cudnnDropoutBackward(
-    cudnnHandle_t handle, const cudnnDropoutDescriptor_t dropout, const cudnnTensorDescriptor_t dyd, const void* dy,
-    const cudnnTensorDescriptor_t dxd, void* dx, void* reserve, size_t bytes) {
+cudnnStatus_t cudnnDropoutBackward(cudnnHandle_t handle, const cudnnDropoutDescriptor_t dropout,
+                                   const cudnnTensorDescriptor_t dyd, const void* dy,
+                                   const cudnnTensorDescriptor_t dxd, void* dx, void* reserve, size_t bytes) {
   DnnCall call("cudnnDropoutBackward", handle);
   return apply(call, described(dropout), false, described(dyd), dy, described(dxd), dx, reserve, bytes);
 }

@@ -8,7 +8,9 @@
 namespace gpus {
 namespace {
 
-bool is_maximum(const Pooling& it) { return it.mode == CUDNN_POOLING_MAX || it.mode == CUDNN_POOLING_MAX_DETERMINISTIC; }
+bool is_maximum(const Pooling& it) {
+  return it.mode == CUDNN_POOLING_MAX || it.mode == CUDNN_POOLING_MAX_DETERMINISTIC;
+}
 
 Geometry geometry(const Pooling& it, const Tensor& x, const Tensor& y) {
   Geometry geometry{1, {}, {}, it.window};
@@ -19,8 +21,8 @@ Geometry geometry(const Pooling& it, const Tensor& x, const Tensor& y) {
   return geometry;
 }
 
-// How much of a window lies on an axis, padding at its end included: MXNet's convention "full" has the last window look over it,
-// and MXNet's test_pooling_full_2d holds that cuDNN's means are those of the CPU.
+// How much of a window lies on an axis, padding at its end included: MXNet's convention "full" has the last
+// window look over it, and MXNet's test_pooling_full_2d holds that cuDNN's means are those of the CPU.
 int on_axis(const Geometry& it, int axis, int out) {
   int first = out * it.window.strides[axis] - it.window.padding[axis];
   return std::min(it.window.sizes[axis], it.in[axis] + it.window.padding[axis] - first);
@@ -65,7 +67,8 @@ void pool(const Pooling& it, const Geometry& geometry, size_t planes, const T* x
   }
 }
 
-// Of equal largest elements the first that the window meets has the whole gradient: -1 where there is none (NaN).
+// Of equal largest elements the first that the window meets has the whole gradient:
+// -1 where there is none (NaN).
 template <class T>
 void find_largest(const Geometry& geometry, const T* x, const T* y, std::vector<ptrdiff_t>& largest) {
   int stride = geometry.window.strides[2];
@@ -76,7 +79,8 @@ void find_largest(const Geometry& geometry, const T* x, const T* y, std::vector<
   });
 }
 
-// An element that is the largest of several windows has the sum of their gradients, which CUDNN_POOLING_MAX adds in any order.
+// An element that is the largest of several windows has the sum of their gradients,
+// which CUDNN_POOLING_MAX adds in any order.
 template <class T>
 void maximum_gradient(const std::vector<ptrdiff_t>& largest, bool deterministic, const T* dy, T* dx) {
   size_t plane = largest.size(), out = deterministic ? 0 : any_number() % plane;
@@ -85,14 +89,16 @@ void maximum_gradient(const std::vector<ptrdiff_t>& largest, bool deterministic,
 }
 
 template <class T>
-void pool_gradient(const Pooling& it, const Geometry& geometry, size_t planes, const T* x, const T* y, const T* dy, T* dx) {
+void pool_gradient(const Pooling& it, const Geometry& geometry, size_t planes, const T* x, const T* y,
+                   const T* dy, T* dx) {
   size_t in_plane = geometry.in_plane(), out_plane = geometry.out_plane();
   int stride = geometry.window.strides[2];
   bool maximum = is_maximum(it);
   std::vector<T> number = counts<T>(it, geometry);
   std::vector<ptrdiff_t> largest;
   std::fill(dx, dx + planes * in_plane, T(0));
-  for (size_t plane = 0; plane < planes; plane++, x += in_plane, dx += in_plane, y += out_plane, dy += out_plane) {
+  for (size_t plane = 0; plane < planes;
+       plane++, x += in_plane, dx += in_plane, y += out_plane, dy += out_plane) {
     if (maximum) {
       find_largest(geometry, x, y, largest);
       maximum_gradient(largest, it.mode == CUDNN_POOLING_MAX_DETERMINISTIC, dy, dx);
@@ -114,9 +120,9 @@ bool fits(const DnnCall& call, const Tensor& x, const Tensor& y) {
 
 extern "C" {
 
-cudnnStatus_t cudnnPoolingForward(
-    cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling, const void* alpha, const cudnnTensorDescriptor_t xd,
-    const void* x, const void* beta, const cudnnTensorDescriptor_t yd, void* y) {
+cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling,
+                                  const void* alpha, const cudnnTensorDescriptor_t xd, const void* x,
+                                  const void* beta, const cudnnTensorDescriptor_t yd, void* y) {
   DnnCall call("cudnnPoolingForward", handle);
   Tensor in = described(xd), out = described(yd);
   call.reaches(in, x);
@@ -132,10 +138,11 @@ cudnnStatus_t cudnnPoolingForward(
   });
 }
 
-cudnnStatus_t cudnnPoolingBackward(
-    cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling, const void* alpha, const cudnnTensorDescriptor_t yd,
-    const void* y, const cudnnTensorDescriptor_t dyd, const void* dy, const cudnnTensorDescriptor_t xd, const void* x,
-    const void* beta, const cudnnTensorDescriptor_t dxd, void* dx) {
+cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pooling,
+                                   const void* alpha, const cudnnTensorDescriptor_t yd, const void* y,
+                                   const cudnnTensorDescriptor_t dyd, const void* dy,
+                                   const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
+                                   const cudnnTensorDescriptor_t dxd, void* dx) {
   DnnCall call("cudnnPoolingBackward", handle);
   Tensor in = described(xd), out = described(yd), gradient = described(dyd), to = described(dxd);
   call.match(in, to);
@@ -150,8 +157,8 @@ cudnnStatus_t cudnnPoolingBackward(
     using T = decltype(element);
     Input<T> from(in, x), pooled(out, y), gradients(gradient, dy);
     Output<T> result(to, dx, blend);
-    pool_gradient(it, geometry(it, in, out), size_t(in.sizes[0]) * in.sizes[1], from.values(), pooled.values(),
-                  gradients.values(), result.values());
+    pool_gradient(it, geometry(it, in, out), size_t(in.sizes[0]) * in.sizes[1], from.values(),
+                  pooled.values(), gradients.values(), result.values());
     result.write();
   });
 }

@@ -10,7 +10,9 @@ namespace gpus {
 namespace {
 
 template <class T>
-T sigmoid(T x) { return 1 / (1 + std::exp(-x)); }
+T sigmoid(T x) {
+  return 1 / (1 + std::exp(-x));
+}
 
 // Where the weights of a layer and direction lie; T may be const.
 template <class T>
@@ -36,8 +38,9 @@ struct Weights {
   size_t place_ = 0;
 };
 
-// What is kept of a layer and direction: the gates after their functions, LSTM's cells or what GRU's reset gate is multiplied with,
-// and the gradients of the gates' two sums. The layer's outputs, of all directions, stand before.
+// What is kept of a layer and direction: the gates after their functions, LSTM's cells or what GRU's reset
+// gate is multiplied with, and the gradients of the gates' two sums. The layer's outputs,
+// of all directions, stand before.
 template <class T>
 struct Kept {
   Kept(const RnnShape& it, int layer, int direction, T* reserve) {
@@ -64,7 +67,9 @@ struct Walk {
       : it(it), layer(layer), direction(direction), first(first), zeros(it.hidden, T(0)) {}
 
   int step(int turn) const { return direction ? it.steps - 1 - turn : turn; }
-  size_t state_at(int n) const { return (size_t(layer) * it.directions + direction) * it.state() + size_t(n) * it.hidden; }
+  size_t state_at(int n) const {
+    return (size_t(layer) * it.directions + direction) * it.state() + size_t(n) * it.hidden;
+  }
   T* output(T* outputs, int turn, int n) const {
     return outputs + ((size_t(step(turn)) * it.batch + n) * it.directions + direction) * it.hidden;
   }
@@ -81,7 +86,8 @@ struct Walk {
 
 // The gates at a place hold the sums of the inputs; `hidden` those of the state before.
 template <class T>
-void cell(const RnnShape& it, T* gates, const T* hidden, Weights<const T> w, const T* h, const T* c, T* extra, T* out) {
+void cell(const RnnShape& it, T* gates, const T* hidden, Weights<const T> w, const T* h, const T* c, T* extra,
+          T* out) {
   int size = it.hidden;
   for (int k = 0; k < size; k++) {
     auto sum = [&](int gate) {
@@ -106,11 +112,11 @@ void cell(const RnnShape& it, T* gates, const T* hidden, Weights<const T> w, con
   }
 }
 
-// From the gradient `dh` of an output, and of LSTM's cell `dc`, those of the gates' sums; dh and dc become what goes to the step
-// before directly.
+// From the gradient `dh` of an output, and of LSTM's cell `dc`, those of the gates' sums; dh and dc become
+// what goes to the step before directly.
 template <class T>
-void cell_gradient(
-    const RnnShape& it, const T* gates, const T* extra, const T* h, const T* c, T* dh, T* dc, T* input, T* hidden) {
+void cell_gradient(const RnnShape& it, const T* gates, const T* extra, const T* h, const T* c, T* dh, T* dc,
+                   T* input, T* hidden) {
   int size = it.hidden;
   for (int k = 0; k < size; k++) {
     if (it.mode == CUDNN_LSTM) {
@@ -144,7 +150,8 @@ void cell_gradient(
 
 size_t RnnShape::weights() const {
   size_t number = 0;
-  for (int layer = 0; layer < layers; layer++) number += size_t(directions) * rows() * (inputs(layer) + hidden + 2);
+  for (int layer = 0; layer < layers; layer++)
+    number += size_t(directions) * rows() * (inputs(layer) + hidden + 2);
   return number;
 }
 
@@ -153,8 +160,8 @@ size_t RnnShape::reserve() const {
 }
 
 template <class T>
-void rnn_forward(
-    const RnnShape& it, const T* weights, const T* x, const T* h0, const T* c0, T* y, T* h, T* c, T* reserve) {
+void rnn_forward(const RnnShape& it, const T* weights, const T* x, const T* h0, const T* c0, T* y, T* h, T* c,
+                 T* reserve) {
   std::vector<T> hidden(size_t(it.batch) * it.rows()), before(it.state());
   for (int layer = 0; layer < it.layers; layer++)
     for (int direction = 0; direction < it.directions; direction++) {
@@ -167,7 +174,8 @@ void rnn_forward(
       for (int turn = 0; turn < it.steps; turn++) {
         for (int n = 0; n < it.batch; n++)
           std::copy_n(walk.before(kept.outputs, turn, n), it.hidden, before.data() + size_t(n) * it.hidden);
-        multiply<T>(it.batch, it.rows(), it.hidden, {before.data(), it.hidden, 1}, {w.hidden, 1, it.hidden}, hidden.data());
+        multiply<T>(it.batch, it.rows(), it.hidden, {before.data(), it.hidden, 1}, {w.hidden, 1, it.hidden},
+                    hidden.data());
         for (int n = 0; n < it.batch; n++) {
           size_t place = size_t(walk.step(turn)) * it.batch + n;
           cell(it, kept.gates + place * it.rows(), hidden.data() + size_t(n) * it.rows(), w,
@@ -184,9 +192,8 @@ void rnn_forward(
 }
 
 template <class T>
-void rnn_data_gradient(
-    const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc, const T* h0, const T* c0, T* dx, T* dh0,
-    T* dc0, T* reserve) {
+void rnn_data_gradient(const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc,
+                       const T* h0, const T* c0, T* dx, T* dh0, T* dc0, T* reserve) {
   std::vector<T> above(dy, dy + it.outputs()), own, part, through(it.state()), cells(it.state());
   for (int layer = it.layers - 1; layer >= 0; layer--, above = own) {
     int inputs = it.inputs(layer);
@@ -216,7 +223,8 @@ void rnn_data_gradient(
                     {w.hidden, it.hidden, 1}, through.data());
         for (size_t at = 0; at < it.state(); at++) state[at] += through[at];
       }
-      multiply<T>(it.places(), inputs, it.rows(), {kept.input_gradient, it.rows(), 1}, {w.input, inputs, 1}, part.data());
+      multiply<T>(it.places(), inputs, it.rows(), {kept.input_gradient, it.rows(), 1}, {w.input, inputs, 1},
+                  part.data());
       for (size_t at = 0; at < own.size(); at++) own[at] += part[at];
       if (dh0) std::copy_n(state.data(), it.state(), dh0 + walk.state_at(0));
       if (dc0) std::copy_n(cells.data(), it.state(), dc0 + walk.state_at(0));
@@ -251,10 +259,10 @@ void rnn_weight_gradient(const RnnShape& it, const T* x, const T* h0, T* gradien
     }
 }
 
-#define INSTANCES(T)                                                                                                      \
-  template void rnn_forward(const RnnShape&, const T*, const T*, const T*, const T*, T*, T*, T*, T*);                     \
-  template void rnn_data_gradient(                                                                                        \
-      const RnnShape&, const T*, const T*, const T*, const T*, const T*, const T*, T*, T*, T*, T*);                       \
+#define INSTANCES(T)                                                                                  \
+  template void rnn_forward(const RnnShape&, const T*, const T*, const T*, const T*, T*, T*, T*, T*); \
+  template void rnn_data_gradient(const RnnShape&, const T*, const T*, const T*, const T*, const T*,  \
+                                  const T*, T*, T*, T*, T*);                                          \
   template void rnn_weight_gradient(const RnnShape&, const T*, const T*, T*, const T*);
 INSTANCES(float)
 INSTANCES(double)

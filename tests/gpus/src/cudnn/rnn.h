@@ -5,8 +5,9 @@
 
 namespace gpus {
 
-// Arrays are (steps, batch, width), states (layers * directions, batch, hidden). The weights of a layer and direction are
-// (gates * hidden, inputs) and (gates * hidden, hidden), one after the other; behind all of them two biases (gates * hidden) each.
+// Arrays are (steps, batch, width), states (layers * directions, batch, hidden). The weights of a layer and
+// direction are (gates * hidden, inputs) and (gates * hidden, hidden), one after the other; behind all of
+// them two biases (gates * hidden) each.
 struct RnnShape {
   cudnnRNNMode_t mode;
   int hidden, layers, directions;
@@ -23,14 +24,14 @@ struct RnnShape {
   size_t reserve() const;  // numbers that training keeps
 };
 
-// What a forward pass keeps and a backward pass adds. T: float or double; null states are zeros, and null results nobody's.
+// What a forward pass keeps and a backward pass adds. T: float or double; null states are zeros,
+// and null results nobody's.
 template <class T>
-void rnn_forward(
-    const RnnShape& it, const T* weights, const T* x, const T* h0, const T* c0, T* y, T* h, T* c, T* reserve);
+void rnn_forward(const RnnShape& it, const T* weights, const T* x, const T* h0, const T* c0, T* y, T* h, T* c,
+                 T* reserve);
 template <class T>
-void rnn_data_gradient(
-    const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc, const T* h0, const T* c0, T* dx, T* dh0,
-    T* dc0, T* reserve);
+void rnn_data_gradient(const RnnShape& it, const T* weights, const T* dy, const T* dh, const T* dc,
+                       const T* h0, const T* c0, T* dx, T* dh0, T* dc0, T* reserve);
 // Added to what is there.
 template <class T>
 void rnn_weight_gradient(const RnnShape& it, const T* x, const T* h0, T* gradient, const T* reserve);

@@ -56,9 +56,10 @@ void softmax_gradient(const Groups& it, bool logarithm, const T* y, const T* dy,
 
 extern "C" {
 
-cudnnStatus_t cudnnSoftmaxForward(
-    cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMode_t mode, const void* alpha,
-    const cudnnTensorDescriptor_t xd, const void* x, const void* beta, const cudnnTensorDescriptor_t yd, void* y) {
+cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
+                                  cudnnSoftmaxMode_t mode, const void* alpha,
+                                  const cudnnTensorDescriptor_t xd, const void* x, const void* beta,
+                                  const cudnnTensorDescriptor_t yd, void* y) {
   DnnCall call("cudnnSoftmaxForward", handle);
   Tensor in = described(xd), out = described(yd);
   call.match(in, out);
@@ -73,10 +74,11 @@ cudnnStatus_t cudnnSoftmaxForward(
   });
 }
 
-cudnnStatus_t cudnnSoftmaxBackward(
-    cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm, cudnnSoftmaxMode_t mode, const void* alpha,
-    const cudnnTensorDescriptor_t yd, const void* y, const cudnnTensorDescriptor_t dyd, const void* dy, const void* beta,
-    const cudnnTensorDescriptor_t dxd, void* dx) {
+cudnnStatus_t cudnnSoftmaxBackward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
+                                   cudnnSoftmaxMode_t mode, const void* alpha,
+                                   const cudnnTensorDescriptor_t yd, const void* y,
+                                   const cudnnTensorDescriptor_t dyd, const void* dy, const void* beta,
+                                   const cudnnTensorDescriptor_t dxd, void* dx) {
   DnnCall call("cudnnSoftmaxBackward", handle);
   Tensor out = described(yd), gradient = described(dyd), to = described(dxd);
   call.match(out, gradient);

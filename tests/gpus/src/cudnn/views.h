@@ -1,4 +1,5 @@
-// Tensors of a call: checked when it is made, and read and written when its turn comes, in the numbers it computes in.
+// Tensors of a call: checked when it is made, and read and written when its turn comes,
+// in the numbers it computes in.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,8 @@
 
 namespace gpus {
 
-// alpha and beta: doubles for tensors of doubles, and floats for all others; 1 and 0 where they are not given.
+// alpha and beta: doubles for tensors of doubles, and floats for all others;
+// 1 and 0 where they are not given.
 struct Blend {
   double alpha = 1, beta = 0;
 
@@ -19,7 +21,8 @@ struct Blend {
  private:
   static double read(const void* address, cudnnDataType_t type, double otherwise) {
     if (address == nullptr) return otherwise;
-    return type == CUDNN_DATA_DOUBLE ? *static_cast<const double*>(address) : *static_cast<const float*>(address);
+    return type == CUDNN_DATA_DOUBLE ? *static_cast<const double*>(address)
+                                     : *static_cast<const float*>(address);
   }
 };
 
@@ -51,7 +54,8 @@ class Input {
       }
     copy_.reset(new Computed<T>[tensor.elements()]);
     values_ = copy_.get();
-    for_each_element(tensor, [&](size_t place, ptrdiff_t at) { copy_[place] = static_cast<Computed<T>>(memory[at]); });
+    for_each_element(
+        tensor, [&](size_t place, ptrdiff_t at) { copy_[place] = static_cast<Computed<T>>(memory[at]); });
   }
 
   const Computed<T>* values() const { return values_; }
@@ -61,11 +65,13 @@ class Input {
   std::unique_ptr<Computed<T>[]> copy_;
 };
 
-// A place for results in the order N, C, D, H, W; write() brings them into memory: alpha times them, and beta times what is there.
+// A place for results in the order N, C, D, H, W; write() brings them into memory: alpha times them,
+// and beta times what is there.
 template <class T>
 class Output {
  public:
-  Output(const Tensor& tensor, void* address, Blend blend) : tensor_(tensor), memory_(static_cast<T*>(address)), blend_(blend) {
+  Output(const Tensor& tensor, void* address, Blend blend)
+      : tensor_(tensor), memory_(static_cast<T*>(address)), blend_(blend) {
     if constexpr (std::is_same_v<T, Computed<T>>)
       if (blend.alpha == 1 && blend.beta == 0 && tensor.contiguous()) {
         values_ = memory_;

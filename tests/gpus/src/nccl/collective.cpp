@@ -84,7 +84,8 @@ void Meeting::attend(int rank, const std::string& name) {
     changed_.notify_all();
     return;
   }
-  if (changed_.wait_for(guard, std::chrono::duration<double>(machine().patience_s), [this] { return over_; })) return;
+  if (changed_.wait_for(guard, std::chrono::duration<double>(machine().patience_s), [this] { return over_; }))
+    return;
   fault(name + " of rank " + std::to_string(rank) + " waits for ever" + missing());
   over_ = true;
   changed_.notify_all();
@@ -94,10 +95,12 @@ std::string Meeting::missing() const {
   std::string ranks;
   for (size_t rank = 0; rank < called_.size(); rank++)
     if (!called_[rank]) ranks += " " + std::to_string(rank);
-  return ranks.empty() ? ", as the stream of another rank does not come to it" : ", as it is not called by rank" + ranks;
+  return ranks.empty() ? ", as the stream of another rank does not come to it"
+                       : ", as it is not called by rank" + ranks;
 }
 
-std::shared_ptr<Meeting> Clique::join(int rank, const Collective& what, Buffers buffers, const std::string& name) {
+std::shared_ptr<Meeting> Clique::join(int rank, const Collective& what, Buffers buffers,
+                                      const std::string& name) {
   std::shared_ptr<Meeting> meeting;
   {
     std::lock_guard<std::mutex> guard(lock_);

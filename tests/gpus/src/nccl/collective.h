@@ -36,10 +36,12 @@ struct Buffers {
 bool is_known(const Collective& what);
 size_t bytes_of(const Collective& what);
 
-// What comes of it, in the order of a ring that ends at the root: float16 is rounded at each rank, as NCCL adds it.
+// What comes of it, in the order of a ring that ends at the root: float16 is rounded at each rank,
+// as NCCL adds it.
 void carry_out(const Collective& what, const std::vector<Buffers>& ranks);
 
-// One operation of all ranks. It is done by the stream that comes last; the others wait for it, as NCCL's kernels do.
+// One operation of all ranks. It is done by the stream that comes last; the others wait for it,
+// as NCCL's kernels do.
 class Meeting {
  public:
   Meeting(const Collective& what, size_t ranks) : what(what), buffers_(ranks), called_(ranks) {}

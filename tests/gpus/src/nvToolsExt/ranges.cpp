@@ -1,4 +1,5 @@
-// libnvToolsExt.so.1: names for stretches of time, for NVIDIA's profilers. MXNet's own profiler gives them, and nobody listens here.
+// libnvToolsExt.so.1: names for stretches of time, for NVIDIA's profilers. MXNet's own profiler gives them,
+// and nobody listens here.
 #include <cstdint>
 
 extern "C" {

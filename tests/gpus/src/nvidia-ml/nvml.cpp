@@ -1,5 +1,6 @@
-// libnvidia-ml.so.1: what gluonlab.gpu.nvml asks through nvidia-ml-py, of the same machine that CUDA shows. NVML counts all GPUs
-// along their buses, whatever CUDA_VISIBLE_DEVICES says. Its header is in no wheel: names and layouts are those of pynvml.py.
+// libnvidia-ml.so.1: what gluonlab.gpu.nvml asks through nvidia-ml-py, of the same machine that CUDA shows.
+// NVML counts all GPUs along their buses, whatever CUDA_VISIBLE_DEVICES says. Its header is in no wheel:
+// names and layouts are those of pynvml.py.
 #include <unistd.h>
 
 #include <cstdio>

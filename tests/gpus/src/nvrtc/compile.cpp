@@ -28,9 +28,20 @@ namespace {
 const std::string NAMES = "__nv_name_map";  // as NVRTC calls the place of name expressions
 const std::string HEADERS = GPUS_SOURCES "/nvrtc/device/";
 // As the kernels of libmxnet.so are compiled here: sums keep their order, and nothing is contracted.
-const std::vector<std::string> FLAGS = {
-    "-x", "c++", "-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing",
-    "-fPIC", "-fno-semantic-interposition", "-shared", "-w", "-fdiagnostics-color=never", "-fno-diagnostics-show-caret"};
+const std::vector<std::string> FLAGS = {"-x",
+                                        "c++",
+                                        "-std=c++17",
+                                        "-O2",
+                                        "-march=native",
+                                        "-ffp-contract=off",
+                                        "-fno-math-errno",
+                                        "-fno-strict-aliasing",
+                                        "-fPIC",
+                                        "-fno-semantic-interposition",
+                                        "-shared",
+                                        "-w",
+                                        "-fdiagnostics-color=never",
+                                        "-fno-diagnostics-show-caret"};
 
 std::string content(const std::string& path) {
   std::ifstream file(path);
@@ -62,7 +73,8 @@ std::string without_ptx(std::string text) {
 // The kernels that can be asked for: those of the expressions, and those with C's names.
 std::set<std::string> kernels_of(const Source& source) {
   std::set<std::string> names(source.expressions.begin(), source.expressions.end());
-  static const std::regex plain(R"(extern\s+"C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+))");
+  static const std::regex plain(
+      R"(extern\s+"C"\s+__global__\s+(?:__launch_bounds__\([^)]*\)\s*)?void\s+(\w+))");
   for (std::sregex_iterator found(source.text.begin(), source.text.end(), plain), end; found != end; ++found)
     names.insert((*found)[1]);
   return names;
@@ -70,10 +82,12 @@ std::set<std::string> kernels_of(const Source& source) {
 
 std::string for_the_cpu(const Source& source) {
   std::ostringstream text;
-  text << "#include \"" << HEADERS << "words.h\"\n#line 1 \"" << source.name << "\"\n" << without_ptx(source.text) << "\n";
+  text << "#include \"" << HEADERS << "words.h\"\n#line 1 \"" << source.name << "\"\n"
+       << without_ptx(source.text) << "\n";
   if (source.text.find("static const int nvec = ") != std::string::npos) text << "#define GPUS_VECTOR nvec\n";
   text << "#include \"" << HEADERS << "kernels.h\"\n"
-       << "extern \"C\" const gpus::FusedKernel* gpus_fused_kernels() {\nstatic const gpus::FusedKernel all[] = {\n";
+       << "extern \"C\" const gpus::FusedKernel* gpus_fused_kernels() {\n"
+       << "static const gpus::FusedKernel all[] = {\n";
   for (const std::string& name : kernels_of(source))
     text << "#line 2 \"" << NAMES << "\"\nGPUS_KERNEL(\"" << name << "\", " << name << ")\n";
   text << "{}};\nreturn all;\n}\n";
@@ -112,9 +126,11 @@ int run_compiler(const std::string& from, const std::string& to, const std::stri
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// g++ says "k.cu:2:7: error: 'y' was not declared in this scope"; NVRTC, "k.cu(2): error: identifier "y" is undefined".
+// g++ says "k.cu:2:7: error: 'y' was not declared in this scope"; NVRTC says
+// "k.cu(2): error: identifier "y" is undefined".
 std::string in_nvrtcs_form(const std::string& said, const std::string& name) {
-  static const std::regex error(R"(^([^:]*):(\d+):\d+: (?:fatal )?error: (.*)$)"), unknown("^.(\\w+). was not declared.*$");
+  static const std::regex error(R"(^([^:]*):(\d+):\d+: (?:fatal )?error: (.*)$)"),
+      unknown("^.(\\w+). was not declared.*$");
   std::istringstream lines(said);
   std::string log;
   int number = 0;
@@ -139,14 +155,16 @@ Compiled compile(const Source& source) {
   std::string base = make_folder() + "/" + digest, library = base + ".so";
   if (access(library.c_str(), R_OK) == 0) return {library, digest, ""};
   static std::atomic<int> number{0};
-  std::string mine = base + "." + std::to_string(getpid()) + "-" + std::to_string(number++), made = mine + ".so";
+  std::string mine = base + "." + std::to_string(getpid()) + "-" + std::to_string(number++);
+  std::string made = mine + ".so";
   std::ofstream(mine + ".cpp") << text;
   std::ofstream(mine + ".cu") << source.text;
   int status = run_compiler(mine + ".cpp", made, mine + ".log");
   std::string said = content(mine + ".log");
   for (const char* end : {".cpp", ".log"}) unlink((mine + end).c_str());
   if (status == 0) {
-    // Another process may have made the same: each is whole, and the last one stays. The source stays for those who look.
+    // Another process may have made the same: each is whole, and the last one stays.
+    // The source stays for those who look.
     rename((mine + ".cu").c_str(), (base + ".cu").c_str());
     rename(made.c_str(), library.c_str());
     return {library, digest, ""};

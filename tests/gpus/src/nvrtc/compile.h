@@ -18,7 +18,8 @@ struct Compiled {
   std::string log;      // what is wrong, in NVRTC's form
 };
 
-// Libraries are kept, by digest: each source is compiled once on a machine, whoever asks. Several processes may at once.
+// Libraries are kept, by digest: each source is compiled once on a machine, whoever asks.
+// Several processes may at once.
 Compiled compile(const Source& source);
 
 }  // namespace gpus

@@ -1,5 +1,6 @@
-// How the driver finds and runs the kernels of a source that NVRTC was given and g++ has compiled for the CPU: each such
-// library has the function gpus_fused_kernels. It is included there, too, and so it includes nothing of ours.
+// How the driver finds and runs the kernels of a source that NVRTC was given and g++ has compiled for the
+// CPU: each such library has the function gpus_fused_kernels. It is included there, too,
+// and so it includes nothing of ours.
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +9,7 @@ namespace gpus {
 
 // What a kernel wants at one place of its call.
 struct FusedArgument {
-  size_t bytes;      // of the argument itself
+  size_t bytes;  // of the argument itself
   bool pointer;
   size_t reach;      // of a pointer: to how many bytes; 0: that is not known
   size_t alignment;  // of a pointer: its address must be a multiple of so many bytes
@@ -19,13 +20,15 @@ struct FusedKernel {
   const char* lowered;     // the mangled name
   int count;               // of arguments
   FusedArgument (*argument)(int place, void** arguments);
-  void (*run)(const unsigned* grid, const unsigned* block, void** arguments);  // all threads, one after the other
+  // All threads, one after the other.
+  void (*run)(const unsigned* grid, const unsigned* block, void** arguments);
 };
 
 // The kernels of a library; after the last, one without an expression.
 using FusedKernels = const FusedKernel*();
 
-// In the PTX, before the digest of the source: the library has the digest as its name, in the folder that fused_folder() tells.
+// In the PTX, before the digest of the source: the library has the digest as its name,
+// in the folder that fused_folder() tells.
 constexpr char FUSED_MARK[] = "// simulated GPUs: ";
 
 }  // namespace gpus

@@ -15,7 +15,8 @@ std::string fused_folder() {
 }
 
 const FusedKernel* fused_kernels(const std::string& library) {
-  void* loaded = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: something of it may still be queued
+  // Never closed: something of it may still be queued.
+  void* loaded = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   auto* kernels = loaded ? reinterpret_cast<FusedKernels*>(dlsym(loaded, "gpus_fused_kernels")) : nullptr;
   if (kernels == nullptr) fault("fused kernels that cannot be loaded: " + std::string(dlerror()));
   return kernels ? kernels() : nullptr;

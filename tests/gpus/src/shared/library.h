@@ -13,8 +13,8 @@ struct Handle {
   cudaStream_t stream = nullptr;
 };
 
-// Whether float32 products may be of factors that are rounded to TF32, where the call's own setting allows it:
-// NVIDIA_TF32_OVERRIDE=0 forbids it to all of NVIDIA's libraries.
+// Whether float32 products may be of factors that are rounded to TF32, where the call's own setting allows
+// it: NVIDIA_TF32_OVERRIDE=0 forbids it to all of NVIDIA's libraries.
 bool tf32_allowed();
 
 // Another number each time and in each run: where the order of a sum depends on what the GPU does first.

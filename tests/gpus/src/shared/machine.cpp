@@ -1,4 +1,5 @@
-// The machine, read once from the file that SIMULATED_GPUS names: a line for each thing, words between blanks.
+// The machine, read once from the file that SIMULATED_GPUS names: a line for each thing, words between
+// blanks.
 //
 //   driver 535.183.01
 //   gpu 7 0 17179869184 00000000:00:17.0 GPU-5d1c... Tesla V100-SXM2-16GB
@@ -86,7 +87,8 @@ Machine read_machine() {
   Machine machine;
   std::vector<Pair> pairs;
   const char* path = getenv("SIMULATED_GPUS");
-  if (path == nullptr) refuse("SIMULATED_GPUS names no file: it describes the machine, see tests/gpus/machines.py");
+  if (path == nullptr)
+    refuse("SIMULATED_GPUS names no file: it describes the machine, see tests/gpus/machines.py");
   std::ifstream file(path);
   if (!file) refuse(std::string("cannot read ") + path + ", which SIMULATED_GPUS names");
   for (std::string line; std::getline(file, line);) read_line(line, machine, pairs);
@@ -101,7 +103,8 @@ Machine read_machine() {
   return machine;
 }
 
-// As CUDA counts them before CUDA_VISIBLE_DEVICES chooses: the fastest first, here the newest, or along the bus.
+// As CUDA counts them before CUDA_VISIBLE_DEVICES chooses: the fastest first, here the newest,
+// or along the bus.
 std::vector<int> in_cuda_order() {
   const std::vector<Gpu>& gpus = machine().gpus;
   std::vector<int> order;

@@ -11,8 +11,8 @@ namespace gpus {
 namespace {
 
 constexpr size_t ALIGNMENT = 512;  // cudaMalloc's
-constexpr size_t WIDEST = 16;      // bytes that a thread takes at once: MXNet's do so at the end of an array, too
-constexpr int NAN_BYTE = 0xFF;     // four of them are a NaN of float32, two one of float16, eight one of float64
+constexpr size_t WIDEST = 16;  // bytes that a thread takes at once: MXNet's do so at the end of an array, too
+constexpr int NAN_BYTE = 0xFF;  // four of them are a NaN of float32, two one of float16, eight one of float64
 constexpr size_t KEPT_BYTES = size_t(1) << 28;  // of freed blocks, whose addresses nobody else gets meanwhile
 
 struct Block {
@@ -33,13 +33,15 @@ std::pair<const char* const, Block>* find(const void* address) {
   auto after = blocks.upper_bound(static_cast<const char*>(address));
   if (after == blocks.begin()) return nullptr;
   auto& found = *std::prev(after);
-  bool inside = address == found.first || static_cast<const char*>(address) < found.first + found.second.bytes;
+  bool inside =
+      address == found.first || static_cast<const char*>(address) < found.first + found.second.bytes;
   return inside ? &found : nullptr;
 }
 
 void* new_block(size_t bytes, int owner) {
   void* address = nullptr;
-  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;  // kernels that take several elements at once write beyond the last
+  // Kernels that take several elements at once write beyond the last.
+  size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;
   if (posix_memalign(&address, ALIGNMENT, whole)) return nullptr;
   std::lock_guard<std::mutex> guard(lock);
   blocks[static_cast<char*>(address)] = {bytes, owner, false};
@@ -59,7 +61,9 @@ void forget_freed() {
 }
 
 std::string place(int owner) {
-  return owner == PAGEABLE ? "the host" : owner == PINNED ? "the host, pinned" : "gpu " + std::to_string(owner);
+  return owner == PAGEABLE ? "the host"
+         : owner == PINNED ? "the host, pinned"
+                           : "gpu " + std::to_string(owner);
 }
 
 // What is wrong with the access, or an empty text.
@@ -124,7 +128,8 @@ size_t bytes_in_use(int device) {
 bool check_access(const void* address, size_t bytes, int device, const std::string& who) {
   if (address == nullptr) return true;
   std::string what = wrong(address, bytes, device);
-  if (!what.empty()) fault("illegal access: " + who + " on gpu " + std::to_string(device) + " reaches " + what);
+  if (!what.empty())
+    fault("illegal access: " + who + " on gpu " + std::to_string(device) + " reaches " + what);
   return what.empty();
 }
 

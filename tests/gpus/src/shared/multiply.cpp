@@ -32,7 +32,8 @@ Computed<T> factor(T value, bool tf32) {
   return static_cast<Computed<T>>(value);
 }
 
-// Panels of WIDTH rows of a matrix (rows, depth): element by element of the depth, that of each of its rows; 0 beyond the last row.
+// Panels of WIDTH rows of a matrix (rows, depth): element by element of the depth, that of each of its rows;
+// 0 beyond the last row.
 template <int WIDTH, class T>
 void pack(Matrix<T> from, int rows, int depth, Arithmetic how, Computed<T>* to) {
   int first = depth ? how.first % depth : 0;

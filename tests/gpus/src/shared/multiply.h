@@ -19,8 +19,8 @@ Matrix<T> transposed(Matrix<T> matrix) {
   return {matrix.first, matrix.column, matrix.row};
 }
 
-// How a product is computed. A sum of n terms begins with term `first % n` and goes round: algorithms differ in the order of
-// their sums, and one that adds with atomic operations has another one each time.
+// How a product is computed. A sum of n terms begins with term `first % n` and goes round: algorithms differ
+// in the order of their sums, and one that adds with atomic operations has another one each time.
 struct Arithmetic {
   bool tf32 = false;  // the factors are rounded to TF32
   size_t first = 0;
@@ -28,6 +28,7 @@ struct Arithmetic {
 
 // out (rows, columns) = a (rows, depth) b (depth, columns); rows of `out` follow each other.
 template <class T>
-void multiply(int rows, int columns, int depth, Matrix<T> a, Matrix<T> b, Computed<T>* out, Arithmetic how = {});
+void multiply(int rows, int columns, int depth, Matrix<T> a, Matrix<T> b, Computed<T>* out,
+              Arithmetic how = {});
 
 }  // namespace gpus

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <mutex>
+#include <sstream>
 
 #include "gpus.h"
 
@@ -19,11 +19,16 @@ std::mutex& lock = *new std::mutex;
 std::map<std::string, long>& names = *new std::map<std::string, long>;
 std::vector<std::string>& faults = *new std::vector<std::string>;
 
-const char* const COUNTER_NAMES[] = {
-#define GPUS_COUNTER(name) #name,
-    GPUS_COUNTERS(GPUS_COUNTER)
-#undef GPUS_COUNTER
-};
+#define TEXT_OF(...) #__VA_ARGS__
+#define EXPANDED_TEXT_OF(...) TEXT_OF(__VA_ARGS__)
+constexpr const char* COUNTER_NAMES = EXPANDED_TEXT_OF(GPUS_COUNTERS);  // "allocations, frees, ..."
+
+std::vector<std::string> counter_names() {
+  std::istringstream text(COUNTER_NAMES);
+  std::vector<std::string> found;
+  for (std::string name; std::getline(text >> std::ws, name, ',');) found.push_back(name);
+  return found;
+}
 
 // A process with faults that nobody has taken does not end well.
 void at_exit() {
@@ -34,7 +39,9 @@ void at_exit() {
 }
 
 // The beginning of what fits into `buffer`; the whole length is returned, as snprintf does.
-long text_into(const std::string& text, char* buffer, long size) { return snprintf(buffer, size, "%s", text.c_str()); }
+long text_into(const std::string& text, char* buffer, long size) {
+  return snprintf(buffer, size, "%s", text.c_str());
+}
 
 }  // namespace
 
@@ -60,15 +67,16 @@ void fault(const std::string& text) {
 extern "C" {
 
 long gpus_counter(const char* name) {
+  static const std::vector<std::string> names = gpus::counter_names();
   for (int counter = 0; counter < gpus::counters; counter++)
-    if (!strcmp(gpus::COUNTER_NAMES[counter], name)) return gpus::numbers[counter];
+    if (names[counter] == name) return gpus::numbers[counter];
   return -1;
 }
 
 // Names of all counters, one a line.
 long gpus_counters(char* buffer, long size) {
   std::string text;
-  for (const char* name : gpus::COUNTER_NAMES) text += std::string(name) + "\n";
+  for (const std::string& name : gpus::counter_names()) text += name + "\n";
   return gpus::text_into(text, buffer, size);
 }
 

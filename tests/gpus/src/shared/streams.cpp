@@ -85,7 +85,8 @@ class Stream {
     int most = delays().most_us;
     unsigned seed = delays().seed * 1000003u + number_;
     if (seed != seed_) random_.seed(seed_ = seed);
-    if (most && random_() % ONE_IN == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
+    if (most && random_() % ONE_IN == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(random_() % most));
   }
 
   const unsigned number_;
@@ -103,7 +104,9 @@ std::set<Stream*>& streams = *new std::set<Stream*>;
 unsigned made = 0;
 
 // nullptr, cudaStreamLegacy and cudaStreamPerThread, which MXNet does not use.
-bool is_default(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread; }
+bool is_default(cudaStream_t stream) {
+  return stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+}
 
 Stream* cast(cudaStream_t stream) { return reinterpret_cast<Stream*>(stream); }
 
@@ -115,7 +118,8 @@ std::vector<Stream*> streams_of(int device, bool all) {
   return found;
 }
 
-// Recorded and done are counted: to wait for an event is to wait for what was recorded last, not for what will be.
+// Recorded and done are counted: to wait for an event is to wait for what was recorded last,
+// not for what will be.
 struct Event {
   std::mutex lock;
   std::condition_variable done_one;
@@ -136,7 +140,8 @@ void queue(cudaStream_t stream, const std::string& who, Work work, bool on_any_d
   }
   int device = cast(stream)->device;
   if (device != current_device() && !on_any_device)
-    fault(who + " on gpu " + std::to_string(current_device()) + " is given a stream of gpu " + std::to_string(device));
+    fault(who + " on gpu " + std::to_string(current_device()) + " is given a stream of gpu " +
+          std::to_string(device));
   cast(stream)->queue(std::move(work));
 }
 
@@ -193,10 +198,13 @@ void wait_for(cudaStream_t stream, cudaEvent_t event) {
     std::lock_guard<std::mutex> guard(shared->lock);
     last = shared->recorded;
   }
-  queue(stream, "cudaStreamWaitEvent", [shared, last] {
-    std::unique_lock<std::mutex> guard(shared->lock);
-    shared->done_one.wait(guard, [&] { return shared->done >= last; });
-  }, true);
+  queue(
+      stream, "cudaStreamWaitEvent",
+      [shared, last] {
+        std::unique_lock<std::mutex> guard(shared->lock);
+        shared->done_one.wait(guard, [&] { return shared->done >= last; });
+      },
+      true);
 }
 
 }  // namespace gpus
@@ -217,7 +225,8 @@ void gpus_let_go(void* hold) {
   delete open;
 }
 
-// For tests: everything that is queued begins up to so much later from now on; below 0: as the machine has it.
+// For tests: everything that is queued begins up to so much later from now on; below 0:
+// as the machine has it.
 void gpus_delay(int most_us, unsigned seed) {
   const gpus::Machine& machine = gpus::machine();
   gpus::delays().seed = most_us < 0 ? machine.seed : seed;

@@ -122,8 +122,8 @@ inline Extents extents(const Launch& launch, int place) {
   return Extents(launch.raw(place), atoi(launch.parameter(place).arguments[0].word.c_str()));
 }
 
-// Counts through the elements of a shape, in order, with the places of each in arrays that have strides of
-// their own.
+// Counts through the elements of a shape, in order,
+// with the places of each in arrays that have strides of their own.
 template <int ARRAYS>
 class Walk {
  public:

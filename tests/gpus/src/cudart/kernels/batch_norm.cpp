@@ -6,8 +6,17 @@
 namespace gpus {
 namespace {
 
-enum Flags { WRITE_DATA = 1, WRITE_GAMMA = 2, WRITE_BETA = 4, FIX_GAMMA = 8, TRAINING = 16, GLOBAL_STATISTICS = 32,
-             ADD_DATA = 64, ADD_GAMMA = 128, ADD_BETA = 256 };
+enum Flags {
+  WRITE_DATA = 1,
+  WRITE_GAMMA = 2,
+  WRITE_BETA = 4,
+  FIX_GAMMA = 8,
+  TRAINING = 16,
+  GLOBAL_STATISTICS = 32,
+  ADD_DATA = 64,
+  ADD_GAMMA = 128,
+  ADD_BETA = 256
+};
 
 // mxnet::op::batchnorm::BNTensor3: images with a channel in the middle.
 template <class T>
@@ -48,7 +57,8 @@ A inverse_deviation(A variance, double epsilon) {
   return static_cast<A>(1.0 / std::sqrt(variance + static_cast<T>(epsilon)));
 }
 
-// ...InferenceKernel(in, out, running mean, running variance, saved mean, saved inverse, gamma, beta, epsilon, flags)
+// ...InferenceKernel(in, out, running mean, running variance, saved mean, saved inverse, gamma, beta,
+// epsilon, flags)
 template <class T, class A>
 Work infer(const Launch& launch) {
   auto in = launch.value<Images<T>>(0), out = launch.value<Images<T>>(1);
@@ -59,8 +69,8 @@ Work infer(const Launch& launch) {
   auto [mean, variance, saved_mean, saved_inverse, weight, bias] = arrays;
   T epsilon = launch.value<T>(8);
   uint32_t flags = launch.value<uint32_t>(9);
-  return [=, mean = mean, variance = variance, saved_mean = saved_mean, saved_inverse = saved_inverse, weight = weight,
-          bias = bias] {
+  return [=, mean = mean, variance = variance, saved_mean = saved_mean, saved_inverse = saved_inverse,
+          weight = weight, bias = bias] {
     for (size_t c = 0; c < in.channels; c++) {
       A inverse = inverse_deviation<T>(variance[c], epsilon);
       A gamma = flags & FIX_GAMMA ? A(1) : weight[c];
@@ -82,14 +92,17 @@ struct Tensors {
 // The gradients of gamma and beta of one channel.
 template <class A>
 void set_gradient(const PerChannel<A>& gradient, size_t channel, bool writes, bool adds, A value) {
-  if (writes) gradient[channel] = value;
-  else if (adds) gradient[channel] += value;
+  if (writes)
+    gradient[channel] = value;
+  else if (adds)
+    gradient[channel] += value;
 }
 
 // BatchNormalizationBackwardKernel(in, gradient of out, gradient of in, tensors, flags, momentum, epsilon)
 template <class T, class A>
 Work go_back(const Launch& launch) {
-  auto in = launch.value<Images<T>>(0), slope = launch.value<Images<T>>(1), result = launch.value<Images<T>>(2);
+  auto in = launch.value<Images<T>>(0), slope = launch.value<Images<T>>(1),
+       result = launch.value<Images<T>>(2);
   auto t = launch.value<Tensors<A>>(3);
   uint32_t flags = launch.value<uint32_t>(4);
   A momentum = launch.value<A>(5);

@@ -80,8 +80,8 @@ struct Updates {
     return each(launch.n(), [=](long i) {
       C old = weight[i], kept = keep * velocity[i], slope = clipped<C>(scale * gradient[i], clip);
       assign(out[i], request, old - kept + (keep + 1) * (kept - rate * (slope + decay * old)));
-      velocity[i] =
-          kept - rate * (slope + decay * weight[i]);  // of the new weight, where `out` is the weight
+      // Where `out` is the weight, this decays the new one.
+      velocity[i] = kept - rate * (slope + decay * weight[i]);
     });
   }
 

@@ -42,8 +42,8 @@ Work reduction_of(const Launch& launch, const Target& target) {
   std::string saver = launch.name.kernel.arguments[0].word;
   Extents shape = extents(launch, 3);
   bool keeps_columns = shape.count() == 2;
-  // What remains is an axis of `kept` elements; element k is made of runs of `width` columns, from `runs`
-  // rows.
+  // What remains is an axis of `kept` elements; element k is made of runs of `width` columns,
+  // from `runs` rows.
   int kept = shape[1], rows = keeps_columns ? shape[0] : shape[0] * shape[2],
       width = keeps_columns ? 1 : shape[3];
   return [=] {

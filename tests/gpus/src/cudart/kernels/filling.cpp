@@ -1,5 +1,5 @@
-// Arrays that are filled: sums of several, ranges, casts, and simple functions of one with numbers of its
-// own.
+// Arrays that are filled: sums of several, ranges, casts,
+// and simple functions of one with numbers of its own.
 #include "arguments.h"
 
 namespace gpus {
@@ -89,8 +89,8 @@ Work fill(const Launch& launch) {
   });
 }
 
-// hard_sigmoid_forward<request>(N, out, in, alpha, beta), and hard_sigmoid_backward(N, gradient, in, out
-// gradient, alpha, beta)
+// hard_sigmoid_forward<request>(N, out, in, alpha, beta), and hard_sigmoid_backward(N, gradient, in,
+// out gradient, alpha, beta)
 Work hard_sigmoid(const Launch& launch, bool gradient) {
   int request = request_in(launch.operation(), 0), n = launch.n(), last = launch.count() - 1;
   return typed_real(launch.parameter(1), [&](auto element) -> Work {

@@ -5,8 +5,8 @@
 namespace gpus {
 namespace {
 
-// mshadow::cuda::AddTakeGradKernel<clips, ...>(target, indices, source, rows, columns, K): adds rows to
-// chosen rows
+// mshadow::cuda::AddTakeGradKernel<clips, ...>(target, indices, source, rows, columns, K):
+// adds rows to chosen rows
 Work add_rows(const Launch& launch) {
   bool clips = is_true(launch.name.kernel, 0);
   int rows = launch.value<int>(3), columns = launch.value<int>(4), size = launch.value<int>(5);
@@ -27,8 +27,8 @@ Work add_rows(const Launch& launch) {
   });
 }
 
-// TakeGradGeneralKernel(N, gradient, out gradient, starts, order, strides, out strides, ndim, ..., ..., axis,
-// size)
+// TakeGradGeneralKernel(N, gradient, out gradient, starts, order, strides, out strides, ndim, ...,
+// ..., axis, size)
 Work add_along(const Launch& launch) {
   Extents strides = extents(launch, 5), out_strides = extents(launch, 6);
   int axes = launch.value<int>(7), axis = launch.value<int>(10), size = launch.value<int>(11);
@@ -63,8 +63,8 @@ Work find_bounds(const Launch& launch) {
   });
 }
 
-// EmbeddingGradKernel(gradient, order, bounds, out gradient, columns, vocabulary, request): sums of rows of
-// one index
+// EmbeddingGradKernel(gradient, order, bounds, out gradient, columns, vocabulary, request):
+// sums of rows of one index
 Work embedding_gradient(const Launch& launch) {
   int columns = launch.value<int>(4), vocabulary = launch.value<int>(5), request = launch.value<int>(6);
   Indices order(launch, 1), bounds(launch, 2, 2 * vocabulary);

@@ -66,8 +66,8 @@ Work take_rows(const Launch& launch) {
   });
 }
 
-// TakeNonzeroAxis<clips>(N, out, in, indices, out stride before, in stride before, stride, in ndim, ..., ...,
-// size, axis)
+// TakeNonzeroAxis<clips>(N, out, in, indices, out stride before, in stride before, stride, in ndim, ...,
+// ..., size, axis)
 Work take_along(const Launch& launch) {
   bool clips = is_true(launch.operation(), 0);
   auto number = [&](int place) { return whole_number(launch, place); };
@@ -98,8 +98,8 @@ Work batch_take(const Launch& launch) {
   });
 }
 
-// where<request>(N, out, condition, x, y), and where_batch, whose last argument says for how many elements
-// one condition is
+// where<request>(N, out, condition, x, y), and where_batch,
+// whose last argument says for how many elements one condition is
 Work where(const Launch& launch) {
   int request = request_in(launch.operation(), 0), n = launch.n(),
       each_for = launch.count() == 6 ? launch.value<int>(5) : 1;
@@ -162,8 +162,8 @@ Work gather(const Launch& launch) {
   });
 }
 
-// is_valid_check_gather_nd(axes, wrong ones, indices, N, shape): an index out of range, the last one of its
-// axis
+// is_valid_check_gather_nd(axes, wrong ones, indices, N, shape): an index out of range,
+// the last one of its axis
 Work check_gather(const Launch& launch) {
   long n = launch.value<int>(3);
   Extents shape = extents(launch, 4);

@@ -22,8 +22,8 @@ struct Updates {
     auto* weight32 = mixed ? read.array<float>() : nullptr;
     C clip = read.number<C>(), scale = read.number<C>(), betas[4];
     for (C& beta : betas) beta = read.number<C>();
-    C beta1 = betas[mixed ? 1 : 0],
-      beta1_t = betas[mixed ? 0 : 1];  // MXNet's two kernels have them in two orders
+    // MXNet's two kernels have them in two orders.
+    C beta1 = betas[mixed ? 1 : 0], beta1_t = betas[mixed ? 0 : 1];
     C beta2 = betas[mixed ? 3 : 2], beta2_t = betas[mixed ? 2 : 3];
     C decay = read.number<C>(), epsilon = read.number<C>();
     read.value<int>();

@@ -54,8 +54,8 @@ Work sums_of_arrays(const Launch& launch) {
   };
 }
 
-// MultiLARSKernel(N, out, rates, squares of weights, squares of gradients, decays, eta, epsilon, scale,
-// request)
+// MultiLARSKernel(N, out, rates, squares of weights, squares of gradients, decays, eta, epsilon,
+// scale, request)
 Work lars(const Launch& launch) {
   Arguments read(launch);
   auto *out = read.array<float>(), *rates = read.array<float>(), *weights = read.array<float>();

@@ -5,8 +5,8 @@
 
 namespace gpus {
 
-// Each computes n elements. C: float, double or int64_t; in integers, what is no integer is computed in float
-// and cut off.
+// Each computes n elements. C: float, double or int64_t; in integers,
+// what is no integer is computed in float and cut off.
 template <class C>
 using Unary = void (*)(const C* a, C* out, int n);
 template <class C>

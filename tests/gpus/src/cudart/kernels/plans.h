@@ -1,6 +1,6 @@
 // mshadow's expressions. A kernel of theirs has an argument of type Plan<EXPRESSION, T>, a struct of structs
-// in which the pointers, numbers and extents of the expression lie. Its type says all of its shape, so it can
-// be read and evaluated.
+// in which the pointers, numbers and extents of the expression lie. Its type says all of its shape,
+// so it can be read and evaluated.
 #pragma once
 
 #include <memory>

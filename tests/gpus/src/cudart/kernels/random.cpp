@@ -7,8 +7,8 @@ namespace gpus {
 namespace {
 
 // Philox 4x32-10, of Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). As
-// cuRAND has it, a generator's number is the upper half of the counter, and each block of four numbers is one
-// step of the lower half.
+// cuRAND has it, a generator's number is the upper half of the counter,
+// and each block of four numbers is one step of the lower half.
 class Philox {
  public:
   Philox(uint32_t seed, uint32_t number) : counter_{0, 0, number, 0}, key_{seed, 0} { make(); }

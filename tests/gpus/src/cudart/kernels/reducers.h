@@ -8,8 +8,8 @@
 
 namespace gpus {
 
-// What a reduction has so far. Sums of floating-point numbers are kept in double: MXNet's own carry what
-// rounding lost.
+// What a reduction has so far. Sums of floating-point numbers are kept in double:
+// MXNet's own carry what rounding lost.
 template <class C>
 struct State {
   std::conditional_t<std::is_floating_point_v<C>, double, C> value;

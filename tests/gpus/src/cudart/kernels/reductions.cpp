@@ -8,8 +8,8 @@ namespace {
 
 constexpr int TOGETHER = 256;  // results that are reduced side by side, where their elements lie side by side
 
-// The input, elements of which are reduced: `first` of each result, and then what is added by each of `count`
-// steps.
+// The input, elements of which are reduced: `first` of each result,
+// and then what is added by each of `count` steps.
 struct Input {
   const void* data = nullptr;
   std::vector<int> result_strides;  // along the axes of the result's shape; 0 where that has one element
@@ -199,8 +199,8 @@ Work reduce(const Launch& launch) {
   return work;
 }
 
-// reduce_kernel_M1(N, addto, big, small, big_shape, small_shape), and with lhs, rhs and their shapes behind
-// those of big.
+// reduce_kernel_M1(N, addto, big, small, big_shape, small_shape), and with lhs,
+// rhs and their shapes behind those of big.
 template <class C>
 Work single_in(const Launch& launch) {
   const std::vector<Type>& template_arguments = launch.name.kernel.arguments;

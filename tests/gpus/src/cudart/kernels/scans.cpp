@@ -8,8 +8,8 @@ Work nothing(const Launch&) {
   return [] {};
 }
 
-// DeviceScanKernel<..., Sum, INIT, ...>(in, out, state, first tile, sum, init, n): sums of all before, and
-// without INIT with it
+// DeviceScanKernel<..., Sum, INIT, ...>(in, out, state, first tile, sum, init, n): sums of all before,
+// and without INIT with it
 Work scan(const Launch& launch) {
   bool inclusive = launch.parameter(5).word == "NullType";
   if (launch.parameter(4).word != "Sum") return {};
@@ -41,8 +41,8 @@ Work clear_histogram(const Launch& launch) {
   return [=] { std::fill(counts, counts + bins, 0); };
 }
 
-// DeviceHistogramSweepKernel(samples, bins, ..., counts, ..., ..., scale, n, ...), with a scale {bins, end,
-// begin, width}
+// DeviceHistogramSweepKernel(samples, bins, ..., counts, ..., ..., scale, n, ...), with a scale {bins,
+// end, begin, width}
 Work histogram(const Launch& launch) {
   struct Scale {
     int bins, end, begin, width;
@@ -60,8 +60,8 @@ Work histogram(const Launch& launch) {
   });
 }
 
-// DeviceSelectSweepKernel(in, ..., out, how many, ..., ..., Equality, n, ...): of equal neighbours the first
-// one
+// DeviceSelectSweepKernel(in, ..., out, how many, ..., ..., Equality, n, ...):
+// of equal neighbours the first one
 Work unique(const Launch& launch) {
   if (launch.parameter(6).word != "Equality") return {};
   int n = launch.value<int>(7);

@@ -23,8 +23,8 @@ Work mask(const Launch& launch, bool time_first) {
   });
 }
 
-// SequenceLastKernel<request>(N, out, in, lengths, stride of time, stride of the batch, shape), and its
-// gradient, which adds
+// SequenceLastKernel<request>(N, out, in, lengths, stride of time, stride of the batch, shape),
+// and its gradient, which adds
 Work last(const Launch& launch, bool gradient) {
   int request = gradient ? ADD : request_in(launch.operation(), 0), time = launch.value<int>(4),
       batch = launch.value<int>(5);

@@ -16,8 +16,8 @@ struct Lines {
   long at(int line) const { return first.empty() ? static_cast<long>(line) * length : first[line]; }
 };
 
-// Of softmax_compute_kernel and softmax_grad_kernel: the arguments M, axis, the shape without the axis, and
-// strides.
+// Of softmax_compute_kernel and softmax_grad_kernel: the arguments M, axis,
+// the shape without the axis, and strides.
 Lines lines_along_axis(const Launch& launch, int place) {
   Lines lines;
   lines.length = launch.value<int>(place);

@@ -71,8 +71,8 @@ Work radix_sort_tile(const Launch& launch) {
                     is_true(launch.name.kernel, 1));
 }
 
-// DeviceRadixSortDownsweepKernel<Policy, ..., descends, ...>(keys in, out, values in, out, ..., n, bit, bits,
-// ...)
+// DeviceRadixSortDownsweepKernel<Policy, ..., descends, ...>(keys in, out, values in, out, ..., n,
+// bit, bits, ...)
 Work radix_sort_digit(const Launch& launch) {
   return radix_sort(launch, launch.value<int>(5), launch.value<int>(6), launch.value<int>(7),
                     is_true(launch.name.kernel, 2));
@@ -176,8 +176,8 @@ Work agent(const Launch& launch) {
   return {};
 }
 
-// PartialSortSmallK(K, N, values, indices, ascends): of each N, a block's, the first K in order, and of equal
-// ones the lower index
+// PartialSortSmallK(K, N, values, indices, ascends): of each N, a block's, the first K in order,
+// and of equal ones the lower index
 Work partial_sort(const Launch& launch) {
   int most = launch.value<int>(0), n = launch.value<int>(1), rows = launch.grid.x;
   bool ascends = launch.value<bool>(4);

@@ -5,8 +5,8 @@
 
 namespace gpus {
 
-// The derivative of log(gamma): the recurrence up to where the asymptotic series is exact, and the reflection
-// below 0.
+// The derivative of log(gamma): the recurrence up to where the asymptotic series is exact,
+// and the reflection below 0.
 inline double digamma(double x) {
   if (x <= 0 && x == std::floor(x)) return NAN;
   if (x < 0) return digamma(1 - x) - M_PI / std::tan(M_PI * x);

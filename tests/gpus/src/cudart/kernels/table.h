@@ -2,11 +2,14 @@
 //
 // A name such as
 //
-//   void mxnet::op::mxnet_op::mxnet_generic_kernel<mxnet::op::mxnet_op::op_with_req<mxnet::op::mshadow_op::plus, 1>,
+//   void
+//   mxnet::op::mxnet_op::mxnet_generic_kernel<mxnet::op::mxnet_op::op_with_req<mxnet::op::mshadow_op::plus,
+//   1>,
 //     float*, float*, float*>(int, float*, float*, float*)
 //
-// is taken apart once. The table has an entry for each kernel by the last word before "<", here mxnet_generic_kernel, and
-// one for each operation that mxnet_generic_kernel carries out, by that of its first argument, here op_with_req.
+// is taken apart once. The table has an entry for each kernel by the last word before "<", here
+// mxnet_generic_kernel, and one for each operation that mxnet_generic_kernel carries out, by that of its
+// first argument, here op_with_req.
 #pragma once
 
 #include <map>
@@ -33,7 +36,8 @@ struct KernelName {
 
 KernelName parse_kernel_name(const std::string& demangled);
 
-// A kernel that is launched: its name, and where its arguments lie, whose values are copied before the call returns.
+// A kernel that is launched: its name, and where its arguments lie,
+// whose values are copied before the call returns.
 class Launch {
  public:
   Launch(const KernelName& name, void** arguments, dim3 grid, dim3 block, int device)
@@ -46,7 +50,7 @@ class Launch {
   }
   void* pointer(int place, size_t elements = 0) const;
   void check(const void* address, size_t bytes) const;  // for a pointer that an argument holds
-  bool legal() const { return legal_; }  // whether it may reach all pointers so far
+  bool legal() const { return legal_; }                 // whether it may reach all pointers so far
   const void* raw(int place) const { return arguments_[place]; }
   int count() const { return static_cast<int>(name.parameters.size()); }
   const Type& parameter(int place) const { return name.parameters[place]; }
@@ -54,7 +58,9 @@ class Launch {
   // For mxnet_generic_kernel<OPERATION, ...>(int n, ...): the operation, and n.
   const Type& operation() const { return name.kernel.arguments[0]; }
   int n() const { return value<int>(0); }
-  int elements() const { return parameter(1).word == "half2_t" ? 2 * n() : n(); }  // of the first array: pairs are two
+  int elements() const {
+    return parameter(1).word == "half2_t" ? 2 * n() : n();
+  }  // of the first array: pairs are two
 
   const KernelName& name;
   const dim3 grid, block;

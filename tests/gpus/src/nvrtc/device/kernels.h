@@ -19,8 +19,9 @@ struct Parameter {
 template <class T>
 struct Parameter<T*> {
   static FusedArgument told(size_t elements) {
-    size_t read_at_once = sizeof(T) * GPUS_VECTOR;
-    return {sizeof(T*), true, elements * sizeof(T), read_at_once < 16 ? read_at_once : 16};  // more takes several reads
+    size_t vector = sizeof(T) * GPUS_VECTOR;
+    size_t read_at_once = vector < 16 ? vector : 16;  // more takes several reads
+    return {sizeof(T*), true, elements * sizeof(T), read_at_once};
   }
 };
 
@@ -69,7 +70,8 @@ struct Runner<void(Types...), function> {
     blockDim = {block[0], block[1], block[2]};
     for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
       for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
-        for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++) run_block(block, arguments, typename PlacesTo<count>::type());
+        for (blockIdx.x = 0; blockIdx.x < grid[0]; blockIdx.x++)
+          run_block(block, arguments, typename PlacesTo<count>::type());
   }
 
  private:
@@ -77,7 +79,8 @@ struct Runner<void(Types...), function> {
   static void run_block(const unsigned* block, void** arguments, Places<places...>) {
     for (threadIdx.z = 0; threadIdx.z < block[2]; threadIdx.z++)
       for (threadIdx.y = 0; threadIdx.y < block[1]; threadIdx.y++)
-        for (threadIdx.x = 0; threadIdx.x < block[0]; threadIdx.x++) function(*static_cast<Types*>(arguments[places])...);
+        for (threadIdx.x = 0; threadIdx.x < block[0]; threadIdx.x++)
+          function(*static_cast<Types*>(arguments[places])...);
   }
 };
 

@@ -1,4 +1,5 @@
-// Before a kernel's source: the words of CUDA C++ that MXNet's fused operators, and simple kernels of mx.rtc, use.
+// Before a kernel's source: the words of CUDA C++ that MXNet's fused operators,
+// and simple kernels of mx.rtc, use.
 #pragma once
 
 #include <math.h>
