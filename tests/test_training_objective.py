@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from devices import contexts
+from devices import contexts, device
 from hypothesis import given
 from hypothesis import strategies as st
 from kvstore_runs import BATCHES, small_net
@@ -60,7 +60,7 @@ def test_training_is_smoothed_and_evaluation_is_not():
     images, labels = BATCHES[0]
     net = small_net(contexts(1))
     (replica,) = replicas(net, make_loss(0.2), as_is, contexts(1))
-    x, y = nd.array(images), nd.array(labels, dtype="int32")
+    x, y = nd.array(images, ctx=device()), nd.array(labels, ctx=device(), dtype="int32")
     scores = net(x).asnumpy()
     trained, first = (array.asnumpy() for array in replica.forward(x, y))
     evaluated, again = (array.asnumpy() for array in replica.forward(x, y, train=False))
