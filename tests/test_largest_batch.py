@@ -81,6 +81,7 @@ def test_as_json_it_is_one_document(ended, empty_cwd):
     assert sum(found[part] for part in parts) == found["total"] < found["taken"] < GIB
 
 
+@pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
 @pytest.mark.parametrize("budget", ["1k", "100M"])
 def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
     status, out, err = ended(main, "--devices", named(2), "--find-batch-size", budget)

@@ -73,7 +73,7 @@ def told_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
     None where NVML does not know them all.
     """
     at = {_bus(gpu.bus_id): gpu.index for gpu in nvml.known().gpus}
-    numbers = [at.get(_bus(bus_id)) for bus_id in pci_bus_ids(ctxs)]
+    numbers = [at.get(_bus(bus_id)) for bus_id in pci_bus_ids(ctxs)] if at else [None]
     return [number for number in numbers if number is not None] if None not in numbers else None
 
 
