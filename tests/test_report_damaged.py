@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from devices import named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up_runs import PLAIN, Page, lines, make_comparison, make_run
@@ -69,7 +70,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
 def real(tmp_path_factory):
     """config.json and metrics.jsonl of a real run of two epochs."""
     out = tmp_path_factory.mktemp("real") / "run"
-    train(TrainConfig(**{**PLAIN, "epochs": 2}, batch_size=1437, out=str(out)), reporter=Reporter())
+    train(TrainConfig(**{**PLAIN, "devices": named(1), "epochs": 2}, batch_size=1437, out=str(out)), reporter=Reporter())
     return (out / "config.json").read_text(), (out / "metrics.jsonl").read_text()
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-SUCCESS, OUT_OF_MEMORY, ALREADY_ENABLED, NO_PEERS = 0, 2, 704, 217
+SUCCESS, OUT_OF_MEMORY, ALREADY_ENABLED, NOT_ENABLED, NO_PEERS = 0, 2, 704, 705, 217
 NON_BLOCKING = 1
 ANY_DIRECTION = 4  # cudaMemcpyDefault
 
@@ -30,7 +30,8 @@ def runtime():
     for name in (
         "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaMemcpyAsync", "cudaMemcpyPeerAsync",
         "cudaMemsetAsync", "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamSynchronize", "cudaEventCreateWithFlags",
-        "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventDestroy", "cudaDeviceEnablePeerAccess", "cudaLaunchKernel",
+        "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventDestroy", "cudaDeviceEnablePeerAccess",
+        "cudaDeviceDisablePeerAccess", "cudaLaunchKernel",
     ):  # fmt: skip
         getattr(library, name).restype = _checked
     return library
@@ -123,6 +124,23 @@ def memory(count, device=0):
     made = Memory(count, device)
     yield made
     made.free()
+
+
+@contextmanager
+def no_peer_access(device, other):
+    """``device`` has no access to the memory of ``other`` for a while, whoever asked for it before."""
+    CUDA.cudaSetDevice(device)
+    try:
+        CUDA.cudaDeviceDisablePeerAccess(other)
+    except CudaError as error:
+        assert error.number == NOT_ENABLED
+        yield
+        return
+    try:
+        yield
+    finally:
+        CUDA.cudaSetDevice(device)
+        CUDA.cudaDeviceEnablePeerAccess(other, 0)
 
 
 @contextmanager

@@ -10,7 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import clean_environment
-from cuda_calls import ALREADY_ENABLED, CUDA, NO_PEERS, OUT_OF_MEMORY, CudaError, Memory, event, launch_unknown, memory, stream
+from cuda_calls import (
+    ALREADY_ENABLED,
+    CUDA,
+    NO_PEERS,
+    OUT_OF_MEMORY,
+    CudaError,
+    Memory,
+    event,
+    launch_unknown,
+    memory,
+    no_peer_access,
+    stream,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import P3_16XLARGE, V100, environment, v100s
@@ -138,7 +150,7 @@ def test_work_that_goes_beyond_its_memory_is_a_fault(planted):
 
 
 def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(planted):
-    with memory(16, device=3) as others, stream(device=2) as writer:
+    with no_peer_access(2, 3), memory(16, device=3) as others, stream(device=2) as writer:
         writer.fill(others, 0, 16)
     [fault] = planted()
     assert fault == "illegal access: cudaMemsetAsync on gpu 2 reaches memory of gpu 3 without peer access"

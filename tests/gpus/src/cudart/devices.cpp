@@ -111,4 +111,9 @@ cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
   if (!exists(other)) return result(cudaErrorInvalidDevice);
   return result(enable_peer_access(current_device(), other));
 }
+
+cudaError_t cudaDeviceDisablePeerAccess(int other) {
+  if (!exists(other)) return result(cudaErrorInvalidDevice);
+  return result(disable_peer_access(current_device(), other));
+}
 }

@@ -80,6 +80,7 @@ bool check_access(const void* address, size_t bytes, int device, const std::stri
 
 // cudaErrorPeerAccessAlreadyEnabled, cudaErrorPeerAccessUnsupported, or success.
 cudaError_t enable_peer_access(int device, int other);
+cudaError_t disable_peer_access(int device, int other);
 bool peer_access(int device, int other);
 
 // --- Streams (streams.cpp). Each is a thread, which does what is queued in order,

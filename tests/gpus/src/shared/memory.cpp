@@ -142,6 +142,14 @@ cudaError_t enable_peer_access(int device, int other) {
   return cudaSuccess;
 }
 
+cudaError_t disable_peer_access(int device, int other) {
+  std::lock_guard<std::mutex> guard(lock);
+  bool& access = enabled[{device, other}];
+  if (!access) return cudaErrorPeerAccessNotEnabled;
+  access = false;
+  return cudaSuccess;
+}
+
 bool peer_access(int device, int other) {
   std::lock_guard<std::mutex> guard(lock);
   return enabled[{device, other}];
