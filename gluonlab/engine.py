@@ -21,13 +21,14 @@ import ipaddress
 import os
 import re
 import sys
+import threading
 import types
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from importlib.abc import MetaPathFinder
 from typing import Any, Iterator, NamedTuple
 
-from gluonlab import attribute_text, fusion, numpy_names, openmp
+from gluonlab import attribute_text, fusion, numpy_names, openmp, unfusible
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
@@ -37,6 +38,7 @@ PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
 TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 # Convolutions on GPUs by algorithms that repeat their bits, and chosen by shape, not by time.
 DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
+FUSION = "MXNET_USE_FUSION"
 BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"  # MXNet reads it whenever a graph is bound
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
@@ -59,6 +61,7 @@ ENVIRONMENT = {
     "MXNET_ENFORCE_DETERMINISM": "0",
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "1",
     TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.arithmetic`
+    FUSION: "",  # as good as unset to MXNet, and there for `unfused`
 }
 FLAVOURS = ("mxnet", "mxnet-cu112")
 
@@ -106,6 +109,7 @@ def install() -> None:
         attribute_text.install()
         if "mxnet-cu112" in flavours():
             _settle_fusion()  # MXNet asks for it when a graph is bound
+            unfusible.install(unfused)
     elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _MXNetFinder())
 
@@ -149,7 +153,6 @@ def _prepare() -> None:
         _settle_fusion()
 
 
-FUSION = "MXNET_USE_FUSION"
 OFF = ("0", "false")
 
 
@@ -170,7 +173,7 @@ def _settle_fusion() -> None:
     found = fusion.versions()
     if found.fit:
         return
-    if FUSION not in os.environ:
+    if not os.environ.get(FUSION):
         os.environ[FUSION], _fusion_is_off = "0", True
     elif os.environ[FUSION] not in OFF:
         asked = f"{FUSION}={os.environ[FUSION]}"
@@ -182,7 +185,7 @@ def fusing() -> Fusion:
     """What holds in this process once MXNet is loaded."""
     found, asked = fusion.versions(), os.environ.get(FUSION)
     on = asked not in OFF
-    said = f"{FUSION}={asked} is set" if asked is not None and not _fusion_is_off else ""
+    said = f"{FUSION}={asked} is set" if asked and not _fusion_is_off else ""
     return Fusion(on, found.fit, said if said and not on else f"{said}; {found}" if said else str(found))
 
 
@@ -254,6 +257,30 @@ def _variable(name: str, value: str) -> Iterator[None]:
         openmp.set_variables(users)
 
 
+class _Unfused:
+    """How many bind or run a graph without fusion just now, in all threads; the last one gives the variable back."""
+
+    lock, now = threading.Lock(), 0
+    users: "str | None" = None
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Graphs that are bound meanwhile, and compiled blocks that run for the first time, are not fused: `gluonlab.unfusible`."""
+    with _Unfused.lock:
+        if _Unfused.now == 0:
+            _Unfused.users = os.environ.get(FUSION)
+            openmp.set_variables({FUSION: "0"})
+        _Unfused.now += 1
+    try:
+        yield
+    finally:
+        with _Unfused.lock:
+            _Unfused.now -= 1
+            if _Unfused.now == 0:
+                openmp.set_variables({FUSION: _Unfused.users})
+
+
 def peer_access_wanted() -> bool:
     """Whether GPUs may copy to each other directly, which MXNET_ENABLE_GPU_P2P=0 forbids."""
     return re.fullmatch(r"\s*[+-]?0+\s*", os.environ.get(PEER_VARIABLE, "")) is None
@@ -314,6 +341,8 @@ class _MXNetFinder(MetaPathFinder):
                     _prepare()
                     load(module)
                     attribute_text.install()
+                    if "mxnet-cu112" in flavours():
+                        unfusible.install(unfused)
             except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names
                 if isinstance(error, EngineError):
                     raise

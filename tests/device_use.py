@@ -30,7 +30,7 @@ WITHOUT_DEVICES = """
     collectives_render collectives_topology compare_rows data_addresses data_archives data_download
     data_extract doctor_command doctor_cpu doctor_host doctor_links doctor_numbering
     doctor_processes engine errors exercises figures files idx images_decode images_pool installing
-    layers linking listing make_venv pack public_api record
+    layers linking listing make_venv pack public_api record unfusible
 """
 IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
 

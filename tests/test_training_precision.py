@@ -6,12 +6,15 @@ MXNet has no float16 products on the CPU: there the graphs are bound, which find
 import dataclasses
 import json
 import math
+import re
 from functools import partial
 
 import mxnet as mx
 import numpy as np
 import pytest
 from devices import contexts, device, named
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, values
@@ -112,6 +115,39 @@ def test_the_images_reach_the_network_as_they_did():
     first = list(types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32}))[:4]
     assert [node[0] for node in first[:3]] == ["Cast", "_mul_scalar", "_image_normalize"]
     assert first[3] == ("amp_cast", ["float32"], "float16")
+
+
+# Images (n, 3, 6, 6) -> the same, in float16, in float32, in the widest of both, or as they come.
+LAYERS = {
+    "product": lambda x, y: mx.sym.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=3),
+    "exp": lambda x, y: mx.sym.exp(x), "sum": lambda x, y: x + y, "relu": lambda x, y: mx.sym.relu(x),
+    "join": lambda x, y: mx.sym.slice_axis(mx.sym.concat(x, y, dim=1), axis=1, begin=1, end=4),
+    "pool": lambda x, y: mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type="avg"),
+    "turn": lambda x, y: mx.sym.transpose(x, axes=(0, 1, 3, 2)), "twice": lambda x, y: mx.sym.add_n(x, y, x),
+    "soft": lambda x, y: mx.sym.Activation(x, act_type="softrelu"),
+}  # fmt: skip
+STEPS = st.lists(st.tuples(st.sampled_from(list(LAYERS)), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=7)
+
+
+@settings(max_examples=30)
+@given(STEPS)
+@example([("product", 0, 0), ("relu", 1, 0), ("relu", 0, 0), ("join", 2, 3)])
+@example([("product", 0, 0), ("turn", 0, 0), ("product", 2, 0)])
+@example([("turn", 0, 0), ("join", 1, 0), ("exp", 2, 0), ("relu", 2, 0), ("product", 0, 0), ("sum", 4, 5)])
+def test_whatever_reads_an_array_beside_a_product_gets_types_that_fit(steps):
+    """A copy in float16 is for the product alone."""
+    values = [mx.sym.var("data")]
+    for name, one, other in steps:
+        values.append(LAYERS[name](values[one % len(values)], values[other % len(values)]))
+    plain = mx.sym.add_n(*[value.sum() for value in values])
+    graph = mixed_precision(plain)
+    assert graph.list_arguments() == plain.list_arguments()
+    assert "_copy" not in {node["op"] for node in json.loads(graph.tojson(remove_amp_cast=False))["nodes"]}
+    bound(graph, {"data": (2, 3, 6, 6)}, {"data": "float32"})
+    everything = graph.get_internals()
+    types = everything.infer_type(**dict.fromkeys(graph.list_arguments(), np.float32))[1]
+    for node, dtype in zip(everything, types):
+        assert not re.fullmatch(r"convolution\d+", node.name) or dtype == np.float16
 
 
 def bound(graph, shapes, types):

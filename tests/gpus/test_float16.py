@@ -196,7 +196,7 @@ def step_of(net, convert):
 def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores(monkeypatch):
     """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there; padding costs a launch for each array."""
     assert lanes([mx.gpu(0)]) == 1
-    monkeypatch.setenv(FUSION, "0")  # fused, a padded LeNet is source that no compiler takes
+    monkeypatch.setenv(FUSION, "0")  # MXNet cannot fuse a padded LeNet
     plain = step_of(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
     products = {"cublasGemmEx": 6, **{f"cudnnConvolution{name}": count for name, count in convolutions.items()}}

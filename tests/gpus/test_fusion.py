@@ -117,6 +117,62 @@ def test_parts_and_repeated_rows_are_read_where_they_lie(dtype, columns, monkeyp
     compared(Sliced, arrays, dtype, monkeypatch)
 
 
+# Operators that MXNet cannot fuse with what stands beside them: array (3, 4) -> array (3, 4).
+UNFUSIBLE = {
+    "slice_axis": lambda F, x: F.slice_axis(x, axis=1, begin=0, end=None),
+    "slice": lambda F, x: F.slice(x, begin=(None, 0), end=(None, None)),
+    "slice beyond the end": lambda F, x: F.slice(x, begin=(0, 0), end=(3, 9)),
+    "slice by one number": lambda F, x: F.slice(x, begin=(0,), end=(3,)),
+    "slice by lists": lambda F, x: F.slice(x, begin=[0, 0], end=[3, 4]),
+    "slice_like": lambda F, x: F.slice_like(x, x), "broadcast_like": lambda F, x: F.broadcast_like(x, x),
+    "leaky": lambda F, x: F.LeakyReLU(x), "clip": lambda F, x: F.clip(x, -np.inf, 0.4),
+}  # fmt: skip
+BESIDE = {
+    "mul": lambda F, x, y: x * F.sigmoid(y), "add_n": lambda F, x, y: F.add_n(x, F.exp(x), y),
+    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x, y: F.Activation(x, act_type="tanh") + y,
+}  # fmt: skip
+
+
+class Beside(gluon.HybridBlock):
+    """An operator of UNFUSIBLE, with pointwise ones beside it."""
+
+    def __init__(self, unfusible, beside):
+        super().__init__()
+        self.unfusible, self.beside = UNFUSIBLE[unfusible], BESIDE[beside]
+
+    def hybrid_forward(self, F, x):
+        return self.beside(F, x, self.unfusible(F, x)) * 2
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(list(UNFUSIBLE)),
+    st.sampled_from(list(BESIDE)),
+    st.sampled_from(list(TOLERANCE)),
+    st.sampled_from(["write", "add"]),
+)
+def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype, request):
+    arrays = drawn((3, 4))
+    found = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
+    for own, wanted in zip(found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
+        assert own.dtype == dtype and distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("method", ["bind", "simple_bind"])
+def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
+    """Whoever binds them, and on both sides of an executor that is fused."""
+    [array] = drawn((3, 4))
+    wrong, right = (block(mx.sym.var("x")) for block in (Beside("slice_axis", "mul"), Bytes()))
+    for graph, fused in ((right, 1), (wrong, 0), (right, 1)):
+        given_now = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
+        shape = {} if method == "bind" else {"x": array.shape}
+        executor = getattr(graph, method)(mx.gpu(0), **({"args": given_now} if given_now else shape))
+        with counting() as happened:
+            found = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
+        assert (happened.fused_launches > 0) == bool(fused)
+        assert distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
+
+
 class Turned(gluon.HybridBlock):
     """A transposition is no pointwise operator: what is fused ends before it and begins after it."""
 
