@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, NamedTuple, Optional
@@ -16,6 +17,7 @@ from gluonlab.doctor.prove.proof import TOTAL_S, TRIALS, Tried, as_object, try_a
 from gluonlab.errors import DeviceError
 from gluonlab.files import check_new, write_text
 from gluonlab.gpu import nvml
+from gluonlab.gpu.visible import visible_gpus
 
 OUT = "gpu-proof"
 ALL = "gpu:*"
@@ -35,9 +37,10 @@ class Asked(NamedTuple):
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
             check_new("--out", path)
-        driver = nvml.look()
-        if not driver.gpus:
-            raise DeviceError(f"--prove tries GPUs, and here are none ({driver.error or 'the driver shows none'}): leave it out")
+        driver, visible = nvml.look(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        if not visible_gpus(driver.gpus, visible).gpus:
+            hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all" if driver.gpus else "the driver shows none"
+            raise DeviceError(f"--prove tries GPUs, and here are none ({driver.error or hidden}): leave it out")
         return cls(data, page, driver)
 
     def prove(self, say: Optional[Say]) -> Dict[str, Any]:
