@@ -185,6 +185,37 @@ def test_what_lies_between_fused_parts_is_done_in_order(dtype, monkeypatch):
     compared(Turned, drawn((3, 5), (5, 3)), dtype, monkeypatch)
 
 
+class Halves(gluon.HybridBlock):
+    """tanh in float16, as mixed precision has it."""
+
+    def hybrid_forward(self, F, x):
+        return F.amp_cast(F.tanh(F.amp_cast(x, dtype="float16")), dtype="float32")
+
+
+def test_between_its_casts_a_fused_operator_computes_in_float32(monkeypatch):
+    """Only what backward needs is rounded: gradients of 1e-10, which float16 makes 0, do not vanish."""
+    x = np.linspace(-1, 1, 7).astype("float32")
+    head = nd.full((7,), 1e-10, ctx=mx.gpu(0))
+
+    def outputs_and_gradients():
+        array = nd.array(x, ctx=mx.gpu(0))
+        array.attach_grad()
+        block = Halves()
+        block.hybridize(static_alloc=True, static_shape=True)
+        with autograd.record():
+            out = block(array)
+        out.backward(head)
+        return out.asnumpy(), array.grad.asnumpy()
+
+    out, gradient = outputs_and_gradients()
+    np.testing.assert_allclose(out, np.tanh(x), rtol=1e-6)
+    np.testing.assert_allclose(gradient, 1e-10 * (1 - np.tanh(x) ** 2), rtol=1e-3)
+    with without_fusion(monkeypatch):
+        out, gradient = outputs_and_gradients()
+    np.testing.assert_array_equal(out, np.tanh(x.astype("float16")).astype("float32"))
+    assert (gradient == 0).all()
+
+
 class Bytes(gluon.HybridBlock):
     """What a run does with its images."""
 
