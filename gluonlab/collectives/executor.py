@@ -66,7 +66,7 @@ class Executor:
             ranks = [_Rank(rank_arrays) for rank_arrays in arrays]
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
             on_gpus = is_gpu(arrays[0][0])
-            for move in moves(schedule, parts) if on_gpus else _pieces(schedule, parts, arrays[0]):
+            for move in moves_on(schedule, parts, arrays[0]):
                 self._calls += _ordered(move, ranks) if on_gpus else ()
                 cells = [ranks[source].cell(move.part) for source in move.sources]
                 target = ranks[move.dst].cell(move.part)
@@ -209,6 +209,11 @@ def queue_order(
         for transfers in targets:
             if transfers[0].chunk in pieces:
                 yield pieces[transfers[0].chunk], transfers
+
+
+def moves_on(schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Move]:
+    """All transfers as the devices of ``arrays``, any rank's, are to make them: GPUs few and large ones, CPU devices in pieces."""
+    return moves(schedule, parts) if is_gpu(arrays[0]) else _pieces(schedule, parts, arrays)
 
 
 def _pieces(schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Move]:

@@ -1,20 +1,21 @@
 """A reduce-scatter that leaves what it sums as it is, at the price of one that sums in place.
 
 The first addition into a chunk of a rank writes the sum of two arrays into a third one, and those
-after it add to that. So nothing is ever copied, and chunks that are only read need no memory. They
-are read through slices, of which the engine lets several be read at once; sums are arrays of their
-own. So the engine knows all that there is to order, and needs neither aliases nor fences.
+after it add to that, or to a slice of it. So nothing is ever copied, and chunks that are only read
+need no memory. They are read through slices, of which the engine lets several be read at once; sums
+are arrays of their own. So the engine knows all that there is to order, and needs neither aliases
+nor fences.
 """
 
 from __future__ import annotations
 
 from itertools import chain
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, nd
 
-from gluonlab.collectives.executor import check_arrays, pieces_of, queue_order
+from gluonlab.collectives.executor import check_arrays, moves_on, pieces_of
 from gluonlab.collectives.partition import Part, owned_parts, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.errors import ScheduleError
@@ -47,15 +48,17 @@ class ReduceApart:
         self.transfers_run = 0  # as in Executor
         self._transfers = 0
         self._sums: Dict[Tuple[int, Part], nd.NDArray] = {}
+        self._joins = is_gpu(arrays[0][0])  # chunks that move as one in a step, and not in the next
         self._calls: List[Call] = []
         sizes = [array.size for array in arrays[0]]
         with autograd.pause():
             self._flat = [[flattened(array) for array in of_rank] for of_rank in arrays]
             self._settling = [call for flat in chain(*self._flat) for call in settling(flat)]
             parts = partition(sizes, schedule.chunks)
-            for piece, transfers in queue_order(schedule, parts, arrays[0]):
-                self._add(piece, transfers[0].dst, [transfer.src for transfer in transfers])
-                self._transfers += len(transfers)
+            for move in moves_on(schedule, parts, arrays[0]):
+                for piece in self._cut(move.part, [move.dst, *move.sources]):
+                    self._add(piece, move.dst, move.sources)
+                self._transfers += move.transfers
             self.owned = [
                 Owned(rank, piece, self._sum(rank, piece))
                 for rank, part in owned_parts(schedule, sizes)
@@ -71,11 +74,21 @@ class ReduceApart:
                 call()
         self.transfers_run += self._transfers
 
+    def _cut(self, part: Part, ranks: Sequence[int]) -> Iterator[Part]:
+        """``part``, or where it begins or ends within sums that these ranks have, pieces of it."""
+        edges = {part.begin, part.end}
+        for rank, other in self._sums if self._joins else ():
+            if rank in ranks and other.array == part.array:
+                edges.update(edge for edge in other[1:] if part.begin < edge < part.end)
+        cuts = sorted(edges)
+        for begin, end in zip(cuts, cuts[1:]):
+            yield Part(part.array, begin, end)
+
     def _add(self, piece: Part, rank: int, others: Sequence[int]) -> None:
         first, values = self._value(rank, piece), [self._value(other, piece) for other in others]
-        if (rank, piece) not in self._sums:
-            self._sums[rank, piece] = _empty(first, first.context)
-        total = self._sums[rank, piece]
+        total = self._found(rank, piece)
+        if total is None:
+            total = self._sums[rank, piece] = _empty(first, first.context)
         if is_gpu(total):  # a kernel reads its own device's memory only
             arrived = [_empty(value, total.context) for value in values]
             self._calls += [operator_call("_copyto", [a], b) for a, b in zip(values, arrived)]
@@ -85,17 +98,27 @@ class ReduceApart:
 
     def _value(self, rank: int, piece: Part) -> nd.NDArray:
         """Where the rank's contribution lies, or what it has summed so far."""
+        found = self._found(rank, piece)
+        return self._flat[rank][piece.array][piece.begin : piece.end] if found is None else found
+
+    def _found(self, rank: int, piece: Part) -> Optional[nd.NDArray]:
+        """The rank's sum of ``piece``, perhaps as a slice of that of more, or None."""
         if (rank, piece) in self._sums:
             return self._sums[rank, piece]
-        return self._flat[rank][piece.array][piece.begin : piece.end]
+        for (owner, part), array in self._sums.items() if self._joins else ():
+            within = part.begin <= piece.begin and piece.end <= part.end
+            if (owner, part.array) == (rank, piece.array) and within:
+                return array[piece.begin - part.begin : piece.end - part.begin]
+        return None
 
     def _sum(self, rank: int, piece: Part) -> nd.NDArray:
         """What nothing is added to, as where there is one rank alone, is copied."""
-        value = self._value(rank, piece)
-        if (rank, piece) not in self._sums:
-            self._sums[rank, piece] = _empty(value, value.context)
-            self._calls.append(operator_call("_copyto", [value], self._sums[rank, piece]))
-        return self._sums[rank, piece]
+        found = self._found(rank, piece)
+        if found is None:
+            value = self._value(rank, piece)
+            found = self._sums[rank, piece] = _empty(value, value.context)
+            self._calls.append(operator_call("_copyto", [value], found))
+        return found
 
 
 def _empty(like: nd.NDArray, ctx: mx.Context) -> nd.NDArray:

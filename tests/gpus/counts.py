@@ -1,6 +1,8 @@
 """How often a step of training launches, waits and copies. As a command: the README's table, of the stores that are named.
 
 .venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only .venv-cu112/bin/python tests/gpus/counts.py device ring
+
+With --gluon: under gluon.Trainer, which moves each parameter by itself.
 """
 
 import argparse
@@ -60,9 +62,19 @@ def counts_of_step(step, ctxs, shape):
     return {name: int(count) for name, count in found.items()}
 
 
+def gluon_counts(net, ctxs, store, shape):
+    """The same under gluon.Trainer and the network's own compiled passes, with its parameters in place of buckets."""
+    net.hybridize(static_alloc=True)
+    counts = counts_of_step(gluon_step(net, ctxs, store), ctxs, shape)
+    learned = [param for param in net.collect_params().values() if param.grad_req != "null"]
+    return SimpleNamespace(**counts, buckets=len(learned))
+
+
 def gluon_step(net, ctxs, store):
-    """The same under gluon.Trainer, which moves each parameter by itself."""
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore(store, ctxs))
+    """A step under gluon.Trainer."""
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs)
+    )
     loss, preprocess = make_loss(), make_input(None)
 
     def step(xs, ys):
@@ -79,11 +91,13 @@ def main():
     parser.add_argument("stores", nargs="*", default=STORES)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--gluon", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     shape = (1, 28, 28) if asked.model == "lenet" else (3, 32, 32)
     ctxs = [mx.gpu(device) for device in range(asked.gpus)]
-    found = {store: counts_of(network(asked.model, ctxs, shape), ctxs, store, shape) for store in asked.stores}
+    count = gluon_counts if asked.gluon else counts_of
+    found = {store: count(network(asked.model, ctxs, shape), ctxs, store, shape) for store in asked.stores}
     if asked.json:
         print(json.dumps({store: vars(counts) for store, counts in found.items()}))
         return

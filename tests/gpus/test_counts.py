@@ -10,16 +10,17 @@ import mxnet as mx
 import numpy as np
 import pytest
 from conftest import REPOSITORY, clean_environment
-from counts import COUNTED, STORES, counts_of
+from counts import COUNTED, STORES, counts_of, gluon_counts
 from machines import environment, v100s
 from mxnet import nd
 from mxnet.gluon import nn
 from simulated import counting
 
-from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.config import TrainConfig
 from gluonlab.data.dataset import ArraySplit
 from gluonlab.data.loader import Loader
+from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.bucket import GPU_BUCKET_BYTES
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.plan import make_plan
@@ -43,6 +44,15 @@ def dense(ctxs, widths=(24, 24, 24, 10)):
 def trained_once():
     """MXNet takes scratch memory for a GPU when it first trains there, and keeps it."""
     counts_of(dense(GPUS), GPUS, "ring", SHAPE)
+
+
+def counted(folder, gpus, *options):
+    """What counts.py prints as JSON, of a process of its own in which nothing is computed."""
+    variables = environment(v100s(gpus, computes=False, promises_peers=True), folder)
+    command = [sys.executable, str(Path(__file__).parent / "counts.py"), "--json", "--gpus", str(gpus), *options]
+    run = subprocess.run(command, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
 
 
 def the_schedules(name, world_size):
@@ -76,14 +86,7 @@ def test_one_kernel_adds_three_arrays_to_a_fourth():
 @pytest.fixture(scope="module")
 def resnet50(tmp_path_factory):
     """Counts of a step of ResNet-50 on 8 GPUs, by store. Nothing is computed, in a process of its own."""
-    machine = v100s(8, computes=False, promises_peers=True)
-    variables = environment(machine, tmp_path_factory.mktemp("machine"))
-    run = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "counts.py"), "--json"],
-        env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return counted(tmp_path_factory.mktemp("machine"), 8)
 
 
 def test_resnet50_under_a_ring_costs_little_more_than_the_device_store_once_did(resnet50):
@@ -101,6 +104,55 @@ def test_the_readme_has_these_counts(resnet50):
     told = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
     now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
     assert set(told) == set(STORES)
+    assert told == now
+
+
+@pytest.mark.parametrize("world_size", [2, 8])
+@pytest.mark.parametrize("store", [*sorted(ALGORITHMS), "sharded-optimizer"])
+def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store, world_size):
+    """On top of what the devices do alone; the owners of a sharded optimizer update each parameter by itself."""
+    own = gluon_counts(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
+    found = gluon_counts(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
+    sharded = store == "sharded-optimizer"
+    additions, messages = the_schedules("sharded" if sharded else store, world_size)
+    updates = world_size if sharded else 0
+    if (store, world_size) == ("bidirectional_ring", 2):
+        messages *= 2  # both rings are the same pair, and their chunks no neighbours
+    assert found.buckets == own.buckets == 8
+    assert found.launches - world_size * own.launches <= found.buckets * (additions + updates)
+    assert 0 < found.copies_direct <= found.buckets * messages
+    assert found.copies_staged == 0
+    waits = found.stream_synchronisations - world_size * own.stream_synchronisations
+    assert waits <= found.buckets * (additions + messages + updates)
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+@pytest.mark.parametrize("world_size", [4, 8])
+def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_together(name, world_size):
+    """One message for each pair of devices and step, as where gradients are summed in place."""
+    ctxs, sizes = GPUS[:world_size], (64, 40)
+    grads, weights = ([[nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in sizes] for _ in range(2))
+    store = ShardedKVStore(name)
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    for _ in range(2):  # the first one makes its memory
+        with counting() as happened:
+            store.pushpull([0, 1], grads, out=weights)
+    schedules = [half(world_size) for half in HALVES[name]]
+    messages = sum(len({(t.src, t.dst) for t in step}) for schedule in schedules for step in schedule.steps)
+    assert happened.copies_direct <= messages * len(sizes) + len(sizes)
+    assert all((array.asnumpy() == 1 - 2 * world_size).all() for of_key in weights for array in of_key)
+    assert all((array.asnumpy() == 1).all() for of_key in grads for array in of_key)
+
+
+def test_the_readme_has_the_counts_of_gluons_trainer(tmp_path_factory):
+    """python tests/gpus/counts.py --gluon --model resnet8 prints the columns, on machines of 2 and 8 GPUs."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
+    told = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
+    folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
+    found = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
+    assert all(counts["copies_staged"] == 0 for of_stores in found for counts in of_stores.values())
+    now = {store: [of[store][name] for of in found for name in COUNTED[:3]] for store in STORES}
     assert told == now
 
 
