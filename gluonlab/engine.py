@@ -28,7 +28,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from importlib.abc import MetaPathFinder
 from typing import Any, Iterator, NamedTuple
 
-from gluonlab import attribute_text, fusion, numpy_names, openmp, unfusible
+from gluonlab import attribute_text, fusion, living, numpy_names, openmp, unfusible
 from gluonlab.cuda import load_cuda_libraries
 from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
 from gluonlab.installing import either
@@ -107,6 +107,7 @@ def install() -> None:
         openmp.came_first = True
         _set_environment()
         attribute_text.install()
+        living.install()
         if "mxnet-cu112" in flavours():
             _settle_fusion()  # MXNet asks for it when a graph is bound
             unfusible.install(unfused)
@@ -341,6 +342,7 @@ class _MXNetFinder(MetaPathFinder):
                     _prepare()
                     load(module)
                     attribute_text.install()
+                    living.install()
                     if "mxnet-cu112" in flavours():
                         unfusible.install(unfused)
             except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names

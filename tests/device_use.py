@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Set
 
 import pytest
 from devices import CHOICE, KINDS, VARIABLE
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import settings
 
 from gluonlab import engine
 
@@ -86,7 +86,8 @@ def pytest_configure(config: Any) -> None:
 
 def pytest_collection_modifyitems(items: Any) -> None:
     """A property is tried on fewer examples on GPUs, whatever its own settings ask for."""
-    tests = {item.function for item in items if is_hypothesis_test(getattr(item, "function", None))}
+    functions = [getattr(item, "function", None) for item in items]
+    tests = {function for function in functions if getattr(function, "is_hypothesis_test", False)}
     for test in tests if CHOICE.asked == "gpu" else ():
         asked = test._hypothesis_internal_use_settings or settings.default  # @settings twice is an error
         test._hypothesis_internal_use_settings = settings(asked, max_examples=min(asked.max_examples, MOST_EXAMPLES))

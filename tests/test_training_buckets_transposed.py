@@ -1,7 +1,7 @@
 """Transposed convolutions under a BucketedTrainer: oneDNN lays out their weights and gradients in its own ways."""
 
+import copy
 import gc
-import sys
 import threading
 
 import mxnet as mx
@@ -14,6 +14,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 from reference import cpus, distance, set_values, train_on_devices, values
 
+from gluonlab import living
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.owners import living_blocks, of_convolutions
 
@@ -84,7 +85,30 @@ def test_a_network_that_the_collector_does_not_see_is_on_the_safe_side():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
-    assert hidden.weight not in of_convolutions(living_blocks())
+    assert hidden.weight not in of_convolutions(living_blocks()) or living.NEEDED  # there nobody asks the collector
+    gc.unfreeze()
+
+
+class Noted(nn.Conv2D):
+    """As all blocks are on Python 3.8. They are equal here, and have no hash."""
+
+    __new__ = living.noting
+    __hash__ = None
+
+    def __eq__(self, other):
+        return isinstance(other, Noted)
+
+
+def test_blocks_are_noted_while_they_live_where_python_does_not_find_them(monkeypatch):
+    monkeypatch.setattr(living, "NEEDED", True)
+    blocks = [Noted(3, 3, in_channels=5), Noted(3, 3, in_channels=5)]
+    blocks.append(copy.copy(blocks[0]))
+    numbers = {id(block) for block in blocks}
+    assert numbers <= {id(block) for block in living_blocks()}
+    assert {block.weight for block in blocks} <= of_convolutions(living_blocks())
+    del blocks
+    gc.collect()
+    assert not numbers & {id(block) for block in living_blocks()}
 
 
 @pytest.mark.parametrize("bucket_bytes", [0, 2**20])
@@ -96,7 +120,6 @@ def test_ordinary_convolutions_share_buckets(bucket_bytes):
     assert len(trainer.buckets) == (1 if bucket_bytes else 4)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 9), reason="there an object does not refer to its class")
 def test_looking_for_networks_disturbs_no_tuple_that_another_thread_is_making():
     stop, wrong = threading.Event(), []
 

@@ -408,6 +408,8 @@ def test_many_processes_train_by_the_quick_recipe(tmp_path, capsys):
     write_mnist(tmp_path / "data", train=4, test=2)
     common = dict(dataset="fashion-mnist", data_dir=str(tmp_path / "data"), model="cifar_resnet20", devices=named(1), epochs=1)
     train_on_hosts(TrainConfig(**common, out=str(tmp_path / "run")), Alone())
-    noted = json.loads((tmp_path / "run" / "config.json").read_text())["settings"]
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert written["config"]["bucket_bytes"] == 0  # each parameter by itself
+    noted = written["settings"]
     quick = {"recipe": QUICK, "lr_schedule": "constant", "learning_rate": 0.2, "global_batch_size": 256, "normalise": "none"}
     assert quick.items() <= noted.items() and not noted["flip"]

@@ -204,6 +204,25 @@ def test_what_a_file_may_have_at_most_is_enough_for_any_states(form, monkeypatch
     trainer.load_states(file)
 
 
+@pytest.mark.parametrize("store", ["device", "local"])
+def test_a_store_of_mxnets_own_reads_files_alone(store, tmp_path):
+    """gluon.Trainer.load_states under a store that updates."""
+    net = network(ctxs=contexts(2))
+    trainer = gluons(net, store=make_kvstore(store), update_on_kvstore=True)
+    train_on_devices(net, trainer, contexts(2), BATCHES[:1])
+    trainer.save_states(str(tmp_path / "states"))
+    trainer.load_states(str(tmp_path / "states"))
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDWR)
+    os.write(end, b"something")
+    for other, why in (("pipe", "it is no file"), ("nothing", "No such file"), ("", "Is a directory")):
+        with pytest.raises(KVStoreError, match=why):
+            trainer.load_states(str(tmp_path / other))
+    with pytest.raises(KVStoreError, match="it is no file"):
+        trainer.load_states("/dev/zero")
+    os.close(end)
+
+
 def gluons_under_shards(net):
     trainer = gluons(net, store=make_kvstore("sharded-optimizer"))
     train_on_devices(net, trainer, contexts(2), BATCHES[:1])

@@ -19,11 +19,11 @@ from mxnet.base import _LIB, check_call
 from mxnet.kvstore import KVStore
 from mxnet.kvstore.base import _ctype_key_value
 
-from gluonlab.arrays import LIST_MAGIC
 from gluonlab.engine import peers_are_enabled
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.owner import Owner
+from gluonlab.kvstores.states import is_list_of_arrays
 
 
 class _Kept(NamedTuple):
@@ -153,10 +153,8 @@ class NativeKVStore(KVStore):
         self._claimed = True
 
     def load_optimizer_states(self, fname: str) -> None:
-        """What gluon.Trainer.save_states wrote under a store of MXNet's. Raises KVStoreError for what this package wrote."""
-        with open(fname, "rb") as file:
-            begin = file.read(4)
-        if begin == LIST_MAGIC.to_bytes(4, "little"):
+        """What gluon.Trainer.save_states wrote under a store of MXNet's. Raises KVStoreError for other files, pipes and such."""
+        if is_list_of_arrays(fname):
             raise KVStoreError(
                 f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone under {self._name!r}: write states "
                 "with gluonlab.training.states.export_gluon_states, or load them with a BucketedTrainer"

@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -37,6 +38,7 @@ from gluonlab.kvstores.counts import Age
 from gluonlab.kvstores.gluon_states import GluonStates, read_gluon_states
 from gluonlab.semantics import nd_semantics
 
+LIST_OF_ARRAYS = LIST_MAGIC.to_bytes(4, "little")
 MEMORY = ("former_rate", "num_cums", "cum_grad")
 
 
@@ -199,19 +201,39 @@ def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = No
     """
     path = Path(os.fsdecode(fname))
     what = repr(str(path))
-    try:
-        size = path.stat().st_size
-        if not path.is_file() and not path.is_dir():  # a pipe would be waited for, and a device may never end
-            raise ValueError("it is no file")
+    with _explained(path):
+        begin, size = _begin_and_size(path)
         if most_bytes is not None and size > most_bytes:
             raise KVStoreError(f"{what} has {size:,} bytes, and states of these parameters {most_bytes:,} at most: {SAVE_THEM}")
-        with path.open("rb") as file:
-            begin = file.read(8)
         if begin[:1] == b"\x80":
             return _of_gluon(read_gluon_states(path.read_bytes()))
-        if begin[:4] != LIST_MAGIC.to_bytes(4, "little"):
+        if begin[:4] != LIST_OF_ARRAYS:
             raise ValueError("it is neither a list of arrays nor a pickle")
         return from_arrays(read_arrays(path), what)
+
+
+def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
+    """Whether a file begins as those that `save` writes. Raises KVStoreError for what is no file, or cannot be read."""
+    path = Path(os.fsdecode(fname))
+    with _explained(path):
+        return _begin_and_size(path)[0][:4] == LIST_OF_ARRAYS
+
+
+def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
+    """Of a file. Raises ValueError for a pipe, which would be waited for, and for a device, which may never end."""
+    size = path.stat().st_size
+    if not path.is_file() and not path.is_dir():
+        raise ValueError("it is no file")
+    with path.open("rb") as file:
+        return file.read(8), size
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """What fails meanwhile as a KVStoreError that names the file."""
+    what = repr(str(path))
+    try:
+        yield
     except OSError as error:
         raise KVStoreError(f"{what} cannot be read: {error.strerror or error}; {SAVE_THEM}") from None
     except ValueError as error:
@@ -219,7 +241,7 @@ def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = No
             raise
         raise KVStoreError(f"{what} cannot be read as optimizer states ({error}): {SAVE_THEM}") from None
     except MemoryError:
-        raise KVStoreError(f"{what}: there is no memory for {size:,} bytes: {SAVE_THEM}") from None
+        raise KVStoreError(f"{what}: there is no memory for {path.stat().st_size:,} bytes: {SAVE_THEM}") from None
 
 
 def _of_gluon(found: GluonStates) -> States:

@@ -111,7 +111,8 @@ def train_on_hosts(config: TrainConfig, group: "ParameterServer | Horovod") -> "
 
     ``config.batch_size`` is per device, as ever; the learning rate is that of the global batch. Raises the errors of make_plan.
     """
-    config = group.place(config).replace(recipe=QUICK)  # others have schedules and crops, of which this loop knows nothing
+    # other recipes have schedules and crops, of which this loop knows nothing; and these trainers are given single parameters
+    config = group.place(config).replace(recipe=QUICK, bucket_bytes=0)
     plan = make_plan(config)
     global_batch_size = config.global_batch_size or plan.global_batch_size * group.size
     net = make_net(plan)

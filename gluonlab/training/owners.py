@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import gc
-import sys
 from typing import Iterable, List, Set
 
 from mxnet import gluon
 from mxnet.gluon import Parameter
 
+from gluonlab import living
+
 
 def living_blocks() -> List[gluon.Block]:
     """All of them. Python's collector looks at every object that it knows, which takes some 10 ms.
 
-    From Python 3.9 on an object refers to its class, so it need not give us all objects: a tuple that another thread is making
-    must not have a second owner.
+    On Python 3.8 those that have been made since gluonlab was imported: `gluonlab.living`.
     """
-    found = gc.get_objects() if sys.version_info < (3, 9) else gc.get_referrers(*_kinds(gluon.Block))
+    found = living.living() if living.NEEDED else gc.get_referrers(*_kinds(gluon.Block))
     return [thing for thing in found if issubclass(type(thing), gluon.Block)]
 
 
