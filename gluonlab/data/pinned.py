@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from typing import TYPE_CHECKING, Any, Deque
+from typing import TYPE_CHECKING, Any, Callable, Deque
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.invoke import memory_of
+from gluonlab.invoke import from_host, memory_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,3 +52,8 @@ class Pinned:
                 return buffer
         self._buffers.append(nd.empty(array.shape, mx.cpu_pinned(0), array.dtype))
         return self._buffers[-1]
+
+
+def host_memory_for(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
+    """What copies NumPy arrays to where devices like this one fetch them from; keep it, and use it from one thread at a time."""
+    return Pinned() if ctx.device_type == "gpu" else from_host

@@ -13,9 +13,8 @@ from mxnet import nd
 
 from gluonlab.data.chance import FILE_CROPS, chance
 from gluonlab.data.dataset import ReadAheadSplit, Reading, Split
-from gluonlab.data.pinned import Pinned
+from gluonlab.data.pinned import host_memory_for
 from gluonlab.data.shards import shard
-from gluonlab.invoke import from_host
 
 if TYPE_CHECKING:
     from gluonlab.data.dataset import Images, Indices, Labels
@@ -96,9 +95,7 @@ class Streaming:
 
 
 def _new_makers(ctxs: Sequence[mx.Context]) -> _Makers:
-    if ctxs[0].device_type == "gpu":
-        return [(Pinned(), Pinned()), (Pinned(), Pinned())]
-    return [(from_host, from_host)] * 2
+    return [(host_memory_for(ctxs[0]), host_memory_for(ctxs[0])) for _ in range(2)]
 
 
 def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> Reading:

@@ -14,10 +14,11 @@ from counts import COUNTED, STORES, counts_of, gluon_counts
 from machines import environment, v100s
 from mxnet import nd
 from mxnet.gluon import nn
-from simulated import counting
+from simulated import counting, delays
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.config import TrainConfig
+from gluonlab.data.augment import Augment
 from gluonlab.data.dataset import ArraySplit
 from gluonlab.data.loader import Loader
 from gluonlab.kvstores.sharded import ShardedKVStore
@@ -195,6 +196,19 @@ def test_streamed_batches_come_from_pinned_memory_as_they_are(prefetch):
         assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 2)
         for place, held in enumerate((split.images, split.labels)):
             assert (np.concatenate([shard.asnumpy() for batch in batches for shard in batch[place]]) == held).all()
+
+
+def test_crops_and_flips_come_from_pinned_memory_as_they_are():
+    """Rows and columns for each shard, beside its images and labels; the buffers are used again and again."""
+    random = np.random.RandomState(0)
+    split = ArraySplit(random.randint(1, 256, (103, 1, 6, 5)).astype("uint8"), random.randint(0, 10, 103).astype("int32"))
+    ours, theirs = (Loader(split, ctxs, 16, raw=True, augment=Augment(2, True)) for ctxs in (GPUS[:3], [mx.cpu()]))
+    for _ in range(2):
+        with delays(300, seed=1), counting() as happened:
+            batches = list(ours)
+        assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 4)
+        for (xs, _), (wanted, _) in zip(batches, theirs):
+            assert (np.concatenate([x.asnumpy() for x in xs]) == wanted[0].asnumpy()).all()
 
 
 def test_two_iterations_side_by_side_do_not_write_into_each_others_memory():
