@@ -223,19 +223,6 @@ def _is_loopback(address: str) -> bool:
 
 
 @contextmanager
-def exact_memory_plan() -> Iterator[None]:
-    """Graphs that are bound meanwhile let two arrays share memory only if they are of one size; by default it may differ 16-fold.
-
-    It is for graphs of several CPU devices. Where a value goes from one device to another, MXNet copies it without looking at what
-    its memory held before: an order of oneDNN's, for another shape, is kept, and the value is written in it. Of the same size that
-    does no harm, as every element has a place there; with fewer places than elements the last are lost, and with more MXNet
-    reads beyond the value. So a graph's memory must not be another one's either (``shared_exec``).
-    """
-    with _variable("NNVM_EXEC_MATCH_RANGE", "1"):
-        yield
-
-
-@contextmanager
 def gpu_pieces() -> Iterator[None]:
     """Graphs that are bound meanwhile run backward in pieces as large as MXNet's own, unless the user has said how large.
 

@@ -38,8 +38,9 @@ from gluonlab.training.precision import FULL, HALF, as_it_is, check_devices, con
 from gluonlab.training.record import read_metrics
 from gluonlab.training.replica import IMAGES, LABELS, loss_graph
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.stage_gradients import kinds_between
+from gluonlab.training.stages import cut
 from gluonlab.training.step import DataParallelStep
-from gluonlab.training.sync_bn import joint_graph, name_on
 
 NETWORKS = {
     "lenet": (1, 28, 28), "mlp": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64), "resnet50": (3, 64, 64),
@@ -173,20 +174,24 @@ def test_backward_has_types_that_fit(name):
     assert [np.dtype(output.dtype).name for output in executor.outputs] == ["float32"] * 3
 
 
-def test_synchronised_batchnorm_is_float32_in_the_graph_of_all_devices():
+def test_synchronised_batchnorm_is_float32_in_all_stages():
     graph, net = graph_of("resnet8", for_sync_bn)
-    for operator, of_inputs, _ in types_in(graph, **{IMAGES: np.uint8, LABELS: np.int32}):
-        if operator == "BatchNorm":
-            assert set(of_inputs) == {"float32"}
-    shapes = {IMAGES: (4, 3, 32, 32), LABELS: (4,)}
-    joint = joint_graph(graph, [0.5, 0.5], shapes)
-    inputs = {name_on(i, name): dtype for i in range(2) for name, dtype in ((IMAGES, np.uint8), (LABELS, np.int32))}
-    arguments, outputs, _ = joint.infer_type(**inputs)
-    kept = [t for name, t in zip(joint.list_arguments(), arguments) if name not in inputs]
-    assert {np.dtype(t).name for t in [*kept, *outputs]} == {"float32"}
-    halves = [of_inputs for operator, of_inputs, _ in types_in(joint, **inputs) if operator in PRODUCTS and "float16" in of_inputs]
-    assert len(halves) == 2 * sum(param.name.endswith("weight") for param in net.collect_params().values())
-    assert all(set(of_inputs) == {"float16"} for of_inputs in halves)
+    kinds = {IMAGES: ((4, 3, 32, 32), np.uint8), LABELS: ((4,), np.int32)}
+    kinds.update({name: (param.shape, param.dtype) for name, param in net.collect_params().items()})
+    stages = cut(graph)
+    for layer in (layer for stage in stages for layer in stage.layers):
+        kinds.update((name, kinds[layer.beta]) for name in layer.told)
+    between, products = kinds_between(stages, kinds), 0
+    for stage in stages:
+        inputs = {name: between[name][1] for name in stage.graph.list_arguments()}
+        for operator, of_inputs, _ in types_in(stage.graph, **inputs):
+            if operator == "BatchNorm":
+                assert set(of_inputs) == {"float32"}
+            if operator in PRODUCTS:
+                assert set(of_inputs) == {"float16"}
+                products += 1
+    assert products == sum(param.name.endswith("weight") for param in net.collect_params().values())
+    assert {np.dtype(between[layer.data][1]).name for stage in stages for layer in stage.layers} == {"float32"}
 
 
 def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, cpus, distance, random_batches, set_values, train_on_one_device, values
+from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
 from test_training_sync_bn import SHAPE, Residual, shards
 
 from gluonlab.config import TrainConfig
@@ -20,14 +20,11 @@ from gluonlab.data.loader import Loader
 from gluonlab.kvstores import make_kvstore
 from gluonlab.training.accumulate import WHOLE, Microbatches
 from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.joint import JointReplicas
 from gluonlab.training.loop import data_parallel
 from gluonlab.training.loop import make_net as make_plan_net
 from gluonlab.training.memory import MIB, Needs
 from gluonlab.training.plan import make_plan
 from gluonlab.training.replica import IMAGES, LABELS, loss_graph
-from gluonlab.training.stage_memory import planned_mib
-from gluonlab.training.staged import StagedReplicas
 from gluonlab.training.stages import cut
 from gluonlab.training.step import DataParallelStep
 
@@ -88,7 +85,6 @@ def staged(make, ctxs, cut=WHOLE, rate=0.5):
     net = at_its_start(make, ctxs)
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": rate}, make_kvstore("device", ctxs))
     step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn=True)
-    step.joint = StagedReplicas(step.replicas[0].graph, dict(net.collect_params().items()), ctxs)
     return net, step
 
 
@@ -113,10 +109,16 @@ def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean):
         assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 1e-4)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(k):
+@settings(max_examples=3)
+@given(k=st.integers(1, 4), mean=st.floats(-3000, 3000), deviation=st.sampled_from([0.5, 1.0, 10.0]), seed=st.integers(0, 99))
+@example(k=2, mean=1000.0, deviation=1.0, seed=0)
+@example(k=3, mean=1000.0, deviation=1.0, seed=4)
+def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(k, mean, deviation, seed):
     """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight that meets the mean."""
-    batches = [(images + np.float32(1000), labels) for images, labels in random_batches([12, 5], shape=SHAPE)]
+    batches = [
+        (images * np.float32(2 * deviation) + np.float32(mean), labels)
+        for images, labels in random_batches([12, 5], seed, shape=SHAPE)
+    ]
     wanted = precise(Residual, batches, 0.05)
     plain = at_its_start(Residual, [mx.cpu()])
     train_on_one_device(plain, batches, "sgd", learning_rate=0.05)
@@ -124,23 +126,149 @@ def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_devic
     net, step = staged(Residual, ctxs, rate=0.05)
     for batch in batches:
         step(*shards(batch, ctxs))
-    assert distance(comparable(net), wanted) <= 4 * distance(comparable(plain), wanted)
+    digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)  # what rounding the mean may cost; one device may have luck
+    assert distance(comparable(net), wanted) <= 4 * max(distance(comparable(plain), wanted), digits)
 
 
 def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
-    """As in the graph of all devices."""
+    """By what it is given the first time, then by what it is given the second time; in float64 by the formula."""
     batches = random_batches([7, 5], shape=SHAPE)
-    found = []
-    for staged_too in (True, False):
-        ctxs = contexts(2) if staged_too else cpus(2)
-        net, step = staged(Twice, ctxs, rate=0.05)
-        if not staged_too:
-            step.joint = JointReplicas(step.replicas[0].graph, dict(net.collect_params().items()), ctxs)
-        for batch in batches:
-            step(*shards(batch, ctxs))
-        found.append([values(net, ctx) for ctx in ctxs])
-    for one, other in zip(*found):
-        assert distance(one, other) <= 1e-5
+    ctxs = contexts(2)
+    net, step = staged(Twice, ctxs, rate=0.05)
+    one = at_its_start(Twice, [mx.cpu()], "float64")
+    expected = [array.data().asnumpy() for array in (one.norm.running_mean, one.norm.running_var)]
+    trainer = gluon.Trainer(one.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=None)
+    given_to_it = []
+    one.norm.register_forward_pre_hook(lambda block, inputs: given_to_it.append(inputs[0].asnumpy()))
+    for images, labels in batches:
+        step(*shards((images, labels), ctxs))
+        with autograd.record():
+            loss = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images, dtype="float64")), nd.array(labels)).sum()
+        loss.backward()
+        trainer.step(len(images))
+    for images in given_to_it:
+        found = images.mean((0, 2, 3)), images.var((0, 2, 3))
+        expected = [0.6 * running + 0.4 * new for running, new in zip(expected, found)]
+    assert len(given_to_it) == 4
+    for ctx in ctxs:
+        assert distance([net.norm.running_mean.data(ctx).asnumpy(), net.norm.running_var.data(ctx).asnumpy()], expected) <= 1e-5
+
+
+class Crossing(nn.HybridBlock):
+    """A value that many stages take, each in another way: added, multiplied, joined, divided, masked, averaged, normalised."""
+
+    def __init__(self, ways):
+        super().__init__()
+        self.ways = ways
+        with self.name_scope():
+            self.conv, self.scores = nn.Conv2D(3, 3, padding=1), nn.Dense(10)
+            self.norms = [nn.BatchNorm() for _ in ways]
+            for norm in self.norms:
+                self.register_child(norm)
+
+    def hybrid_forward(self, F, x):
+        y = z = F.tanh(self.conv(x))
+        for way, norm in zip(self.ways, self.norms):
+            z = norm(z)
+            z = WAYS[way](F, z, y)
+        return self.scores(z)
+
+
+WAYS = {
+    "added": lambda F, z, y: z + y,
+    "twice": lambda F, z, y: (z + y) + y,
+    "taken away": lambda F, z, y: z - y,
+    "multiplied": lambda F, z, y: z * y,
+    "divided": lambda F, z, y: y / (F.square(z) + 1),
+    "joined": lambda F, z, y: F.slice_axis(F.concat(z, y, dim=1), axis=1, begin=1, end=4),
+    "masked": lambda F, z, y: F.where(z > 0.5, z, y),
+    "averaged": lambda F, z, y: F.broadcast_mul(z, F.mean(y, axis=(2, 3), keepdims=True)),
+    "summed": lambda F, z, y: F.add_n(z, y, z),
+}
+
+
+@settings(max_examples=5)
+@given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=5), k=st.integers(1, 3))
+@example(ways=["added"] * 9, k=2)
+def test_what_several_stages_take_has_the_gradients_of_all(ways, k):
+    batches = random_batches([7], shape=SHAPE)
+    ctxs = contexts(k)
+    net, step = staged(lambda: Crossing(ways), ctxs, rate=0.1)
+    for batch in batches:
+        step(*shards(batch, ctxs))
+    assert distance(values(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 1e-4
+
+
+class GammaElsewhere(nn.HybridBlock):
+    """The parameter gamma of a layer is also the bias of a layer behind it, in the same stage."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.units, self.norm, self.scores = nn.Dense(4), nn.BatchNorm(in_channels=4), nn.Dense(10)
+            self.weight = self.params.get("weight", shape=(4, 4))
+        self._reg_params.update(gamma=self.norm.gamma)
+
+    def hybrid_forward(self, F, x, weight, gamma):
+        return self.scores(F.tanh(F.FullyConnected(self.norm(self.units(x)), weight, gamma, num_hidden=4)))
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_gamma_that_is_used_elsewhere_has_both_gradients(k):
+    batches = random_batches([6, 5], shape=SHAPE)
+    ctxs = contexts(k)
+    net, step = staged(GammaElsewhere, ctxs, rate=0.05)
+    for batch in batches:
+        step(*shards(batch, ctxs))
+    assert distance(values(net), precise(GammaElsewhere, batches, 0.05)) <= 1e-5
+
+
+def frozen():
+    """What comes before the last layers is not trained."""
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.BatchNorm(), nn.Conv2D(4, 3), nn.Activation("relu"))
+    net.add(nn.BatchNorm(), nn.Dense(10))
+    for layer in (net[0], net[2], net[3]):
+        for param in layer.collect_params().values():
+            param.grad_req = "null"
+    return net
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_frozen_weights_may_change_between_steps(k):
+    """As when parameters are loaded; MXNet's oneDNN would go on with copies of them where nothing has gradients."""
+    batches = random_batches([6, 6], shape=SHAPE)
+    ctxs = contexts(k)
+    net, step = staged(frozen, ctxs, rate=0.1)
+    one = at_its_start(frozen, [mx.cpu()], "float64")
+    trainer = gluon.Trainer(one[5:].collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=None)
+    for images, labels in batches:
+        for each in (net, one):
+            for layer in (each[0], each[3]):
+                weight = layer.weight.list_data()[0]
+                layer.weight.set_data(weight.as_in_context(mx.cpu()) * nd.array([0.5], dtype=weight.dtype))
+        step(*shards((images, labels), ctxs))
+        with autograd.record():
+            loss = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images, dtype="float64")), nd.array(labels)).sum()
+        loss.backward()
+        trainer.step(len(images))
+    assert distance(values(net[5:]), values(one[5:])) <= 1e-5
+
+
+@pytest.mark.parametrize("epsilon", [1e-5, 1.1e-5, 1e-3])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_running_variance_of_equal_images_is_never_negative(k, epsilon):
+    ctxs = contexts(k)
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(epsilon=epsilon, running_variance_initializer="zeros"), nn.Dense(10))
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore("device", ctxs))
+    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=True)
+    step(*shards((np.full((7, *SHAPE), 3, np.float32), np.zeros(7)), ctxs))
+    for ctx in ctxs:
+        assert (net[0].running_var.data(ctx).asnumpy() >= 0).all()
+        assert (net[0].running_var.data(ctx).asnumpy() <= 1e-5 * epsilon).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -172,8 +300,8 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
         net, step = staged(Residual, ctxs)
         parts = next(iter(WHOLE.rounds(*shards(batch, ctxs))))
         for _ in range(2):
-            step.joint.forward(parts)
-            step.joint.backward(scale)
+            step.staged.forward(parts)
+            step.staged.backward(scale)
         trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
         found.append([param.grad(ctx).asnumpy() / scale for param in trained for ctx in ctxs])
     assert all(np.array_equal(one, other) for one, other in zip(*found))
@@ -195,22 +323,29 @@ def test_stages_together_have_the_nodes_of_the_network():
         assert not name.endswith("_output") or operators.count(name) >= 1, name
 
 
-@pytest.mark.parametrize("images", [16, 37])
-def test_memory_is_told_as_the_stages_take_it(images):
-    settings = {"model": "resnet8", "dataset": "synthetic", "sync_bn": True, "global_batch_size": 2 * images}
-    plan = make_plan(TrainConfig(devices=named(2), **settings))
-    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=2 * images))
-    net = make_plan_net(plan)
-    step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    params = dict(net.collect_params().items())
-    step.joint = StagedReplicas(step.replicas[0].graph, params, plan.ctxs)
+@pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
+def test_memory_is_told_as_the_stages_take_it(microbatches):
+    """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays that are there besides."""
+    settings = {"model": "resnet8", "dataset": "synthetic", "sync_bn": True, "global_batch_size": 64}
+    plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
+    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
+    step = data_parallel(make_plan_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     for xs, ys in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
         step(xs, ys)
-    [bound] = step.joint._bound.values()
-    stages = [int(re.findall(r"Total (\d+) MB", run.executor.debug_str())[0]) for run in bound.towers[0].runs]
-    between = bound.towers[0]._gradients.bytes / MIB
-    needs = Needs(plan, net)
-    kinds = {name: (param.shape, param.dtype) for name, param in params.items()}
-    kinds.update({IMAGES: ((images, *plan.dataset.image_shape), np.uint8), LABELS: ((images,), np.int32)})
-    told = planned_mib(needs._graph, params, kinds, lambda shape, dtype=np.float32: nd.empty(shape, mx.cpu(), dtype))
-    assert abs(told - sum(stages) - between) <= len(stages)
+    for xs, ys in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
+        list(step.score(xs, ys))
+    bound = list(step.staged._bound.values())
+    assert len(bound) == (2 if microbatches is None else 5)  # the last batch, and what adds, have their own
+    towers = [each.towers[0] for each in bound]
+    stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
+    copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]  # MXNet's, of what is given to it
+    evaluating = max(map(allocated, step.replicas[0]._bound.values()))
+    arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
+    told = Needs(plan, make_plan_net(plan)).memory(32).activations
+    assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB  # MXNet leaves fractions of a MiB out
+    assert told > 4 * (len(stages) + 1) * MIB
+
+
+def allocated(bound):
+    """What the graph of an executor takes, bytes."""
+    return int(re.findall(r"Total (\d+) MB allocated", bound.executor.debug_str())[0]) * MIB

@@ -1,8 +1,5 @@
 """BatchNorm over all devices is BatchNorm on one device with the whole batch, whatever the sizes of the shards."""
 
-import dataclasses
-import re
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -12,18 +9,13 @@ from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
-from gluonlab.data import load_dataset
-from gluonlab.data.loader import Loader
 from gluonlab.data.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import MODELS, ModelKind
 from gluonlab.training.accumulate import WHOLE, Microbatches
 from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.loop import data_parallel, train
-from gluonlab.training.loop import make_net as make_plan_net
-from gluonlab.training.memory import MIB, Needs
-from gluonlab.training.plan import make_plan
+from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.step import DataParallelStep
 from gluonlab.training.sync_bn import check_network
@@ -184,10 +176,54 @@ def test_networks_that_it_does_not_suit_are_refused():
     plain.add(nn.Dense(3))
     global_only.add(nn.Dense(3), nn.BatchNorm(use_global_stats=True))
     last_axis.add(nn.BatchNorm(), nn.BatchNorm(axis=-1))
-    for net, reason in ((plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"), (last_axis, "another axis than 1")):
+    with_relu, mxnets = nn.HybridSequential(), nn.HybridSequential()
+    with_relu.add(nn.BatchNorm(), nn.BatchNormReLU())
+    mxnets.add(nn.BatchNorm(), gluon.contrib.nn.SyncBatchNorm(num_devices=2))
+    for net, reason in (
+        (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"), (last_axis, "another axis than 1"),
+        (with_relu, "a BatchNormReLU"), (mxnets, "a SyncBatchNorm"),
+    ):  # fmt: skip
         with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
             check_network(net, "mynet")
     check_network(make_net(contexts(1)), "mynet")
+
+
+class ByOperator(nn.HybridBlock):
+    """BatchNorm by its operator alone, in a way that its statistics cannot be shared."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+        with self.name_scope():
+            self.gamma, self.beta = (self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros"))
+            self.mean, self.var = (self.params.get(name, shape=(2,), grad_req="null", init="ones") for name in ("mean", "var"))
+            self.scores = nn.Dense(10)
+
+    def hybrid_forward(self, F, x, gamma, beta, mean, var):
+        return self.scores(self.call(F, x, gamma, beta, mean, var))
+
+
+def mean_of_first(outputs):
+    images, mean, _ = outputs
+    return images * mean.sum()
+
+
+REFUSED = {
+    "over axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
+    "is a _contrib_BatchNormWithReLU": lambda F, *inputs: F.contrib.BatchNormWithReLU(*inputs),
+    "takes mean or variance": lambda F, *inputs: mean_of_first(F.BatchNorm(*inputs, output_mean_var=True)),
+}
+
+
+@pytest.mark.cpu_only("nothing is computed")
+@pytest.mark.parametrize("reason", REFUSED)
+def test_operators_that_it_does_not_suit_are_refused(reason):
+    ctxs = contexts(1)
+    net = ByOperator(REFUSED[reason])
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    with pytest.raises(ModelError, match=f"sync_bn: .*{reason}.*: leave sync_bn out, or "):
+        make_step(net, ctxs)
 
 
 def test_layers_with_global_statistics_stay_as_they_are():
@@ -213,30 +249,6 @@ def test_a_run_takes_it(tmp_path, monkeypatch):
         return values(train(TrainConfig(devices=devices, out=str(tmp_path / name), **settings), reporter=Reporter()).net)
 
     assert distance(run("two", named(2)), run("one", "cpu")) <= TOLERANCE
-
-
-@pytest.mark.cpu_only("GPUs have stages (test_training_staged.py), not one graph of all devices")
-@pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
-def test_memory_is_told_as_training_takes_it(microbatches):
-    """That of every graph which is bound for an epoch, by the account that MXNet gives of each."""
-    settings = {"model": "resnet8", "dataset": "synthetic", "sync_bn": True, "global_batch_size": 32}
-    plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
-    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=50))
-    step = data_parallel(make_plan_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    for xs, ys in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
-        step(xs, ys)
-    for xs, ys in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
-        list(step.score(xs, ys))
-    taken = [allocated(bound) for bound in step.joint._bound.values()]
-    taken += [max(map(allocated, replica._bound.values())) for replica in step.replicas]
-    assert len(step.joint._bound) == (2 if microbatches is None else 4)  # the last batch, and what adds, have their own
-    told = 2 * Needs(plan, make_plan_net(plan)).memory(16).activations
-    assert 0.99 * sum(taken) <= told <= 1.01 * sum(taken) + len(taken) * MIB  # MXNet leaves fractions of a MiB out
-
-
-def allocated(bound):
-    """What the graph of an executor takes, bytes."""
-    return int(re.findall(r"Total (\d+) MB allocated", bound.executor.debug_str())[0]) * MIB
 
 
 def small_net(classes):

@@ -174,8 +174,8 @@ class _Run:
     ) -> None:
         self.plan, self.ready, self.reporter, self.run, self.result, self.began = plan, ready, reporter, run, result, began
         self.net, self.step = ready.net, ready.step
-        joint = plan.config.sync_bn and len(plan.ctxs) > 1
-        self.statistics = RunningStatistics(ready.net, Microbatches.of(plan.config), joint)
+        synchronised = plan.config.sync_bn and len(plan.ctxs) > 1
+        self.statistics = RunningStatistics(ready.net, Microbatches.of(plan.config), synchronised)
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
         config = plan.settled.config
         common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)

@@ -3,17 +3,15 @@
 Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no memory, as training binds them, and
 tell how much they would allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums.
 On the CPU that makes the figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then
-rearranges them there.
+rearranges them there; with --sync-bn 21 to 32 % for resnet8 and cifar_resnet20.
 The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from contextlib import nullcontext
 from functools import partial
-from typing import Any, Dict, List, NamedTuple, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -22,7 +20,6 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.data.augment import make_input
 from gluonlab.data.loader import stays_on_devices
-from gluonlab.engine import exact_memory_plan
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.training.accumulate import Microbatches
@@ -31,13 +28,14 @@ from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
 from gluonlab.training.precision import conversion
 from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
-from gluonlab.training.stage_memory import planned_mib
-from gluonlab.training.sync_bn import group_of, joint_graph, name_on
+from gluonlab.training.stage_gradients import Kinds
+from gluonlab.training.stage_memory import allocated_mib, planned_mib
 
 MIB = 2**20
 LABEL_BYTES = 4
 LABELS_MIXED = 3  # what `gluonlab.data.mixup` gives for an image
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
+PRECISE_MIB_OF_STAGES = 4096  # the same where it tells them of each of some 20 to 60 stages
 
 
 class Memory(NamedTuple):
@@ -71,8 +69,8 @@ class Needs:
         convert = conversion(plan.config, len(plan.ctxs))
         self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
         self._params = dict(net.collect_params().items())
-        self._joint = plan.config.sync_bn and len(plan.ctxs) > 1
-        self._activations: Dict[Tuple[int, int], int] = {}
+        self._staged = plan.config.sync_bn and len(plan.ctxs) > 1
+        self._activations: Dict[Tuple[int, ...], int] = {}
         trained = [param for param in self._params.values() if param.grad_req != "null"]
         self._parameters = sum(_bytes(param.shape, param.dtype) for param in self._params.values())
         self._gradients = sum(_bytes(param.shape, param.dtype) for param in trained)
@@ -134,68 +132,66 @@ class Needs:
     def _activation_bytes(self, images: int) -> int:
         """Of a device for whose share of a batch there are so many images.
 
-        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only evaluate, and training has others:
-        on CPUs `JointReplicas`, without sharing, on GPUs `StagedReplicas`.
+        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only evaluate, and training has others,
+        `StagedReplicas`'.
         """
         part = self.cut.largest(images)
-        if not self._joint:
-            return self._planned(part, 1)
+        if not self._staged:
+            return self._planned(part)
         evaluated = self.cut.largest(min(images, math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs))))
-        joint = [self._planned(each, len(self.plan.ctxs)) for each, _ in self._joint_graphs(images)]
-        return self._planned(evaluated, 1) + (max(joint) if self.plan.ctxs[0].device_type == "gpu" else sum(joint))
+        return self._planned(evaluated) + self._planned_in_stages(*self._parts(images))
 
-    def _joint_graphs(self, images: int) -> Set[Tuple[int, bool]]:
-        """Each graph that training binds: the images of a part, and whether its gradients add to those of parts before.
+    def _parts(self, images: int) -> List[int]:
+        """The images of each graph that training binds: for parts of whole batches, and of an epoch's last one.
 
-        For whole batches, and for the last one of an epoch.
+        Where gradients add to those of parts before, it is a graph of its own.
         """
         devices, total = len(self.plan.ctxs), len(self.plan.dataset.train)
         last = math.ceil(total % (images * devices) / devices) if total > images * devices else 0
         cuts = [self.cut.bounds(share) for share in (images, last)]
-        return {(end - begin, number > 0) for cut in cuts for number, (begin, end) in enumerate(cut)}
+        bound = {(end - begin, number > 0) for cut in cuts for number, (begin, end) in enumerate(cut)}
+        return sorted((part for part, _ in bound), reverse=True)
 
-    def _planned(self, images: int, towers: int) -> int:
-        """MXNet's plan, in bytes for each of ``towers`` devices in one graph, with so many images on each.
+    def _planned(self, images: int) -> int:
+        """MXNet's plan of one graph, in bytes: that of many times as many images, divided, where MiB are too coarse to tell it."""
+        return self._divided((images,), PRECISE_MIB, lambda times: self._planned_mib(images * times))
 
-        That of many times as many images, divided, where it would be too small to be told in MiB.
-        """
-        if (images, towers) not in self._activations:
+    def _planned_in_stages(self, *parts: int) -> int:
+        """The same for all graphs of `StagedReplicas`, each of many stages."""
+        return self._divided((0, *parts), PRECISE_MIB_OF_STAGES, lambda times: self._staged_mib([part * times for part in parts]))
+
+    def _divided(self, key: Tuple[int, ...], precise: float, told: Callable[[int], float]) -> int:
+        if key not in self._activations:
             times = 1
-            while (mebibytes := self._planned_mib(images * times, towers)) < PRECISE_MIB:
+            while (mebibytes := told(times)) < precise:
                 times *= 4
-            self._activations[images, towers] = math.ceil(mebibytes * MIB / times / towers)
-        return self._activations[images, towers]
+            self._activations[key] = math.ceil(mebibytes * MIB / times)
+        return self._activations[key]
 
-    def _planned_mib(self, images: int, towers: int) -> int:
-        ctxs = [mx.cpu(i) for i in range(towers)]
+    def _staged_mib(self, parts: Sequence[int]) -> float:
+        return planned_mib([self._fitted(part) for part in parts], self._params, partial(_without_memory, ctx=mx.cpu()))
+
+    def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
+        """The graph for so many images, and shapes and types of all that it takes."""
         image_shape, labels_shape = (images, *self.plan.dataset.image_shape), (images, *[LABELS_MIXED] * self._mixed)
         pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
-        shapes: Dict[str, Tuple[Tuple[int, ...], Any]] = {name: (param.shape, param.dtype) for name, param in self._params.items()}
-        shapes.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
-        graph = fitted(self._graph, ctxs[0], image_shape, labels_shape)
-        inputs = {name: shapes[name][0] for name in graph.list_arguments()}
-        _check_inside(graph, inputs, images)
-        if towers > 1 and self.plan.ctxs[0].device_type == "gpu":
-            return towers * planned_mib(graph, self._params, shapes, partial(_without_memory, ctx=ctxs[0]))
-        if towers > 1:
-            graph = joint_graph(graph, [1 / towers] * towers, inputs)
-        arrays: Dict[str, nd.NDArray] = {}
-        trained: Dict[str, nd.NDArray] = {}
-        for i, ctx in enumerate(ctxs):
-            for name, (shape, dtype) in shapes.items():
-                place = name_on(i, name) if towers > 1 else name
-                arrays[place] = _without_memory(shape, ctx, dtype)
-                if name in self._params and self._params[name].grad_req != "null":
-                    trained[place] = arrays[place]
-        names, states = graph.list_arguments(), graph.list_auxiliary_states()
-        with exact_memory_plan() if towers > 1 else nullcontext():
-            executor = graph.bind(
-                ctxs[0], {name: arrays[name] for name in names}, {name: trained[name] for name in names if name in trained},
-                {name: "write" if name in trained else "null" for name in names}, {name: arrays[name] for name in states},
-                group2ctx={group_of(i): ctx for i, ctx in enumerate(ctxs)},
-            )  # fmt: skip
-        [mebibytes] = re.findall(r"Total (\d+) MB allocated", executor.debug_str())
-        return int(mebibytes)
+        kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
+        kinds.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
+        graph = fitted(self._graph, mx.cpu(), image_shape, labels_shape)
+        _check_inside(graph, {name: kinds[name][0] for name in graph.list_arguments()}, images)
+        return graph, kinds
+
+    def _planned_mib(self, images: int) -> int:
+        graph, kinds = self._fitted(images)
+        arrays = {name: _without_memory(shape, mx.cpu(), dtype) for name, (shape, dtype) in kinds.items()}
+        names = graph.list_arguments()
+        trained = {name for name in names if name in self._params and self._params[name].grad_req != "null"}
+        executor = graph.bind(
+            mx.cpu(), {name: arrays[name] for name in names}, {name: arrays[name] for name in trained},
+            {name: "write" if name in trained else "null" for name in names},
+            {name: arrays[name] for name in graph.list_auxiliary_states()},
+        )  # fmt: skip
+        return allocated_mib(executor)
 
 
 def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol, mixed: bool = False) -> None:

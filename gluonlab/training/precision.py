@@ -86,7 +86,10 @@ def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 
 
 def for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
-    """`mixed_precision` with float32 images for BatchNorm, which `gluonlab.training.sync_bn` then takes apart into sums."""
+    """`mixed_precision` with float32 images for BatchNorm.
+
+    `gluonlab.training.shared_statistics` completes their gradients by sums over all devices, for which float16 is too small.
+    """
     return mixed_precision(graph, full=(*FULL, "BatchNorm"))
 
 

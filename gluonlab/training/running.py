@@ -11,6 +11,8 @@ from gluonlab.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
 from gluonlab.training.stages import Layer
 
 MOST_ARRAYS = 60  # that multi_sgd_update takes
+# A layer's statistics have variance + epsilon, rounded several times; what is left of the variance 0 must not be less.
+CERTAIN = 1 - 2.0**-20
 
 
 class RunningMoments:
@@ -38,7 +40,7 @@ class _Device:
         self._all, self._pure, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
         self.statistics: List[nd.NDArray] = _views(self._all, channels)
         for layer, epsilon in zip(layers, _views(epsilons, channels)):
-            epsilon[1] = layer.epsilon
+            epsilon[1] = layer.epsilon * CERTAIN
         self._learn = CopyInto(self._all)
         self._subtract = OperatorCall("broadcast_sub", [self._all, epsilons], self._pure)
         self._updates: List[_Update] = []

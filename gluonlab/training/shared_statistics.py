@@ -13,9 +13,12 @@ are the gradients of beta and gamma, which the layers' backward has left on each
 
 That is as exact as BatchNorm on one device, and no more: the mean is rounded, so that of normalised images
 is not 0 but r, and the gradients of images sum to -gamma * inv * r * G. The weights in front multiply that by
-the mean of what they see. Where images have a mean of 1,000 and deviations of 1, 0.001 to 0.005 of a parameter's
-change is lost; with B less r * G instead of B it would be 0.0003 to 0.0006, as in the graph of all devices, but to
-find r each layer would take a sum over its images once more.
+the mean of what they see. Of a parameter's change, where images have a mean of 1,000 and deviations of 1, plain
+BatchNorm on one CPU loses 0.015 (medians of 12 draws, at worst among the parameters), this 0.011, 0.013 and 0.004 on
+2, 4 and 8; where the mean is 100, both lose 0.0001. With B less r * G instead of B it would be 0.0005 to 0.0008. But
+to find r each layer would take a sum over its images once more, on each device; that part of it which joining the
+devices' means adds costs no such sum, and without it 0.011, 0.005 and 0.002 are left. Images are
+standardised, and no layer in a network has such means: neither is done.
 """
 
 from __future__ import annotations

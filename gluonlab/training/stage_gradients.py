@@ -10,9 +10,15 @@ from mxnet import gluon, nd
 from gluonlab.training.stages import Layer, Stage
 
 Kind = Tuple[Tuple[int, ...], Any]  # shape and type
+Kinds = Dict[str, Kind]  # by the name
 
 
-def kinds_between(stages: Sequence[Stage], kinds: Dict[str, Kind]) -> Dict[str, Kind]:
+def bytes_of(kind: Kind) -> int:
+    """What an array of this shape and type takes."""
+    return int(np.prod(kind[0])) * int(np.dtype(kind[1]).itemsize)
+
+
+def kinds_between(stages: Sequence[Stage], kinds: Kinds) -> Kinds:
     """Shape and type of what goes from stage to stage, as well as ``kinds``: those of all that the stages are given."""
     found = dict(kinds)
     for stage in stages:
@@ -53,21 +59,51 @@ class Wishes:
                 self.wanted.update(stage.gives)
 
 
+class Arrays:
+    """Arrays of one device that graphs use one after the other: each takes them anew, by shape and type."""
+
+    def __init__(self, make: Callable[..., nd.NDArray]) -> None:
+        """``make(shape, dtype=...)`` gives an array."""
+        self.bytes = 0
+        self._make = make
+        self._made: Dict[Any, List[nd.NDArray]] = {}
+
+    def taken_anew(self) -> Callable[[Kind], nd.NDArray]:
+        """What gives one graph arrays, no array twice."""
+        counts: Dict[Any, int] = {}
+
+        def take(kind: Kind) -> nd.NDArray:
+            key = (kind[0], np.dtype(kind[1]))
+            made, number = self._made.setdefault(key, []), counts.get(key, 0)
+            counts[key] = number + 1
+            if number == len(made):
+                made.append(self._make(kind[0], dtype=kind[1]))
+                self.bytes += bytes_of(kind)
+            return made[number]
+
+        return take
+
+
 class Gradients:
     """Arrays for gradients of what goes from stage to stage, each used again once it is not needed any more.
 
-    ``of``: by the name of the value. ``scratch``: by the number of a layer, an array like its data.
+    ``of``: by the name of the value. ``added[stage]``: by the name, what this stage makes of it, to be
+    added to that, where a later stage takes the value, too. ``scratch``: by the number of a layer, an array like its data.
     """
 
-    def __init__(self, stages: Sequence[Stage], wishes: Wishes, kinds: Dict[str, Kind], make: Callable[..., nd.NDArray]) -> None:
-        """``make(shape, dtype=...)`` gives an array."""
+    def __init__(self, stages: Sequence[Stage], wishes: Wishes, kinds: Kinds, arrays: Arrays) -> None:
         self.of: Dict[str, nd.NDArray] = {}
+        self.added: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
         self.scratch: Dict[int, nd.NDArray] = {}
-        self.bytes = 0
-        self._make, self._free = make, {}  # type: Any, Dict[Any, List[nd.NDArray]]
+        self._new, self._free = arrays.taken_anew(), {}  # type: Any, Dict[Any, List[nd.NDArray]]
         for number in range(len(stages) - 1, -1, -1):
-            for name in sorted(name for name in wishes.wanted if wishes.latest.get(name) == number):
+            names = wishes.wanted.intersection(stages[number].graph.list_arguments())
+            for name in sorted(name for name in names if wishes.latest[name] == number):
                 self.of[name] = self._take(kinds[name])
+            for name in sorted(name for name in names if wishes.latest[name] != number):
+                self.added[number][name] = self._take(kinds[name])
+            for array in self.added[number].values():
+                self._release(array)
             for layer in stages[number - 1].layers if number else []:
                 array = self.scratch[layer.number] = self._take(kinds[layer.data])
                 self._release(array)
@@ -80,8 +116,7 @@ class Gradients:
         free = self._free.setdefault((shape, np.dtype(dtype)), [])
         if free:
             return free.pop()
-        self.bytes += int(np.prod(shape)) * np.dtype(dtype).itemsize
-        array: nd.NDArray = self._make(shape, dtype=dtype)
+        array: nd.NDArray = self._new(kind)
         return array
 
     def _release(self, array: nd.NDArray) -> None:

@@ -1,13 +1,12 @@
-"""Replicas whose BatchNorm layers look at the whole batch, on GPUs: in stages, between which the devices meet.
+"""Replicas whose BatchNorm layers look at the whole batch: in stages, between which the devices meet.
 
-`gluonlab.training.joint` makes one graph of all devices, in which every sum is an operation, and so is
-every gradient of one; on GPUs each of these is a launch. Here a layer takes one operation that finds
-a device's own statistics, one that normalises, one that goes back, and two that complete the gradient.
+A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
+back, and two that complete the gradient; what the devices share is small (`gluonlab.training.shared_statistics`).
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -17,17 +16,22 @@ from gluonlab.training.accumulate import Part
 from gluonlab.training.replica import IMAGES, LABELS, fitted
 from gluonlab.training.running import RunningMoments
 from gluonlab.training.shared_statistics import SharedStatistics
-from gluonlab.training.stages import Layer, cut
-from gluonlab.training.tower import Tower
+from gluonlab.training.stages import Layer, check_graph, cut
+from gluonlab.training.tower import Memory, Tower
 
 
 class StagedReplicas:
-    """What `gluonlab.training.joint.JointReplicas` is, and does, by operations of GPUs."""
+    """Trains on microbatches of several devices at once; ``params`` are initialised on all of ``ctxs``.
+
+    Running statistics move on every device alike, also on those that have no part. Evaluation needs no more than them: `Replica`.
+    Raises ModelError for a graph with a BatchNorm whose statistics cannot be shared.
+    """
 
     def __init__(self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]) -> None:
+        check_graph(graph)
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._bound: Dict[Any, _Bound] = {}
-        self._memory: Dict[Tuple[int, int], Any] = {}  # as in Replica: graphs of the same stage run one after the other
+        self._memory = [Memory(ctx) for ctx in ctxs]
         self._running: "RunningMoments | None" = None
         self._last: "_Bound | None" = None
 
@@ -74,7 +78,8 @@ class StagedReplicas:
             self._running = RunningMoments(layers, self.params, self.ctxs)
         statistics = self._running.statistics
         towers = [
-            Tower(stages, self.params, part, self.ctxs[part.device], statistics[part.device], add, self._memory) for part in parts
+            Tower(stages, self.params, part, self.ctxs[part.device], statistics[part.device], add, self._memory[part.device])
+            for part in parts
         ]
         shares = [len(part.images) / images for part in parts]
         shared = [[self._shared(layer, towers, shares) for layer in stage.layers] for stage in stages]

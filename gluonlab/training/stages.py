@@ -12,8 +12,11 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 
+from gluonlab.errors import ModelError
 from gluonlab.models.graphs import Entry, Node, new_node, parsed, to_symbol
 from gluonlab.training.sync_bn import Statistics, is_batch_norm, statistics_of
+
+OTHER_OPERATORS = ("BatchNorm_v1", "_contrib_BatchNormWithReLU", "_contrib_SyncBatchNorm")  # whose statistics nothing here shares
 
 
 class Layer(NamedTuple):
@@ -40,6 +43,29 @@ class Stage(NamedTuple):
     gives: List[str]  # values for later stages, in which variables have these names
     layers: List[Layer]  # whose data it gives
     heads: List[int]  # places in the list of the whole graph's outputs
+
+
+def check_graph(graph: mx.sym.Symbol) -> None:
+    """Raise ModelError when a BatchNorm in it normalises another axis than 1, is of another kind, or tells its statistics.
+
+    `gluonlab.training.sync_bn.check_network` looks at layers; operators may be called without one.
+    """
+    whole = parsed(graph)
+    nodes = whole["nodes"]
+    for node in nodes:
+        axis = node.get("attrs", {}).get("axis", "1")
+        if is_batch_norm(node) and axis != "1":
+            raise ModelError(
+                f"sync_bn: {node['name']} is a BatchNorm over axis {axis}: leave sync_bn out, or have channels in axis 1"
+            )
+        if node["op"] in OTHER_OPERATORS:
+            raise ModelError(f"sync_bn: {node['name']} is a {node['op']}: leave sync_bn out, or take BatchNorm")
+    for source, output, _ in (entry for entries in (*(node["inputs"] for node in nodes), whole["heads"]) for entry in entries):
+        if output > 0 and is_batch_norm(nodes[source]):
+            name = nodes[source]["name"]
+            raise ModelError(
+                f"sync_bn: the network takes mean or variance from {name}: leave sync_bn out, or take its images alone"
+            )
 
 
 def cut(graph: mx.sym.Symbol) -> List[Stage]:

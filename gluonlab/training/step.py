@@ -15,7 +15,6 @@ from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.training.accumulate import WHOLE, LossSums, Microbatches, Part
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.evaluate import Scored
-from gluonlab.training.joint import JointReplicas
 from gluonlab.training.precision import Conversion, as_it_is
 from gluonlab.training.replica import Replica, replicas
 from gluonlab.training.staged import StagedReplicas
@@ -46,8 +45,8 @@ class DataParallelStep:
         self.trainer = trainer
         self.replicas: List[Replica] = replicas(net, loss, preprocess, list(ctxs), convert)
         self.microbatches = microbatches
-        together = StagedReplicas if ctxs[0].device_type == "gpu" else JointReplicas
-        self.joint = together(self.replicas[0].graph, dict(net.collect_params().items()), ctxs) if sync_bn else None
+        params = dict(net.collect_params().items())
+        self.staged = StagedReplicas(self.replicas[0].graph, params, ctxs) if sync_bn else None
         self._sums = LossSums(ctxs)
 
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
@@ -73,14 +72,14 @@ class DataParallelStep:
 
     def _forward(self, parts: Sequence[Part], add: bool) -> List[nd.NDArray]:
         """The sum of losses of each part."""
-        if self.joint is not None:
-            return self.joint.forward(parts, add)
+        if self.staged is not None:
+            return self.staged.forward(parts, add)
         return [self.replicas[part.device].forward(part.images, part.labels, add=add)[0] for part in parts]
 
     def _backward(self, parts: Sequence[Part]) -> None:
         scale = self.trainer.loss_scale.value if self.trainer.loss_scale is not None else 1.0
-        if self.joint is not None:
-            self.joint.backward(scale)
+        if self.staged is not None:
+            self.staged.backward(scale)
         else:
             for part in parts:
                 self.replicas[part.device].backward(scale)

@@ -14,7 +14,7 @@ from gluonlab.invoke import AddInto, CopyInto
 from gluonlab.training.accumulate import Part
 from gluonlab.training.replica import IMAGES, LABELS
 from gluonlab.training.shared_statistics import OnDevice
-from gluonlab.training.stage_gradients import Gradients, Wishes, kinds_between
+from gluonlab.training.stage_gradients import Arrays, Gradients, Wishes, kinds_between
 from gluonlab.training.stages import Layer, Stage
 
 
@@ -25,6 +25,14 @@ class _Run(NamedTuple):
     heads: Optional[List[nd.NDArray]]
     handles: Any
     loss: Optional[int]  # which of them is that of the losses
+
+
+class Memory:
+    """What the towers of one device share, which run one after the other, as the graphs of a `Replica` do."""
+
+    def __init__(self, ctx: mx.Context) -> None:
+        self.executors: Dict[int, Any] = {}  # of each stage the first, in whose memory others run
+        self.gradients = Arrays(partial(nd.empty, ctx=ctx))
 
 
 class Tower:
@@ -38,9 +46,9 @@ class Tower:
         ctx: mx.Context,
         statistics: Sequence[nd.NDArray],
         add: bool,
-        memory: Dict[Tuple[int, int], Any],
+        memory: "Memory",
     ) -> None:
-        """``statistics``: see `OnDevice`. ``memory``: the first executor of each device and stage, in whose memory others run."""
+        """``statistics``: see `OnDevice`. ``add``: to the gradients of parameters that are there, instead of replacing them."""
         self.ctx, self._stages, self._params, self._statistics = ctx, stages, params, statistics
         images, labels = (nd.empty(array.shape, ctx, array.dtype) for array in (part.images, part.labels))
         self.images, self.labels = CopyInto(images), CopyInto(labels)
@@ -53,7 +61,7 @@ class Tower:
             self._give(layer, statistics[layer.number])
         self._wishes = Wishes(stages, self._layers, params)
         kinds = kinds_between(stages, {name: (value.shape, value.dtype) for name, value in self.values.items()})
-        self._gradients = Gradients(stages, self._wishes, kinds, partial(nd.empty, ctx=ctx))
+        self._gradients = Gradients(stages, self._wishes, kinds, memory.gradients)
         self._requests: List[Dict[str, str]] = [{} for _ in stages]
         self._targets: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
         self._after: List[List[Tuple[Any, nd.NDArray]]] = [[] for _ in stages]
@@ -61,9 +69,8 @@ class Tower:
         self._ask(add)
         self._scale = 1.0
         for number, stage in enumerate(stages):
-            key = (part.device, number)
-            self._bind(number, stage, memory.get(key))
-            memory.setdefault(key, self.runs[-1].executor)
+            self._bind(number, stage, memory.executors.get(number))
+            memory.executors.setdefault(number, self.runs[-1].executor)
 
     def backward(self, number: int) -> None:
         """That of one stage, and what it leaves for parameters that several stages use."""
@@ -92,19 +99,28 @@ class Tower:
 
         The sums of a layer are its own, before they become the gradients of its gamma and beta.
         """
-        begun: Set[str] = set(self._params) if add else set()
+        begun = {name for name, param in self._params.items() if add or param.grad_req == "add"}
         for number in range(len(self._stages) - 1, -1, -1):
-            layers = self._stages[number - 1].layers if number else []
-            for layer in layers:
-                self._sums[layer.number] = [
-                    self._ask_sum(number, variable, name, begun) for variable, name in zip(layer.told, (layer.gamma, layer.beta))
-                ]
             for name in self._stages[number].graph.list_arguments():
                 if name in self._params and self._params[name].grad_req != "null":
                     self._request(number, name, self._params[name].grad(self.ctx), add=name in begun)
                     begun.add(name)
                 elif name in self._wishes.wanted:
-                    self._request(number, name, self._gradients.of[name], add=self._wishes.latest[name] != number)
+                    self._ask_between(number, name)
+            for layer in self._stages[number - 1].layers if number else []:  # added when the stage has run
+                self._sums[layer.number] = [
+                    self._ask_sum(number, variable, name, begun) for variable, name in zip(layer.told, (layer.gamma, layer.beta))
+                ]
+
+    def _ask_between(self, number: int, name: str) -> None:
+        """The gradient of what comes from an earlier stage. Later ones have begun it, perhaps.
+
+        It is added as an operation of its own: many of MXNet's operators add wrongly to what is there (grad_req "add"), even `+`.
+        """
+        part, whole = self._gradients.added[number].get(name), self._gradients.of[name]
+        if part is not None:
+            self._after[number].append((AddInto(whole).add, part))
+        self._request(number, name, whole if part is None else part, add=False)
 
     def _ask_sum(self, number: int, variable: str, name: Optional[str], begun: Set[str]) -> nd.NDArray:
         """One of a layer's sums, which is the gradient of the parameter ``name`` or a part of it."""
@@ -121,6 +137,15 @@ class Tower:
         self._request(number, variable, array, add=False)
         return array
 
+    def _never_written(self, args: Dict[str, nd.NDArray]) -> Dict[str, nd.NDArray]:
+        """A gradient for a stage that nobody wants any of, and whose backward never runs.
+
+        Without one MXNet would fuse the stage for oneDNN, and go on with copies of its weights after these have changed.
+        That of the last parameter takes the least memory.
+        """
+        weights = [name for name in args if name in self._params]
+        return {name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in weights[-1:]}
+
     def _request(self, number: int, name: str, gradient: nd.NDArray, add: bool) -> None:
         self._requests[number][name] = "add" if add else "write"
         self._targets[number][name] = gradient
@@ -129,9 +154,10 @@ class Tower:
         args = {name: self.values[name] for name in stage.graph.list_arguments()}
         states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
         learns = self._wishes.learns[number]
+        targets = self._targets[number] if learns else self._never_written(args)
         executor = stage.graph.bind(
-            self.ctx, args, args_grad=self._targets[number] if learns else None, aux_states=states, shared_exec=memory,
-            grad_req={name: self._requests[number].get(name, "null") if learns else "null" for name in args},
+            self.ctx, args, args_grad=targets, aux_states=states, shared_exec=memory,
+            grad_req={name: self._requests[number].get(name, "write") if name in targets else "null" for name in args},
         )  # fmt: skip
         outputs, given = executor.outputs, len(stage.gives)
         self.values.update(zip(stage.gives, outputs))
