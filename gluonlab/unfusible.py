@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from functools import wraps
 from typing import Any, Callable, ContextManager, Dict, List, Set, Tuple
 
@@ -99,16 +100,25 @@ def install(unfused: Unfused) -> None:
 
     compiled.__init__ = made
     symbol = sys.modules["mxnet.symbol.symbol"].Symbol
+    executor = sys.modules["mxnet.executor"].Executor
     for name in ("bind", "simple_bind"):
         setattr(symbol, name, _binding(getattr(symbol, name), unfused))
+    executor.reshape = _binding_again(executor.reshape, unfused)
 
 
 def _binding(bind: Callable[..., Any], unfused: Unfused) -> Callable[..., Any]:
     @wraps(bind)
     def bound(self: Any, ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        if ctx.device_type != "gpu" or not _is_unfusible(self):
-            return bind(self, ctx, *args, **kwargs)
-        with unfused():
+        with unfused() if ctx.device_type == "gpu" and _is_unfusible(self) else nullcontext():
             return bind(self, ctx, *args, **kwargs)
 
     return bound
+
+
+def _binding_again(reshape: Callable[..., Any], unfused: Unfused) -> Callable[..., Any]:
+    @wraps(reshape)
+    def reshaped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with unfused() if _is_unfusible(self._symbol) else nullcontext():
+            return reshape(self, *args, **kwargs)
+
+    return reshaped
