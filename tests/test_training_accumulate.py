@@ -8,7 +8,7 @@ import pytest
 from devices import devices
 from hypothesis import given
 from hypothesis import strategies as st
-from mxnet import gluon, nd
+from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, distance, random_batches, set_values, train_on_one_device, values
 
@@ -200,3 +200,61 @@ def test_eight_microbatches_need_a_small_part_of_the_memory_of_one_batch(python)
     eight, one = json.loads(done.stdout)
     assert one > 96 * 2**20
     assert eight < one / 3
+
+
+class MadeWeight(nn.HybridBlock):
+    """A dense layer whose weight is made of two parameters, as low-rank and masked updates make theirs."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = WAYS[way]
+        with self.name_scope():
+            self.one, self.other = (self.params.get(name, shape=(10, 256), init=mx.init.Xavier()) for name in ("one", "other"))
+            self.bias = self.params.get("bias", shape=(10,), init="zeros")
+
+    def hybrid_forward(self, F, x, one, other, bias):
+        return F.FullyConnected(x, self.way(F, one, other), bias, num_hidden=10)
+
+
+WAYS = {
+    "added": lambda F, one, other: one + other,
+    "averaged": lambda F, one, other: F.broadcast_mul(one, F.mean(other, axis=1, keepdims=True)),
+    "multiplied": lambda F, one, other: one * other,
+    "dropped and added": lambda F, one, other: F.Dropout(one, p=0.0) + other,
+    "used twice": lambda F, one, other: F.dot(F.dot(one, other, transpose_b=True), one) + other,
+}
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_of_what_parameters_make_add_up(way, sync):
+    """Where a parameter goes straight into `+` or an average, MXNet adds wrongly to the gradient that is there."""
+
+    def made(ctxs):
+        net = nn.HybridSequential()
+        net.add(nn.BatchNorm() if sync else nn.Flatten(), nn.Flatten(), MadeWeight(way))
+        net.initialize(ctx=ctxs)
+        net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+        return net
+
+    batches, one, ctxs = random_batches((6,), shape=SHAPE), made([mx.cpu(0)]), devices(2, threads=1)
+    net, first = made(ctxs), values(one)
+    set_values(net, first)
+    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore("device"))
+    thirds = Microbatches(count=3)  # rounds of one image of each device
+    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, thirds, sync_bn=sync)
+    ((images, labels),) = batches
+    params = [param for param in one.collect_params().values() if param.grad_req != "null"]
+    sums = [0.0] * len(params)
+    for part in ([0, 3], [1, 4], [2, 5]):  # with sync, the statistics of each round are its own
+        with autograd.record():
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images[part])), nd.array(labels[part])).sum()
+        total.backward()
+        sums = [so_far + param.grad().asnumpy() for so_far, param in zip(sums, params)]
+    for param, total in zip(params, sums):
+        param.grad()[:] = nd.array(total)
+    gluon.Trainer(params, "sgd", {"learning_rate": 0.1}, kvstore=None).step(6)
+    step(*shards(batches[0], ctxs))
+    found, expected = values(net, ctxs[0]), values(one)
+    changes = [[after - before for before, after in zip(first, each)] for each in (found, expected)]
+    assert distance(*changes) <= 1e-4

@@ -19,6 +19,7 @@ from gluonlab.engine import gpu_pieces
 from gluonlab.invoke import CopyInto
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
+from gluonlab.training.adding import adding_rightly
 from gluonlab.training.objective import MixedLoss, SmoothedCrossEntropy, make_loss
 from gluonlab.training.precision import Conversion, as_it_is
 
@@ -151,6 +152,8 @@ class Replica:
         requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
         requests.update({IMAGES: "null", LABELS: "null"})
         graph = fitted(self.scoring if len(labels.shape) == 1 else self.graph, self.ctx, images.shape, labels.shape)
+        if "add" in requests.values():
+            graph = adding_rightly(graph, self._grads)
         with gpu_pieces() if self.ctx.device_type == "gpu" else nullcontext():
             executor = graph.bind(
                 self.ctx, {**self._args, **inputs}, args_grad=dict(self._grads), grad_req=requests,

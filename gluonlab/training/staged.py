@@ -13,6 +13,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.training.accumulate import Part
+from gluonlab.training.adding import adding_rightly
 from gluonlab.training.replica import IMAGES, LABELS, fitted
 from gluonlab.training.running import RunningMoments
 from gluonlab.training.shared_statistics import SharedStatistics
@@ -72,7 +73,9 @@ class StagedReplicas:
         images = sum(len(part.images) for part in parts)
         shapes = {name: self.params[name].shape for name in self.graph.list_arguments() if name in self.params}
         shapes.update({IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape})
-        stages = cut(fitted(self.graph, self.ctxs[parts[0].device], shapes[IMAGES], shapes[LABELS]))
+        graph = fitted(self.graph, self.ctxs[parts[0].device], shapes[IMAGES], shapes[LABELS])
+        trained = {name for name, param in self.params.items() if param.grad_req != "null"}
+        stages = cut(adding_rightly(graph, trained))  # several may have the same parameter
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
             self._running = RunningMoments(layers, self.params, self.ctxs)
