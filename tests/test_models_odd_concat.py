@@ -119,15 +119,10 @@ def parts_of(kind):
     return [x, mx.sym.topk(x, k=2, axis=1, ret_typ="both")[0], y] if kind == "topk" else [x, y, x]
 
 
-TOPK = pytest.mark.cpu_only("a kernel of topk along channels is not simulated")
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     "kind, dim",
-    [(kind, dim) for kind in ("split", "twice") for dim in (1, -3)]
-    + [pytest.param("topk", dim, marks=TOPK) for dim in (1, -3)]
-    + [("twice", dim) for dim in (0, 2, -1)],
+    [(kind, dim) for kind in ("split", "twice", "topk") for dim in (1, -3)] + [("twice", dim) for dim in (0, 2, -1)],
 )
 def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
     joined = mx.sym.concat(*parts_of(kind), dim=dim, name="joined")

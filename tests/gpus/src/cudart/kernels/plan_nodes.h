@@ -142,6 +142,22 @@ struct FilledPlan : Plan<C> {
   }
 };
 
+// Indices into an array, as those of the same elements in a transposed one.
+template <class C>
+struct TransposedIndicesPlan : Plan<C> {
+  std::vector<int> strides, shape;  // in the transposed array, of the axes that the indices have
+  SharedPlan<C> indices;
+  void block(int row, int column, int n, C* out) const override {
+    indices->block(row, column, n, out);
+    for (int i = 0; i < n; i++) {
+      long index = static_cast<long>(out[i]), transposed = 0;
+      for (size_t axis = shape.size(); axis-- > 0; index /= shape[axis])
+        transposed += index % shape[axis] * strides[axis];
+      out[i] = static_cast<C>(transposed);
+    }
+  }
+};
+
 template <class C>
 struct OneHotPlan : Plan<C> {
   SharedPlan<C> index;

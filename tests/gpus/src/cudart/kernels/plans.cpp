@@ -60,6 +60,13 @@ class Reader {
     if (type.word == "UnaryMapExp") return unary_of<C>(type, sources[0]);
     if (type.word == "BinaryMapExp") return binary_of<C>(type, sources);
     if (type.word == "ReduceWithAxisExp") return reduced<C>(type, sources[0], numbers);
+    if (type.word == "TransposeIndicesExp") {
+      auto plan = std::make_shared<TransposedIndicesPlan<C>>();
+      plan->strides.assign(numbers.begin(), numbers.begin() + form.numbers / 2);
+      plan->shape.assign(numbers.begin() + form.numbers / 2, numbers.end());
+      plan->indices = sources[0];
+      return plan;
+    }
     return chosen<C>(type, sources);
   }
 

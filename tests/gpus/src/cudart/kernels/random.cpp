@@ -178,6 +178,20 @@ double gamma(Philox& random, double shape, double scale) {
 
 Work gamma_numbers(const Launch& launch) { return sampled(launch, 2, gamma); }
 
+// How many fail before k succeed, each with probability p: a Poisson number whose mean is a gamma number.
+Work negative_binomial(const Launch& launch) {
+  return sampled(launch, 2, [](Philox& random, double k, double p) {
+    return poisson(random, gamma(random, k, (1 - p) / p));
+  });
+}
+
+// By mean and dispersion, of which 0 leaves a Poisson number.
+Work dispersed(const Launch& launch) {
+  return sampled(launch, 2, [](Philox& random, double mean, double alpha) {
+    return poisson(random, alpha == 0 ? mean : gamma(random, 1 / alpha, alpha * mean));
+  });
+}
+
 Work integers(const Launch& launch) {
   return sampled(launch, 2, [](Philox& random, double low, double high) {
     return low + static_cast<double>(random.next() % static_cast<uint64_t>(high - low));
@@ -205,6 +219,8 @@ const Registered registered_normal("SampleNormalKernel", normal);
 const Registered registered_exponential("SampleExponentialKernel", exponential);
 const Registered registered_poisson("SamplePoissonKernel", poisson_numbers);
 const Registered registered_gamma("SampleGammaKernel", gamma_numbers);
+const Registered registered_negative_binomial("SampleNegativeBinomialKernel", negative_binomial);
+const Registered registered_dispersed("SampleGeneralizedNegativeBinomialKernel", dispersed);
 const Registered registered_integers("SampleRandIntKernel", integers);
 const Registered registered_shuffle("CopyForShuffle", shuffle);
 

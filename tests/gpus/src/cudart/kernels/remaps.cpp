@@ -110,7 +110,7 @@ Remap broadcast_of(int axes) {
   return axes < 6 ? choices[axes] : nullptr;
 }
 
-// Those that only move elements; `remap` nullptr: it is none of them.
+// Those that only move elements, or say where they lie; `remap` nullptr: it is none of the first.
 Form remapping(const Type& type) {
   const std::string& word = type.word;
   if (word == "SliceExp") return number(type, 4) == 1 ? Form{{0}, 1, slice_columns} : Form{{0}, 4, slice};
@@ -127,6 +127,7 @@ Form remapping(const Type& type) {
   if (word == "PaddingExp") return {{0}, 5, pad};
   if (word == "CroppingExp") return {{0}, 4, crop};
   if (word == "UpSamplingNearestExp") return {{0}, 3, upsample};
+  if (word == "TransposeIndicesExp") return {{0}, 2 * number(type, 2), nullptr};
   return {{}, 0, nullptr};
 }
 

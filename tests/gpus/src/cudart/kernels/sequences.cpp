@@ -23,6 +23,33 @@ Work mask(const Launch& launch, bool time_first) {
   });
 }
 
+// SequenceMaskKernel(array (time, batch, rest), lengths, value), of CTCLoss: arguments of type
+// mshadow::Tensor
+Work mask_tensor(const Launch& launch) {
+  struct {
+    void* data;
+    int time, batch, rest, stride;
+  } tensor;
+  memcpy(&tensor, launch.raw(0), sizeof tensor);
+  const Type& type = launch.parameter(1).arguments[2];
+  Access<double> lengths = access<double>(type);
+  auto* of_sequences = launch.value<void*>(1);
+  if (!lengths || launch.parameter(0).arguments[1].word != "3") return {};
+  launch.check(of_sequences, tensor.batch * lengths.size);
+  return typed(launch.parameter(0).arguments[2], [&](auto element) -> Work {
+    using T = decltype(element);
+    auto* array = static_cast<T*>(tensor.data);
+    launch.check(array, static_cast<size_t>(tensor.time) * tensor.batch * tensor.stride * sizeof(T));
+    T value = launch.value<T>(2);
+    return each(tensor.batch, [=](long sequence) {
+      for (long time = lengths.get(lengths.at(of_sequences, sequence)); time < tensor.time; time++) {
+        T* row = array + (time * tensor.batch + sequence) * tensor.stride;
+        std::fill(row, row + tensor.rest, value);
+      }
+    });
+  });
+}
+
 // SequenceLastKernel<request>(N, out, in, lengths, stride of time, stride of the batch, shape),
 // and its gradient, which adds
 Work last(const Launch& launch, bool gradient) {
@@ -68,6 +95,7 @@ const Registered registered_mask0("SequenceMask0GPUKernel",
                                   [](const Launch& launch) { return mask(launch, true); });
 const Registered registered_mask1("SequenceMask1GPUKernel",
                                   [](const Launch& launch) { return mask(launch, false); });
+const Registered registered_mask_tensor("SequenceMaskKernel", mask_tensor);
 const Registered registered_last("SequenceLastKernel",
                                  [](const Launch& launch) { return last(launch, false); });
 const Registered registered_last_gradient("SequenceLastGradKernel",
