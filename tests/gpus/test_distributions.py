@@ -98,14 +98,15 @@ def test_gradients_of_parameters_are_those_of_what_was_drawn(name, rows, columns
 
 
 @pytest.fixture(scope="module")
-def scales():
-    """MXNet goes on holding an array that it has refused."""
-    return mx.np.array([1.0, -1.0], ctx=gpu(0))
+def refusal():
+    """Not in a test: now and then MXNet keeps the memory of what it has refused."""
+    with pytest.raises(ValueError) as refused:
+        mx.np.random.normal(0, mx.np.array([1.0, -1.0], ctx=gpu(0)), ctx=gpu(0)).wait_to_read()
+    return str(refused.value)
 
 
-def test_a_scale_below_0_is_refused(scales):
-    with pytest.raises(ValueError, match="scale < 0"):
-        mx.np.random.normal(0, scales, ctx=gpu(0)).wait_to_read()
+def test_a_scale_below_0_is_refused(refusal):
+    assert "scale < 0" in refusal
 
 
 @given(count=st.integers(1, 40), share=st.floats(0, 1))
