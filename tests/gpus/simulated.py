@@ -47,6 +47,13 @@ def bytes_in_use(device):
     return library.gpus_bytes_in_use(device)
 
 
+def bytes_left(device, expected, patience_s=1):
+    """The bytes that are allocated on a GPU, once they are no more than ``expected``, or after ``patience_s``."""
+    library = _library()
+    library.gpus_bytes_left.restype = ctypes.c_long
+    return library.gpus_bytes_left(device, ctypes.c_long(expected), ctypes.c_long(int(patience_s * 1000)))
+
+
 @contextmanager
 def delays(most_us, seed):
     """Everything that is queued meanwhile begins up to so much later, at random."""

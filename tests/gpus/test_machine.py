@@ -26,7 +26,7 @@ from cuda_calls import (
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import P3_16XLARGE, V100, environment, v100s
-from simulated import bytes_in_use, counters
+from simulated import bytes_in_use, counters, faults, forget_faults
 
 NUMBERS = np.arange(16, dtype="float32")
 
@@ -149,6 +149,19 @@ def test_work_that_goes_beyond_its_memory_is_a_fault(planted):
     assert "64 bytes, of which there are fewer in its block" in fault
 
 
+@given(size=st.integers(1, 40), more=st.integers(1, 8))
+def test_not_a_byte_behind_a_block_belongs_to_it(size, more):
+    address = ctypes.c_void_p()
+    CUDA.cudaSetDevice(0)
+    CUDA.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size))
+    for wanted, count in ((size, 0), (size + more, 1)):
+        CUDA.cudaMemsetAsync(address, 0, ctypes.c_size_t(wanted), None)
+        found = faults()
+        forget_faults()
+        assert len(found) == count
+    CUDA.cudaFree(address)
+
+
 def test_a_gpu_reaches_no_other_ones_memory_without_peer_access(planted):
     with no_peer_access(2, 3), memory(16, device=3) as others, stream(device=2) as writer:
         writer.fill(others, 0, 16)
@@ -179,6 +192,11 @@ def test_an_unknown_kernel_is_named(planted):
     launch_unknown()
     [fault] = planted()
     assert fault == "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)"
+
+
+def test_an_unknown_kernel_is_a_fault_where_nothing_is_computed_too(tmp_path):
+    ended = on_machine(v100s(1, computes=False), tmp_path, "launch_unknown()")
+    assert ended.returncode == 86 and "unknown kernel: void mxnet::op::no_such_kernel" in ended.stderr
 
 
 IMPORTS = """

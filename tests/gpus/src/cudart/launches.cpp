@@ -114,12 +114,11 @@ cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, v
           name);
     return cudaSuccess;
   }
-  if (!machine().computes || is_forgotten(current_device())) return cudaSuccess;
   Work work = kernel_work(name, arguments, grid, block, current_device());
-  if (work)
-    queue(stream, name, std::move(work));
-  else
+  if (!work)
     fault("unknown kernel: " + name);
+  else if (machine().computes && !is_forgotten(current_device()))
+    queue(stream, name, std::move(work));
   return cudaSuccess;
 }
 

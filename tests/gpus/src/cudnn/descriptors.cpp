@@ -84,16 +84,6 @@ size_t size_of(cudnnDataType_t type) {
 
 extern "C" {
 
-#define DESCRIPTOR(Name, Kind)                                                   \
-  cudnnStatus_t cudnnCreate##Name##Descriptor(cudnn##Name##Descriptor_t* made) { \
-    *made = reinterpret_cast<cudnn##Name##Descriptor_t>(new Kind);               \
-    return CUDNN_STATUS_SUCCESS;                                                 \
-  }                                                                              \
-  cudnnStatus_t cudnnDestroy##Name##Descriptor(cudnn##Name##Descriptor_t made) { \
-    delete reinterpret_cast<Kind*>(made);                                        \
-    return CUDNN_STATUS_SUCCESS;                                                 \
-  }
-
 DESCRIPTOR(Tensor, Tensor)
 DESCRIPTOR(Filter, Tensor)
 DESCRIPTOR(Convolution, Convolution)

@@ -65,6 +65,17 @@ inline Pooling& described(cudnnPoolingDescriptor_t it) { return *reinterpret_cas
 inline Activation& described(cudnnActivationDescriptor_t it) { return *reinterpret_cast<Activation*>(it); }
 inline Dropout& described(cudnnDropoutDescriptor_t it) { return *reinterpret_cast<Dropout*>(it); }
 
+// cudnnCreate...Descriptor and cudnnDestroy...Descriptor, of what is set as values of a Kind.
+#define DESCRIPTOR(Name, Kind)                                                   \
+  cudnnStatus_t cudnnCreate##Name##Descriptor(cudnn##Name##Descriptor_t* made) { \
+    *made = reinterpret_cast<cudnn##Name##Descriptor_t>(new Kind());             \
+    return CUDNN_STATUS_SUCCESS;                                                 \
+  }                                                                              \
+  cudnnStatus_t cudnnDestroy##Name##Descriptor(cudnn##Name##Descriptor_t made) { \
+    delete reinterpret_cast<Kind*>(made);                                        \
+    return CUDNN_STATUS_SUCCESS;                                                 \
+  }
+
 // visit(CUDNN_DATA_HALF, [&](auto element) { ... }): with an element of it;
 // false for types that are not there.
 template <class Visitor>

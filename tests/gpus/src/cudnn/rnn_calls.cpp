@@ -136,15 +136,6 @@ cudnnStatus_t forward(const RnnCall& call, const void* w, const void* x, void* y
 
 extern "C" {
 
-#define DESCRIPTOR(Name, Kind)                                                   \
-  cudnnStatus_t cudnnCreate##Name##Descriptor(cudnn##Name##Descriptor_t* made) { \
-    *made = reinterpret_cast<cudnn##Name##Descriptor_t>(new Kind());             \
-    return CUDNN_STATUS_SUCCESS;                                                 \
-  }                                                                              \
-  cudnnStatus_t cudnnDestroy##Name##Descriptor(cudnn##Name##Descriptor_t made) { \
-    delete reinterpret_cast<Kind*>(made);                                        \
-    return CUDNN_STATUS_SUCCESS;                                                 \
-  }
 DESCRIPTOR(RNN, Rnn)
 DESCRIPTOR(RNNData, Sequences)
 

@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -72,11 +73,13 @@ void* allocate_pinned(size_t bytes);
 void release(void* block);       // a fault if it is none, or not any more
 int owner(const void* address);  // a device, PAGEABLE or PINNED
 size_t bytes_in_use(int device);
+bool wait_for_release(int device, size_t bytes,
+                      std::chrono::milliseconds patience);  // until so many are in use
 
 // A fault, unless work on `device` may reach these bytes: its own, pinned ones, and those of peers whose
 // access is enabled. `bytes` 0: their number is not known. A null pointer is nobody's. False after a fault:
 // such work must be left out.
-bool check_access(const void* address, size_t bytes, int device, const std::string& who);
+bool check_access(const void* address, size_t bytes, int device, const std::string& who, size_t at_once = 1);
 
 // cudaErrorPeerAccessAlreadyEnabled, cudaErrorPeerAccessUnsupported, or success.
 cudaError_t enable_peer_access(int device, int other);

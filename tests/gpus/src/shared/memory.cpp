@@ -1,4 +1,5 @@
 // Memory of GPUs is the host's, with an owner, and full of NaN when it is new.
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -11,7 +12,6 @@ namespace gpus {
 namespace {
 
 constexpr size_t ALIGNMENT = 512;  // cudaMalloc's
-constexpr size_t WIDEST = 16;  // bytes that a thread takes at once: MXNet's do so at the end of an array, too
 constexpr int NAN_BYTE = 0xFF;  // four of them are a NaN of float32, two one of float16, eight one of float64
 constexpr size_t KEPT_BYTES = size_t(1) << 28;  // of freed blocks, whose addresses nobody else gets meanwhile
 
@@ -25,6 +25,7 @@ std::mutex& lock = *new std::mutex;
 std::map<const char*, Block>& blocks = *new std::map<const char*, Block>;
 std::deque<char*>& freed = *new std::deque<char*>;
 size_t freed_bytes = 0;
+std::condition_variable& released = *new std::condition_variable;
 std::map<int, size_t>& in_use = *new std::map<int, size_t>;
 std::map<std::pair<int, int>, bool>& enabled = *new std::map<std::pair<int, int>, bool>;
 
@@ -40,9 +41,10 @@ std::pair<const char* const, Block>* find(const void* address) {
 
 void* new_block(size_t bytes, int owner) {
   void* address = nullptr;
-  // Kernels that take several elements at once write beyond the last.
+  // Kernels that take several elements at once write beyond the last, and read NaN there.
   size_t whole = (bytes / ALIGNMENT + 1) * ALIGNMENT;
   if (posix_memalign(&address, ALIGNMENT, whole)) return nullptr;
+  if (owner != PINNED && machine().computes) memset(address, NAN_BYTE, whole);
   std::lock_guard<std::mutex> guard(lock);
   blocks[static_cast<char*>(address)] = {bytes, owner, false};
   in_use[owner] += bytes;
@@ -67,12 +69,12 @@ std::string place(int owner) {
 }
 
 // What is wrong with the access, or an empty text.
-std::string wrong(const void* address, size_t bytes, int device) {
+std::string wrong(const void* address, size_t bytes, int device, size_t at_once) {
   std::lock_guard<std::mutex> guard(lock);
   auto* block = find(address);
   if (block == nullptr) return "pageable memory of the host";
   if (block->second.freed) return "memory of " + place(block->second.owner) + " that is freed";
-  size_t reachable = (block->second.bytes + WIDEST - 1) / WIDEST * WIDEST;
+  size_t reachable = (block->second.bytes + at_once - 1) / at_once * at_once;
   if (static_cast<const char*>(address) + bytes > block->first + reachable)
     return std::to_string(bytes) + " bytes, of which there are fewer in its block";
   int owner = block->second.owner;
@@ -88,9 +90,7 @@ void* allocate(size_t bytes, int device) {
     if (in_use[device] + bytes > gpu(device).memory) return nullptr;
   }
   count(allocations);
-  void* address = new_block(bytes, device);
-  if (address != nullptr && machine().computes) memset(address, NAN_BYTE, bytes);
-  return address;
+  return new_block(bytes, device);
 }
 
 void* allocate_pinned(size_t bytes) { return new_block(bytes, PINNED); }
@@ -109,6 +109,7 @@ void release(void* block) {
   in_use[found->second.owner] -= found->second.bytes;
   freed.push_back(static_cast<char*>(block));
   freed_bytes += found->second.bytes;
+  released.notify_all();
   // What still reads it gets NaN, whatever it thinks to read.
   if (machine().computes) memset(block, NAN_BYTE, found->second.bytes);
   forget_freed();
@@ -125,9 +126,14 @@ size_t bytes_in_use(int device) {
   return in_use[device];
 }
 
-bool check_access(const void* address, size_t bytes, int device, const std::string& who) {
+bool wait_for_release(int device, size_t bytes, std::chrono::milliseconds patience) {
+  std::unique_lock<std::mutex> guard(lock);
+  return released.wait_for(guard, patience, [&] { return in_use[device] <= bytes; });
+}
+
+bool check_access(const void* address, size_t bytes, int device, const std::string& who, size_t at_once) {
   if (address == nullptr) return true;
-  std::string what = wrong(address, bytes, device);
+  std::string what = wrong(address, bytes, device, at_once);
   if (!what.empty())
     fault("illegal access: " + who + " on gpu " + std::to_string(device) + " reaches " + what);
   return what.empty();

@@ -104,5 +104,12 @@ void gpus_forget_faults() {
 // What missing.py has the libraries call.
 void gpus_missing(const char* name) { gpus::fault(std::string("unknown call: ") + name); }
 
+// Waits, no longer than `patience_ms`, until no more than so many bytes of a GPU are in use; how many are
+// then.
+long gpus_bytes_left(int device, long bytes, long patience_ms) {
+  gpus::wait_for_release(device, bytes, std::chrono::milliseconds(patience_ms));
+  return (long)gpus::bytes_in_use(device);
+}
+
 long gpus_bytes_in_use(int device) { return (long)gpus::bytes_in_use(device); }
 }

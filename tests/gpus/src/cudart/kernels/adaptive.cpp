@@ -12,11 +12,11 @@ struct Updates {
 
   static Work adam(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *mean = read.array<T>(), *variance = read.array<T>();
-    auto *weight = read.array<T>(), *gradient = read.array<T>();
-    C clip = read.number<C>(), scale = read.number<C>(), beta1 = read.number<C>(), beta2 = read.number<C>();
-    C rate = read.number<C>(), decay = read.number<C>(), epsilon = read.number<C>();
-    int request = read.value<int>();
+    T *out, *mean, *variance, *weight, *gradient;
+    C clip, scale, beta1, beta2, rate, decay, epsilon;
+    int request;
+    read(out, mean, variance, weight, gradient);
+    read(clip, scale, beta1, beta2, rate, decay, epsilon, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(gradient[i] * scale + weight[i] * decay, clip);
       mean[i] = beta1 * mean[i] + (1 - beta1) * slope;
@@ -28,16 +28,12 @@ struct Updates {
 
   static Work adamw(const Launch& launch) {
     Arguments read(launch);
-    auto* out = read.array<T>();
-    auto *mean = read.array<float>(), *variance = read.array<float>();
-    read.array<T>();
-    auto* gradient = read.array<T>();
-    auto* weight = read.array<float>();
-    float clip = read.value<float>(), beta1 = read.value<float>(), beta2 = read.value<float>(),
-          eta = read.value<float>();
-    float rate = read.value<float>(), decay = read.value<float>(), scale = read.value<float>(),
-          epsilon = read.value<float>();
+    T *out, *weight16, *gradient;  // the weight is that in float32
+    float *mean, *variance, *weight;
+    float clip, beta1, beta2, eta, rate, decay, scale, epsilon;
     int request = request_in(launch.operation(), 0);
+    read(out, mean, variance, weight16, gradient, weight);
+    read(clip, beta1, beta2, eta, rate, decay, scale, epsilon);
     return each(launch.n(), [=](long i) {
       float slope = clipped<float>(scale * gradient[i], clip);
       mean[i] = beta1 * mean[i] + (1 - beta1) * slope;
@@ -49,11 +45,10 @@ struct Updates {
 
   static Work rmsprop(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *square = read.array<T>(), *weight = read.array<T>(),
-         *gradient = read.array<T>();
-    C clip = read.number<C>(), scale = read.number<C>(), gamma = read.number<C>(), rate = read.number<C>();
-    C decay = read.number<C>(), clip_weights = read.number<C>(), epsilon = read.number<C>();
-    int request = read.value<int>();
+    T *out, *square, *weight, *gradient;
+    C clip, scale, gamma, rate, decay, clip_weights, epsilon;
+    int request;
+    read(out, square, weight, gradient, clip, scale, gamma, rate, decay, clip_weights, epsilon, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(scale * gradient[i] + decay * weight[i], clip);
       square[i] = (1 - gamma) * (slope * slope) + gamma * square[i];
@@ -64,12 +59,11 @@ struct Updates {
 
   static Work centred_rmsprop(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *square = read.array<T>(), *mean = read.array<T>(), *delta = read.array<T>();
-    auto *weight = read.array<T>(), *gradient = read.array<T>();
-    C clip = read.number<C>(), scale = read.number<C>(), gamma = read.number<C>(), keep = read.number<C>();
-    C rate = read.number<C>(), decay = read.number<C>(), clip_weights = read.number<C>(),
-      epsilon = read.number<C>();
-    int request = read.value<int>();
+    T *out, *square, *mean, *delta, *weight, *gradient;
+    C clip, scale, gamma, keep, rate, decay, clip_weights, epsilon;
+    int request;
+    read(out, square, mean, delta, weight, gradient);
+    read(clip, scale, gamma, keep, rate, decay, clip_weights, epsilon, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(scale * gradient[i] + decay * weight[i], clip);
       square[i] = (1 - gamma) * slope * slope + gamma * square[i];
@@ -82,11 +76,10 @@ struct Updates {
 
   static Work ftrl(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *squares = read.array<T>(), *z = read.array<T>();
-    auto *weight = read.array<T>(), *gradient = read.array<T>();
-    C clip = read.number<C>(), scale = read.number<C>(), beta = read.number<C>(), lambda = read.number<C>();
-    C rate = read.number<C>(), decay = read.number<C>();
-    int request = read.value<int>();
+    T *out, *squares, *z, *weight, *gradient;
+    C clip, scale, beta, lambda, rate, decay;
+    int request;
+    read(out, squares, z, weight, gradient, clip, scale, beta, lambda, rate, decay, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(gradient[i] * scale, clip), square = slope * slope, old = squares[i];
       z[i] += slope - (std::sqrt(old + square) - std::sqrt(old)) * weight[i] / rate;
@@ -99,11 +92,10 @@ struct Updates {
 
   static Work ftml(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *weight = read.array<T>(), *gradient = read.array<T>();
-    auto *d = read.array<T>(), *v = read.array<T>(), *z = read.array<T>();
-    C rate = read.number<C>(), beta1 = read.number<C>(), beta2 = read.number<C>(), epsilon = read.number<C>();
-    C t = read.number<C>(), decay = read.number<C>(), scale = read.number<C>(), clip = read.number<C>();
-    int request = read.value<int>();
+    T *out, *weight, *gradient, *d, *v, *z;
+    C rate, beta1, beta2, epsilon, t, decay, scale, clip;
+    int request;
+    read(out, weight, gradient, d, v, z, rate, beta1, beta2, epsilon, t, decay, scale, clip, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(scale * gradient[i] + decay * weight[i], clip);
       v[i] = beta2 * v[i] + (1 - beta2) * (slope * slope);

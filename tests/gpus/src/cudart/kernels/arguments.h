@@ -22,19 +22,33 @@ class Arguments {
     return static_cast<T*>(launch_.pointer(next_++, elements));
   }
 
-  // A number of type T, or of the type that the kernel's name says.
   template <class T>
   T value() {
     return launch_.value<T>(next_++);
   }
   template <class C>
-  C number() {
+  C number() {  // whose type the kernel's name says
     int place = next_++;
     return access<C>(launch_.parameter(place)).get(launch_.raw(place));
+  }
+
+  // The next arguments, into these variables: pointers to arrays, numbers of any type, ints and bools.
+  template <class... Values>
+  void operator()(Values&... values) {
+    (read(values), ...);
   }
   Extents shape() { return extents(launch_, next_++); }
 
  private:
+  template <class T>
+  void read(T*& found) {
+    found = array<T>();
+  }
+  void read(float& found) { found = number<float>(); }
+  void read(double& found) { found = number<double>(); }
+  void read(int& found) { found = value<int>(); }
+  void read(bool& found) { found = value<bool>(); }
+
   const Launch& launch_;
   int next_;
   size_t elements_;

@@ -6,111 +6,89 @@
 namespace gpus {
 namespace {
 
+// With MIXED precision the weights in float32 are those that count, and states are float32, too.
 template <class T>
 struct Updates {
   using C = Computed<T>;
+  template <bool MIXED>
+  using State = std::conditional_t<MIXED, float, T>;
 
+  template <bool MIXED>
+  static C current(const T* weight, const float* weight32, long i) {
+    if constexpr (MIXED) return weight32[i];
+    return static_cast<C>(weight[i]);
+  }
+
+  static C step_of(C rate, C scale, C slope, C clip) {
+    return clip >= 0 ? rate * clipped<C>(scale * slope, clip) : rate * scale * slope;
+  }
+
+  template <bool MIXED>
   static Work sgd(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *weight = read.array<T>(), *gradient = read.array<T>();
-    C clip = read.number<C>(), rate = read.number<C>(), decay = read.number<C>(), scale = read.number<C>();
-    int request = read.value<int>();
+    T *out, *weight, *gradient;
+    float* weight32 = nullptr;
+    C clip, rate, decay, scale;
+    int request;
+    read(out, weight, gradient);
+    if (MIXED) read(weight32);
+    read(clip, rate, decay, scale, request);
     return each(launch.n(), [=](long i) {
-      C step = clip >= 0 ? rate * clipped<C>(scale * gradient[i], clip) : rate * scale * gradient[i];
-      assign(out[i], request, (1 - rate * decay) * weight[i] - step);
+      C step = step_of(rate, scale, gradient[i], clip);
+      C updated = (1 - rate * decay) * current<MIXED>(weight, weight32, i) - step;
+      if (MIXED) weight32[i] = static_cast<float>(updated);
+      assign(out[i], request, updated);
     });
   }
 
-  static Work mixed_sgd(const Launch& launch) {
-    Arguments read(launch);
-    auto* out = read.array<T>();
-    read.array<T>();  // the weight, which the one in float32 replaces
-    auto* gradient = read.array<T>();
-    auto* weight = read.array<float>();
-    float clip = read.value<float>(), rate = read.value<float>(), decay = read.value<float>(),
-          scale = read.value<float>();
-    int request = read.value<int>();
-    return each(launch.n(), [=](long i) {
-      float step = clip >= 0 ? rate * clipped<float>(scale * gradient[i], clip) : rate * scale * gradient[i];
-      weight[i] = (1 - rate * decay) * weight[i] - step;
-      assign(out[i], request, weight[i]);
-    });
-  }
-
+  template <bool MIXED>
   static Work momentum(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *velocity = read.array<T>(), *weight = read.array<T>(),
-         *gradient = read.array<T>();
-    C clip = read.number<C>(), keep = read.number<C>(), rate = read.number<C>(), decay = read.number<C>();
-    C scale = read.number<C>();
-    int request = read.value<int>();
+    T *out, *weight, *gradient;
+    State<MIXED>* velocity;
+    float* weight32 = nullptr;
+    C clip, keep, rate, decay, scale;
+    int request;
+    read(out, velocity, weight, gradient);
+    if (MIXED) read(weight32);
+    read(clip, keep, rate, decay, scale, request);
     return each(launch.n(), [=](long i) {
-      C step = clip >= 0 ? rate * clipped<C>(scale * gradient[i], clip) : rate * scale * gradient[i];
-      velocity[i] = keep * velocity[i] - rate * decay * weight[i] - step;
-      assign(out[i], request, static_cast<C>(weight[i]) + static_cast<C>(velocity[i]));
+      C old = current<MIXED>(weight, weight32, i), step = step_of(rate, scale, gradient[i], clip);
+      velocity[i] = keep * velocity[i] - rate * decay * old - step;
+      C updated = old + static_cast<C>(velocity[i]);
+      if (MIXED) weight32[i] = static_cast<float>(updated);
+      assign(out[i], request, updated);
     });
   }
 
-  static Work mixed_momentum(const Launch& launch) {
-    Arguments read(launch);
-    auto* out = read.array<T>();
-    auto* velocity = read.array<float>();
-    read.array<T>();
-    auto* gradient = read.array<T>();
-    auto* weight = read.array<float>();
-    float clip = read.value<float>(), keep = read.value<float>(), rate = read.value<float>(),
-          decay = read.value<float>();
-    float scale = read.value<float>();
-    int request = read.value<int>();
-    return each(launch.n(), [=](long i) {
-      float step = clip >= 0 ? rate * clipped<float>(scale * gradient[i], clip) : rate * scale * gradient[i];
-      velocity[i] = keep * velocity[i] - rate * decay * weight[i] - step;
-      weight[i] += velocity[i];
-      assign(out[i], request, weight[i]);
-    });
-  }
-
+  template <bool MIXED>
   static Work nesterov(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *velocity = read.array<T>(), *weight = read.array<T>(),
-         *gradient = read.array<T>();
-    C clip = read.number<C>(), keep = read.number<C>(), rate = read.number<C>(), decay = read.number<C>();
-    C scale = read.number<C>();
-    int request = read.value<int>();
+    T *out, *weight, *gradient;
+    State<MIXED>* velocity;
+    float* weight32 = nullptr;
+    C clip, keep, rate, decay, scale;
+    int request;
+    read(out, velocity, weight, gradient);
+    if (MIXED) read(weight32);
+    read(clip, keep, rate, decay, scale, request);
     return each(launch.n(), [=](long i) {
-      C old = weight[i], kept = keep * velocity[i], slope = clipped<C>(scale * gradient[i], clip);
-      assign(out[i], request, old - kept + (keep + 1) * (kept - rate * (slope + decay * old)));
+      C old = current<MIXED>(weight, weight32, i), kept = keep * velocity[i];
+      C slope = clipped<C>(scale * gradient[i], clip);
+      C updated = old - kept + (keep + 1) * (kept - rate * (slope + decay * old));
+      if (MIXED) weight32[i] = static_cast<float>(updated);
+      assign(out[i], request, updated);
       // Where `out` is the weight, this decays the new one.
-      velocity[i] = kept - rate * (slope + decay * weight[i]);
-    });
-  }
-
-  static Work mixed_nesterov(const Launch& launch) {
-    Arguments read(launch);
-    auto* out = read.array<T>();
-    auto* velocity = read.array<float>();
-    read.array<T>();
-    auto* gradient = read.array<T>();
-    auto* weight = read.array<float>();
-    float clip = read.value<float>(), keep = read.value<float>(), rate = read.value<float>(),
-          decay = read.value<float>();
-    float scale = read.value<float>();
-    int request = read.value<int>();
-    return each(launch.n(), [=](long i) {
-      float kept = keep * velocity[i], slope = clipped<float>(scale * gradient[i], clip);
-      weight[i] = weight[i] - kept + (keep + 1) * (kept - rate * (slope + decay * weight[i]));
-      velocity[i] = kept - rate * (slope + decay * weight[i]);  // of the new weight
-      assign(out[i], request, weight[i]);
+      velocity[i] = kept - rate * (slope + decay * current<MIXED>(weight, weight32, i));
     });
   }
 
   static Work sign_sgd(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *weight = read.array<T>(), *gradient = read.array<T>();
-    read.number<C>();  // a bound, which does nothing
-    C rate = read.number<C>(), decay = read.number<C>();
-    read.number<C>();
-    int request = read.value<int>();
+    T *out, *weight, *gradient;
+    C clip, rate, decay, scale;  // of which the first and the last do nothing to a sign
+    int request;
+    read(out, weight, gradient, clip, rate, decay, scale, request);
     return each(launch.n(), [=](long i) {
       assign(out[i], request, (1 - rate * decay) * weight[i] - rate * sign<C>(gradient[i]));
     });
@@ -118,11 +96,10 @@ struct Updates {
 
   static Work signum(const Launch& launch) {
     Arguments read(launch);
-    auto *out = read.array<T>(), *velocity = read.array<T>(), *weight = read.array<T>(),
-         *gradient = read.array<T>();
-    C clip = read.number<C>(), keep = read.number<C>(), rate = read.number<C>(), decay = read.number<C>();
-    C scale = read.number<C>(), decoupled_decay = read.number<C>();
-    int request = read.value<int>();
+    T *out, *velocity, *weight, *gradient;
+    C clip, keep, rate, decay, scale, decoupled_decay;
+    int request;
+    read(out, velocity, weight, gradient, clip, keep, rate, decay, scale, decoupled_decay, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(scale * gradient[i], clip);
       velocity[i] = keep * velocity[i] - (1 - keep) * decay * weight[i] - (1 - keep) * slope;
@@ -131,12 +108,12 @@ struct Updates {
   }
 };
 
-UPDATE(SGDKernel, sgd, 1);
-UPDATE(SGDMomKernel, momentum, 1);
-UPDATE(MP_SGDKernel, mixed_sgd, 1);
-UPDATE(MP_SGDMomKernel, mixed_momentum, 1);
-UPDATE(NAGMomKernel, nesterov, 1);
-UPDATE(MP_NAGMomKernel, mixed_nesterov, 1);
+UPDATE(SGDKernel, template sgd<false>, 1);
+UPDATE(SGDMomKernel, template momentum<false>, 1);
+UPDATE(MP_SGDKernel, template sgd<true>, 1);
+UPDATE(MP_SGDMomKernel, template momentum<true>, 1);
+UPDATE(NAGMomKernel, template nesterov<false>, 1);
+UPDATE(MP_NAGMomKernel, template nesterov<true>, 1);
 UPDATE(SignSGDKernel, sign_sgd, 1);
 UPDATE(SignumKernel, signum, 1);
 

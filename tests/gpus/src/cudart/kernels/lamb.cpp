@@ -10,25 +10,24 @@ template <class T>
 struct Updates {
   using C = Computed<T>;
 
-  // LAMB's two halves: the direction, then a step in it as long as two norms say.
   static Work lamb_direction(const Launch& launch) { return direction<T>(launch, false); }
   static Work mixed_lamb_direction(const Launch& launch) { return direction<float>(launch, true); }
 
   template <class S>  // the type of the states
   static Work direction(const Launch& launch, bool mixed) {
     Arguments read(launch);
-    auto *out = read.array<S>(), *mean = read.array<S>(), *variance = read.array<S>();
-    auto *weight = read.array<T>(), *gradient = read.array<T>();
-    auto* weight32 = mixed ? read.array<float>() : nullptr;
-    C clip = read.number<C>(), scale = read.number<C>(), betas[4];
-    for (C& beta : betas) beta = read.number<C>();
-    // MXNet's two kernels have them in two orders.
-    C beta1 = betas[mixed ? 1 : 0], beta1_t = betas[mixed ? 0 : 1];
-    C beta2 = betas[mixed ? 3 : 2], beta2_t = betas[mixed ? 2 : 3];
-    C decay = read.number<C>(), epsilon = read.number<C>();
-    read.value<int>();
-    bool corrects = read.value<bool>();
-    int request = read.value<int>();
+    S *out, *mean, *variance;
+    T *weight, *gradient;
+    float* weight32 = nullptr;
+    C clip, scale, beta1, beta1_t, beta2, beta2_t, decay, epsilon;
+    int time, request;  // the first is in the powers of beta already
+    bool corrects;
+    read(out, mean, variance, weight, gradient);
+    if (mixed)
+      read(weight32, clip, scale, beta1_t, beta1, beta2_t, beta2);
+    else
+      read(clip, scale, beta1, beta1_t, beta2, beta2_t);
+    read(decay, epsilon, time, corrects, request);
     return each(launch.n(), [=](long i) {
       C slope = clipped<C>(gradient[i] * scale, clip), old = mixed ? C(weight32[i]) : C(weight[i]);
       mean[i] = beta1 * mean[i] + (1 - beta1) * slope;
@@ -51,8 +50,9 @@ struct Updates {
     auto *out = read.array<T>(), *weight = read.array<T>();
     auto *direction = read.array<S>(), *norm1 = read.any_array<S>(1), *norm2 = read.any_array<S>(1);
     auto* weight32 = mixed ? read.array<float>() : nullptr;
-    C rate = read.number<C>(), lower = read.number<C>(), upper = read.number<C>();
-    int request = read.value<int>();
+    C rate, lower, upper;
+    int request;
+    read(rate, lower, upper, request);
     return [=, n = launch.n()] {
       C norm = *norm1;
       if (lower >= 0) norm = std::max(norm, lower);

@@ -101,12 +101,13 @@ KernelName parse_kernel_name(const std::string& demangled) {
 
 void* Launch::pointer(int place, size_t elements) const {
   void* address = value<void*>(place);
-  check(address, elements * size_of(parameter(place)));
+  const Type& type = parameter(place);
+  check(address, elements * size_of(type), type.word == "half2_t" ? 2 * size_of(type) : 1);
   return address;
 }
 
-void Launch::check(const void* address, size_t bytes) const {
-  legal_ = check_access(address, bytes, device, name.text) && legal_;
+void Launch::check(const void* address, size_t bytes, size_t at_once) const {
+  legal_ = check_access(address, bytes, device, name.text, at_once) && legal_;
 }
 
 size_t size_of(const Type& type) {

@@ -49,8 +49,10 @@ class Launch {
     return *static_cast<T*>(arguments_[place]);
   }
   void* pointer(int place, size_t elements = 0) const;
-  void check(const void* address, size_t bytes) const;  // for a pointer that an argument holds
-  bool legal() const { return legal_; }                 // whether it may reach all pointers so far
+  // For a pointer that an argument holds. At the end of its block a kernel may go on to a multiple of
+  // `at_once`.
+  void check(const void* address, size_t bytes, size_t at_once = 1) const;
+  bool legal() const { return legal_; }  // whether it may reach all pointers so far
   const void* raw(int place) const { return arguments_[place]; }
   int count() const { return static_cast<int>(name.parameters.size()); }
   const Type& parameter(int place) const { return name.parameters[place]; }
