@@ -31,6 +31,15 @@ def test_pooling_of_whole_images(shape, kind):
     assert_same(lambda x: nd.Pooling(x, kernel=(1, 1), global_pool=True, pool_type=kind), drawn(*shape))
 
 
+@given(
+    shape=st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 9)] * 2),
+    sizes=st.tuples(*[st.integers(1, 4)] * 2),
+    dtype=st.sampled_from(["float32", "float64", "float16"]),
+)
+def test_means_of_as_many_parts_as_are_asked_for(shape, sizes, dtype):
+    assert_same(lambda x: nd.contrib.AdaptiveAvgPooling2D(x, output_size=sizes), drawn(*shape), dtype=dtype)
+
+
 def test_windows_may_look_over_the_edge():
     """The convention "full": means are of what lies on the image and its padding (numbers are of MXNet's test_pooling_full_2d)."""
     for kind in ("max", "avg"):
