@@ -1,7 +1,15 @@
-"""Short runs as `gluonlab.run` makes them, on any devices: what is left of them can be compared."""
+"""Short runs as `gluonlab.run` makes them, on any devices: what is left of them can be compared.
 
+As a program, for `five_steps_without_onednn`: python five_steps.py DEVICES SETTINGS FILE, where SETTINGS are JSON.
+"""
+
+import json
 import math
+import os
+import subprocess
+import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,3 +67,22 @@ def five_steps(devices, **settings):
     found = outcome(devices, noise(), global_batch_size=batch, epochs=1, **settings)
     assert found.steps == math.ceil(IMAGES / batch)
     return found
+
+
+def five_steps_without_onednn(devices, **settings):
+    """The same on CPU devices by MXNet's own loops, in another process: as right as oneDNN, and rounded otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "found.npz")
+        command = [sys.executable, __file__, devices, json.dumps(settings), str(file)]
+        path = os.pathsep.join(filter(None, sys.path))
+        subprocess.run(command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True)
+        with np.load(file, allow_pickle=False) as found:
+            losses = found["losses"].tolist()
+            parameters = [found[name] for name in found.files if name != "losses"]
+    return SimpleNamespace(parameters=parameters, losses=losses)
+
+
+if __name__ == "__main__":
+    _, on, asked, into = sys.argv
+    ran = five_steps(on, **json.loads(asked))
+    np.savez(into, *ran.parameters, losses=np.array(ran.losses))

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from five_steps import BATCH, five_steps, named
+from five_steps import BATCH, five_steps, five_steps_without_onednn, named
 from gpus.simulated import counting, delays
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +99,12 @@ def check(run, count, most_us, seed):
     with delays(most_us, seed):
         found = five_steps(named("gpu", count), kvstore=store, **chosen)
     for cpus in {1, count}:
-        assert_same(found, on_cpus(cpus, **chosen))
+        expected = on_cpus(cpus, **chosen)
+        if distance(whole(found), whole(expected)) > TOLERANCE:
+            # The input of a ReLU is so near zero that oneDNN's rounding has it on the other side than cuDNN's:
+            # from there on there are two right ways. The CPU's other kernels go the one of the GPUs.
+            expected = five_steps_without_onednn(named("cpu", cpus), threads=1, **chosen)
+        assert_same(found, expected)
 
 
 drawn = {
