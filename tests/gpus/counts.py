@@ -97,7 +97,8 @@ def main():
     shape = (1, 28, 28) if asked.model == "lenet" else (3, 32, 32)
     ctxs = [mx.gpu(device) for device in range(asked.gpus)]
     count = gluon_counts if asked.gluon else counts_of
-    found = {store: count(network(asked.model, ctxs, shape), ctxs, store, shape) for store in asked.stores}
+    net = network(asked.model, ctxs, shape)
+    found = {store: count(net, ctxs, store, shape) for store in asked.stores}
     if asked.json:
         print(json.dumps({store: vars(counts) for store, counts in found.items()}))
         return

@@ -66,7 +66,7 @@ def test_a_step_trains_on_every_driver_and_fuses_where_it_can(driver, tmp_path):
 
 @pytest.mark.parametrize("driver", ["470.57.02", "535.54.03"])
 def test_a_run_ends_well(driver, tmp_path):
-    ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.run", "--gpus", "2", "--epochs", "1", "--require-gpu")
+    ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.run", "--gpus", "2", "--model", "mlp", "--epochs", "1", "--require-gpu")
     assert ended.returncode == 0, ended.stderr
 
 
@@ -78,7 +78,7 @@ def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_dri
     assert "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles" in warned
 
 
-@pytest.mark.parametrize(("driver", "status"), [("450.80.02", "warning"), ("515.43.04", "warning"), ("520.61.05", "ok")])
+@pytest.mark.parametrize(("driver", "status"), [("515.43.04", "warning"), ("520.61.05", "ok")])
 def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(driver, status, tmp_path):
     ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.doctor", "--train", "--json")
     found = {finding["check"]: finding for finding in json.loads(ended.stdout)["findings"]}

@@ -40,6 +40,30 @@ def test_means_of_as_many_parts_as_are_asked_for(shape, sizes, dtype):
     assert_same(lambda x: nd.contrib.AdaptiveAvgPooling2D(x, output_size=sizes), drawn(*shape), dtype=dtype)
 
 
+@given(
+    shape=st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 6)] * 2),
+    sizes=st.tuples(*[st.integers(1, 9)] * 2),
+    aligns=st.booleans(),
+    request=st.sampled_from(["write", "add"]),
+)
+def test_resizing_between_neighbours(shape, sizes, aligns, request):
+    height, width = sizes
+    resize = lambda x: nd.contrib.BilinearResize2D(x, height=height, width=width, align_corners=aligns)  # noqa: E731
+    assert_same(resize, drawn(*shape), request=request)
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 3)] * 2, *[st.integers(1, 6)] * 2),
+    scale=st.integers(1, 4),
+    dtype=st.sampled_from(["float32", "float64", "float16"]),
+    request=st.sampled_from(["write", "add"]),
+)
+def test_elements_repeated_in_both_directions(shape, scale, dtype, request):
+    """The gradient is a sum over windows."""
+    repeat = lambda x: nd.UpSampling(x, scale=scale, sample_type="nearest")  # noqa: E731
+    assert_same(repeat, drawn(*shape), dtype=dtype, request=request)
+
+
 def test_windows_may_look_over_the_edge():
     """The convention "full": means are of what lies on the image and its padding (numbers are of MXNet's test_pooling_full_2d)."""
     for kind in ("max", "avg"):

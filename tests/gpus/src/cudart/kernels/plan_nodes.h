@@ -124,6 +124,27 @@ struct ReducedPlan : Plan<C> {
   }
 };
 
+// Reductions of windows, those at the end of an image cut off there.
+template <class C>
+struct PooledPlan : Plan<C> {
+  std::unique_ptr<Reducer<C>> reducer;
+  int height, width, step_down, step_across, source_height, source_width, own_height;
+  SharedPlan<C> source;
+  void block(int row, int column, int n, C* out) const override {
+    int top = row % own_height * step_down, image = row / own_height;
+    for (int i = 0; i < n; i++) {
+      int left = (column + i) * step_across;
+      State<C> state = reducer->start();
+      for (int y = top; y < std::min(top + height, source_height); y++)
+        for (int x = left; x < std::min(left + width, source_width); x++) {
+          C value = source->at(image * source_height + y, x);
+          reducer->add(state, &value, 1);
+        }
+      out[i] = reducer->finish(state);
+    }
+  }
+};
+
 template <class C>
 struct ChoicePlan : Plan<C> {
   SharedPlan<C> source, index;

@@ -60,6 +60,7 @@ class Reader {
     if (type.word == "UnaryMapExp") return unary_of<C>(type, sources[0]);
     if (type.word == "BinaryMapExp") return binary_of<C>(type, sources);
     if (type.word == "ReduceWithAxisExp") return reduced<C>(type, sources[0], numbers);
+    if (type.word == "PoolingExp") return pooled<C>(type, sources[0], numbers);
     if (type.word == "TransposeIndicesExp") {
       auto plan = std::make_shared<TransposedIndicesPlan<C>>();
       plan->strides.assign(numbers.begin(), numbers.begin() + form.numbers / 2);
@@ -144,6 +145,21 @@ class Reader {
     plan->trailing = numbers[1];
     plan->size = numbers[2];
     plan->source_last = numbers[3];
+    plan->source = source;
+    return plan->reducer ? plan : nullptr;
+  }
+
+  template <class C>
+  SharedPlan<C> pooled(const Type& type, SharedPlan<C> source, const std::vector<int>& numbers) {
+    auto plan = std::make_shared<PooledPlan<C>>();
+    plan->reducer = reducer<C>(type.arguments[0].word);
+    plan->height = numbers[0];
+    plan->width = numbers[1];
+    plan->step_down = numbers[2];
+    plan->step_across = numbers[3];
+    plan->source_height = numbers[4];
+    plan->source_width = numbers[5];
+    plan->own_height = numbers[6];
     plan->source = source;
     return plan->reducer ? plan : nullptr;
   }

@@ -141,6 +141,7 @@ Form form_of(const Type& type) {
       {"BinaryMapExp", {{1, 2}, 0, nullptr}},
       {"MakeTensorExp", {{0}, 0, nullptr}},
       {"ReduceWithAxisExp", {{1}, 4, nullptr}},
+      {"PoolingExp", {{1}, 7, nullptr}},
       {"MatChooseRowElementExp", {{0, 1}, 0, nullptr}},
       {"MatFillRowElementExp", {{0, 1, 2}, 0, nullptr}},
       {"OneHotEncodeExp", {{0}, 0, nullptr}},
@@ -164,7 +165,7 @@ const Type& element_type(const Type& type) {
   const std::string& word = type.word;
   if (word == "Tensor") return type.arguments[2];
   if (word == "BinaryMapExp") return type.arguments[3];
-  if (word == "UnaryMapExp" || word == "SliceExp" || word == "ReduceWithAxisExp" ||
+  if (word == "UnaryMapExp" || word == "SliceExp" || word == "ReduceWithAxisExp" || word == "PoolingExp" ||
       word == "MatChooseRowElementExp")
     return type.arguments[2];
   if (word == "MakeTensorExp" || word == "MatFillRowElementExp") return type.arguments[3];

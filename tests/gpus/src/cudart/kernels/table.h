@@ -2,10 +2,9 @@
 //
 // A name such as
 //
-//   void
-//   mxnet::op::mxnet_op::mxnet_generic_kernel<mxnet::op::mxnet_op::op_with_req<mxnet::op::mshadow_op::plus,
-//   1>,
-//     float*, float*, float*>(int, float*, float*, float*)
+//   void mxnet::op::mxnet_op::mxnet_generic_kernel<
+//       mxnet::op::mxnet_op::op_with_req<mxnet::op::mshadow_op::plus, 1>, float*, float*, float*>(
+//       int, float*, float*, float*)
 //
 // is taken apart once. The table has an entry for each kernel by the last word before "<", here
 // mxnet_generic_kernel, and one for each operation that mxnet_generic_kernel carries out, by that of its
