@@ -1,11 +1,11 @@
 """cuDNN's batch normalisation on simulated GPUs is MXNet's own on the CPU, but for the running variance."""
 
 import numpy as np
-from compared import assert_close, assert_same, drawn
+from gpus.compared import assert_close, assert_same, drawn
+from gpus.simulated import counting
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, cpu, gpu, nd
-from simulated import counting
 
 SHAPES = st.lists(st.integers(2, 5), min_size=2, max_size=5)
 

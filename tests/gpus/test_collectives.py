@@ -10,10 +10,10 @@ from pathlib import Path
 import nccl_calls
 import numpy as np
 from conftest import clean_environment
-from cuda_calls import memory, stream
+from gpus.cuda_calls import memory, stream
+from gpus.machines import environment, v100s
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import environment, v100s
 
 DEVICES = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
 FOLDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -87,9 +87,9 @@ def test_memory_of_another_gpu_is_no_rank_s_own(planted):
 
 LEAVES_ONE_OUT = """
 import json
-import simulated
+from gpus import simulated
 import nccl_calls
-from cuda_calls import memory, stream
+from gpus.cuda_calls import memory, stream
 with nccl_calls.communicators([0, 1]) as ranks, stream(0) as own, memory(4) as place:
     nccl_calls.broadcast(place.address, 4, "float32", 0, ranks[0], own)
     own.synchronise()

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from compared import assert_same, drawn, results
+from gpus.compared import assert_same, drawn, results
+from gpus.simulated import counting
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import cpu, gpu, nd
-from simulated import counting
 
 DTYPES = st.sampled_from(["float32", "float64", "float16"])
 REQUESTS = st.sampled_from(["write", "add"])

@@ -10,11 +10,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from conftest import REPOSITORY, clean_environment
-from counts import COUNTED, STORES, counts_of, gluon_counts
-from machines import environment, v100s
+from gpus.counts import COUNTED, STORES, counts_of, gluon_counts
+from gpus.machines import environment, v100s
+from gpus.simulated import counting, delays
 from mxnet import nd
 from mxnet.gluon import nn
-from simulated import counting, delays
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.config import TrainConfig

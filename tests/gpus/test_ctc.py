@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from compared import assert_same, drawn
+from gpus.compared import assert_same, drawn
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from mxnet import gpu, nd

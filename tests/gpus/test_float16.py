@@ -6,12 +6,12 @@ from typing import NamedTuple, Tuple
 import mxnet as mx
 import numpy as np
 import pytest
+from gpus.simulated import counting
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from reference import as_is, random_batches, values
-from simulated import counting
 
 from gluonlab.data.augment import make_input
 from gluonlab.data.shards import shard

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import clean_environment
-from machines import A100, P3_16XLARGE, Machine, environment
+from gpus.machines import A100, P3_16XLARGE, Machine, environment
 
 RUN = """
 import json, sys

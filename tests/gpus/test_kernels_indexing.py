@@ -2,7 +2,7 @@
 
 import mxnet as mx
 import numpy as np
-from compared import assert_same, drawn
+from gpus.compared import assert_same, drawn
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import nd

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from compared import assert_close, drawn
+from gpus.compared import assert_close, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import cpu, gpu, nd

@@ -3,7 +3,7 @@
 import mxnet as mx
 import numpy as np
 import pytest
-from compared import assert_same, drawn, results
+from gpus.compared import assert_same, drawn, results
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import cpu, gluon, gpu, nd

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compared import assert_close, assert_same, drawn, results
+from gpus.compared import assert_close, assert_same, drawn, results
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import cpu, gpu, nd

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, clean_environment
-from machines import environment, v100s
+from gpus.machines import environment, v100s
 
 from gluonlab.exercises.verdict import PASSED
 

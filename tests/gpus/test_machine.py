@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import clean_environment
-from cuda_calls import (
+from gpus.cuda_calls import (
     ALREADY_ENABLED,
     CUDA,
     NO_PEERS,
@@ -23,10 +23,10 @@ from cuda_calls import (
     no_peer_access,
     stream,
 )
+from gpus.machines import P3_16XLARGE, V100, environment, v100s
+from gpus.simulated import bytes_in_use, counters, faults, forget_faults
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import P3_16XLARGE, V100, environment, v100s
-from simulated import bytes_in_use, counters, faults, forget_faults
 
 NUMBERS = np.arange(16, dtype="float32")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from conftest import clean_environment
-from machines import G4DN_12XLARGE, P3_16XLARGE, environment, v100s
+from gpus.machines import G4DN_12XLARGE, P3_16XLARGE, environment, v100s
 
 COUNT = 3
 HEAD = """
 import json, sys, numpy as np
 import gluonlab, mxnet as mx
 from mxnet import autograd, gluon, nd
-from simulated import counters
+from gpus.simulated import counters
 from gluonlab.kvstores import make_kvstore
 ctxs = [mx.gpu(i) for i in range(%d)]
 def told(**others):

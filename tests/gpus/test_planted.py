@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from conftest import clean_environment
-from machines import environment, v100s
+from gpus.machines import environment, v100s
 
 HERE = Path(__file__).parent
 

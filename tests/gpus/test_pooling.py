@@ -1,7 +1,7 @@
 """cuDNN's pooling on simulated GPUs is MXNet's own on the CPU."""
 
 import numpy as np
-from compared import assert_same, drawn, results
+from gpus.compared import assert_same, drawn, results
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gpu, nd

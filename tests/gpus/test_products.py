@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 import numpy as np
-from compared import TOLERANCES, assert_same, drawn
 from conftest import clean_environment
+from gpus.compared import TOLERANCES, assert_same, drawn
+from gpus.machines import A100, Machine, environment
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import A100, Machine, environment
 from mxnet import gpu, nd
 
 SIZES = st.integers(1, 70)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import clean_environment
-from machines import P3_16XLARGE, environment, v100s
+from gpus.machines import P3_16XLARGE, environment, v100s
 
 from gluonlab.doctor.prove.proof import trial_of
 from gluonlab.gpu.process import ask

@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from cuda_calls import memory, stream
+from gpus.cuda_calls import memory, stream
 from hypothesis import given
 from hypothesis import strategies as st
 

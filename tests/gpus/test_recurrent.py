@@ -1,7 +1,7 @@
 """cuDNN's recurrent networks on simulated GPUs are MXNet's own on the CPU."""
 
 import numpy as np
-from compared import TOLERANCES, assert_close, drawn, results
+from gpus.compared import TOLERANCES, assert_close, drawn, results
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import cpu, gpu, nd

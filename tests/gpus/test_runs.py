@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from five_steps import BATCH, five_steps, five_steps_without_onednn, named
+from gpus.five_steps import BATCH, five_steps, five_steps_without_onednn, named
 from gpus.simulated import counting, delays
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
+from gpus.simulated import bytes_in_use
 from mxnet import nd
-from simulated import bytes_in_use
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset

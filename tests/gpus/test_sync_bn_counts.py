@@ -2,8 +2,8 @@
 
 import mxnet as mx
 import pytest
+from gpus.simulated import counting
 from mxnet import nd
-from simulated import counting
 
 from gluonlab.data.augment import make_input
 from gluonlab.kvstores import make_kvstore

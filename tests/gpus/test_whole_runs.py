@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from five_steps import named, outcome
+from gpus.five_steps import named, outcome
 
 pytestmark = pytest.mark.long
 SEEDS = range(3)
