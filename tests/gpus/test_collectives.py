@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from functools import reduce as folded
 from pathlib import Path
 
-import nccl_calls
 import numpy as np
 from conftest import clean_environment
+from gpus import nccl_calls
 from gpus.cuda_calls import memory, stream
 from gpus.machines import environment, v100s
 from hypothesis import given
@@ -87,9 +87,9 @@ def test_memory_of_another_gpu_is_no_rank_s_own(planted):
 
 LEAVES_ONE_OUT = """
 import json
-from gpus import simulated
+import simulated
 import nccl_calls
-from gpus.cuda_calls import memory, stream
+from cuda_calls import memory, stream
 with nccl_calls.communicators([0, 1]) as ranks, stream(0) as own, memory(4) as place:
     nccl_calls.broadcast(place.address, 4, "float32", 0, ranks[0], own)
     own.synchronise()
