@@ -86,7 +86,6 @@ def test_a_network_that_the_collector_does_not_see_is_on_the_safe_side():
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
     assert hidden.weight not in of_convolutions(living_blocks()) or living.NEEDED  # there nobody asks the collector
-    gc.unfreeze()
 
 
 class Noted(nn.Conv2D):
