@@ -10,7 +10,6 @@ from mxnet.gluon import nn
 
 from gluonlab.training.running_variance import CudnnVariances
 
-pytestmark = pytest.mark.cpu_only("what cuDNN would keep is played; tests/gpus/test_running_variance.py has it compute")
 CHANNELS = 3
 
 
@@ -98,3 +97,14 @@ def test_settling_twice_or_without_a_step_changes_nothing():
     after = net.collect_params()["net_batchnorm0_running_var"].data().asnumpy()
     variances.settle()
     assert np.array_equal(net.collect_params()["net_batchnorm0_running_var"].data().asnumpy(), after)
+
+
+def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets():
+    twice = nn.BatchNorm(prefix="twice_", in_channels=CHANNELS)
+    twice.initialize()
+    data = mx.sym.var("data")
+    graph = mx.sym.concat(
+        twice(data), twice(mx.sym.Pooling(data, global_pool=True, pool_type="avg", kernel=(1, 1))).tile((1, 1, 3, 3))
+    )
+    passes = CudnnVariances(graph, twice.collect_params(), mx.cpu())._passes((4, CHANNELS, 3, 3))
+    assert [one.values for one in passes["twice_running_var"]] == [4 * 9, 4]

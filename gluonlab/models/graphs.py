@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import mxnet as mx
 
@@ -32,10 +32,21 @@ def to_symbol(nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, An
     return mx.sym.load_json(json.dumps({"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}))
 
 
-def shapes_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
-    """The shape of everything in a graph, by the name of the output; ``inputs``: those from which all others follow."""
+def outputs_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
+    """Name and shape of everything in a graph, in the order of its nodes; ``inputs``: shapes from which all others follow.
+
+    A block that is called twice has its names twice.
+    """
     everything = graph.get_internals()
-    return dict(zip(everything.list_outputs(), everything.infer_shape(**inputs)[1]))
+    return zip(everything.list_outputs(), everything.infer_shape(**inputs)[1])
+
+
+def shapes_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
+    """`outputs_in` by name, without names that stand for several shapes."""
+    found: Dict[str, Set[Shape]] = {}
+    for name, shape in outputs_in(graph, inputs):
+        found.setdefault(name, set()).add(shape)
+    return {name: shapes.pop() for name, shapes in found.items() if len(shapes) == 1}
 
 
 def with_replaced(

@@ -19,6 +19,7 @@ from gluonlab.engine import gpu_pieces
 from gluonlab.invoke import CopyInto
 from gluonlab.models.odd_concat import plain_where_channels_are_odd
 from gluonlab.models.one_pixel import dense_where_one_pixel
+from gluonlab.models.whole_average import product_where_all_is_averaged
 from gluonlab.training.adding import adding_rightly
 from gluonlab.training.objective import MixedLoss, SmoothedCrossEntropy, make_loss
 from gluonlab.training.precision import Conversion, as_it_is
@@ -47,7 +48,9 @@ def fitted(graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], label
     if ctx.device_type == "gpu":
         return graph  # it is all about oneDNN
     inputs = {IMAGES: images, LABELS: labels}
-    return dense_where_one_pixel(plain_where_channels_are_odd(graph, inputs), inputs)
+    for suited in (plain_where_channels_are_odd, product_where_all_is_averaged, dense_where_one_pixel):
+        graph = suited(graph, inputs)
+    return graph
 
 
 class Heads:

@@ -21,7 +21,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
-from gluonlab.models.graphs import Node, parsed, shapes_in
+from gluonlab.models.graphs import Node, outputs_in, parsed
 
 IMAGES = "data"
 
@@ -71,10 +71,11 @@ class CudnnVariances:
     def _passes(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
         """What each running variance goes through in a part of this shape: one pass for each layer that has it."""
         if shape not in self._seen:
-            shapes = shapes_in(self._graph, {IMAGES: shape})
+            outputs = outputs_in(self._graph, {IMAGES: shape})
             found: Dict[str, List[_Pass]] = {name: [] for name in self._names}
             for node, name in zip(self._layers, self._names):
-                attrs, seen = node.get("attrs", {}), shapes[f"{node['name']}_output"]
+                own = f"{node['name']}_output"
+                attrs, seen = node.get("attrs", {}), next(made for output, made in outputs if output == own)
                 values = math.prod(seen) // seen[int(attrs.get("axis", 1))]
                 found[name].append(_Pass(float(attrs.get("momentum", 0.9)), values))
             self._seen[shape] = found
