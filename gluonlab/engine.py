@@ -9,28 +9,25 @@ MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
 - shapes written without numpy 2's names of types (`gluonlab.attribute_text`);
 - fused operators only where the driver runs what NVRTC compiles (`gluonlab.fusion`).
 
-An import hook does all of it at the moment somebody imports mxnet, and turns what can go wrong then
-into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
+An import hook (`gluonlab.mxnet_import`) does all of it at the moment somebody imports mxnet, and turns
+what can go wrong then into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
 import importlib.metadata
 import ipaddress
 import os
 import re
 import sys
 import threading
-import types
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
-from importlib.abc import MetaPathFinder
-from typing import Any, Iterator, NamedTuple
+from typing import Iterator, NamedTuple
 
-from gluonlab import attribute_text, fusion, living, numpy_names, openmp, unfusible
+from gluonlab import attribute_text, fusion, living, mxnet_import, numpy_names, openmp, unfusible
 from gluonlab.cuda import load_cuda_libraries
-from gluonlab.errors import EngineError, GluonlabWarning, MissingMXNet
+from gluonlab.errors import EngineError, GluonlabWarning
 from gluonlab.installing import either
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
@@ -106,13 +103,11 @@ def install() -> None:
     if "mxnet" in sys.modules:
         openmp.came_first = True
         _set_environment()
-        attribute_text.install()
-        living.install()
         if "mxnet-cu112" in flavours():
             _settle_fusion()  # MXNet asks for it when a graph is bound
-            unfusible.install(unfused)
-    elif not any(isinstance(finder, _MXNetFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _MXNetFinder())
+        _complete()
+    else:
+        mxnet_import.install(_loading)
 
 
 def uninstall() -> None:
@@ -120,7 +115,7 @@ def uninstall() -> None:
     import numpy
 
     numpy_names.put_back(numpy)
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _MXNetFinder)]
+    mxnet_import.uninstall()
 
 
 # Taken once, when gluonlab is imported: MXNet had been imported before, with too little scratch memory. What a process of ours has
@@ -152,6 +147,23 @@ def _prepare() -> None:
     if "mxnet-cu112" in installed:
         load_cuda_libraries()
         _settle_fusion()
+
+
+def _complete() -> None:
+    """What is put right in MXNet once it is there."""
+    attribute_text.install()
+    living.install()
+    if "mxnet-cu112" in flavours():
+        unfusible.install(unfused)
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """MXNet is loaded in this block."""
+    with openmp.as_mxnet_needs_it():
+        _prepare()
+        yield
+        _complete()
 
 
 OFF = ("0", "false")
@@ -283,59 +295,3 @@ def peers_are_enabled() -> Iterator[None]:
     """
     with _variable(PEER_VARIABLE, "0"):
         yield
-
-
-def explain(error: BaseException) -> EngineError:
-    """The EngineError that says what to do about a failed import of MXNet."""
-    text = " ".join(str(error).split())
-    if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
-        return EngineError("mxnet needs distutils, which Python 3.12 dropped: pip install 'setuptools<81' brings it back")
-    from gluonlab.linking import understand
-
-    complaint = understand(text)
-    if complaint is None:
-        return EngineError(f"mxnet cannot be imported: {text}")
-    cause = f"{complaint.cause}; " if complaint.cause else ""
-    words = f" [{text}]" if complaint.cause != text else ""
-    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure}{words}")
-
-
-def _only_asked_for() -> bool:
-    """Whether somebody asks importlib.util.find_spec if there is an MXNet, as other libraries do, and does not import it."""
-    frame = sys._getframe(2)
-    while frame is not None and "importlib" in frame.f_code.co_filename:
-        if frame.f_code.co_name == "find_spec" and frame.f_globals.get("__name__") == "importlib.util":
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-class _MXNetFinder(MetaPathFinder):
-    """Finds mxnet as Python would, and wraps its loading in `_prepare` and `explain`."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
-        if name != "mxnet":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            if _only_asked_for():
-                return None
-            raise MissingMXNet(f"MXNet is not installed: {either()}")
-        load = spec.loader.exec_module
-
-        def exec_module(module: types.ModuleType) -> None:
-            try:
-                with openmp.as_mxnet_needs_it():
-                    _prepare()
-                    load(module)
-                    attribute_text.install()
-                    living.install()
-                    if "mxnet-cu112" in flavours():
-                        unfusible.install(unfused)
-            except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names
-                if isinstance(error, EngineError):
-                    raise
-                raise explain(error) from error
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

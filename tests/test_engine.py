@@ -10,7 +10,7 @@ import numpy
 import pytest
 from environments import Environment
 
-from gluonlab import cuda, engine, host_cores, numpy_names, openmp
+from gluonlab import cuda, engine, host_cores, mxnet_import, numpy_names, openmp
 from gluonlab.errors import EngineError
 from gluonlab.installing import pip_install
 
@@ -129,7 +129,7 @@ def test_a_missing_library_is_named_with_its_cure(library, cure):
 
 
 def explained(error):
-    answer = engine.explain(error)
+    answer = mxnet_import.explain(error)
     assert type(answer) is EngineError
     assert "\n" not in str(answer)
     return str(answer)

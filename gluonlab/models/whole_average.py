@@ -1,7 +1,8 @@
 """The average over all pixels, computed as a product with ones.
 
-oneDNN goes back through such a pooling in a slow way: 28 ms for 16 images of 64x16x16 on one core, where
-the product takes 1 ms. Forward both take the same time. The results are the same but for rounding.
+oneDNN goes back through such a pooling in a slow way: a 3x3 convolution of 64 channels and the pooling took
+26 to 31 ms for 16 images of 16x16, forward and back, on one core of an AMD EPYC (Zen 4), and 10 to 11 with the
+product. Forward alone both took 3 to 4. The results are the same but for rounding.
 """
 
 from __future__ import annotations
