@@ -116,10 +116,9 @@ def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threa
 
 def test_two_devices_compute_when_mxnet_was_imported_first(python):
     code = (
-        "import json, sys, warnings, numpy, gluonlab.cuda, gluonlab.engine, gluonlab.numpy_names\n"
+        "import json, sys, warnings, gluonlab.cuda, gluonlab.engine\n"
         # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
-        "gluonlab.numpy_names.put_back(numpy); gluonlab.cuda.load_cuda_libraries()\n"
-        "sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != 'gluonlab.engine']\n"
+        "gluonlab.engine.uninstall(); gluonlab.cuda.load_cuda_libraries()\n"
         "for name in [name for name in sys.modules if name.startswith('gluonlab')]: del sys.modules[name]\n"
         "import mxnet, workers, gluonlab.devices\n"
         "with warnings.catch_warnings(record=True) as said:\n"
