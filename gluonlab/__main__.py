@@ -19,9 +19,15 @@ COMMANDS = {
     "scratch": ("train LeNet by hand, with arrays only", _main_of("gluonlab.scratch.__main__")),
     "data": ("download data sets, check them, pack images", _main_of("gluonlab.data.__main__")),
     "doctor": ("find what is wrong here, why, and the cure", _main_of("gluonlab.doctor.__main__")),
-    "launch": ("one process's part of a training run by many", _main_of("gluonlab.launch.__main__")),
+    "launch": (
+        "one process's part of a training run by many",
+        _main_of("gluonlab.launch.__main__"),
+    ),
     "report": ("compare runs on one HTML page", _main_of("gluonlab.report.__main__")),
-    "exercises": ("list the labs' exercises, grade notebooks", _main_of("gluonlab.exercises.__main__")),
+    "exercises": (
+        "list the labs' exercises, grade notebooks",
+        _main_of("gluonlab.exercises.__main__"),
+    ),
     "bench": ("measure gluonlab and its peers side by side", _main_of("gluonlab.bench.__main__")),
 }
 

@@ -1,9 +1,11 @@
-"""Arrays in a file, in MXNet's own format: there whole, or not at all; and read back without believing what a damaged file says.
+"""Arrays in a file, in MXNet's own format: there whole, or not at all; and read back without
+believing what a damaged file says.
 
-Written are the bytes of ``mx.nd.save`` (NDArray::Save of src/ndarray/ndarray.cc), which does not look at what closing the file
-says: on a full disk it loses the last buffer, and the file is cut off without an error. Here Python writes them. ``mx.nd.load``
-takes the memory that a header asks for: one damaged byte, and it fills all that the machine has, or gives an array of more elements
-than its functions allow. Here a header is looked at first. The format:
+Written are the bytes of ``mx.nd.save`` (NDArray::Save of src/ndarray/ndarray.cc), which does not
+look at what closing the file says: on a full disk it loses the last buffer, and the file is cut off
+without an error. Here Python writes them. ``mx.nd.load`` takes the memory that a header asks for:
+one damaged byte, and it fills all that the machine has, or gives an array of more elements than its
+functions allow. Here a header is looked at first. The format:
 
 ==========================  ===============================================================
 list                        uint64 magic, reserved, count; arrays; uint64 count; names
@@ -13,8 +15,9 @@ array                       uint32 magic, which tells the version, or is ndim in
                             int32 device type, device number, type of the elements; bytes
 ==========================  ===============================================================
 
-Version 3 is what MXNet writes after ``npx.set_np()``; it is laid out as version 2 is, but an array without dimensions has one
-element, and a dimension may be 0. ``mx.nd.load`` reads each only in the mode in which it was written; `read_arrays` reads all.
+Version 3 is what MXNet writes after ``npx.set_np()``; it is laid out as version 2 is, but an array
+without dimensions has one element, and a dimension may be 0. ``mx.nd.load`` reads each only in the
+mode in which it was written; `read_arrays` reads all.
 """
 
 from __future__ import annotations
@@ -42,7 +45,10 @@ TYPES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8
 
 
 def save_arrays(path: Path, arrays: Mapping[str, nd.NDArray], remedy: str = ELSEWHERE) -> None:
-    """Write named arrays, of any device; ``mx.nd.load`` reads them, on the CPU. Raises OutputError, and leaves an old file then."""
+    """Write named arrays, of any device; ``mx.nd.load`` reads them, on the CPU.
+
+    Raises OutputError, and leaves an old file then.
+    """
     with on_disk(path, remedy), atomic_path(path) as temporary, temporary.open("wb") as file:
         file.write(struct.pack("=3Q", LIST_MAGIC, 0, len(arrays)))
         for array in arrays.values():
@@ -72,10 +78,12 @@ class Header(NamedTuple):
 
 
 def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
-    """The arrays of a file that `save_arrays` or ``mx.nd.save`` wrote, by name, on mx.cpu(0), whatever the mode of ``npx.set_np``.
+    """The arrays of a file that `save_arrays` or ``mx.nd.save`` wrote, by name, on mx.cpu(0),
+    whatever the mode of ``npx.set_np``.
 
-    An array without dimensions comes as (1,), one without elements is left out. Raises ValueError for a file that is not whole, or
-    no list of dense arrays with different names, and OSError for one that cannot be read.
+    An array without dimensions comes as (1,), one without elements is left out. Raises ValueError
+    for a file that is not whole, or no list of dense arrays with different names, and OSError for
+    one that cannot be read.
     """
     with path.open("rb") as file:
         size = begin_of_list(file)
@@ -89,7 +97,10 @@ def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
 
 
 def begin_of_list(file: IO[bytes]) -> int:
-    """Read what every list begins with; the length of the file. Raises ValueError when it is no list."""
+    """Read what every list begins with; the length of the file.
+
+    Raises ValueError when it is no list.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     magic, _ = _read(file, "<QQ")
@@ -99,7 +110,9 @@ def begin_of_list(file: IO[bytes]) -> int:
 
 
 def array_of(content: bytes) -> "nd.NDArray | None":
-    """The array that these bytes are, one without dimensions as (1,), and None for one without elements. Raises ValueError."""
+    """The array that these bytes are, one without dimensions as (1,), and None for one without
+    elements. Raises ValueError.
+    """
     file = io.BytesIO(content)
     array = read_array(file, len(content))
     if file.tell() != len(content):

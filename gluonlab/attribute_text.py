@@ -1,8 +1,8 @@
 """Operators' attributes as MXNet reads them, under numpy 2.
 
 MXNet hands attributes to its C library as text: a shape is `str((2, 3))`. Since numpy 2 the text of
-a tuple or list says `np.int64(2)` where numpy 1 said `2`, and MXNet can read only the latter. So its
-modules get a `str` of their own, which writes numbers as numpy 1 did.
+a tuple or list says `np.int64(2)` where numpy 1 said `2`, and MXNet can read only the latter. So
+its modules get a `str` of their own, which writes numbers as numpy 1 did.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the value of an option may be: each check turns text, as a command line has it, into a value, or raises ConfigError.
+"""What the value of an option may be: each check turns text, as a command line has it, into a
+value, or raises ConfigError.
 
 A ``Check`` takes the option's name, for the message, and what was given.
 """
@@ -16,24 +17,31 @@ from gluonlab.errors import ConfigError
 
 Check = Callable[[str, Any], Any]
 
-LARGEST_RATE = 1e31  # far beyond use, and still a float32 when it is scaled by the number of devices
+# far beyond use, and still a float32 when it is scaled by the number of devices
+LARGEST_RATE = 1e31
 SMALLEST_LIMIT = 1e-30  # still a float32 when it is multiplied
 LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
 def whole(minimum: int, maximum: int = LARGEST) -> Check:
-    """A check for whole numbers from ``minimum`` to ``maximum``; text as it comes from a command line is converted."""
+    """A check for whole numbers from ``minimum`` to ``maximum``; text as it comes from a command
+    line is converted.
+    """
     up, to = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
 
     def check(name: str, value: Any) -> int:
         text = str(value).strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]+", text):
             raise ConfigError(f"{_given(name, value)}: give {up if maximum == LARGEST else to}")
-        if len(text.lstrip("+-0")) > len(str(LARGEST)):  # Python itself refuses to convert some thousands of digits
+        # Python itself refuses to convert some thousands of digits
+        if len(text.lstrip("+-0")) > len(str(LARGEST)):
             raise ConfigError(f"{_given(name, value)}: give {to}")
         number = int(text)
         if not minimum <= number <= maximum:
-            raise ConfigError(f"{_given(name, value)}: give {up if number < minimum and maximum == LARGEST else to}")
+            raise ConfigError(
+                f"{_given(name, value)}: give "
+                f"{up if number < minimum and maximum == LARGEST else to}"
+            )
         return number
 
     return check
@@ -45,7 +53,9 @@ def is_count(value: Any) -> bool:
 
 
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
-    """A check for finite numbers x with minimum <= x < below (minimum < x when ``above_minimum``)."""
+    """A check for finite numbers x with minimum <= x < below (minimum < x when
+    ``above_minimum``).
+    """
     wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
     if below < LARGEST_RATE:
         wanted += f" and below {below:g}"
@@ -58,8 +68,15 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if LARGEST_RATE <= number < math.inf:
-            raise ConfigError(f"{_given(name, value)}: give a number below {min(below, LARGEST_RATE):g}")
-        if not math.isfinite(number) or number < minimum or number >= below or (above_minimum and number == minimum):
+            raise ConfigError(
+                f"{_given(name, value)}: give a number below {min(below, LARGEST_RATE):g}"
+            )
+        if (
+            not math.isfinite(number)
+            or number < minimum
+            or number >= below
+            or (above_minimum and number == minimum)
+        ):
             raise ConfigError(f"{_given(name, value)}: give {wanted}")
         return number
 
@@ -68,21 +85,29 @@ def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False
 
 def size_in_bytes(name: str, value: Any) -> int:
     """A number of bytes: ``268435456``, ``256M``, ``1.5GiB``; the units are powers of 1024."""
-    match = re.fullmatch(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower())
+    match = re.fullmatch(
+        r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(?:i?b)?\s*", str(value).lower()
+    )
     if not match or isinstance(value, bool):
         raise ConfigError(f"{_given(name, value)}: give a number of bytes such as 0, 64M or 2G")
     return int(Fraction(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
 
 
 def epoch_list(name: str, value: Any) -> str:
-    """Numbers of epochs, each larger than the one before, as text: ``10,20``; a list of them becomes such a text."""
+    """Numbers of epochs, each larger than the one before, as text: ``10,20``; a list of them
+    becomes such a text.
+    """
     shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = shown.split(",")
-    if isinstance(value, bool) or not all(re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts):
+    if isinstance(value, bool) or not all(
+        re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", part, re.ASCII) for part in parts
+    ):
         raise ConfigError(f"{_given(name, shown)}: give numbers of epochs such as 10 or 10,20")
     epochs = [int(part) for part in parts]
     if any(later <= earlier for earlier, later in zip(epochs, epochs[1:])):
-        raise ConfigError(f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20")
+        raise ConfigError(
+            f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20"
+        )
     return ",".join(map(str, epochs))
 
 
@@ -99,7 +124,8 @@ def compression(name: str, value: Any) -> str:
 
 
 def colours(name: str, value: Any) -> str:
-    """A name such as ``imagenet`` or ``none``, or ``M,M,M/S,S,S``: means and positive deviations of the channels.
+    """A name such as ``imagenet`` or ``none``, or ``M,M,M/S,S,S``: means and positive deviations of
+    the channels.
 
     Two lists of numbers become such a text.
     """
@@ -114,9 +140,18 @@ def colours(name: str, value: Any) -> str:
         means, deviations = [[float(number) for number in part] for part in parts]
     except ValueError:
         means, deviations = [], []
-    fits = means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
-    if not fits or min(deviations) < SMALLEST_LIMIT or max(map(abs, [*means, *deviations])) >= LARGEST_RATE:
-        raise ConfigError(f"{_given(name, value)}: give imagenet, none, or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25")
+    fits = (
+        means and len(means) == len(deviations) and all(map(math.isfinite, [*means, *deviations]))
+    )
+    if (
+        not fits
+        or min(deviations) < SMALLEST_LIMIT
+        or max(map(abs, [*means, *deviations])) >= LARGEST_RATE
+    ):
+        raise ConfigError(
+            f"{_given(name, value)}: give imagenet, none, "
+            "or means and deviations such as 0.5,0.5,0.5/0.25,0.25,0.25"
+        )
     return "/".join(",".join(map(repr, each)) for each in (means, deviations))
 
 
@@ -130,7 +165,9 @@ def text(name: str, value: Any) -> str:
 
 
 def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
-    """One text, or several in a list or tuple, as `gluonlab.devices` reads them; a Context becomes its name."""
+    """One text, or several in a list or tuple, as `gluonlab.devices` reads them; a Context becomes
+    its name.
+    """
     if isinstance(value, (list, tuple)):
         if not value:
             raise ConfigError(f"{name} names no device: give a value or leave it out")

@@ -8,7 +8,9 @@ from typing import Iterator, Tuple
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
-def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) -> Iterator[Tuple[int, Path]]:
+def control_groups(
+    controller: str, proc: Path = PROC, cgroups: Path = CGROUPS
+) -> Iterator[Tuple[int, Path]]:
     """(version, folder) of every group of ``controller``, such as "cpu", under versions 2 and 1.
 
     A process is in a group and in all above it; in a container its own group is at the root. Some
@@ -23,7 +25,11 @@ def control_groups(controller: str, proc: Path = PROC, cgroups: Path = CGROUPS) 
         else:
             continue
         own = root / path.strip("/")
-        yield from ((version, folder) for folder in (own, *own.parents) if folder == root or root in folder.parents)
+        yield from (
+            (version, folder)
+            for folder in (own, *own.parents)
+            if folder == root or root in folder.parents
+        )
 
 
 def text_of(file: Path) -> str:

@@ -1,4 +1,5 @@
-"""The CUDA libraries that mxnet-cu112 needs: the user's, those of the nvidia-*-cu11 wheels, or the system's.
+"""The CUDA libraries that mxnet-cu112 needs: the user's, those of the nvidia-*-cu11 wheels, or the
+system's.
 
 libmxnet.so names its libraries by soname only. Loading them first, by path and with global symbols,
 makes it start on a machine that has a driver but no CUDA, and without LD_LIBRARY_PATH.
@@ -63,18 +64,36 @@ def wheel_path(library: Library) -> "Path | None":
 
 def search_path(environ: Mapping[str, str] = os.environ) -> List[Path]:
     """The folders of LD_LIBRARY_PATH."""
-    return [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if folder]
+    return [
+        Path(folder)
+        for folder in environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+        if folder
+    ]
 
 
 def users_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
     """Where LD_LIBRARY_PATH has the library, or None."""
-    return next((path for path in (folder / library.soname for folder in search_path(environ)) if os.path.isfile(path)), None)
+    return next(
+        (
+            path
+            for path in (folder / library.soname for folder in search_path(environ))
+            if os.path.isfile(path)
+        ),
+        None,
+    )
 
 
 def wheel_of(path: Path) -> str:
     """The wheel that such a file belongs to, or an empty string."""
     folder = path.parent.parent
-    return next((library.wheel for library in LIBRARIES if folder.name == library.folder and folder.parent.name == "nvidia"), "")
+    return next(
+        (
+            library.wheel
+            for library in LIBRARIES
+            if folder.name == library.folder and folder.parent.name == "nvidia"
+        ),
+        "",
+    )
 
 
 def wheel_folders() -> List[Path]:
@@ -84,18 +103,28 @@ def wheel_folders() -> List[Path]:
 
 
 def other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """Files of the same library with another number, such as libcudnn.so.9 for libcudnn.so.8, in LD_LIBRARY_PATH and the wheels."""
+    """Files of the same library with another number, such as libcudnn.so.9 for libcudnn.so.8, in
+    LD_LIBRARY_PATH and the wheels.
+    """
     stem = soname.partition(".so")[0] + ".so."
     folders = search_path(environ)
     for library in LIBRARIES:
         if library.soname == soname:
             folders += [folder / "nvidia" / library.folder / "lib" for folder in _site_folders()]
-    found = [path for folder in dict.fromkeys(folders) if os.path.isdir(folder) for path in sorted(folder.glob(stem + "*"))]
-    return [path for path in found if path.name != soname and not path.name.startswith(soname + ".")]
+    found = [
+        path
+        for folder in dict.fromkeys(folders)
+        if os.path.isdir(folder)
+        for path in sorted(folder.glob(stem + "*"))
+    ]
+    return [
+        path for path in found if path.name != soname and not path.name.startswith(soname + ".")
+    ]
 
 
 def load_cuda_libraries() -> None:
-    """Load every CUDA library of LD_LIBRARY_PATH or of a wheel; those of the system are left to the linker.
+    """Load every CUDA library of LD_LIBRARY_PATH or of a wheel; those of the system are left to the
+    linker.
 
     Raises OSError, in the linker's own words, for a library that is there but cannot be loaded.
     """

@@ -1,4 +1,7 @@
-"""config.json: what a run or a comparison was asked for, and what a run uses. Does not import MXNet."""
+"""config.json: what a run or a comparison was asked for, and what a run uses.
+
+Does not import MXNet.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ RESOLVED = {
     "warmup_epochs": "warmup_steps",
     "lr_decay_epochs": "lr_decay_steps",
 }
-PRODUCTS = ("memory", "confusion", "export", "out")  # what is told and written; the training is the same
+# what is told and written; the training is the same
+PRODUCTS = ("memory", "confusion", "export", "out")
 DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
 
 
@@ -30,8 +34,9 @@ DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hu
 class Description:
     """What a folder's config.json says.
 
-    ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as their gluonlab had them. A
-    comparison uses nothing itself. ``classes``: what `gluonlab.data.classes.noted` wrote, or anything; older runs have none.
+    ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as
+    their gluonlab had them. A comparison uses nothing itself. ``classes``: what
+    `gluonlab.data.classes.noted` wrote, or anything; older runs have none.
     """
 
     file: Path
@@ -43,15 +48,25 @@ class Description:
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """All that decides how the run goes: what it uses, and what was asked for beyond that, whatever fields there may be."""
-        beyond = {name: value for name, value in self.asked.items() if RESOLVED.get(name, name) not in self.used}
-        return {**self.used, **{name: value for name, value in beyond.items() if name not in PRODUCTS}}
+        """All that decides how the run goes: what it uses, and what was asked for beyond that,
+        whatever fields there may be.
+        """
+        beyond = {
+            name: value
+            for name, value in self.asked.items()
+            if RESOLVED.get(name, name) not in self.used
+        }
+        return {
+            **self.used,
+            **{name: value for name, value in beyond.items() if name not in PRODUCTS},
+        }
 
 
 def read_description(folder: Path, remedy: str) -> Description:
     """What the config.json in this folder says.
 
-    Raises DataError, which ends in the remedy, for a folder that is none, and for a file that is missing, damaged or foreign.
+    Raises DataError, which ends in the remedy, for a folder that is none, and for a file that is
+    missing, damaged or foreign.
     """
     file = folder / CONFIG
     try:
@@ -69,7 +84,11 @@ def read_description(folder: Path, remedy: str) -> Description:
     except (ValueError, RecursionError):
         raise DataError(f"{file} cannot be read (it is no JSON): {remedy}") from None
     content = content if isinstance(content, dict) else {}
-    asked, used, version = _settings(content.get("config")), _settings(content.get("settings")), content.get("gluonlab")
+    asked, used, version = (
+        _settings(content.get("config")),
+        _settings(content.get("settings")),
+        content.get("gluonlab"),
+    )
     if asked is not None and "compare" in content:
         return Description(file, asked, is_comparison=True)
     if asked is None or used is None or not isinstance(version, str):
@@ -78,7 +97,9 @@ def read_description(folder: Path, remedy: str) -> Description:
 
 
 def _settings(value: Any) -> Optional[Dict[str, Any]]:
-    """A dictionary of plain values, or of lists and dictionaries that are not too deep to be looked at; None for all else."""
+    """A dictionary of plain values, or of lists and dictionaries that are not too deep to be looked
+    at; None for all else.
+    """
     return value if isinstance(value, dict) and _depth_up_to(value, DEEPEST) else None
 
 

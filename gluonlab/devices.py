@@ -18,11 +18,13 @@ what is given                        the devices
 
 Upper case (``"GPU:0"``) is the same. A device named twice is used once, at its first place.
 
-GPUs are numbered as CUDA shows them to this process: CUDA_VISIBLE_DEVICES selects and reorders them, so with
-CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``; CUDA numbers the fastest first unless
-CUDA_DEVICE_ORDER=PCI_BUS_ID makes it nvidia-smi's order. Both must be set before Python starts.
+GPUs are numbered as CUDA shows them to this process: CUDA_VISIBLE_DEVICES selects and reorders
+them, so with CUDA_VISIBLE_DEVICES=3,4 the machine's GPU 3 is ``gpu:0``; CUDA numbers the fastest
+first unless CUDA_DEVICE_ORDER=PCI_BUS_ID makes it nvidia-smi's order. Both must be set before
+Python starts.
 
-MXNet's CPU devices are not tied to cores: each has a worker thread of its own, so there may be more of them than cores.
+MXNet's CPU devices are not tied to cores: each has a worker thread of its own, so there may be more
+of them than cores.
 """
 
 from __future__ import annotations
@@ -49,10 +51,12 @@ _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'c
 
 
 def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context]":
-    """The devices that ``spec`` names (see the table above), ready to compute: MXNet has code for each.
+    """The devices that ``spec`` names (see the table above), ready to compute: MXNet has code for
+    each.
 
-    ``threads``: threads of each CPU device; normally left out (see `gluonlab.threads.threads_per_device`).
-    Raises DeviceError, which names what was asked, what exists, and the remedy.
+    ``threads``: threads of each CPU device; normally left out (see
+    `gluonlab.threads.threads_per_device`). Raises DeviceError, which names what was asked, what
+    exists, and the remedy.
     """
     if spec is None:
         return _ready(_default(), threads)
@@ -60,12 +64,16 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
         return gpus(spec if isinstance(spec, bool) else int(spec), threads=threads)
     if isinstance(spec, str) and re.fullmatch(r"\s*-?\d{1,18}\s*", spec):
         return _counted(spec, threads)
-    parts = [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
+    parts = (
+        [spec] if isinstance(spec, (str, bytes)) or not isinstance(spec, Sequence) else list(spec)
+    )
     ctxs: List[mx.Context] = list(dict.fromkeys(ctx for part in parts for ctx in _parse(part)))
     if not ctxs:
         raise DeviceError(f"{spec!r} names no device: {_FORMS}")
     if len({ctx.device_type for ctx in ctxs}) > 1:
-        raise DeviceError(f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other")
+        raise DeviceError(
+            f"{spec!r} mixes CPUs and GPUs: choose one kind, for one would wait for the other"
+        )
     return _ready(ctxs, threads)
 
 
@@ -74,13 +82,18 @@ def _counted(text: str, threads: "int | None") -> "List[mx.Context]":
     try:
         return gpus(int(text.strip()), threads=threads)
     except DeviceError as error:
-        raise error if text == str(int(text.strip())) else DeviceError(f"{text!r}: {error}") from None
+        raise (
+            error if text == str(int(text.strip())) else DeviceError(f"{text!r}: {error}")
+        ) from None
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
-    """The first ``n`` GPUs. On a machine without any, ``n`` CPU devices stand in for them, and a warning says so.
+    """The first ``n`` GPUs.
 
-    Raises DeviceError for ``n`` < 1, for fewer than ``n`` GPUs but not none, and for none when ``emulate`` is false.
+    On a machine without any, ``n`` CPU devices stand in for them, and a warning says so.
+
+    Raises DeviceError for ``n`` < 1, for fewer than ``n`` GPUs but not none, and for none when
+    ``emulate`` is false.
     """
     import mxnet as mx
 
@@ -93,7 +106,8 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
     if not emulate:
         raise DeviceError(
-            f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, or let CPU devices stand in (without --require-gpu)"
+            f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, "
+            "or let CPU devices stand in (without --require-gpu)"
         )
     _check_cpu_count(n, f"{n} CPU devices")
     stand_in = "CPU device stands in for a GPU" if n == 1 else "CPU devices stand in for GPUs"
@@ -102,7 +116,9 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
 
 
 def gpu_count() -> int:
-    """The number of GPUs that CUDA shows to this process; 0 without a driver or with a CPU build of MXNet."""
+    """The number of GPUs that CUDA shows to this process; 0 without a driver or with a CPU build of
+    MXNet.
+    """
     import mxnet as mx
 
     try:
@@ -112,12 +128,18 @@ def gpu_count() -> int:
 
 
 def listed(ctxs: object) -> "List[mx.Context]":
-    """``ctxs`` as a list. Raises DeviceError for anything but a list of devices, and for an empty one."""
+    """``ctxs`` as a list.
+
+    Raises DeviceError for anything but a list of devices, and for an empty one.
+    """
     import mxnet as mx
 
     found = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
     if not found or not all(isinstance(ctx, mx.Context) for ctx in found):
-        raise DeviceError(f"{ctxs!r} is no list of devices: give gluonlab.devices.devices('cpu*2'), [mx.cpu(0)] or the like")
+        raise DeviceError(
+            f"{ctxs!r} is no list of devices: give gluonlab.devices.devices('cpu*2'), "
+            "[mx.cpu(0)] or the like"
+        )
     return found
 
 
@@ -148,7 +170,10 @@ def _why_no_gpu() -> str:
 
     if mx.runtime.Features().is_enabled("CUDA"):
         return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    return f"this is MXNet's CPU build; on a machine with GPUs pip uninstall -y mxnet, then {pip_install('cu112')}"
+    return (
+        "this is MXNet's CPU build; on a machine with GPUs pip uninstall -y mxnet, "
+        f"then {pip_install('cu112')}"
+    )
 
 
 def _parse(part: object) -> "Iterator[mx.Context]":
@@ -159,7 +184,10 @@ def _parse(part: object) -> "Iterator[mx.Context]":
         yield from _existing(part.device_type, [part.device_id], str(part))
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # among others: alone it would be a number of devices
-        raise DeviceError(f"{part!r} is no device: give 'gpu:{part}' or 'cpu:{part}' in a list, or {part} alone for so many")
+        raise DeviceError(
+            f"{part!r} is no device: give 'gpu:{part}' or 'cpu:{part}' in a list, "
+            f"or {part} alone for so many"
+        )
     if not isinstance(part, str):
         raise DeviceError(f"{part!r} is no device: {_FORMS}")
     kind, _, pattern = part.strip().partition(":")
@@ -203,8 +231,14 @@ def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
         regex = re.compile(".*" if pattern == "*" else pattern)
         whole = re.compile(asked.strip(), re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
-        raise DeviceError(f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}") from None
-    found = [mx.Context(kind, i) for i in range(count) if regex.fullmatch(str(i)) or whole.fullmatch(f"{kind}:{i}")]
+        raise DeviceError(
+            f"{asked!r} is neither device numbers nor a regular expression ({error}): {_FORMS}"
+        ) from None
+    found = [
+        mx.Context(kind, i)
+        for i in range(count)
+        if regex.fullmatch(str(i)) or whole.fullmatch(f"{kind}:{i}")
+    ]
     if not found:
         raise DeviceError(f"{asked!r} matches no device; {_available(kind)}")
     yield from found
@@ -212,12 +246,17 @@ def _matching(kind: str, pattern: str, asked: str) -> "Iterator[mx.Context]":
 
 def _check_cpu_count(count: int, asked: str) -> None:
     if not 1 <= count <= MOST_CPU_DEVICES:
-        raise DeviceError(f"{asked}: give 1 to {MOST_CPU_DEVICES} CPU devices, each of which has a thread")
+        raise DeviceError(
+            f"{asked}: give 1 to {MOST_CPU_DEVICES} CPU devices, each of which has a thread"
+        )
 
 
 def _available(kind: str) -> str:
     if kind == "cpu":
-        return f"write cpu*N for N CPU devices, or cpu:0 to cpu:{cores() - 1} for those with a core of their own"
+        return (
+            f"write cpu*N for N CPU devices, or cpu:0 to cpu:{cores() - 1} for those with a "
+            "core of their own"
+        )
     count = gpu_count()
     if count:
         return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"

@@ -1,16 +1,20 @@
-"""What must be true before MXNet loads. `import gluonlab` arranges it, and costs nothing until then.
+"""What must be true before MXNet loads.
+
+`import gluonlab` arranges it, and costs nothing until then.
 
 MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
 
 - the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
-- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the installed flavour;
+- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the
+  installed flavour;
 - scratch memory enough that several CPU devices compute at the same time;
 - OpenMP teams of one thread to begin with, whose idle threads do not spin for long;
 - shapes written without numpy 2's names of types (`gluonlab.attribute_text`);
 - fused operators only where the driver runs what NVRTC compiles (`gluonlab.fusion`).
 
-An import hook (`gluonlab.mxnet_import`) does all of it at the moment somebody imports mxnet, and turns
-what can go wrong then into an EngineError that names the cure. How many threads compute for each device: `gluonlab.threads`.
+An import hook (`gluonlab.mxnet_import`) does all of it at the moment somebody imports mxnet, and
+turns what can go wrong then into an EngineError that names the cure. How many threads compute for
+each device: `gluonlab.threads`.
 """
 
 from __future__ import annotations
@@ -36,15 +40,18 @@ TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 # Convolutions on GPUs by algorithms that repeat their bits, and chosen by shape, not by time.
 DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
 FUSION = "MXNET_USE_FUSION"
-BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"  # MXNet reads it whenever a graph is bound
+# MXNet reads it whenever a graph is bound
+BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 
 # Operators that need scratch memory share this many buffers among all CPU devices and wait for each
 # other when there are too few (MXNet's default is 4).
 ENVIRONMENT = {
     "MXNET_CPU_TEMP_COPY": "64",
-    # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a part of forward. Backward goes in
-    # small pieces, so that the gradients of the last layers can leave while others are still computed: a bucket cannot leave before
-    # its piece ends, nor, on a CPU device, before the next one does, which is queued already. Each piece costs the host 5 to 10 us.
+    # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a
+    # part of forward. Backward goes in small pieces, so that the gradients of the last layers can
+    # leave while others are still computed: a bucket cannot leave before its piece ends, nor, on a
+    # CPU device, before the next one does, which is queued already. Each piece costs the host 5 to
+    # 10 us.
     "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
     BACKWARD_PIECE: "8",
     "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
@@ -74,7 +81,9 @@ def flavours() -> "tuple[str, ...]":
 
 
 def omp_num_threads() -> "int | None":
-    """How many threads the user asks for in the environment, of OpenMP or, in its absence, of MXNet; None: nothing is said."""
+    """How many threads the user asks for in the environment, of OpenMP or, in its absence, of
+    MXNet; None: nothing is said.
+    """
     exported = exported_threads()
     return None if exported is None else exported.threads
 
@@ -90,7 +99,9 @@ class Exported(NamedTuple):
 
 
 def exported_threads() -> "Exported | None":
-    """OMP_NUM_THREADS; where that is unset or no number, MXNET_OMP_MAX_THREADS, which MXNet reads then."""
+    """OMP_NUM_THREADS; where that is unset or no number, MXNET_OMP_MAX_THREADS, which MXNet reads
+    then.
+    """
     for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdigit() and int(first) > 0:
@@ -99,7 +110,9 @@ def exported_threads() -> "Exported | None":
 
 
 def install() -> None:
-    """Arrange that MXNet is prepared when it is imported; if it is already, do what can still be done."""
+    """Arrange that MXNet is prepared when it is imported; if it is already, do what can still be
+    done.
+    """
     if "mxnet" in sys.modules:
         openmp.came_first = True
         _set_environment()
@@ -111,15 +124,19 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let MXNet be loaded with its own defaults after all, for measuring what they cost. Only numpy's names are put back."""
+    """Let MXNet be loaded with its own defaults after all, for measuring what they cost.
+
+    Only numpy's names are put back.
+    """
     import numpy
 
     numpy_names.put_back(numpy)
     mxnet_import.uninstall()
 
 
-# Taken once, when gluonlab is imported: MXNet had been imported before, with too little scratch memory. What a process of ours has
-# started finds enough of that in its environment, but not what OpenMP was told here: `openmp.came_first`.
+# Taken once, when gluonlab is imported: MXNet had been imported before, with too little scratch
+# memory. What a process of ours has started finds enough of that in its environment, but not what
+# OpenMP was told here: `openmp.came_first`.
 mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
 
 
@@ -129,7 +146,11 @@ def _set_environment() -> None:
     if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
         asked = os.environ["MXNET_CPU_WORKER_NTHREADS"]
         os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
-        warnings.warn(f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker", GluonlabWarning, stacklevel=3)
+        warnings.warn(
+            f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker",
+            GluonlabWarning,
+            stacklevel=3,
+        )
 
 
 def _prepare() -> None:
@@ -170,7 +191,10 @@ OFF = ("0", "false")
 
 
 class Fusion(NamedTuple):
-    """``on``: whether MXNet fuses pointwise operators on GPUs. ``works``: whether the driver runs what it compiles for that."""
+    """``on``: whether MXNet fuses pointwise operators on GPUs.
+
+    ``works``: whether the driver runs what it compiles for that.
+    """
 
     on: bool
     works: bool
@@ -181,7 +205,10 @@ _fusion_is_off = False  # by us
 
 
 def _settle_fusion() -> None:
-    """No fusion where the driver would refuse it, and each run end in its first step. What the user says is obeyed."""
+    """No fusion where the driver would refuse it, and each run end in its first step.
+
+    What the user says is obeyed.
+    """
     global _fusion_is_off
     found = fusion.versions()
     if found.fit:
@@ -191,7 +218,11 @@ def _settle_fusion() -> None:
     elif os.environ[FUSION] not in OFF:
         asked = f"{FUSION}={os.environ[FUSION]}"
         cure = f"unset {FUSION}, and none are fused"
-        warnings.warn(f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}", GluonlabWarning, stacklevel=3)
+        warnings.warn(
+            f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}",
+            GluonlabWarning,
+            stacklevel=3,
+        )
 
 
 def fusing() -> Fusion:
@@ -199,16 +230,23 @@ def fusing() -> Fusion:
     found, asked = fusion.versions(), os.environ.get(FUSION)
     on = asked not in OFF
     said = f"{FUSION}={asked} is set" if asked and not _fusion_is_off else ""
-    return Fusion(on, found.fit, said if said and not on else f"{said}; {found}" if said else str(found))
+    return Fusion(
+        on, found.fit, said if said and not on else f"{said}; {found}" if said else str(found)
+    )
 
 
 def spins_as_it_came() -> bool:
-    """Whether OpenMP waits as it does by itself, because it was there before gluonlab, and the user has said nothing either."""
+    """Whether OpenMP waits as it does by itself, because it was there before gluonlab, and the user
+    has said nothing either.
+    """
     return openmp.came_first and not openmp.users_spinning()
 
 
 class Workers(NamedTuple):
-    """``number``: those of this process's group in MXNet's parameter server. ``all_here``: whether all are on this host."""
+    """``number``: those of this process's group in MXNet's parameter server.
+
+    ``all_here``: whether all are on this host.
+    """
 
     number: int
     all_here: bool
@@ -218,12 +256,18 @@ WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
 
 
 def parameter_server_workers() -> "Workers | None":
-    """Those of this process's group, as far as its environment tells; None where this is no worker of a parameter server."""
+    """Those of this process's group, as far as its environment tells; None where this is no worker
+    of a parameter server.
+    """
     number = os.environ.get("DMLC_NUM_WORKER", "")
     if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
         return None
-    # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all of them here
-    everybody = _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")) or os.environ.get("DMLC_JOB_CLUSTER") == "local"
+    # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all
+    # of them here
+    everybody = (
+        _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", ""))
+        or os.environ.get("DMLC_JOB_CLUSTER") == "local"
+    )
     return Workers(int(number), everybody)
 
 
@@ -236,11 +280,12 @@ def _is_loopback(address: str) -> bool:
 
 @contextmanager
 def gpu_pieces() -> Iterator[None]:
-    """Graphs that are bound meanwhile run backward in pieces as large as MXNet's own, unless the user has said how large.
+    """Graphs that are bound meanwhile run backward in pieces as large as MXNet's own, unless the
+    user has said how large.
 
-    On a GPU a piece costs more: MXNet waits for the stream at its end, while nothing is queued. With 15 operators
-    in each a ResNet-50 has 13 in place of 22, and a bucket, a quarter of all gradients, waits for a thirteenth of
-    backward at most.
+    On a GPU a piece costs more: MXNet waits for the stream at its end, while nothing is queued.
+    With 15 operators in each a ResNet-50 has 13 in place of 22, and a bucket, a quarter of all
+    gradients, waits for a thirteenth of backward at most.
     """
     ours = os.environ.get(BACKWARD_PIECE) == ENVIRONMENT[BACKWARD_PIECE]
     with _variable(BACKWARD_PIECE, "15") if ours else nullcontext():
@@ -258,7 +303,9 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 
 class _Unfused:
-    """How many bind or run a graph without fusion just now, in all threads; the last one gives the variable back."""
+    """How many bind or run a graph without fusion just now, in all threads; the last one gives the
+    variable back.
+    """
 
     lock, now = threading.Lock(), 0
     users: "str | None" = None
@@ -266,7 +313,9 @@ class _Unfused:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Graphs that are bound meanwhile, and compiled blocks that run for the first time, are not fused: `gluonlab.unfusible`."""
+    """Graphs that are bound meanwhile, and compiled blocks that run for the first time, are not
+    fused: `gluonlab.unfusible`.
+    """
     with _Unfused.lock:
         if _Unfused.now == 0:
             _Unfused.users = os.environ.get(FUSION)
@@ -288,7 +337,8 @@ def peer_access_wanted() -> bool:
 
 @contextmanager
 def peers_are_enabled() -> Iterator[None]:
-    """MXNet's ``device`` store, if it sums for the first time meanwhile, does not enable peer access.
+    """MXNet's ``device`` store, if it sums for the first time meanwhile, does not enable peer
+    access.
 
     `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.

@@ -66,7 +66,9 @@ class ScheduleError(UsageError, ValueError):
     ``step`` and ``transfer``: the position of the first wrong transfer, when there is one.
     """
 
-    def __init__(self, message: str, step: Optional[int] = None, transfer: Optional[int] = None) -> None:
+    def __init__(
+        self, message: str, step: Optional[int] = None, transfer: Optional[int] = None
+    ) -> None:
         super().__init__(message)
         self.step, self.transfer = step, transfer
 
@@ -76,7 +78,9 @@ class OutputError(UsageError, OSError):
 
 
 class ExerciseError(UsageError, ValueError):
-    """The labs have no such exercise or language, or a submission cannot be read; a notebook shows it as one line."""
+    """The labs have no such exercise or language, or a submission cannot be read; a notebook shows
+    it as one line.
+    """
 
     def _render_traceback_(self) -> List[str]:
         return [f"error: {self}"]  # what IPython shows in place of a traceback
@@ -94,11 +98,14 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
     """MXNet is not installed; still an ImportError for those who only try the import."""
 
     def __init__(self, message: str) -> None:
-        ModuleNotFoundError.__init__(self, message, name="mxnet")  # RuntimeError, which comes first, takes no name
+        # RuntimeError, which comes first, takes no name
+        ModuleNotFoundError.__init__(self, message, name="mxnet")
 
 
 class DownloadError(RunError):
-    """A file cannot be fetched, or is not what it should be; the message says which file to put where by hand."""
+    """A file cannot be fetched, or is not what it should be; the message says which file to put
+    where by hand.
+    """
 
 
 class NotebookError(RunError):
@@ -106,7 +113,8 @@ class NotebookError(RunError):
 
 
 class DivergedError(RunError):
-    """The loss became infinite, not a number or larger than any that training recovers from, or parameters are not finite.
+    """The loss became infinite, not a number or larger than any that training recovers from, or
+    parameters are not finite.
 
     The message names the step where it began, or after which it was seen.
 

@@ -1,4 +1,6 @@
-"""What appears whole or not at all, is refused before work begins if it cannot be written, and is named by errors."""
+"""What appears whole or not at all, is refused before work begins if it cannot be written, and is
+named by errors.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,12 @@ ELSEWHERE = "choose another place with --out"
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block ends without an error.
+    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block
+    ends without an error.
 
-    Where ``path`` is a link, that of what it leads to. Raises OSError, before anything is written, for what nothing may replace: a
-    folder, a device, a pipe, a socket, or links that lead to each other.
+    Where ``path`` is a link, that of what it leads to. Raises OSError, before anything is written,
+    for what nothing may replace: a folder, a device, a pipe, a socket, or links that lead to each
+    other.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -32,7 +36,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path))
     if path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")  # tempfile's would be readable by their owner only
+    # tempfile's would be readable by their owner only
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         temporary.touch(exist_ok=False)
         yield temporary
@@ -45,10 +50,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside ``path`` to fill; it becomes ``path``, which must not exist, when the block ends without an error.
+    """A new folder beside ``path`` to fill; it becomes ``path``, which must not exist, when the
+    block ends without an error.
 
-    What killed processes have left of such folders for the same ``path`` is removed. A living one has its folder locked; where the
-    disk knows no locks, nothing is removed.
+    What killed processes have left of such folders for the same ``path`` is removed. A living one
+    has its folder locked; where the disk knows no locks, nothing is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_left_behind(path)
@@ -103,7 +109,8 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def folder_for(path: Path) -> Iterator[None]:
-    """Make the folder ``path`` if need be, and see that files can be written there; what was made goes if the block raises.
+    """Make the folder ``path`` if need be, and see that files can be written there; what was made
+    goes if the block raises.
 
     Raises OutputError.
     """
@@ -127,7 +134,9 @@ def write_text(path: Path, content: str) -> None:
 
 @contextmanager
 def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
-    """What goes wrong while ``path`` is written becomes an OutputError that names it, and the remedy."""
+    """What goes wrong while ``path`` is written becomes an OutputError that names it, and the
+    remedy.
+    """
     try:
         yield
     except OutputError:
@@ -137,20 +146,29 @@ def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 def check_new(option: str, path: Path) -> None:
-    """Raise OutputError when there is something at ``path`` already, or no folder to write it into."""
+    """Raise OutputError when there is something at ``path`` already, or no folder to write it
+    into.
+    """
     with _writable(option, path):
         there, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
     if there:
         raise OutputError(f"{option} {path} exists: choose another name, or remove it first")
     if not has_folder:
-        raise OutputError(f"{option} {path}: there is no folder {path.parent}: make it, or choose another place")
+        raise OutputError(
+            f"{option} {path}: there is no folder {path.parent}: make it, or choose another place"
+        )
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise OutputError(f"{option} {path}: nothing can be written into {path.parent}: choose another place")
+        raise OutputError(
+            f"{option} {path}: nothing can be written into {path.parent}: choose another place"
+        )
 
 
 @contextmanager
 def new_file(option: str, path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it is moved there when the block ends. Raises OutputError."""
+    """A temporary path beside ``path`` to write to; it is moved there when the block ends.
+
+    Raises OutputError.
+    """
     check_new(option, path)
     with _writable(option, path), atomic_path(path) as temporary:
         yield temporary
@@ -164,4 +182,6 @@ def _writable(option: str, path: Path) -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(f"{option} {path} cannot be written ({error.strerror or error}): choose another place") from None
+        raise OutputError(
+            f"{option} {path} cannot be written ({error.strerror or error}): choose another place"
+        ) from None

@@ -13,9 +13,10 @@ from gluonlab.errors import DivergedError, GluonlabWarning
 from gluonlab.invoke import Attributes, OperatorCall
 
 MOST_ARRAYS = 200  # that multi_all_finite takes
-# A mean loss of so much means scores that lie further apart than float32 tells from their neighbours: it has 24 digits, and from
-# here on none of them for the differences of 1 that softmax is made of. A network that guesses has log(classes), 2.3 to 10; steps
-# that are too large, and recovered from, take it to some thousands.
+# A mean loss of so much means scores that lie further apart than float32 tells from their
+# neighbours: it has 24 digits, and from here on none of them for the differences of 1 that softmax
+# is made of. A network that guesses has log(classes), 2.3 to 10; steps that are too large, and
+# recovered from, take it to some thousands.
 LARGEST_LOSS = 2.0**24
 
 
@@ -38,20 +39,24 @@ def check_loss(what: str, loss: float, when: str = "") -> None:
 def may_be_early(loss: float, has_statistics: bool) -> bool:
     """Whether BatchNorm's running statistics can be why a validation loss is not healthy.
 
-    After a few steps they hold much of what they began with, and every layer multiplies that error: a ResNet-50 whose training loss
-    falls had 3e12 after 6 steps. Batches, and so the training loss, bring statistics of their own.
+    After a few steps they hold much of what they began with, and every layer multiplies that error:
+    a ResNet-50 whose training loss falls had 3e12 after 6 steps. Batches, and so the training loss,
+    bring statistics of their own.
     """
     return has_statistics and math.isfinite(loss) and not is_healthy(loss)
 
 
 def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
-    """Raise DivergedError for one that is not healthy, and warn where it `may_be_early`. Training losses are healthy here."""
+    """Raise DivergedError for one that is not healthy, and warn where it `may_be_early`.
+
+    Training losses are healthy here.
+    """
     if not may_be_early(loss, has_statistics):
         check_loss("the validation loss", loss, when)
         return
     message = (
-        f"the validation loss is {loss:.3g} {when}: BatchNorm's running statistics are not yet those of the images; "
-        "if it stays so, train longer, or in larger batches"
+        f"the validation loss is {loss:.3g} {when}: BatchNorm's running statistics are not yet "
+        "those of the images; if it stays so, train longer, or in larger batches"
     )
     warnings.warn(message, GluonlabWarning, stacklevel=2)
 
@@ -78,29 +83,44 @@ class AllFinite:
 
 
 def broken_parameters(net: gluon.Block) -> List[str]:
-    """The names of parameters of the first replica, running statistics too, that hold NaN or infinity.
+    """The names of parameters of the first replica, running statistics too, that hold NaN or
+    infinity.
 
-    The first is what is saved. No loss tells: the CPU's ReLU makes 0 of NaN. Of healthy parameters one number for each floating
-    type is read; broken ones are fetched to be named.
+    The first is what is saved. No loss tells: the CPU's ReLU makes 0 of NaN. Of healthy parameters
+    one number for each floating type is read; broken ones are fetched to be named.
     """
     by_type: Dict[Any, Dict[str, nd.NDArray]] = {}
     for name, param in net.collect_params().items():
         if np.issubdtype(np.dtype(param.dtype), np.floating):
-            by_type.setdefault(np.dtype(param.dtype), {})[name] = param.list_data()[0].as_nd_ndarray()
+            by_type.setdefault(np.dtype(param.dtype), {})[name] = param.list_data()[
+                0
+            ].as_nd_ndarray()
     checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_type.values()]
     for check, _ in checks:
         check.look()
-    suspects = {name: array for check, arrays in checks if not check.found() for name, array in arrays.items()}
-    return [name for name in net.collect_params() if name in suspects and not np.isfinite(suspects[name].asnumpy()).all()]
+    suspects = {
+        name: array
+        for check, arrays in checks
+        if not check.found()
+        for name, array in arrays.items()
+    }
+    return [
+        name
+        for name in net.collect_params()
+        if name in suspects and not np.isfinite(suspects[name].asnumpy()).all()
+    ]
 
 
 def check_parameters(net: gluon.Block, when: str) -> None:
-    """Raise DivergedError, which names them, when there are `broken_parameters`. ``when``: as in ``after step 12``."""
+    """Raise DivergedError, which names them, when there are `broken_parameters`.
+
+    ``when``: as in ``after step 12``.
+    """
     broken = broken_parameters(net)
     if broken:
         raise DivergedError(
-            f"{named(broken)} of the network {'are' if len(broken) > 1 else 'is'} no longer finite {when}: "
-            "use a smaller learning rate (--lr), or another --optimizer"
+            f"{named(broken)} of the network {'are' if len(broken) > 1 else 'is'} no longer "
+            f"finite {when}: use a smaller learning rate (--lr), or another --optimizer"
         )
 
 

@@ -1,11 +1,11 @@
 """Whether this machine's driver runs what NVRTC compiles: MXNet's fused operators.
 
-On GPUs MXNet 1.9.1 fuses pointwise operators: it writes their source when it meets them, NVRTC compiles
-that to PTX, and the driver compiles the PTX for the GPU. NVRTC writes PTX of its own
-CUDA, whatever GPU it is for, and a driver takes PTX up to that of the CUDA of its time: the
-NVRTC 11.8 of the wheels needs a driver of R520 or newer. An older one says "the provided
-PTX was compiled with an unsupported toolchain", and the run ends. All else of
-CUDA 11 runs from 450.80.02 on (NVIDIA, CUDA compatibility: minor versions, and their limit for PTX).
+On GPUs MXNet 1.9.1 fuses pointwise operators: it writes their source when it meets them, NVRTC
+compiles that to PTX, and the driver compiles the PTX for the GPU. NVRTC writes PTX of its own CUDA,
+whatever GPU it is for, and a driver takes PTX up to that of the CUDA of its time: the NVRTC 11.8 of
+the wheels needs a driver of R520 or newer. An older one says "the provided PTX was compiled with an
+unsupported toolchain", and the run ends. All else of CUDA 11 runs from 450.80.02 on (NVIDIA, CUDA
+compatibility: minor versions, and their limit for PTX).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ SUCCESS = 0  # of nvrtcResult and CUresult
 
 
 class Versions(NamedTuple):
-    """The newest CUDA that the driver knows, and that of the NVRTC that MXNet uses: 11080 is 11.8. None: it does not tell."""
+    """The newest CUDA that the driver knows, and that of the NVRTC that MXNet uses: 11080 is 11.8.
+
+    None: it does not tell.
+    """
 
     driver: Optional[int]
     compiler: Optional[int]

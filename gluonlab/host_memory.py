@@ -1,4 +1,6 @@
-"""How much of the machine's memory there is for a process, and how much one has taken, as Linux tells it."""
+"""How much of the machine's memory there is for a process, and how much one has taken, as Linux
+tells it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 
 from gluonlab.control_groups import CGROUPS, PROC, control_groups, text_of
 
-_FILES = {  # of a control group, by version: limit, in use, and the line of memory.stat with what can be given back
+# of a control group, by version: limit, in use, and the line of memory.stat with what can be given
+# back
+_FILES = {
     2: ("memory.max", "memory.current", "inactive_file"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
@@ -16,7 +20,9 @@ MACHINE, CONTAINER = "the machine", "this container or job"
 
 
 class Room(NamedTuple):
-    """Bytes of memory in all, and those that new data can have without swapping; ``where``: in the machine or in less of it."""
+    """Bytes of memory in all, and those that new data can have without swapping; ``where``: in the
+    machine or in less of it.
+    """
 
     total: int
     free: int
@@ -24,7 +30,9 @@ class Room(NamedTuple):
 
 
 def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
-    """What this process may still have: of the machine, or of its container or job if that is less; None if Linux does not say."""
+    """What this process may still have: of the machine, or of its container or job if that is less;
+    None if Linux does not say.
+    """
     meminfo = text_of(proc / "meminfo")
     total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
     where = MACHINE
@@ -53,7 +61,8 @@ def children(pid: int, proc: Path = PROC) -> List[int]:
 def _limits(proc: Path, cgroups: Path) -> Iterator[Tuple[int, int]]:
     """(limit, in use) in bytes of every control group that this process is in.
 
-    What the kernel keeps of files in memory counts as used there, but is given back when it is needed.
+    What the kernel keeps of files in memory counts as used there, but is given back when it is
+    needed.
     """
     for version, folder in control_groups("memory", proc, cgroups):
         limit, used, cached = _FILES[version]

@@ -1,12 +1,15 @@
-"""What to type for an MXNet that gluonlab runs on: the words of every cure that ends in ``pip install``."""
+"""What to type for an MXNet that gluonlab runs on: the words of every cure that ends in ``pip
+install``.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Tuple
 
-# setup.py's extras for Python 3.8 to 3.12. From 3.13 on there is no numpy that MXNet's metadata allows (numpy<2), so that pip
-# refuses them; MXNet without its metadata works with the numpy that gluonlab brings.
+# setup.py's extras for Python 3.8 to 3.12. From 3.13 on there is no numpy that MXNet's metadata
+# allows (numpy<2), so that pip refuses them; MXNet without its metadata works with the numpy that
+# gluonlab brings.
 WITHOUT_METADATA = {
     "cpu": "pip install --no-deps mxnet==1.9.1",
     "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
@@ -20,4 +23,7 @@ def pip_install(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> 
 
 def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
     """Both commands in words, and which is for whom."""
-    return f"{pip_install('cpu', version)}, or on a machine with NVIDIA GPUs {pip_install('cu112', version)}"
+    return (
+        f"{pip_install('cpu', version)}, or on a machine with NVIDIA GPUs "
+        f"{pip_install('cu112', version)}"
+    )

@@ -20,11 +20,13 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM interrupts what runs in this block as Ctrl-C does, where it would end the process on the spot, and neither is lost.
+    """SIGTERM interrupts what runs in this block as Ctrl-C does, where it would end the process on
+    the spot, and neither is lost.
 
-    Python runs a signal's handler between any two instructions of the main thread. In a ``__del__``, such as that of MXNet's
-    arrays, or in a callback from C, it only prints what the handler raised, and goes on: such a signal is sent again.
-    Without effect outside the main thread, the only one that signals reach.
+    Python runs a signal's handler between any two instructions of the main thread. In a
+    ``__del__``, such as that of MXNet's arrays, or in a callback from C, it only prints what the
+    handler raised, and goes on: such a signal is sent again. Without effect outside the main
+    thread, the only one that signals reach.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -39,7 +41,8 @@ def interruptible() -> Iterator[None]:
         number = signal.SIGTERM if issubclass(unraisable.exc_type, Terminated) else signal.SIGINT
         if number not in lost:
             lost.add(number)
-            _thread.start_new_thread(send, (number,))  # threading.Thread takes locks, which may be held where a __del__ runs
+            # threading.Thread takes locks, which may be held where a __del__ runs
+            _thread.start_new_thread(send, (number,))
 
     def send(number: int) -> None:
         time.sleep(AGAIN_AFTER)

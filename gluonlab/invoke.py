@@ -1,7 +1,7 @@
 """Operator calls whose arrays are known in advance, at the cost of MXNet's C call alone.
 
-``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, on arguments that do not change from step
-to step. Here they are converted once.
+``src.copyto(dst)`` and ``mx.nd.sgd_update(...)`` spend most of their time in Python, on arguments
+that do not change from step to step. Here they are converted once.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from mxnet.base import _LIB, NDArrayHandle, c_str_array, check_call
 from gluonlab.attribute_text import attribute_text
 from gluonlab.threads import EngineContext
 
-ADD_TWO = "broadcast_add"  # elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
+# elemwise_add goes through oneDNN's sum, which takes 1.3 to 1.4 times as long here
+ADD_TWO = "broadcast_add"
 MOST_IN_ONE_KERNEL = 4  # that a GPU's add_n adds
-FEWEST_FOR_ADD_N = 5  # on a CPU: it adds them in order; but four as a + (b + (c + d)), and three likewise
-ARRAY_LIMIT = 2**31 - 1  # every array has fewer elements: MXNet's wheels are built without USE_INT64_TENSOR_SIZE
+# on a CPU: it adds them in order; but four as a + (b + (c + d)), and three likewise
+FEWEST_FOR_ADD_N = 5
+# every array has fewer elements: MXNet's wheels are built without USE_INT64_TENSOR_SIZE
+ARRAY_LIMIT = 2**31 - 1
 
 Call = Callable[[], None]
 
@@ -29,8 +32,9 @@ Call = Callable[[], None]
 def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
     """A copy of a NumPy array as an NDArray on mx.cpu(0), made at once.
 
-    nd.array would wait there until cpu(0) has done all that is queued on it before (NDArray::WaitToWrite of include/mxnet/ndarray.h
-    queues an empty operation on that device), and so would keep a thread that reads ahead from doing so.
+    nd.array would wait there until cpu(0) has done all that is queued on it before
+    (NDArray::WaitToWrite of include/mxnet/ndarray.h queues an empty operation on that device), and
+    so would keep a thread that reads ahead from doing so.
     """
     array = np.ascontiguousarray(array)
     made = nd.empty(array.shape, mx.cpu(0), array.dtype)
@@ -41,7 +45,10 @@ def from_host(array: "np.ndarray[Any, Any]") -> nd.NDArray:
 
 
 def memory_of(array: nd.NDArray) -> Tuple[int, int]:
-    """Where an array's elements lie: the first address, and the one behind the last. Waits for what writes to it."""
+    """Where an array's elements lie: the first address, and the one behind the last.
+
+    Waits for what writes to it.
+    """
     array.wait_to_read()
     begin = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(begin)))
@@ -49,16 +56,24 @@ def memory_of(array: nd.NDArray) -> Tuple[int, int]:
 
 
 def same_memory(one: nd.NDArray, other: nd.NDArray) -> bool:
-    """Whether two arrays are the same elements, as an array and what as_np_ndarray() makes of it are."""
+    """Whether two arrays are the same elements, as an array and what as_np_ndarray() makes of it
+    are.
+    """
     return one is other or memory_of(one) == memory_of(other)
 
 
 def share_memory(arrays: Sequence[nd.NDArray], others: Sequence[nd.NDArray] = ()) -> bool:
     """Whether any two of ``arrays`` have elements in common, or one of them with one of ``others``.
 
-    The engine orders what is done with arrays that share memory, but not when some of it goes by aliases.
+    The engine orders what is done with arrays that share memory, but not when some of it goes by
+    aliases.
     """
-    spans = sorted((*memory_of(array), own) for own, group in ((True, arrays), (False, others)) for array in group if array.size)
+    spans = sorted(
+        (*memory_of(array), own)
+        for own, group in ((True, arrays), (False, others))
+        for array in group
+        if array.size
+    )
     ends = {True: 0, False: 0}  # of what began before
     for begin, end, own in spans:
         if begin < ends[True] or (own and begin < ends[False]):
@@ -88,8 +103,9 @@ class OperatorCall:
     def _invoke(self, inputs: Any, attributes: "Attributes") -> None:
         check_call(
             _LIB.MXImperativeInvokeEx(
-                self._operator, self._input_count, inputs, ctypes.byref(self._output_count), ctypes.byref(self._outputs),
-                attributes.count, attributes.names, attributes.values, ctypes.byref(self._stypes),
+                self._operator, self._input_count, inputs, ctypes.byref(self._output_count),
+                ctypes.byref(self._outputs), attributes.count, attributes.names, attributes.values,
+                ctypes.byref(self._stypes),
             )
         )  # fmt: skip
 
@@ -107,7 +123,9 @@ NO_ATTRIBUTES = Attributes({})
 
 
 class CopyInto(OperatorCall):
-    """``CopyInto(dst).copy(src)`` is ``src.copyto(dst)`` for arrays of equal shape and type, on any devices."""
+    """``CopyInto(dst).copy(src)`` is ``src.copyto(dst)`` for arrays of equal shape and type, on any
+    devices.
+    """
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("_copyto", [destination], destination)
@@ -118,7 +136,9 @@ class CopyInto(OperatorCall):
 
 
 class AddInto(OperatorCall):
-    """``AddInto(dst).add(src)`` is ``dst += src`` for arrays of equal shape and type on one device."""
+    """``AddInto(dst).add(src)`` is ``dst += src`` for arrays of equal shape and type on one
+    device.
+    """
 
     def __init__(self, destination: nd.NDArray) -> None:
         super().__init__("broadcast_add", [destination, destination], destination)
@@ -130,15 +150,20 @@ class AddInto(OperatorCall):
 
 
 class Fence:
-    """Work for the engine that computes nothing: it waits for all writes to ``read`` and all use of ``written``.
+    """Work for the engine that computes nothing: it waits for all writes to ``read`` and all use of
+    ``written``.
 
-    Whatever uses ``written`` afterwards comes after it. So it can order arrays that share memory without the engine's knowledge.
+    Whatever uses ``written`` afterwards comes after it. So it can order arrays that share memory
+    without the engine's knowledge.
     """
 
-    # A function of MXNet's that takes no arguments, changes nothing, and needs no Python when the engine calls it.
+    # A function of MXNet's that takes no arguments, changes nothing, and needs no Python when the
+    # engine calls it.
     _NOTHING = ctypes.cast(_LIB.MXGetLastError, ctypes.c_void_p)
 
-    def __init__(self, ctx: mx.Context, read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]) -> None:
+    def __init__(
+        self, ctx: mx.Context, read: Sequence[nd.NDArray], written: Sequence[nd.NDArray]
+    ) -> None:
         self._ctx = EngineContext(ctx.device_typeid, ctx.device_id)
         self._arrays = (*read, *written)  # keeps the handles alive
         self._read = (ctypes.c_void_p * len(read))(*[array.handle for array in read])
@@ -148,19 +173,23 @@ class Fence:
         """Queue it; nothing waits for it."""
         check_call(
             _LIB.MXEnginePushSyncND(
-                self._NOTHING, None, None, ctypes.byref(self._ctx), self._read, len(self._read), self._written,
-                len(self._written), None, priority, b"gluonlab.Fence",
+                self._NOTHING, None, None, ctypes.byref(self._ctx), self._read, len(self._read),
+                self._written, len(self._written), None, priority, b"gluonlab.Fence",
             )
         )  # fmt: skip
 
 
 def flattened(array: nd.NDArray) -> nd.NDArray:
-    """The same memory as an mx.nd array of one dimension; a reshaped mx.np array is a copy. An array without elements as it is."""
+    """The same memory as an mx.nd array of one dimension; a reshaped mx.np array is a copy.
+
+    An array without elements as it is.
+    """
     return array.as_nd_ndarray().reshape((-1,)) if array.size else array
 
 
 def settling(flat: nd.NDArray) -> Iterator[Call]:
-    """What has an array laid out plainly: oneDNN leaves some in blocks of its own order, which slices and aliases do not know.
+    """What has an array laid out plainly: oneDNN leaves some in blocks of its own order, which
+    slices and aliases do not know.
 
     Writing to one element, what it was, makes MXNet put the whole array back in order.
     """
@@ -169,13 +198,20 @@ def settling(flat: nd.NDArray) -> Iterator[Call]:
         yield operator_call("_mul_scalar", [one], one, Attributes({"scalar": 1.0}))
 
 
-def operator_call(operator: str, inputs: Sequence[nd.NDArray], output: nd.NDArray, attributes: Attributes = NO_ATTRIBUTES) -> Call:
+def operator_call(
+    operator: str,
+    inputs: Sequence[nd.NDArray],
+    output: nd.NDArray,
+    attributes: Attributes = NO_ATTRIBUTES,
+) -> Call:
     """What queues an operator."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 
 def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[Call]:
-    """The first of ``inputs`` plus the second, plus the third, and so on, into ``output``; ``so_far``: how that is read."""
+    """The first of ``inputs`` plus the second, plus the third, and so on, into ``output``;
+    ``so_far``: how that is read.
+    """
     first, *others = inputs
     if len(inputs) >= FEWEST_FOR_ADD_N:
         yield operator_call("add_n", inputs, output, Attributes({"num_args": len(inputs)}))
@@ -186,10 +222,12 @@ def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) 
 
 
 def added_on_gpu(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[Call]:
-    """The same sums, to the bit, by fewer operations: a GPU has no oneDNN, and one kernel of ``add_n`` adds up to four arrays.
+    """The same sums, to the bit, by fewer operations: a GPU has no oneDNN, and one kernel of
+    ``add_n`` adds up to four arrays.
 
-    It makes a + (b + (c + d)) of them, so they are given to it the other way round. Of float16 it takes two elements at once,
-    which a slice of a bucket may not have, or not where a pair of them must lie; int8 it does not know.
+    It makes a + (b + (c + d)) of them, so they are given to it the other way round. Of float16 it
+    takes two elements at once, which a slice of a bucket may not have, or not where a pair of them
+    must lie; int8 it does not know.
     """
     so_far, *others = inputs
     most = 1 if np.dtype(output.dtype) in (np.float16, np.int8) else MOST_IN_ONE_KERNEL - 1

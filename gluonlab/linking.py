@@ -1,6 +1,8 @@
-"""What the dynamic linker says about a library that it cannot load, in words with a cause and a cure.
+"""What the dynamic linker says about a library that it cannot load, in words with a cause and a
+cure.
 
-For the engine, which sees such a message when MXNet cannot be imported, and for the doctor, which asks the linker.
+For the engine, which sees such a message when MXNet cannot be imported, and for the doctor, which
+asks the linker.
 """
 
 from __future__ import annotations
@@ -15,20 +17,31 @@ from gluonlab.cuda import LIBRARIES, WHEEL_OF, other_versions, search_path, whee
 from gluonlab.installing import pip_install
 
 _LIBRARY = r"lib[\w+.-]+?\.so[.\d]*"
-_MISSING = re.compile(rf"(?P<name>{_LIBRARY})(: cannot open shared object file(: No such file or directory|$)| => not found)")
+_MISSING = re.compile(
+    rf"(?P<name>{_LIBRARY})(: cannot open shared object file(: "
+    r"No such file or directory|$)| => not found)"
+)
 _CLOSED = re.compile(r"(?P<path>[^\s:]+): cannot open shared object file: (?P<why>[\w ]+)")
-_UNMAPPED = re.compile(r"(?P<path>[^\s:]+): failed to map segment from shared object(: (?P<why>[\w ]+))?")
+_UNMAPPED = re.compile(
+    r"(?P<path>[^\s:]+): failed to map segment from shared object(: (?P<why>[\w ]+))?"
+)
 _EXECUTABLE_STACK = re.compile(r"(?P<path>[^\s:]+): cannot enable executable stack")
 _STATIC_TLS = re.compile(r"(?P<path>[^\s:]+): cannot allocate memory in static TLS block")
-_SYMBOL = re.compile(r"(?P<path>[^\s:]+): undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?")
+_SYMBOL = re.compile(
+    r"(?P<path>[^\s:]+): undefined symbol: (?P<what>[^\s,]+)(, version (?P<provider>[^\s)]+))?"
+)
 _VERSION = re.compile(r"(?P<path>[^\s:]+): version [`'](?P<what>[^']+)' not found")
 _UNVERSIONED = re.compile(r"(?P<path>[^\s:]+): no version information available")
-_DAMAGED = re.compile(r"(?P<path>/[^:]+): (?P<what>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot read[^\]]*)")
+_DAMAGED = re.compile(
+    r"(?P<path>/[^:]+): (?P<what>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot "
+    r"read[^\]]*)"
+)
 
 
 # Whose symbols have versions of another name than the library's own.
 _MAKERS = {
-    "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1", "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
+    "GLIBCXX": "libstdc++.so.6", "CXXABI": "libstdc++.so.6", "GOMP": "libgomp.so.1",
+    "OMP": "libgomp.so.1", "GCC": "libgcc_s.so.1",
 }  # fmt: skip
 SYSTEM_CUDA = Path("/usr/local")  # where NVIDIA's own packages put cuda-11.2 and the like
 
@@ -58,7 +71,9 @@ def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optiona
     version = _VERSION.search(text)
     if version:
         path = Path(version["path"])
-        return Complaint(path.name, f"{path} is too old: it lacks {version['what']}", _replace(path, environ))
+        return Complaint(
+            path.name, f"{path} is too old: it lacks {version['what']}", _replace(path, environ)
+        )
     unversioned = _UNVERSIONED.search(text)
     if unversioned:
         path = Path(unversioned["path"])
@@ -76,22 +91,44 @@ def _barred(text: str) -> Optional[Complaint]:
     closed = _CLOSED.search(text)
     if closed:
         denied = "denied" in closed["why"]
-        cure = f"make it readable for this user: ls -lL {closed['path']}" if denied else "cure that, and try again"
-        return Complaint(Path(closed["path"]).name, f"{closed['path']} cannot be opened: {closed['why'].strip()}", cure)
+        cure = (
+            f"make it readable for this user: ls -lL {closed['path']}"
+            if denied
+            else "cure that, and try again"
+        )
+        return Complaint(
+            Path(closed["path"]).name,
+            f"{closed['path']} cannot be opened: {closed['why'].strip()}",
+            cure,
+        )
     unmapped = _UNMAPPED.search(text)
     if unmapped:
         path = Path(unmapped["path"])
-        cause = f"{path} cannot be mapped into memory: {(unmapped['why'] or 'no reason is given').strip()}"
-        return Complaint(path.name, cause, "if its disk is mounted noexec, install into a folder of another; else free memory")
+        cause = (
+            f"{path} cannot be mapped into memory: "
+            f"{(unmapped['why'] or 'no reason is given').strip()}"
+        )
+        return Complaint(
+            path.name,
+            cause,
+            "if its disk is mounted noexec, install into a folder of another; else free memory",
+        )
     stack = _EXECUTABLE_STACK.search(text)
     if stack:
         path = Path(stack["path"])
-        cause = f"{path} asks for an executable stack, which this system refuses since glibc 2.41 or by its SELinux"
+        cause = (
+            f"{path} asks for an executable stack, which this system refuses since glibc 2.41 "
+            "or by its SELinux"
+        )
         return Complaint(path.name, cause, f"patchelf --clear-execstack {path}")
     late = _STATIC_TLS.search(text)
     if late:
         path = Path(late["path"])
-        return Complaint(path.name, f"{path} was loaded too late", f"import gluonlab and mxnet first, or export LD_PRELOAD={path}")
+        return Complaint(
+            path.name,
+            f"{path} was loaded too late",
+            f"import gluonlab and mxnet first, or export LD_PRELOAD={path}",
+        )
     return None
 
 
@@ -105,18 +142,28 @@ def cure_of_missing(name: str) -> str:
     if name in WHEEL_OF:
         return f"it comes with the wheel {WHEEL_OF[name]}: {_again(name) or pip_install('cu112')}"
     if name.startswith("libgomp"):
-        return "install the system's OpenMP library: apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
+        return (
+            "install the system's OpenMP library: apt-get install libgomp1 (Debian, Ubuntu) "
+            "or dnf install libgomp"
+        )
     return "find the package of your system that holds it, and install that"
 
 
 def _again(name: str) -> str:
-    """For a wheel that pip believes to be installed, but whose file is gone: pip would do nothing. Empty for others."""
+    """For a wheel that pip believes to be installed, but whose file is gone: pip would do nothing.
+
+    Empty for others.
+    """
     [library] = [library for library in LIBRARIES if library.soname == name]
     try:
         importlib.metadata.distribution(library.wheel)
     except importlib.metadata.PackageNotFoundError:
         return ""
-    return f"pip install --force-reinstall --no-deps {_pinned(library.wheel)}" if wheel_path(library) is None else ""
+    return (
+        f"pip install --force-reinstall --no-deps {_pinned(library.wheel)}"
+        if wheel_path(library) is None
+        else ""
+    )
 
 
 def origin(path: Path, environ: Mapping[str, str] = os.environ) -> str:
@@ -140,7 +187,9 @@ def _missing(name: str, environ: Mapping[str, str]) -> Complaint:
     hidden = sorted(SYSTEM_CUDA.glob(f"cuda*/lib64/{name}")) if name in WHEEL_OF else []
     if hidden:
         cause = f"{hidden[0]} is there, but the linker does not look into its folder"
-        return Complaint(name, cause, f"{pip_install('cu112')}, or export LD_LIBRARY_PATH={hidden[0].parent}")
+        return Complaint(
+            name, cause, f"{pip_install('cu112')}, or export LD_LIBRARY_PATH={hidden[0].parent}"
+        )
     others = other_versions(name, environ)
     if not others:
         return Complaint(name, "", cure_of_missing(name))
@@ -155,15 +204,25 @@ def _pinned(wheel: str) -> str:
     return f"'{wheel}<9'" if "cudnn" in wheel else wheel
 
 
-def _lacks_symbol(user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]) -> Complaint:
-    """``user`` wants a symbol that the library ``provider`` should have: that is another version of it."""
+def _lacks_symbol(
+    user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
+) -> Complaint:
+    """``user`` wants a symbol that the library ``provider`` should have: that is another version of
+    it.
+    """
     provider = _MAKERS.get((provider or "").partition("_")[0], provider)
     if provider is None or not re.fullmatch(_LIBRARY, provider):
-        return Complaint(user.name, f"{user} does not fit the other libraries: none has {symbol}", _replace(user, environ))
+        return Complaint(
+            user.name,
+            f"{user} does not fit the other libraries: none has {symbol}",
+            _replace(user, environ),
+        )
     candidates = [folder / provider for folder in [*search_path(environ), user.parent]]
     found = next((path for path in candidates if path.is_file()), None)
     cause = f"{found or provider} is of another version than {user} needs: it lacks {symbol}"
-    return Complaint(provider, cause, _replace(found, environ) if found else cure_of_missing(provider))
+    return Complaint(
+        provider, cause, _replace(found, environ) if found else cure_of_missing(provider)
+    )
 
 
 def _replace(path: Path, environ: Mapping[str, str]) -> str:
@@ -173,7 +232,13 @@ def _replace(path: Path, environ: Mapping[str, str]) -> str:
         return f"take {path.parent} out of LD_LIBRARY_PATH, or put libraries there that fit"
     if where == "wheel":
         wheel = wheel_of(path)
-        return f"pip install --force-reinstall --no-deps {_pinned(wheel)}, and pip uninstall what else put it there"
+        return (
+            f"pip install --force-reinstall --no-deps {_pinned(wheel)}, "
+            "and pip uninstall what else put it there"
+        )
     if where == "mxnet":
-        return "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
+        return (
+            "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
+            "or mxnet-cu112==1.9.1"
+        )
     return "update the package of your system that holds it"

@@ -1,8 +1,9 @@
 """The blocks of Gluon that live in this process, where Python itself cannot find them: Python 3.8.
 
-From 3.9 on an object refers to its class, so the collector finds a class's objects. Before, it would have to
-give us all objects, among them tuples that other threads are making: these must not have a second owner, and
-the other thread's ``tuple(...)`` would end in a SystemError. So each block is noted there when it is made.
+From 3.9 on an object refers to its class, so the collector finds a class's objects. Before, it
+would have to give us all objects, among them tuples that other threads are making: these must not
+have a second owner, and the other thread's ``tuple(...)`` would end in a SystemError. So each block
+is noted there when it is made.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _noted: "Dict[int, ref[Any]]" = {}  # by id: a block may compare, or hash, as it
 
 
 def install() -> None:
-    """Note every block that is made from now on, of MXNet, which has been imported. Only where it is NEEDED."""
+    """Note every block that is made from now on, of MXNet, which has been imported.
+
+    Only where it is NEEDED.
+    """
     module = sys.modules.get("mxnet.gluon.block")
     if not NEEDED or module is None or module.Block.__new__ is noting:
         return

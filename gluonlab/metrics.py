@@ -1,4 +1,7 @@
-"""metrics.jsonl: what a run notes while it goes on, one JSON object a line. Does not import MXNet."""
+"""metrics.jsonl: what a run notes while it goes on, one JSON object a line.
+
+Does not import MXNet.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,16 @@ METRICS = "metrics.jsonl"
 def read_metrics(run: Path) -> List[Dict[str, Any]]:
     """The lines of a run's metrics.jsonl; a last line that a kill cut off is left out.
 
-    Raises DataError, naming the line, for one that is no JSON object with a ``kind``, and for a file that cannot be read.
+    Raises DataError, naming the line, for one that is no JSON object with a ``kind``, and for a
+    file that cannot be read.
     """
     try:
         lines = (run / METRICS).read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError as error:
-        raise DataError(f"{run / METRICS} cannot be read ({error.strerror}): make it readable, or leave this run out") from None
+        raise DataError(
+            f"{run / METRICS} cannot be read ({error.strerror}): "
+            "make it readable, or leave this run out"
+        ) from None
     return [_parsed(run / METRICS, number, line) for number, line in enumerate(lines[:-1], start=1)]
 
 

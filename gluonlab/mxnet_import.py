@@ -1,4 +1,6 @@
-"""The import of mxnet: what is to be done around it, and an error that says what to do where it fails."""
+"""The import of mxnet: what is to be done around it, and an error that says what to do where it
+fails.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from gluonlab.installing import either
 def install(around: Callable[[], ContextManager[None]]) -> None:
     """Let whoever imports mxnet load it within ``around()``, once however often this is called.
 
-    What is raised there or by MXNet becomes an EngineError, and MissingMXNet where there is no MXNet.
+    What is raised there or by MXNet becomes an EngineError, and MissingMXNet where there is no
+    MXNet.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(around))
@@ -30,7 +33,10 @@ def explain(error: BaseException) -> EngineError:
     """The EngineError that says what to do about a failed import of MXNet."""
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
-        return EngineError("mxnet needs distutils, which Python 3.12 dropped: pip install 'setuptools<81' brings it back")
+        return EngineError(
+            "mxnet needs distutils, which Python 3.12 dropped: "
+            "pip install 'setuptools<81' brings it back"
+        )
     from gluonlab.linking import understand
 
     complaint = understand(text)
@@ -42,10 +48,15 @@ def explain(error: BaseException) -> EngineError:
 
 
 def _only_asked_for() -> bool:
-    """Whether somebody asks importlib.util.find_spec if there is an MXNet, as other libraries do, and does not import it."""
+    """Whether somebody asks importlib.util.find_spec if there is an MXNet, as other libraries do,
+    and does not import it.
+    """
     frame = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
-        if frame.f_code.co_name == "find_spec" and frame.f_globals.get("__name__") == "importlib.util":
+        if (
+            frame.f_code.co_name == "find_spec"
+            and frame.f_globals.get("__name__") == "importlib.util"
+        ):
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
@@ -57,7 +68,9 @@ class _Finder(MetaPathFinder):
     def __init__(self, around: Callable[[], ContextManager[None]]) -> None:
         self._around = around
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> "importlib.machinery.ModuleSpec | None":
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> "importlib.machinery.ModuleSpec | None":
         if name != "mxnet":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -71,7 +84,8 @@ class _Finder(MetaPathFinder):
             try:
                 with self._around():
                     load(module)
-            except (OSError, RuntimeError, ImportError, AttributeError) as error:  # the last of a numpy that lacks yet other names
+            # the last of a numpy that lacks yet other names
+            except (OSError, RuntimeError, ImportError, AttributeError) as error:
                 if isinstance(error, EngineError):
                     raise
                 raise explain(error) from error

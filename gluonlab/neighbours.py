@@ -3,12 +3,14 @@
 Two processes that both compute with all cores of a host wait for each other most of the time. What
 tells how many there are, the largest number first:
 
-=================================  ==================================================================
+=================================
+==================================================================
 ``tell``                           the group itself, once it stands (`gluonlab.launch`)
 ``LOCAL_SIZES``                    variables that launchers set for each process
 ``SLURM_STEP_TASKS_PER_NODE``      and SLURM_NODEID; srun's
 DMLC_NUM_WORKER                    of MXNet's parameter server, if its scheduler has a loopback address
-=================================  ==================================================================
+=================================
+==================================================================
 
 A worker of the parameter server whose scheduler is elsewhere cannot know before the group stands.
 It takes the part that is right if all workers are here: the other mistake costs far more.
@@ -23,7 +25,8 @@ from typing import List, NamedTuple, Optional
 
 from gluonlab import engine, host_cores
 
-# Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun; torchrun; bpslaunch; pytest -n.
+# Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun;
+# torchrun; bpslaunch; pytest -n.
 LOCAL_SIZES = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
@@ -40,7 +43,10 @@ MOST = 4096  # processes on a host: whoever says more means something else
 
 
 class Neighbours(NamedTuple):
-    """``processes``: of this training on this host, this one included. ``known``: or the most that there can be."""
+    """``processes``: of this training on this host, this one included.
+
+    ``known``: or the most that there can be.
+    """
 
     processes: int
     known: bool = True
@@ -51,12 +57,17 @@ _told: List[int] = []
 
 
 def tell(processes: int) -> None:
-    """The group stands, and so many of its processes are on this host. From now on this counts, whatever the environment says."""
+    """The group stands, and so many of its processes are on this host.
+
+    From now on this counts, whatever the environment says.
+    """
     _told[:] = [processes]
 
 
 def neighbours() -> Neighbours:
-    """The processes that share this host's cores, as the table above finds them; one where nothing speaks of others."""
+    """The processes that share this host's cores, as the table above finds them; one where nothing
+    speaks of others.
+    """
     if _told:
         return Neighbours(_told[0])
     workers = engine.parameter_server_workers()
@@ -69,10 +80,11 @@ def neighbours() -> Neighbours:
 
 
 def own_cores() -> int:
-    """How many threads this process may compute with: its part of the cores that the processes of this host share.
+    """How many threads this process may compute with: its part of the cores that the processes of
+    this host share.
 
-    A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all its own then.
-    A container's limit is for all of its processes together, wherever they are bound.
+    A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all
+    its own then. A container's limit is for all of its processes together, wherever they are bound.
     """
     mine, processes = host_cores.cores(), neighbours().processes
     if processes == 1:
@@ -80,7 +92,8 @@ def own_cores() -> int:
     cpus = len(os.sched_getaffinity(0))
     shared = max(cpus, _launchers_cpus())
     limit = host_cores.core_limit() or mine * processes
-    return max(1, min(mine, mine * shared // cpus // processes, limit // processes))  # of those CPUs as many are cores as of these
+    # of those CPUs as many are cores as of these
+    return max(1, min(mine, mine * shared // cpus // processes, limit // processes))
 
 
 def _launchers_cpus() -> int:
@@ -89,7 +102,8 @@ def _launchers_cpus() -> int:
         return _whole(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
     marks = {name for name in (*LOCAL_SIZES, engine.WORKER_VARIABLE) if name in os.environ}
     ancestor = os.getppid()
-    while ancestor > 1 and marks & _variables(ancestor):  # a shell in between was bound as this process was
+    # a shell in between was bound as this process was
+    while ancestor > 1 and marks & _variables(ancestor):
         ancestor = _parent(ancestor)
     try:
         return len(os.sched_getaffinity(ancestor)) if ancestor > 1 else 0
@@ -126,7 +140,9 @@ def _slurm_tasks() -> Optional[int]:
 
 
 def expand(tasks: str) -> List[int]:
-    """Slurm's tasks per node, node by node: ``2(x3),1`` -> ``[2, 2, 2, 1]``; nothing for what is not of that form."""
+    """Slurm's tasks per node, node by node: ``2(x3),1`` -> ``[2, 2, 2, 1]``; nothing for what is
+    not of that form.
+    """
     counts: List[int] = []
     for part in tasks.split(","):
         found = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,6})\))?", part.strip())

@@ -1,4 +1,6 @@
-"""The names of numpy that MXNet 1.9.1 asks for when it is imported, and that numpy has dropped since 1.24."""
+"""The names of numpy that MXNet 1.9.1 asks for when it is imported, and that numpy has dropped
+since 1.24.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class _Removed:
         self.__name__ = name
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise NotImplementedError(f"numpy.{self.__name__} no longer exists in this version of numpy")
+        raise NotImplementedError(
+            f"numpy.{self.__name__} no longer exists in this version of numpy"
+        )
 
 
 def put_back(numpy: types.ModuleType) -> None:

@@ -1,6 +1,7 @@
 """python -m gluonlab.run --gpus 2: options in, a training run, its result out.
 
-The options are the fields of `gluonlab.config.TrainConfig`; what is done with them is in `gluonlab.training`.
+The options are the fields of `gluonlab.config.TrainConfig`; what is done with them is in
+`gluonlab.training`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,19 @@ def config_options(function: Callable[..., None]) -> Callable[..., None]:
         elif field.metadata["check"] is flag:
             option = click.option(f"{name}/{opposite(name)}", field.name, default=None, help=help)
         else:
-            shown = "" if field.default is None else f"  [default: {field.default}]"  # click would add brackets of its own
-            option = click.option(name, field.name, metavar=field.metadata["metavar"], default=None, help=help + shown)
+            # click would add brackets of its own
+            shown = "" if field.default is None else f"  [default: {field.default}]"
+            option = click.option(
+                name, field.name, metavar=field.metadata["metavar"], default=None, help=help + shown
+            )
         function = option(function)
     return function
 
 
 def opposite(name: str) -> str:
-    """The option that says no where a recipe may have said yes: ``--flip`` -> ``--no-flip``, and back."""
+    """The option that says no where a recipe may have said yes: ``--flip`` -> ``--no-flip``, and
+    back.
+    """
     return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
 
 
@@ -44,23 +50,42 @@ def _counts(text: str) -> List[int]:
         raise ConfigError(f"--compare {text}: give numbers of devices such as 1,2 or 1,2,4")
     counts = [int(count) for count in text.split(",")]
     if len(set(counts)) < len(counts):
-        raise ConfigError(f"--compare {text}: give each number of devices once, such as 1,2 or 1,2,4")
+        raise ConfigError(
+            f"--compare {text}: give each number of devices once, such as 1,2 or 1,2,4"
+        )
     return counts
 
 
 @command("python -m gluonlab.run", interrupted="nothing was written")
 @config_options
-@click.option("--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table")
-@click.option("--evaluate", metavar="RUN_DIR", help="evaluate a finished run on its test images, instead of training")
+@click.option(
+    "--compare", metavar="N,N", help="train with each of these numbers of GPUs, and print a table"
+)
+@click.option(
+    "--evaluate",
+    metavar="RUN_DIR",
+    help="evaluate a finished run on its test images, instead of training",
+)
 @click.option(
     "--find-batch-size",
     metavar="BYTES",
-    help="do not train, but find the largest --batch-size with which the process takes at most so much memory, all CPU devices, "
-    "Python and data included; on GPUs: with which each GPU does, CUDA's own context not included",
+    help="do not train, but find the largest --batch-size with which the process takes at most so "
+    "much memory, all CPU devices, Python and data included; on GPUs: "
+    "with which each GPU does, CUDA's own context not included",
 )
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the result as JSON, and nothing else, on standard output",
+)
 @click.option("--quiet", is_flag=True, help="print the summary only")
-@click.option("--list", "list_names", is_flag=True, help="list networks, data sets, kvstores, optimizers and recipes")
+@click.option(
+    "--list",
+    "list_names",
+    is_flag=True,
+    help="list networks, data sets, kvstores, optimizers and recipes",
+)
 def main(
     compare: Optional[str],
     evaluate: Optional[str],
@@ -81,7 +106,10 @@ def main(
     if evaluate is not None:
         for other, value in (("--compare", compare), ("--find-batch-size", find_batch_size)):
             if value is not None:
-                raise ConfigError(f"--evaluate {evaluate} and {other} {value} contradict each other: give one of them")
+                raise ConfigError(
+                    f"--evaluate {evaluate} and {other} {value} contradict each other: "
+                    "give one of them"
+                )
         _evaluate(evaluate, _given(settings), as_json)
         return
     counts = _counts(compare) if compare is not None else None
@@ -89,15 +117,26 @@ def main(
     if find_batch_size is None:
         _run(config, counts, as_json, quiet)
     elif counts is None:
-        _find_batch_size(config, size_in_bytes("--find-batch-size", find_batch_size), as_json, quiet)
+        _find_batch_size(
+            config, size_in_bytes("--find-batch-size", find_batch_size), as_json, quiet
+        )
     else:
-        raise ConfigError(f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: give one of them")
+        raise ConfigError(
+            f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: "
+            "give one of them"
+        )
 
 
 def _given(settings: Dict[str, Any]) -> Dict[str, Any]:
-    """What stands on the command line: plain flags are off and all others None where they do not."""
+    """What stands on the command line: plain flags are off and all others None where they do
+    not.
+    """
     plain = {field.name for field in dataclasses.fields(TrainConfig) if field.default is False}
-    return {name: value for name, value in settings.items() if value is not None and not (value is False and name in plain)}
+    return {
+        name: value
+        for name, value in settings.items()
+        if value is not None and not (value is False and name in plain)
+    }
 
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
@@ -109,7 +148,9 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
     reporter = Reporter() if quiet or as_json else ConsoleReporter()
     if counts is not None:
         rows = compare(config, counts, reporter)
-        click.echo(json.dumps([vars(row) for row in rows]) if as_json else "\n" * (not quiet) + table(rows))
+        click.echo(
+            json.dumps([vars(row) for row in rows]) if as_json else "\n" * (not quiet) + table(rows)
+        )
         return
     result = train(config, reporter=reporter)
     click.echo(json.dumps(result.summary()) if as_json else _summary(result.summary(), quiet))
@@ -121,19 +162,30 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
     from gluonlab.study.largest_batch import find_batch_size
 
     silent = quiet or as_json
-    found = find_batch_size(config, budget_bytes, lambda line: None if silent else click.echo(line, err=True))
-    click.echo(json.dumps(found.to_dict()) if as_json else "\n".join([*found.lines(), *found.memory.lines()]))
+    found = find_batch_size(
+        config, budget_bytes, lambda line: None if silent else click.echo(line, err=True)
+    )
+    click.echo(
+        json.dumps(found.to_dict())
+        if as_json
+        else "\n".join([*found.lines(), *found.memory.lines()])
+    )
 
 
 def _summary(summary: Dict[str, Any], quiet: bool) -> str:
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
     waiting = f"{summary['waiting']:.1%} waiting for images"
-    return "\n" * (not quiet) + f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    return (
+        "\n" * (not quiet)
+        + f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    )
 
 
 def _accuracy(summary: Dict[str, Any]) -> str:
     top5 = summary["top5_accuracy"]
-    return f"accuracy {summary['accuracy']:.4f}" + (f" (top-5 {top5:.4f})" if top5 is not None else "")
+    return f"accuracy {summary['accuracy']:.4f}" + (
+        f" (top-5 {top5:.4f})" if top5 is not None else ""
+    )
 
 
 def _evaluate(run_dir: str, given: Dict[str, Any], as_json: bool) -> None:
@@ -146,8 +198,14 @@ def _evaluate(run_dir: str, given: Dict[str, Any], as_json: bool) -> None:
         click.echo(json.dumps(summary))
         return
     devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
-    click.echo(f"{summary['model']} on {summary['dataset']}, {images}, {devices}, {summary['seconds']:.1f} s")
-    click.echo(f"{_accuracy(summary)}, loss {summary['loss']:.4f}" + f"\nwritten to {found.written_to}" * bool(found.written_to))
+    click.echo(
+        f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
+        f"{summary['seconds']:.1f} s"
+    )
+    click.echo(
+        f"{_accuracy(summary)}, loss {summary['loss']:.4f}"
+        + f"\nwritten to {found.written_to}" * bool(found.written_to)
+    )
     if found.score.confusion is not None:
         click.echo("\n" + confusion_table(found.score.confusion, found.plan.dataset.classes))
 
@@ -159,7 +217,12 @@ def _names() -> str:
     from gluonlab.optimizers import OPTIMIZERS
     from gluonlab.training.recipes import described
 
-    registries: Dict[str, Any] = {"networks": MODELS, "data sets": DATASETS, "kvstores": KVSTORES, "optimizers": OPTIMIZERS}
+    registries: Dict[str, Any] = {
+        "networks": MODELS,
+        "data sets": DATASETS,
+        "kvstores": KVSTORES,
+        "optimizers": OPTIMIZERS,
+    }
     sections = {
         title: [line for name, kind in registry.items() for line in entry(name, kind.summary)]
         for title, registry in registries.items()

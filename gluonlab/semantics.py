@@ -1,7 +1,9 @@
-"""MXNet's two kinds of arrays: mx.nd, which gluonlab computes with, and mx.np, which a user has who calls ``npx.set_np()``.
+"""MXNet's two kinds of arrays: mx.nd, which gluonlab computes with, and mx.np, which a user has who
+calls ``npx.set_np()``.
 
-Which of them layers give, and what a shape with zeros means, are settings of a thread. A whole run has mx.nd, whatever the user has
-set; what a user gets of it, and the pieces that are used alone, follow the user.
+Which of them layers give, and what a shape with zeros means, are settings of a thread. A whole run
+has mx.nd, whatever the user has set; what a user gets of it, and the pieces that are used alone,
+follow the user.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from mxnet import autograd, gluon, nd
 
 @contextmanager
 def nd_semantics() -> Iterator[None]:
-    """In here, and in functions that it decorates, mx.nd's semantics hold; afterwards the user's hold again."""
+    """In here, and in functions that it decorates, mx.nd's semantics hold; afterwards the user's
+    hold again.
+    """
     with mx.util.np_array(False), mx.util.np_shape(False):
         yield
 
@@ -29,12 +33,15 @@ def np_semantics() -> Iterator[None]:
 
 
 def as_users(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-    """The same arrays, in the same memory, of the kind that holds here: mx.np.ndarray after ``npx.set_np()``."""
+    """The same arrays, in the same memory, of the kind that holds here: mx.np.ndarray after
+    ``npx.set_np()``.
+    """
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays
 
 
 def make_users(net: gluon.HybridBlock) -> None:
-    """Have a hybridized network that was made under mx.nd's semantics take and give arrays of the kind that holds here.
+    """Have a hybridized network that was made under mx.nd's semantics take and give arrays of the
+    kind that holds here.
 
     Within, it stays what it is: gluon's layers choose their operators when they are made.
     """
@@ -57,13 +64,19 @@ def make_users(net: gluon.HybridBlock) -> None:
 
 
 def of_nd(hybrid_forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A ``hybrid_forward`` that is written with mx.nd's operators, for layers that may also be given mx.np arrays."""
+    """A ``hybrid_forward`` that is written with mx.nd's operators, for layers that may also be
+    given mx.np arrays.
+    """
 
     @wraps(hybrid_forward)
     def forward(self: gluon.HybridBlock, F: Any, *inputs: Any, **params: Any) -> Any:
         if not mx.util.is_np_array():
             return hybrid_forward(self, F, *inputs, **params)
-        params = {name: array.as_nd_ndarray() for name, array in params.items() if array is not None}
-        return hybrid_forward(self, F, *(array.as_nd_ndarray() for array in inputs), **params).as_np_ndarray()
+        params = {
+            name: array.as_nd_ndarray() for name, array in params.items() if array is not None
+        }
+        return hybrid_forward(
+            self, F, *(array.as_nd_ndarray() for array in inputs), **params
+        ).as_np_ndarray()
 
     return forward

@@ -1,4 +1,6 @@
-"""python labs/build.py: notebooks in English and in Japanese, and handouts, from one source per lab. See --help."""
+"""python labs/build.py: notebooks in English and in Japanese, and handouts, from one source per
+lab. See --help.
+"""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""python sagemaker/launch.py COMMAND: a SageMaker notebook with gluonlab, from its making to its end, and training jobs.
+"""python sagemaker/launch.py COMMAND: a SageMaker notebook with gluonlab, from its making to its
+end, and training jobs.
 
 It needs boto3 and click and nothing else: no MXNet, no GPU, no installed gluonlab.
 """
@@ -10,7 +11,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]  # this checkout's launcher and gluonlab.cli, whatever else is installed
+# this checkout's launcher and gluonlab.cli, whatever else is installed
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 try:
     import boto3  # noqa: F401

@@ -3,8 +3,9 @@
     python sagemaker/lifecycle.py write                                     # after a change of build-env.sh or idle-stop.py
     python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30         # its base64, for aws ... --on-start Content=...
 
-on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py, and notebook.yaml holds both scripts, so that what is uploaded is
-what lies here. `write` renews these copies, and make check-sagemaker tells when they are old.
+on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py, and notebook.yaml holds both
+scripts, so that what is uploaded is what lies here. `write` renews these copies, and make
+check-sagemaker tells when they are old.
 """
 
 import base64
@@ -15,7 +16,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LONGEST = 16384  # characters of base64, says the API
-SETTINGS = {"GLUONLAB_REPOSITORY": 1024, "GLUONLAB_BUCKET": 63, "GLUONLAB_IDLE_MINUTES": 5}  # and how long each may be
+# and how long each may be
+SETTINGS = {"GLUONLAB_REPOSITORY": 1024, "GLUONLAB_BUCKET": 63, "GLUONLAB_IDLE_MINUTES": 5}
 HELD = {  # what holds a copy: of what, between the line that begins it and the one that ends it
     "on-create.sh": [("build-env.sh", r"<<'END_OF_BUILD_ENV'\n", r"^END_OF_BUILD_ENV\n", "")],
     "on-start.sh": [("idle-stop.py", r"<<'END_OF_IDLE_STOP'\n", r"^END_OF_IDLE_STOP\n", "")],
@@ -30,24 +32,37 @@ def written(name, folder=HERE):
     """The file with its copies renewed from ``folder``."""
     text = (folder / name).read_text(encoding="utf-8")
     for part, begins, ends, margin in HELD[name]:
-        copy = written(part, folder) if part in HELD else (folder / part).read_text(encoding="utf-8")
+        copy = (
+            written(part, folder) if part in HELD else (folder / part).read_text(encoding="utf-8")
+        )
         copy = re.sub(r"^(?=.)", margin, copy, flags=re.M)
-        text, times = re.subn(f"({begins})(?:.*?)({ends})", lambda m, copy=copy: m[1] + copy + m[2], text, flags=re.S | re.M)
+        text, times = re.subn(
+            f"({begins})(?:.*?)({ends})",
+            lambda m, copy=copy: m[1] + copy + m[2],
+            text,
+            flags=re.S | re.M,
+        )
         if times != 1:
             raise ValueError(f"{name}: the lines around its copy of {part} are gone")
     return text
 
 
 def script(name, settings=None):
-    """The text of "on-create" or "on-start" with its settings, {one of SETTINGS: value}, set at its top."""
+    """The text of "on-create" or "on-start" with its settings, {one of SETTINGS: value}, set at its
+    top.
+    """
     unknown = sorted(set(settings or {}) - set(SETTINGS))
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]}: choose {', '.join(SETTINGS)}")
     for key, value in (settings or {}).items():
         if len(str(value)) > SETTINGS[key]:
-            raise ValueError(f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}")
+            raise ValueError(
+                f"{key} has {len(str(value))} characters: give at most {SETTINGS[key]}"
+            )
     first, rest = (HERE / f"{name}.sh").read_text(encoding="utf-8").split("\n", 1)
-    lines = [f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())]
+    lines = [
+        f"export {key}={shlex.quote(str(value))}" for key, value in sorted((settings or {}).items())
+    ]
     return "\n".join([first, *lines, rest])
 
 
@@ -55,7 +70,10 @@ def faults(text):
     """What would make AWS, or bash on the notebook, stumble over this script."""
     found = []
     if "\r" in text:
-        found.append("lines end in CRLF: bash would look for commands that end in a carriage return; save it with LF")
+        found.append(
+            "lines end in CRLF: bash would look for commands that end in a carriage return; "
+            "save it with LF"
+        )
     if not text.isascii():
         found.append("it is not ASCII, which AWS's console cannot encode")
     if not text.startswith("#!/bin/bash\n"):
@@ -67,7 +85,10 @@ def faults(text):
 
 
 def content(text):
-    """The base64 of a script, on one line, as the API's ``Content``. Raises ValueError for a script with faults."""
+    """The base64 of a script, on one line, as the API's ``Content``.
+
+    Raises ValueError for a script with faults.
+    """
     found = faults(text)
     if found:
         raise ValueError("; ".join(found))
@@ -82,8 +103,15 @@ def main(arguments):
             with open(HERE / name, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
         return
-    if not arguments or arguments[0] not in ("on-create", "on-start") or not all("=" in one for one in arguments[1:]):
-        sys.exit("error: give write, or on-create or on-start with settings: python sagemaker/lifecycle.py on-start NAME=VALUE ...")
+    if (
+        not arguments
+        or arguments[0] not in ("on-create", "on-start")
+        or not all("=" in one for one in arguments[1:])
+    ):
+        sys.exit(
+            "error: give write, or on-create or on-start with settings: "
+            "python sagemaker/lifecycle.py on-start NAME=VALUE ..."
+        )
     try:
         print(content(script(arguments[0], dict(one.split("=", 1) for one in arguments[1:]))))
     except ValueError as error:

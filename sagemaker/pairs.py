@@ -1,4 +1,6 @@
-"""Which instance types and platforms AWS still puts together: instances.json, read by the launcher and by the check."""
+"""Which instance types and platforms AWS still puts together: instances.json, read by the launcher
+and by the check.
+"""
 
 import json
 from pathlib import Path
@@ -11,7 +13,9 @@ def _table(name):
 
 
 def instances():
-    """{instance type: GPUs, batch size, platform, status and its date}; the keys are explained in README.md."""
+    """{instance type: GPUs, batch size, platform, status and its date}; the keys are explained in
+    README.md.
+    """
     return _table("instances")
 
 
@@ -21,7 +25,9 @@ def platforms():
 
 
 def dead(instance_type, platform):
-    """Why AWS should refuse a notebook of this type on this platform, in one dated line; "" when nothing is known against it."""
+    """Why AWS should refuse a notebook of this type on this platform, in one dated line; "" when
+    nothing is known against it.
+    """
     about = platforms().get(platform)
     if about is None:
         return ""
@@ -30,10 +36,18 @@ def dead(instance_type, platform):
     if instance_type.startswith(tuple(about["excludes"])):
         instead = instances().get(instance_type, {}).get("instead")
         other = f"; {instead} is the nearest that lives" if instead else ""
-        return f"{platform} does not start {instance_type} (as of {about['as_of']}): {about['why']}{other}"
+        return (
+            f"{platform} does not start {instance_type} (as of {about['as_of']}): "
+            f"{about['why']}{other}"
+        )
     return ""
 
 
 def unfit(instance_type):
-    """Why MXNet cannot use the GPUs of this type, in one line; "" when it can, or there are none."""
-    return next((why for beginning, why in _table("unfit").items() if instance_type.startswith(beginning)), "")
+    """Why MXNet cannot use the GPUs of this type, in one line; "" when it can, or there are
+    none.
+    """
+    return next(
+        (why for beginning, why in _table("unfit").items() if instance_type.startswith(beginning)),
+        "",
+    )

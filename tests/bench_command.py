@@ -1,4 +1,6 @@
-"""For the tests of `gluonlab.bench allreduce` and `gradients`: the command in this process, and a schedule that is wrong."""
+"""For the tests of `gluonlab.bench allreduce` and `gradients`: the command in this process, and a
+schedule that is wrong.
+"""
 
 from dataclasses import replace
 
@@ -12,8 +14,11 @@ from gluonlab.bench.machine import Others
 from gluonlab.bench.variants import CHOICES
 from gluonlab.collectives.algorithms import ALGORITHMS
 
-HERE = {name for name in CHOICES if name != "nccl" or CHOICE.asked == "gpu"}  # what sums over the devices of the tests
-ROW = Row("ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005, (0.0005, 0.0005, 0.002))
+# what sums over the devices of the tests
+HERE = {name for name in CHOICES if name != "nccl" or CHOICE.asked == "gpu"}
+ROW = Row(
+    "ring", 4, 4096, 1024, "float32", 1, (0.002, 0.001, 0.004), 0.0, 0.0005, (0.0005, 0.0005, 0.002)
+)
 RING = ALGORITHMS["ring"]
 
 
@@ -25,8 +30,11 @@ def short(monkeypatch):
 
 @pytest.fixture
 def bench(capsys, monkeypatch, short):
-    """``bench("allreduce", ...)`` -> (exit status, standard output, standard error) of the command, in this process."""
-    monkeypatch.setattr(Others, "cores", lambda self: 0.0)  # a busy machine is no fault of the command
+    """``bench("allreduce", ...)`` -> (exit status, standard output, standard error) of the command,
+    in this process.
+    """
+    # a busy machine is no fault of the command
+    monkeypatch.setattr(Others, "cores", lambda self: 0.0)
 
     def run(*args):
         with pytest.raises(SystemExit) as ended:

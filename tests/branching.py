@@ -1,4 +1,6 @@
-"""A network of which a batch may use some branches only, and what plain Gluon makes of it on one device."""
+"""A network of which a batch may use some branches only, and what plain Gluon makes of it on one
+device.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -36,7 +38,10 @@ def shards_of(step, devices, images=2, seed=0):
     """(images, targets) for each device, the same whoever asks."""
     random = np.random.RandomState((seed, step))
     return [
-        (random.uniform(-1, 1, (images, IN)).astype("float32"), random.uniform(-1, 1, (images, OUT)).astype("float32"))
+        (
+            random.uniform(-1, 1, (images, IN)).astype("float32"),
+            random.uniform(-1, 1, (images, OUT)).astype("float32"),
+        )
         for _ in range(devices)
     ]
 
@@ -58,21 +63,31 @@ def backward(net, shards, uses, ctxs, scale=1.0):
 
 
 def on_one_device(branches, steps, optimizer, clip_norm=None):
-    """gluon.Trainer(ignore_stale_grad=True) on one device, which makes of every shard what the device of the shard would."""
+    """gluon.Trainer(ignore_stale_grad=True) on one device, which makes of every shard what the
+    device of the shard would.
+    """
     ctx = mx.cpu(0)
     net = branching_net(branches, [ctx])
     trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
     for number, uses in enumerate(steps):
         shards = shards_of(number, len(uses))
         backward(net, shards, uses, [ctx] * len(uses))
-        fresh = [param.grad() for param in net.collect_params().values() if param.data()._fresh_grad]
+        fresh = [
+            param.grad() for param in net.collect_params().values() if param.data()._fresh_grad
+        ]
         size = sum(len(x) for x, _ in shards)
         if clip_norm is not None and fresh:
             gluon.utils.clip_global_norm(fresh, clip_norm * size)
         counts = trainer.optimizer._all_index_update_counts[0]
-        ages = [counts.get(key, 0) for key, param in enumerate(trainer._params) if param.data()._fresh_grad]
+        ages = [
+            counts.get(key, 0)
+            for key, param in enumerate(trainer._params)
+            if param.data()._fresh_grad
+        ]
         # one rate for all: MXNet gives those that come before the oldest one an earlier one
-        trainer.optimizer.num_update = max([trainer.optimizer.num_update, *(age + 1 for age in ages)])
+        trainer.optimizer.num_update = max(
+            [trainer.optimizer.num_update, *(age + 1 for age in ages)]
+        )
         trainer.step(size, ignore_stale_grad=True)
     return net
 

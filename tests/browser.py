@@ -1,4 +1,6 @@
-"""Chromium without a window, and a drawn page in it; needs chromium and chromedriver, which pip cannot install."""
+"""Chromium without a window, and a drawn page in it; needs chromium and chromedriver, which pip
+cannot install.
+"""
 
 import json
 import os
@@ -17,12 +19,16 @@ def find(*names):
 def missing():
     """What is not here of what it takes, in a line; None if all is."""
     chromium, driver = find("chromium", "chromium-browser", "google-chrome"), find("chromedriver")
-    lacking = [name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None]
+    lacking = [
+        name for name, path in (("Chromium", chromium), ("chromedriver", driver)) if path is None
+    ]
     return f"no {' and no '.join(lacking)} here: {INSTALL}" if lacking else None
 
 
 def wanted():
-    """Skips the module that calls it where there is no browser; not under GLUONLAB_BROWSER=required, where its tests fail."""
+    """Skips the module that calls it where there is no browser; not under
+    GLUONLAB_BROWSER=required, where its tests fail.
+    """
     if missing() and os.environ.get("GLUONLAB_BROWSER") != "required":
         pytest.skip(missing(), allow_module_level=True)
 
@@ -36,13 +42,20 @@ def start():
 
     options = webdriver.ChromeOptions()
     options.binary_location = find("chromium", "chromium-browser", "google-chrome")
-    for name in ("headless=new", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars", "force-prefers-reduced-motion"):
+    for name in (
+        "headless=new",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "hide-scrollbars",
+        "force-prefers-reduced-motion",
+    ):
         options.add_argument(f"--{name}")
     options.add_argument("--window-size=1200,900")
     if os.geteuid() == 0:
         options.add_argument("--no-sandbox")  # Chromium's own refuses to run for root
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options=options, service=Service(find("chromedriver")))  # with a path, selenium downloads no driver
+    # with a path, selenium downloads no driver
+    return webdriver.Chrome(options=options, service=Service(find("chromedriver")))
 
 
 class Page:
@@ -59,7 +72,9 @@ class Page:
         return self.driver.find_element("id", id)
 
     def text(self, id):
-        return self.driver.execute_script("return document.getElementById(arguments[0]).innerText", id)
+        return self.driver.execute_script(
+            "return document.getElementById(arguments[0]).innerText", id
+        )
 
     def press(self, key):
         self.driver.switch_to.active_element.send_keys(key)
@@ -70,7 +85,10 @@ class Page:
         Select(self.find(id)).select_by_visible_text(str(value))
 
     def slide(self, step):
-        script = "const [s, to] = arguments; s.value = to; s.dispatchEvent(new Event('input', {bubbles: true}))"
+        script = (
+            "const [s, to] = arguments; s.value = to; "
+            "s.dispatchEvent(new Event('input', {bubbles: true}))"
+        )
         self.driver.execute_script(script, self.find("slider"), step)
 
     def state(self):
@@ -78,8 +96,13 @@ class Page:
         return as_state(self.driver.execute_script(f"{READ} return read();"))
 
     def all_states(self, id):
-        """For each choice of a field the states from the first step to the last, with a click on the button for each."""
-        return [[as_state(text) for text in texts] for texts in self.driver.execute_script(f"{READ} {READ_ALL}", self.find(id))]
+        """For each choice of a field the states from the first step to the last, with a click on
+        the button for each.
+        """
+        return [
+            [as_state(text) for text in texts]
+            for texts in self.driver.execute_script(f"{READ} {READ_ALL}", self.find(id))
+        ]
 
     def arrows(self):
         """The transfers of the step, by the columns and rows where arrows begin and end."""
@@ -90,22 +113,44 @@ class Page:
         found = []
         for op, way in ((op, way) for op, path in lines for way in path.split("M")[1:]):
             up, across, down = (part.split() for part in way.split("Q"))
-            xs = [float(up[0]), *map(float, across[2:4:2]), float(across[3].split("H")[1]), float(down[2])]
+            xs = [
+                float(up[0]),
+                *map(float, across[2:4:2]),
+                float(across[3].split("H")[1]),
+                float(down[2]),
+            ]
             assert xs in (sorted(xs), sorted(xs)[::-1])  # straight there
-            found.append((ranks[round(xs[0])], ranks[round(xs[-1])], chunks[round(float(up[1].split("V")[0]) + 1)], op))
+            found.append(
+                (
+                    ranks[round(xs[0])],
+                    ranks[round(xs[-1])],
+                    chunks[round(float(up[1].split("V")[0]) + 1)],
+                    op,
+                )
+            )
         return found
 
     def wait(self, condition, seconds=8):
         end = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < end, f"not within {seconds} s; the page says {self.text('counter')!r}"
+            assert time.monotonic() < end, (
+                f"not within {seconds} s; the page says {self.text('counter')!r}"
+            )
             time.sleep(0.05)
 
     def requests(self):
         """All that the browser asked for, other than the page itself."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        sent = [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
-        entries = self.driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        sent = [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
+        entries = self.driver.execute_script(
+            "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+        )
         return [url for url in sent + entries if url != self.url and not url.startswith("data:")]
 
     def complaints(self):

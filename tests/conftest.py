@@ -1,4 +1,6 @@
-"""Shared by all tests: an environment of their own, hypothesis without deadlines, and real processes."""
+"""Shared by all tests: an environment of their own, hypothesis without deadlines, and real
+processes.
+"""
 
 import functools
 import gc
@@ -24,36 +26,47 @@ ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *LOCAL_SIZES, "SLURM_")
 for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
     del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test
 
-# Nor are the data sets that a person has downloaded, nor a proxy between the tests and their own servers.
-os.environ["GLUONLAB_DATA"] = str(Path(tempfile.gettempdir()) / f"gluonlab-tests-without-data-{os.getpid()}")
+# Nor are the data sets that a person has downloaded, nor a proxy between the tests and their own
+# servers.
+os.environ["GLUONLAB_DATA"] = str(
+    Path(tempfile.gettempdir()) / f"gluonlab-tests-without-data-{os.getpid()}"
+)
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
 # A shell's background jobs ignore Ctrl-C, and so would the processes that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A machine may be busy. make test takes the same examples every time; make test-all and whoever looks for faults take new ones:
-# pytest --hypothesis-profile=random.
+# A machine may be busy. make test takes the same examples every time; make test-all and whoever
+# looks for faults take new ones: pytest --hypothesis-profile=random.
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("fixed")
 
 
 def pytest_collection_finish():
-    """What is loaded by now stays; nobody looks through it again, not Python's collector, nor, for each trainer, `compiled.py`."""
+    """What is loaded by now stays; nobody looks through it again, not Python's collector, nor, for
+    each trainer, `compiled.py`.
+    """
     gc.collect()
     gc.freeze()
 
 
 def clean_environment(**changes):
-    """The environment of a process that knows of gluonlab, of the tests' helpers, and of nothing set by this process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)}
+    """The environment of a process that knows of gluonlab, of the tests' helpers, and of nothing
+    set by this process.
+    """
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)
+    }
     path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
     return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
 
 
 @pytest.fixture
 def python(tmp_path):
-    """``python(*arguments, timeout=..., path=[...], VARIABLE="...")`` runs this Python in ``tmp_path``, to its end."""
+    """``python(*arguments, timeout=..., path=[...], VARIABLE="...")`` runs this Python in
+    ``tmp_path``, to its end.
+    """
     patience = 5 if "SIMULATED_GPUS" in os.environ else 1
 
     def run(*arguments, timeout=60, **environment):
@@ -81,7 +94,9 @@ def empty_cwd(tmp_path, monkeypatch):
 
 @pytest.fixture
 def ended(capsys):
-    """``ended(main, *arguments)`` does in this process what a command does: exit status, standard output, standard error."""
+    """``ended(main, *arguments)`` does in this process what a command does: exit status, standard
+    output, standard error.
+    """
 
     def end(main, *arguments):
         with pytest.raises(SystemExit) as raised:

@@ -1,10 +1,14 @@
-"""Files with bytes changed, cut out or put in anywhere: what reads them must say so, or read what is left."""
+"""Files with bytes changed, cut out or put in anywhere: what reads them must say so, or read what
+is left.
+"""
 
 from hypothesis import strategies as st
 
 
 def corrupted(data, content, places=3, junk=()):
-    """``content`` with one to so many places of up to 4 bytes replaced; ``junk``: what may come in there beside any bytes."""
+    """``content`` with one to so many places of up to 4 bytes replaced; ``junk``: what may come in
+    there beside any bytes.
+    """
     content = bytearray(content)
     for _ in range(data.draw(st.integers(1, places))):
         place, length = data.draw(st.integers(0, len(content))), data.draw(st.integers(0, 4))

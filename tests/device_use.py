@@ -1,9 +1,11 @@
-"""Which tests use devices, and how many of them ran on GPUs: counted by what they took, and printed at the end.
+"""Which tests use devices, and how many of them ran on GPUs: counted by what they took, and printed
+at the end.
 
-A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a file of the tests writes
-mx.cpu, or when it starts a process that names some. With GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than
-LEAST_PERCENT of them had GPUs, and where one that had none does not say why: ``@pytest.mark.cpu_only("reason")``. Modules whose
-tests take no devices do not run a second time then; make test fails where one of them takes some.
+A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a
+file of the tests writes mx.cpu, or when it starts a process that names some. With
+GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than LEAST_PERCENT of them had GPUs, and where
+one that had none does not say why: ``@pytest.mark.cpu_only("reason")``. Modules whose tests take no
+devices do not run a second time then; make test fails where one of them takes some.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Uses:
         self.of_fixtures: Dict[Any, Set[str]] = {}
 
     def note(self, item: Any) -> None:
-        """The test has ended: what it took is its own and that of fixtures made for it or before it."""
+        """The test has ended: what it took is its own and that of fixtures made for it or before
+        it.
+        """
         definitions = getattr(item, "_fixtureinfo", None)
         made = definitions.name2fixturedefs.values() if definitions else ()
         for definition in (each for several in made for each in several):
@@ -57,7 +61,11 @@ class Uses:
             self.of_tests[item.nodeid] = set(CHOICE.taken)
 
     def on_gpus(self) -> List[str]:
-        return [test for test, kinds in self.of_tests.items() if "gpu" in kinds and test not in self.reasons]
+        return [
+            test
+            for test, kinds in self.of_tests.items()
+            if "gpu" in kinds and test not in self.reasons
+        ]
 
     def on_cpus(self) -> List[str]:
         return sorted(set(self.of_tests) - set(self.on_gpus()))
@@ -78,9 +86,12 @@ USES = Uses()
 
 def pytest_configure(config: Any) -> None:
     if CHOICE.asked not in KINDS:
-        raise pytest.UsageError(f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu")
+        raise pytest.UsageError(
+            f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu"
+        )
     if CHOICE.asked == "gpu":
-        os.environ.update(engine.DETERMINISTIC)  # many tests compare bits; tests/gpus and processes of their own go without
+        # many tests compare bits; tests/gpus and processes of their own go without
+        os.environ.update(engine.DETERMINISTIC)
         _watch()
 
 
@@ -89,8 +100,11 @@ def pytest_collection_modifyitems(items: Any) -> None:
     functions = [getattr(item, "function", None) for item in items]
     tests = {function for function in functions if getattr(function, "is_hypothesis_test", False)}
     for test in tests if CHOICE.asked == "gpu" else ():
-        asked = test._hypothesis_internal_use_settings or settings.default  # @settings twice is an error
-        test._hypothesis_internal_use_settings = settings(asked, max_examples=min(asked.max_examples, MOST_EXAMPLES))
+        # @settings twice is an error
+        asked = test._hypothesis_internal_use_settings or settings.default
+        test._hypothesis_internal_use_settings = settings(
+            asked, max_examples=min(asked.max_examples, MOST_EXAMPLES)
+        )
 
 
 def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
@@ -105,7 +119,9 @@ def pytest_collection_finish() -> None:
 def reason_of(item: Any) -> "Optional[str]":
     """Why this test keeps to CPUs, or None. Raises UsageError where the marker does not say."""
     marker = item.get_closest_marker("cpu_only")
-    if marker and not (len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()):
+    if marker and not (
+        len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()
+    ):
         raise pytest.UsageError(f'{item.nodeid}: give cpu_only its reason: cpu_only("...")')
     return marker.args[0] if marker else None
 
@@ -123,7 +139,9 @@ def pytest_runtest_protocol(item: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
-    """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it starts."""
+    """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it
+    starts.
+    """
     if CHOICE.asked == "gpu" and reason_of(request.node):
         import mxnet as mx
 
@@ -133,7 +151,9 @@ def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def what_mxnet_keeps_for_each_gpu() -> None:
-    """Scratch memory, as large as any operator wanted, states of random numbers and of dropout: made now, no test leaves them."""
+    """Scratch memory, as large as any operator wanted, states of random numbers and of dropout:
+    made now, no test leaves them.
+    """
     if CHOICE.asked == "gpu":
         import mxnet as mx
 
@@ -155,7 +175,9 @@ def pytest_fixture_setup(fixturedef: Any) -> Any:
 
 
 def _watch() -> None:
-    """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by another process."""
+    """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by
+    another process.
+    """
     import mxnet as mx
 
     from gluonlab import devices as named_devices
@@ -176,7 +198,9 @@ def _watch() -> None:
         if event == "subprocess.Popen":
             text = " ".join(os.fsdecode(part) for part in args[1])
             if IN_A_COMMAND.search(text):
-                CHOICE.taken.add("gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu")
+                CHOICE.taken.add(
+                    "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
+                )
 
     named_devices._ready, mx.cpu = noting_ready, noting_cpu
     sys.addaudithook(noting_process)
@@ -196,14 +220,27 @@ def pytest_sessionfinish(session: Any) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     say = terminalreporter.write_line
     for test in USES.left_out():
-        say(f"error: {test} takes devices: WITHOUT_DEVICES in tests/device_use.py says that it does not", red=True)
+        say(
+            f"error: {test} takes devices: WITHOUT_DEVICES in tests/device_use.py says that it "
+            "does not",
+            red=True,
+        )
     if CHOICE.asked != "gpu" or not USES.of_tests:
         return
     say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
     if not USES.enough():
-        say(f"error: fewer than {LEAST_PERCENT} % of them: take devices from tests/devices.py", red=True)
-    why = Counter((test.split("::")[0], USES.reasons[test]) for test in USES.on_cpus() if test in USES.reasons)
+        say(
+            f"error: fewer than {LEAST_PERCENT} % of them: take devices from tests/devices.py",
+            red=True,
+        )
+    why = Counter(
+        (test.split("::")[0], USES.reasons[test]) for test in USES.on_cpus() if test in USES.reasons
+    )
     for (file, reason), count in sorted(why.items()):
         say(f"  {file}, {count} on CPUs: {reason}")
     for test in USES.without_a_reason():
-        say(f'error: {test} used CPUs: take devices from tests/devices.py, or mark it cpu_only("reason")', red=True)
+        say(
+            f"error: {test} used CPUs: take devices from tests/devices.py, "
+            'or mark it cpu_only("reason")',
+            red=True,
+        )

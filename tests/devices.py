@@ -9,8 +9,9 @@ a test asks for    on CPUs                       on GPUs
 ``named(2)``       ``"cpu*2"``                   ``"gpu:0,1"``, for command lines and configs
 =================  ============================  ==========================================
 
-`reference.cpus` stay CPUs, so that a CPU is what GPUs are compared with. A test that is about CPUs as such is marked
-``cpu_only("reason")`` and gets CPUs here, too. `device_use.py` counts which test ran where.
+`reference.cpus` stay CPUs, so that a CPU is what GPUs are compared with. A test that is about CPUs
+as such is marked ``cpu_only("reason")`` and gets CPUs here, too. `device_use.py` counts which test
+ran where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Throw-away environments: real ones of venv, in which every package is a link, but those that the test wants otherwise."""
+"""Throw-away environments: real ones of venv, in which every package is a link, but those that the
+test wants otherwise.
+"""
 
 import json
 import subprocess
@@ -15,8 +17,9 @@ INSTALLED = Path(sysconfig.get_path("purelib"))
 NEVER = ("gluonlab", "__editable__", "nvidia", "pynvml", "horovod")
 # What mxnet-cu112's libmxnet.so names beside what the CPU build does.
 CUDA_NEEDED = [
-    "libcudnn.so.8", "libcuda.so.1", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10", "libcublas.so.11",
-    "libcusolver.so.11", "libcurand.so.10", "libnvrtc.so.11.2", "libnvToolsExt.so.1",
+    "libcudnn.so.8", "libcuda.so.1", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10",
+    "libcublas.so.11", "libcusolver.so.11", "libcurand.so.10", "libnvrtc.so.11.2",
+    "libnvToolsExt.so.1",
 ]  # fmt: skip
 LOADS_ITS_LIBRARY = """
 import ctypes, pathlib, numpy
@@ -33,10 +36,11 @@ class Environment:
         venv.EnvBuilder(symlinks=True, with_pip=False).create(self.folder)
         [self.site] = self.folder.glob("lib/python*/site-packages")
         for entry in INSTALLED.iterdir():
-            # the one .pth that is wanted: setuptools' distutils, which Python 3.12 dropped and MXNet imports
-            if (entry.suffix != ".pth" or entry.stem == "distutils-precedence") and not entry.name.lower().startswith(
-                (*NEVER, *without)
-            ):
+            # the one .pth that is wanted: setuptools' distutils, which Python 3.12 dropped and
+            # MXNet imports
+            if (
+                entry.suffix != ".pth" or entry.stem == "distutils-precedence"
+            ) and not entry.name.lower().startswith((*NEVER, *without)):
                 (self.site / entry.name).symlink_to(entry)
 
     def add_distribution(self, name, version="1.9.1"):
@@ -54,10 +58,14 @@ class Environment:
         (self.site / "sitecustomize.py").write_text(code)
 
     def add_cu112(self, without=()):
-        """An mxnet-cu112 that needs the libraries of the real one and holds nothing, and the wheels that it comes with."""
+        """An mxnet-cu112 that needs the libraries of the real one and holds nothing, and the wheels
+        that it comes with.
+        """
         self.add_package("mxnet", LOADS_ITS_LIBRARY)
         self.add_distribution("mxnet-cu112")
-        write_library(self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"])
+        write_library(
+            self.site / "mxnet" / "libmxnet.so", needed=[*CUDA_NEEDED, "libgomp.so.1", "libc.so.6"]
+        )
         for library in cuda.LIBRARIES:
             if library.soname not in without:
                 write_library(self.wheel(library.folder) / library.soname)
@@ -91,7 +99,11 @@ class Told:
         self.findings = self.object["findings"]
 
     def of(self, check, status=None):
-        return [found for found in self.findings if found["check"] == check and status in (None, found["status"])]
+        return [
+            found
+            for found in self.findings
+            if found["check"] == check and status in (None, found["status"])
+        ]
 
     def faults(self):
         return [found for found in self.findings if found["status"] == "fault"]

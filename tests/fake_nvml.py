@@ -1,6 +1,8 @@
-"""NVML of machines that are not here: the functions of pynvml that the doctor calls, over a description of GPUs.
+"""NVML of machines that are not here: the functions of pynvml that the doctor calls, over a
+description of GPUs.
 
-Passed to `gluonlab.gpu.nvml.read`, or, as a file pynvml.py in a throw-away environment, found by the doctor's own process.
+Passed to `gluonlab.gpu.nvml.read`, or, as a file pynvml.py in a throw-away environment, found by
+the doctor's own process.
 """
 
 import json
@@ -26,12 +28,16 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """``kinds``: (name, capability) of each GPU. ``nvlinks``: {(a, b): count}; ``switched``: their links go to switches instead.
+    """``kinds``: (name, capability) of each GPU.
 
-    ``used``: {GPU: bytes in use}, ``processes``: {GPU: [(pid, name, bytes)]}, ``no_peers``: pairs. ``process_list_versions``: those
-    that this driver knows. ``error``: what nvmlInit raises. ``as_bytes``: strings are bytes, as old releases of pynvml return them.
-    ``silent``: {GPU: what its handle raises}; ``untold``: GPUs whose memory is not told; ``parts``: {GPU: UUIDs of its MIG parts}.
-    ``hidden``: GPUs of the machine that this container has not. ``apart``: {pair: level at which their ways over PCIe meet}.
+    ``nvlinks``: {(a, b): count}; ``switched``: their links go to switches instead.
+
+    ``used``: {GPU: bytes in use}, ``processes``: {GPU: [(pid, name, bytes)]}, ``no_peers``: pairs.
+    ``process_list_versions``: those that this driver knows. ``error``: what nvmlInit raises.
+    ``as_bytes``: strings are bytes, as old releases of pynvml return them. ``silent``: {GPU: what
+    its handle raises}; ``untold``: GPUs whose memory is not told; ``parts``: {GPU: UUIDs of its MIG
+    parts}. ``hidden``: GPUs of the machine that this container has not. ``apart``: {pair: level at
+    which their ways over PCIe meet}.
     """
 
     NVMLError = NVMLError
@@ -44,9 +50,9 @@ class FakeNvml:
     NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(
-        self, kinds=(), driver="535.183.01", nvlinks=None, switched=False, used=None, processes=None, no_peers=(),
-        process_list_versions=(2, 3), error=None, as_bytes=False, memory_bytes=16 * GIB, bus=None,
-        silent=None, untold=(), parts=None, hidden=(), apart=None,
+        self, kinds=(), driver="535.183.01", nvlinks=None, switched=False, used=None,
+        processes=None, no_peers=(), process_list_versions=(2, 3), error=None, as_bytes=False,
+        memory_bytes=16 * GIB, bus=None, silent=None, untold=(), parts=None, hidden=(), apart=None,
     ):  # fmt: skip
         self.apart = apart or {}
         self.silent, self.untold, self.parts = silent or {}, untold, parts or {}
@@ -90,7 +96,9 @@ class FakeNvml:
         return self._text(self.kinds[gpu][0])
 
     def nvmlDeviceGetUUID(self, gpu):  # noqa: N802
-        return self._text(gpu if isinstance(gpu, str) else f"GPU-{gpu}fa5d8d9-0000-0000-0000-00000000000{gpu}")
+        return self._text(
+            gpu if isinstance(gpu, str) else f"GPU-{gpu}fa5d8d9-0000-0000-0000-00000000000{gpu}"
+        )
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu):  # noqa: N802
         return tuple(self.kinds[gpu][1])
@@ -106,7 +114,10 @@ class FakeNvml:
     def _process_list(self, gpu, version):
         if version not in self.versions:
             raise NVMLError("Function Not Found")
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, _, used in self.processes.get(gpu, ())]
+        return [
+            SimpleNamespace(pid=pid, usedGpuMemory=used)
+            for pid, _, used in self.processes.get(gpu, ())
+        ]
 
     def nvmlDeviceGetComputeRunningProcesses_v3(self, gpu):  # noqa: N802
         return self._process_list(gpu, 3)
@@ -115,7 +126,9 @@ class FakeNvml:
         return self._process_list(gpu, 2)
 
     def nvmlSystemGetProcessName(self, pid):  # noqa: N802
-        names = {other: name for listed in self.processes.values() for other, name, _ in listed if name}
+        names = {
+            other: name for listed in self.processes.values() for other, name, _ in listed if name
+        }
         if pid not in names:
             raise NVMLError("Not Found")
         return self._text(names[pid])
@@ -181,6 +194,14 @@ NAMES = [name for name in dir(FakeNvml) if name.startswith(("nvml", "NVML"))]
 
 
 def write_pynvml(folder, **description):
-    """A module pynvml in ``folder`` that tells of such a machine. (tests/ must be importable where it is used.)"""
-    lines = ["import json, fake_nvml", f"nvml = fake_nvml.FakeNvml(**json.loads({json.dumps(json.dumps(description))}))"]
-    (folder / "pynvml.py").write_text("\n".join([*lines, *[f"{name} = nvml.{name}" for name in NAMES]]) + "\n")
+    """A module pynvml in ``folder`` that tells of such a machine.
+
+    (tests/ must be importable where it is used.)
+    """
+    lines = [
+        "import json, fake_nvml",
+        f"nvml = fake_nvml.FakeNvml(**json.loads({json.dumps(json.dumps(description))}))",
+    ]
+    (folder / "pynvml.py").write_text(
+        "\n".join([*lines, *[f"{name} = nvml.{name}" for name in NAMES]]) + "\n"
+    )

@@ -1,4 +1,6 @@
-"""A real HTTP server on 127.0.0.1 that serves files from memory, and goes wrong as it is told to."""
+"""A real HTTP server on 127.0.0.1 that serves files from memory, and goes wrong as it is told
+to.
+"""
 
 import hashlib
 import re
@@ -11,9 +13,12 @@ import pytest
 
 
 class FileServer:
-    """``files``: path -> content. ``faults``: path -> what the next requests for it get instead, one after the other.
+    """``files``: path -> content.
 
-    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`, `chunked`, `content`, or any other.
+    ``faults``: path -> what the next requests for it get instead, one after the other.
+
+    A fault is a function of the handler: `status`, `redirect`, `cut`, `silence`, `trickle`,
+    `chunked`, `content`, or any other.
     """
 
     def __init__(self, files, port=0, ranges=True, validators=True):
@@ -72,7 +77,8 @@ def _handler_of(server):
             self.do_GET(send=lambda body: None)
 
         def do_GET(self, send=None):
-            path = re.sub(r"^http://[^/]*", "", self.path)  # what a proxy is asked has the host in it
+            # what a proxy is asked has the host in it
+            path = re.sub(r"^http://[^/]*", "", self.path)
             server.requests.append((path, dict(self.headers)))
             waiting = server.faults.get(path)
             if waiting:
@@ -83,13 +89,17 @@ def _handler_of(server):
                 status(404)(self)
 
         def send_file(self, content, send=None):
-            """The file, or the range of it that was asked for; ``send`` writes the body in another way."""
+            """The file, or the range of it that was asked for; ``send`` writes the body in another
+            way.
+            """
             begin = self.asked_range(content)
             if begin is not None and begin >= len(content):
                 return status(416)(self)
             self.send_response(200 if begin is None else 206)
             if begin is not None:
-                self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
+                self.send_header(
+                    "Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}"
+                )
             if server.validators:
                 self.send_header("ETag", etag(content))
             body = content[begin or 0 :]

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 
 @contextmanager
 def full_at(size):
-    """No file grows beyond ``size`` bytes: what would is an error of the system, as on a full disk."""
+    """No file grows beyond ``size`` bytes: what would is an error of the system, as on a full
+    disk.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # importlib would leave cut files for what is imported now
+    # importlib would leave cut files for what is imported now
+    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
         yield

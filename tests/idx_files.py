@@ -5,7 +5,12 @@ import struct
 
 import numpy as np
 
-NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 def idx_bytes(array):
@@ -25,7 +30,10 @@ def write_mnist(folder, train=40, test=10, ending=""):
     random = np.random.RandomState(3)
     arrays = []
     for size in (train, test):
-        arrays += [random.randint(0, 256, (size, 28, 28), dtype=np.uint8), random.randint(0, 10, size).astype(np.uint8)]
+        arrays += [
+            random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
+            random.randint(0, 10, size).astype(np.uint8),
+        ]
     for name, array in zip(NAMES, arrays):
         write(folder / (name + ending), idx_bytes(array))
     return arrays

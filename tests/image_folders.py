@@ -1,4 +1,6 @@
-"""Folders of images made by Pillow: one folder per class, each class with a colour of its own in noise."""
+"""Folders of images made by Pillow: one folder per class, each class with a colour of its own in
+noise.
+"""
 
 import io
 
@@ -11,7 +13,11 @@ CLASSES = ("ant", "bee", "cow")
 def picture(label, width=16, height=16, seed=0, mode="RGB"):
     """Noise in which the channel ``label`` is brighter than the others, smooth enough for JPEG."""
     random = np.random.RandomState(seed)
-    pixels = random.randint(0, 90, (-(-height // 4), -(-width // 4), 3)).repeat(4, 0).repeat(4, 1)[:height, :width]
+    pixels = (
+        random.randint(0, 90, (-(-height // 4), -(-width // 4), 3))
+        .repeat(4, 0)
+        .repeat(4, 1)[:height, :width]
+    )
     pixels[:, :, label % 3] += 120
     return Image.fromarray(pixels.astype(np.uint8)).convert(mode)
 
@@ -32,7 +38,9 @@ def write_folder(root, train=6, val=3, size=16, classes=CLASSES, suffix=".jpg"):
             for number in range(count):
                 seed = 1000 * (part == "val") + 10 * number + label
                 format = "PNG" if suffix == ".png" else "JPEG"
-                (folder / f"{number:04}{suffix}").write_bytes(encoded(picture(label, size, size, seed), format))
+                (folder / f"{number:04}{suffix}").write_bytes(
+                    encoded(picture(label, size, size, seed), format)
+                )
     return root
 
 
@@ -42,5 +50,7 @@ def by_pillow(path, size):
         image = image.convert("RGB")
         side = min(image.size)
         left, top = (image.width - side) / 2, (image.height - side) / 2
-        image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+        image = image.resize(
+            (size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side)
+        )
         return np.asarray(image).transpose(2, 0, 1)

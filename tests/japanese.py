@@ -22,5 +22,7 @@ def english_words(text):
 
 
 def faults_of_writing(text):
-    """What breaks the glossary's rules of writing; the text stands without its HTML and with its blanks filled in."""
+    """What breaks the glossary's rules of writing; the text stands without its HTML and with its
+    blanks filled in.
+    """
     return [found[0] for pattern in FAULTS for found in re.finditer(pattern, text)]

@@ -15,7 +15,9 @@ BATCHES = random_batches([7, 9, 8, 7, 3], shape=(1, 4, 4), classes=4)
 def small_net(ctxs):
     mx.random.seed(3)
     net = nn.HybridSequential(prefix="net_")
-    with net.name_scope():  # the same names every time: gluon.Trainer's files go by their order, and dense10 is before dense9
+    # the same names every time: gluon.Trainer's files go by their order, and dense10 is before
+    # dense9
+    with net.name_scope():
         net.add(nn.Dense(7, activation="tanh"), nn.Dense(4))
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     net(nd.zeros((1, 1, 4, 4), ctx=ctxs[0]))
@@ -25,6 +27,8 @@ def small_net(ctxs):
 def trained(trainer_class, store, optimizer, ctxs, batches=BATCHES):
     """The net and its trainer after one step per batch."""
     net = small_net(ctxs)
-    trainer = trainer_class(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store)
+    trainer = trainer_class(
+        net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=store
+    )
     train_on_devices(net, trainer, ctxs, batches)
     return net, trainer

@@ -3,21 +3,35 @@
 import json
 from html.parser import HTMLParser
 
-PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}  # of a real run that takes no time
-SETTINGS = {"devices": ["cpu(0)", "cpu(1)"], "model": "lenet", "epochs": 3, "kvstore": "device", "learning_rate": 0.1}
+# of a real run that takes no time
+PLAIN = {"devices": "cpu", "threads": 1, "model": "mlp", "epochs": 1}
+SETTINGS = {
+    "devices": ["cpu(0)", "cpu(1)"],
+    "model": "lenet",
+    "epochs": 3,
+    "kvstore": "device",
+    "learning_rate": 0.1,
+}
 
 
 def lines(epochs=3, steps=4, lr=0.1):
     made = []
     for epoch in range(1, epochs + 1):
         made += [
-            {"kind": "step", "epoch": epoch, "step": (epoch - 1) * steps + step, "loss": 2.0 / epoch, "lr": lr / epoch}
+            {
+                "kind": "step",
+                "epoch": epoch,
+                "step": (epoch - 1) * steps + step,
+                "loss": 2.0 / epoch,
+                "lr": lr / epoch,
+            }
             for step in range(1, steps + 1)
         ]
         made.append(
             {
-                "kind": "epoch", "epoch": epoch, "step": epoch * steps, "images": 100, "seconds": 0.5 * epoch, "loss": 2.0 / epoch,
-                "accuracy": [0.5, 0.9, 0.8][epoch - 1], "validation_loss": 1.0 / epoch,
+                "kind": "epoch", "epoch": epoch, "step": epoch * steps, "images": 100,
+                "seconds": 0.5 * epoch, "loss": 2.0 / epoch, "accuracy": [0.5, 0.9, 0.8][epoch - 1],
+                "validation_loss": 1.0 / epoch,
             }
         )  # fmt: skip
     return made
@@ -25,8 +39,12 @@ def lines(epochs=3, steps=4, lr=0.1):
 
 def make_run(folder, metrics=None, **settings):
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}}))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics)))
+    (folder / "config.json").write_text(
+        json.dumps({"gluonlab": "0.1.0", "settings": {**SETTINGS, **settings}, "config": {}})
+    )
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in (lines() if metrics is None else metrics))
+    )
     return folder
 
 
@@ -37,7 +55,9 @@ def make_comparison(folder):
 
 
 class Page(HTMLParser):
-    """Tables by id, as rows of texts; everything that the page would fetch; and whether tags are closed in order."""
+    """Tables by id, as rows of texts; everything that the page would fetch; and whether tags are
+    closed in order.
+    """
 
     VOID = {"meta", "link", "br"}
 
@@ -51,7 +71,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
         self.fetched += [
-            values[name] for name in ("src", "href", "xlink:href") if name in values and not values[name].startswith("#")
+            values[name]
+            for name in ("src", "href", "xlink:href")
+            if name in values and not values[name].startswith("#")
         ]
         if tag not in self.VOID:
             self.open.append(tag)

@@ -47,12 +47,17 @@ def mnist_files(seed=0):
     random = np.random.RandomState(seed)
     arrays = []
     for size in (40, 10):
-        arrays += [random.randint(0, 256, (size, 28, 28), dtype=np.uint8), random.randint(0, 10, size).astype(np.uint8)]
+        arrays += [
+            random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
+            random.randint(0, 10, size).astype(np.uint8),
+        ]
     return {name: gzip.compress(idx_bytes(array), 1) for name, array in zip(IDX_NAMES, arrays)}
 
 
 def source_of(name, files, *mirrors, contents=None):
-    return Source(name, tuple(known(file, content) for file, content in files.items()), mirrors, contents)
+    return Source(
+        name, tuple(known(file, content) for file, content in files.items()), mirrors, contents
+    )
 
 
 FILE = noise(10 * CHUNK_BYTES)
@@ -90,13 +95,21 @@ def cifar_batches(records=RECORDS, seed=0):
 
 
 def cifar_archive(batches, folder="cifar-10-batches-bin/"):
-    return tar_of([*((f"{folder}{name}", content) for name, content in batches.items()), (f"{folder}readme.html", b"<p>")])
+    return tar_of(
+        [
+            *((f"{folder}{name}", content) for name, content in batches.items()),
+            (f"{folder}readme.html", b"<p>"),
+        ]
+    )
 
 
 def cifar_source(batches, archive, *mirrors):
     files = tuple(known(name, content, "sha1") for name, content in batches.items())
     return source_of(
-        "cifar10", {CIFAR_ARCHIVE: archive}, *mirrors, contents=Contents(2**20, known=files, folder="cifar-10-batches-bin")
+        "cifar10",
+        {CIFAR_ARCHIVE: archive},
+        *mirrors,
+        contents=Contents(2**20, known=files, folder="cifar-10-batches-bin"),
     )
 
 

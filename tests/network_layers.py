@@ -1,4 +1,6 @@
-"""The layers of networks that are drawn, for mx.nd and mx.np: name -> what makes it of a number of units and a flag."""
+"""The layers of networks that are drawn, for mx.nd and mx.np: name -> what makes it of a number of
+units and a flag.
+"""
 
 import mxnet as mx
 from mxnet.gluon import nn, rnn
@@ -43,12 +45,17 @@ def twice(units, flag):
 def grouped(units, depthwise):
     """A convolution in two groups, or in as many as it has channels."""
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(2 * units, 1), nn.Conv2D(2 * units, 3, padding=1, groups=2 * units if depthwise else 2))
+    net.add(
+        nn.Conv2D(2 * units, 1),
+        nn.Conv2D(2 * units, 3, padding=1, groups=2 * units if depthwise else 2),
+    )
     return net
 
 
 def transposed(units, bias):
-    """From 16 channels to one, MXNet cannot train it on CPUs: oneDNN cannot reorder such weights."""
+    """From 16 channels to one, MXNet cannot train it on CPUs: oneDNN cannot reorder such
+    weights.
+    """
     return nn.Conv2DTranspose(max(2, units), 2, use_bias=bias)
 
 

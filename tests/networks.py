@@ -1,8 +1,10 @@
-"""Small networks by chance, for properties that any network must have: layers, shapes, what is trained and how fast.
+"""Small networks by chance, for properties that any network must have: layers, shapes, what is
+trained and how fast.
 
-What a network gives for an image depends on this image alone (BatchNorm takes its running statistics), and is smooth but for max
-pooling, so that k devices must train as one does. Weights and losses are divided by the number of inputs, so that training
-converges: where it diverges, each step multiplies what rounding left of the order of a sum.
+What a network gives for an image depends on this image alone (BatchNorm takes its running
+statistics), and is smooth but for max pooling, so that k devices must train as one does. Weights
+and losses are divided by the number of inputs, so that training converges: where it diverges, each
+step multiplies what rounding left of the order of a sum.
 """
 
 from dataclasses import dataclass
@@ -15,7 +17,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 from network_layers import LAYERS, OF_IMAGES, OF_SEQUENCES, OF_VECTORS, OF_WORDS, WORDS
 
-OPTIMIZERS = {  # with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+# with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+OPTIMIZERS = {
     "sgd": {"learning_rate": 0.05, "wd": 0.01},
     "momentum": {"learning_rate": 0.03, "momentum": 0.9, "clip_gradient": 5.0},
     "nag": {"learning_rate": 0.03, "momentum": 0.9},
@@ -35,7 +38,9 @@ LOSSES = [gluon.loss.SoftmaxCrossEntropyLoss, gluon.loss.L2Loss]
 
 
 class Headed(gluon.Block):
-    """A body, and a dense layer for each of its outputs, of which a batch may use some: those in ``used``."""
+    """A body, and a dense layer for each of its outputs, of which a batch may use some: those in
+    ``used``.
+    """
 
     def __init__(self, body, sizes):
         super().__init__()
@@ -49,7 +54,9 @@ class Headed(gluon.Block):
 
 @dataclass(frozen=True)
 class Batch:
-    """As many backward passes as it has parts, and one step; ``used``: which heads' losses are summed."""
+    """As many backward passes as it has parts, and one step; ``used``: which heads' losses are
+    summed.
+    """
 
     parts: Tuple[int, ...]
     used: Tuple[int, ...]
@@ -60,7 +67,11 @@ layers = lambda kinds, most, least=0: st.lists(  # noqa: E731
     min_size=least,
     max_size=most,
 )
-rules = st.tuples(st.sampled_from(["write", "write", "add", "null"]), st.sampled_from([1.0, 0.5, 2.0]), st.sampled_from([1.0, 0.0]))
+rules = st.tuples(
+    st.sampled_from(["write", "write", "add", "null"]),
+    st.sampled_from([1.0, 0.5, 2.0]),
+    st.sampled_from([1.0, 0.0]),
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,8 @@ class Network:
         net = Headed(body, self.heads)
         net.initialize(mx.init.Zero(), ctx=ctxs)  # mx.np cannot draw float64
         net.cast(self.dtype)
-        net(kind.zeros((1, *self.shape), ctx=ctxs[0], dtype=self.dtype))  # which makes all shapes known
+        # which makes all shapes known
+        net(kind.zeros((1, *self.shape), ctx=ctxs[0], dtype=self.dtype))
         random = np.random.RandomState(self.seed)
         params = list(net.collect_params().values())
         of_body = set(body.collect_params())
@@ -91,15 +103,20 @@ class Network:
         accumulated = any(len(batch.parts) > 1 for batch in self.batches)
         for param in params:
             low = 0.5 if param.name.endswith("running_var") else -0.6
-            values = (random.uniform(low, 0.9, param.shape) / inputs(param) ** 0.5).astype(self.dtype)
+            values = (random.uniform(low, 0.9, param.shape) / inputs(param) ** 0.5).astype(
+                self.dtype
+            )
             if param.grad_req == "null" and param.name.endswith("gamma"):
                 values[:] = 1  # as the first forward would set it, on the devices that have a shard
             param.set_data(kind.array(values, dtype=self.dtype))
             if param.grad_req != "null":
-                # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and leaves what was there
+                # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and
+                # leaves what was there
                 rule = self.rules[own.index(_layer(param)) % len(self.rules)]
                 frozen = rule[0] == "null" and param.name in of_body
-                param.grad_req = "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
+                param.grad_req = (
+                    "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
+                )
                 param.lr_mult, param.wd_mult = rule[1:]
         # after npx.set_np(), MXNet gives a compiled recurrent layer states of size 0
         compiles = kind is mx.nd or not self._has(OF_SEQUENCES)
@@ -111,11 +128,19 @@ class Network:
         """(parts of (images, labels), used) for each batch."""
         random = np.random.RandomState(self.seed + 1)
         for batch in self.batches:
-            yield [(self._images(random, size), random.randint(0, self.heads[0], size)) for size in batch.parts], batch.used
+            yield (
+                [
+                    (self._images(random, size), random.randint(0, self.heads[0], size))
+                    for size in batch.parts
+                ],
+                batch.used,
+            )
 
     def _images(self, random, size):
         shape = (size, *self.shape)
-        drawn = random.randint(0, WORDS, shape) if self._has(OF_WORDS) else random.normal(size=shape)
+        drawn = (
+            random.randint(0, WORDS, shape) if self._has(OF_WORDS) else random.normal(size=shape)
+        )
         return drawn.astype(self.dtype)
 
     def _has(self, kinds):
@@ -123,7 +148,9 @@ class Network:
 
 
 def inputs(param):
-    """How many numbers each output of a dense layer or a convolution is a sum of; 1 for all else."""
+    """How many numbers each output of a dense layer or a convolution is a sum of; 1 for all
+    else.
+    """
     return int(np.prod(param.shape[1:])) if param.name.endswith("weight") else 1
 
 
@@ -141,8 +168,13 @@ KINDS = {  # what comes in: the layers that may come first, how many, and the sh
 
 @st.composite
 def networks(draw, fewest, some_heads=False):
-    """A network, and batches of at least so many images; with ``some_heads``, batches that leave a head's parameters out."""
-    kind, optimizer = draw(st.sampled_from(sorted(KINDS))), draw(st.sampled_from(sorted(OPTIMIZERS)))
+    """A network, and batches of at least so many images; with ``some_heads``, batches that leave a
+    head's parameters out.
+    """
+    kind, optimizer = (
+        draw(st.sampled_from(sorted(KINDS))),
+        draw(st.sampled_from(sorted(OPTIMIZERS))),
+    )
     first, shapes = KINDS[kind]
     heads = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
     every = tuple(range(len(heads)))
@@ -150,7 +182,9 @@ def networks(draw, fewest, some_heads=False):
     sizes = st.lists(st.integers(fewest, fewest + 5), min_size=passes, max_size=passes).map(tuple)
     used = st.sampled_from([every, *((head,) for head in every)] if some_heads else [every])
     return Network(
-        layers=tuple([layer for kinds, least, most in first for layer in draw(layers(kinds, most, least))])
+        layers=tuple(
+            [layer for kinds, least, most in first for layer in draw(layers(kinds, most, least))]
+        )
         + tuple(draw(layers(OF_VECTORS, 3))),
         heads=heads,
         shape=draw(shapes),
@@ -165,17 +199,31 @@ def networks(draw, fewest, some_heads=False):
 
 
 def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=False):
-    """The parameters after a step for each batch: those of the first device, and whether all others have the same bits."""
+    """The parameters after a step for each batch: those of the first device, and whether all others
+    have the same bits.
+    """
     with mx.util.np_shape(numpy), mx.util.np_array(numpy):
         kind = mx.np if numpy else mx.nd
         net = network.build(ctxs, hybridize, kind)
         params = list(net.collect_params().values())
         name = MXNETS_NAME.get(network.optimizer, network.optimizer)
-        trainer = trainer_class(net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store)
-        losses = [LOSSES[units == 1](weight=1 / inputs(head.weight)) for units, head in zip(network.heads, net.heads)]
+        trainer = trainer_class(
+            net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store
+        )
+        losses = [
+            LOSSES[units == 1](weight=1 / inputs(head.weight))
+            for units, head in zip(network.heads, net.heads)
+        ]
         for parts, net.used in network.data():
             for images, labels in parts:
-                _backward(net, [losses[number] for number in net.used], images, labels.astype(network.dtype), ctxs, kind)
+                _backward(
+                    net,
+                    [losses[number] for number in net.used],
+                    images,
+                    labels.astype(network.dtype),
+                    ctxs,
+                    kind,
+                )
             left_out = len(net.used) < len(network.heads)
             trainer.step(sum(len(images) for images, _ in parts), ignore_stale_grad=left_out)
             if any(param.grad_req == "add" for param in params):
@@ -188,7 +236,9 @@ def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=Fal
 def _backward(net, losses, images, labels, ctxs, kind):
     with autograd.record():
         found = []
-        for ctx, x, y in zip(ctxs, np.array_split(images, len(ctxs)), np.array_split(labels, len(ctxs))):
+        for ctx, x, y in zip(
+            ctxs, np.array_split(images, len(ctxs)), np.array_split(labels, len(ctxs))
+        ):
             if len(x):
                 y = kind.array(y, dtype=y.dtype, ctx=ctx)
                 outputs = net(kind.array(x, dtype=x.dtype, ctx=ctx))

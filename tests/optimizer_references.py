@@ -1,4 +1,5 @@
-"""Optimizers by their definitions, in float64 and NumPy alone, without any code of MXNet or gluonlab.
+"""Optimizers by their definitions, in float64 and NumPy alone, without any code of MXNet or
+gluonlab.
 
 A reference is a generator: it is sent gradients and rates, and yields the weights after each of
 them. Weight decay is the penalty wd / 2 * |w|^2, whose gradient is added to the one that is sent
@@ -17,7 +18,10 @@ def penalised(weight, grad, wd, clip=None, clip_last=False):
 
 
 def sgd(weight, steps, momentum=0.0, wd=0.0, clip=None):
-    """Sutskever et al. 2013, equations 1 and 2, as Goyal et al. 2017, section 3: v = m v + g, w = w - rate v."""
+    """Sutskever et al.
+
+    2013, equations 1 and 2, as Goyal et al. 2017, section 3: v = m v + g, w = w - rate v.
+    """
     v = np.zeros_like(weight)
     for grad, rate in steps:
         v = momentum * v + penalised(weight, grad, wd, clip)
@@ -35,7 +39,10 @@ def sgd_with_rates_in_its_momentum(weight, steps, momentum=0.0, wd=0.0, clip=Non
 
 
 def nag(weight, steps, momentum=0.0, wd=0.0, clip=None):
-    """Sutskever et al. 2013, equations 3 and 4, with the weights at the place that they look ahead to: as in PyTorch."""
+    """Sutskever et al.
+
+    2013, equations 3 and 4, with the weights at the place that they look ahead to: as in PyTorch.
+    """
     v = np.zeros_like(weight)
     for grad, rate in steps:
         grad = penalised(weight, grad, wd, clip)
@@ -45,7 +52,9 @@ def nag(weight, steps, momentum=0.0, wd=0.0, clip=None):
 
 
 def adam(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-8):
-    """Kingma, Ba 2015, section 2, in the order that its last paragraph gives: epsilon beside the uncorrected root."""
+    """Kingma, Ba 2015, section 2, in the order that its last paragraph gives: epsilon beside the
+    uncorrected root.
+    """
     m = v = np.zeros_like(weight)
     for t, (grad, rate) in enumerate(steps, start=1):
         grad = penalised(weight, grad, wd, clip, clip_last=True)
@@ -65,7 +74,9 @@ def adamax(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-
 
 
 def nadam(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-8, decay=0.004):
-    """Dozat 2016, algorithm 2, with its schedule of the momentum; the product of the momenta counts each step once."""
+    """Dozat 2016, algorithm 2, with its schedule of the momentum; the product of the momenta counts
+    each step once.
+    """
     m = v = np.zeros_like(weight)
     product = 1.0
     for t, (grad, rate) in enumerate(steps, start=1):
@@ -132,7 +143,9 @@ def signum(weight, steps, momentum=0.9, wd=0.0, clip=None):
 
 
 def lars(weight, steps, momentum=0.0, wd=0.0, clip=None, eta=0.001):
-    """You, Gitman, Ginsburg 2017, algorithm 1, for one layer, with the global rate outside of the momentum."""
+    """You, Gitman, Ginsburg 2017, algorithm 1, for one layer, with the global rate outside of the
+    momentum.
+    """
     v = np.zeros_like(weight)
     limit = np.inf if clip is None else clip
     for grad, rate in steps:
@@ -145,7 +158,10 @@ def lars(weight, steps, momentum=0.0, wd=0.0, clip=None, eta=0.001):
 
 
 def lamb(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-6):
-    """You et al. 2020, algorithm 2, for one layer; phi is the identity, and the decay stands outside of the root."""
+    """You et al.
+
+    2020, algorithm 2, for one layer; phi is the identity, and the decay stands outside of the root.
+    """
     m = v = np.zeros_like(weight)
     limit = np.inf if clip is None else clip
     for t, (grad, rate) in enumerate(steps, start=1):
@@ -153,5 +169,7 @@ def lamb(weight, steps, wd=0.0, clip=None, beta1=0.9, beta2=0.999, epsilon=1e-6)
         m, v = beta1 * m + (1 - beta1) * grad, beta2 * v + (1 - beta2) * grad**2
         step = m / (1 - beta1**t) / (np.sqrt(v / (1 - beta2**t)) + epsilon) + wd * weight
         norm_of_w, norm_of_step = np.linalg.norm(weight), np.linalg.norm(step)
-        weight = weight - rate * (norm_of_w / norm_of_step if norm_of_w and norm_of_step else 1.0) * step
+        weight = (
+            weight - rate * (norm_of_w / norm_of_step if norm_of_w and norm_of_step else 1.0) * step
+        )
         yield weight

@@ -1,4 +1,6 @@
-"""MXNet's parameter server on this machine: a scheduler, a server, and workers that run a piece of Python."""
+"""MXNet's parameter server on this machine: a scheduler, a server, and workers that run a piece of
+Python.
+"""
 
 import socket
 import subprocess
@@ -10,7 +12,10 @@ from conftest import clean_environment
 
 @contextmanager
 def parameter_server(count, code, *arguments, **variables):
-    """``count`` workers that run ``code``, with scheduler and server: the workers' processes. All end with the block."""
+    """``count`` workers that run ``code``, with scheduler and server: the workers' processes.
+
+    All end with the block.
+    """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -25,7 +30,9 @@ def parameter_server(count, code, *arguments, **variables):
     def start(role, code, *arguments):
         environ = clean_environment(DMLC_ROLE=role, **shared, **variables)
         command = [sys.executable, "-c", code, *arguments]
-        started.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, encoding="utf-8"))
+        started.append(
+            subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, encoding="utf-8")
+        )
         return started[-1]
 
     try:

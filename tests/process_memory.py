@@ -8,11 +8,17 @@ STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def _kilobytes(name):
-    return next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
+    return next(
+        int(line.split()[1])
+        for line in STATUS.read_text().splitlines()
+        if line.startswith(f"{name}:")
+    )
 
 
 def peak_bytes(work):
-    """What ``work()`` and what it has queued add to the resident memory; getrusage would begin with the parent process's peak."""
+    """What ``work()`` and what it has queued add to the resident memory; getrusage would begin with
+    the parent process's peak.
+    """
     nd.waitall()
     CLEAR_REFS.write_text("5")  # the peak begins anew
     before = _kilobytes("VmRSS")

@@ -13,8 +13,8 @@ def textbook_lenet(classes=10, pool="max"):
     pooling = nn.MaxPool2D if pool == "max" else nn.AvgPool2D
     net = nn.HybridSequential()
     net.add(
-        nn.Conv2D(20, 3, activation="relu"), pooling(2, 2), nn.Conv2D(50, 5, activation="relu"), pooling(2, 2),
-        nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes),
+        nn.Conv2D(20, 3, activation="relu"), pooling(2, 2), nn.Conv2D(50, 5, activation="relu"),
+        pooling(2, 2), nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes),
     )  # fmt: skip
     net.initialize()
     net(nd.zeros((1, 1, 28, 28)))
@@ -23,7 +23,10 @@ def textbook_lenet(classes=10, pool="max"):
 
 def values(net, ctx=None):
     """The parameters as numpy arrays, in order; of the first device, or of ``ctx``."""
-    return [(param.data(ctx) if ctx else param.list_data()[0]).asnumpy() for param in net.collect_params().values()]
+    return [
+        (param.data(ctx) if ctx else param.list_data()[0]).asnumpy()
+        for param in net.collect_params().values()
+    ]
 
 
 def set_values(net, arrays):
@@ -32,7 +35,9 @@ def set_values(net, arrays):
 
 
 def train_on_one_device(net, batches, optimizer, **optimizer_params):
-    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on the first device of ``net``."""
+    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on the first device
+    of ``net``.
+    """
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), optimizer, optimizer_params, kvstore=None)
     ctx = next(iter(net.collect_params().values())).list_ctx()[0]
@@ -45,7 +50,9 @@ def train_on_one_device(net, batches, optimizer, **optimizer_params):
 
 
 def train_on_devices(net, trainer, ctxs, batches):
-    """Gluon's own recording with one shard per device; one step of ``trainer`` per batch (images, labels), as numpy arrays."""
+    """Gluon's own recording with one shard per device; one step of ``trainer`` per batch (images,
+    labels), as numpy arrays.
+    """
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
@@ -61,10 +68,15 @@ def distance(a, b):
 
 
 def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
-    """Continuous random images (repeated pixels would make ties in max pooling) and random labels."""
+    """Continuous random images (repeated pixels would make ties in max pooling) and random
+    labels.
+    """
     random = np.random.RandomState(seed)
     return [
-        (random.uniform(-1, 1, (size, *shape)).astype("float32"), random.randint(0, classes, size).astype("int32"))
+        (
+            random.uniform(-1, 1, (size, *shape)).astype("float32"),
+            random.randint(0, classes, size).astype("int32"),
+        )
         for size in sizes
     ]
 

@@ -1,4 +1,6 @@
-"""A libcuda.so.1 for machines without a GPU: its functions answer "no device". With it mxnet-cu112 loads, and computes on CPUs.
+"""A libcuda.so.1 for machines without a GPU: its functions answer "no device".
+
+With it mxnet-cu112 loads, and computes on CPUs.
 
 python tests/stub_driver.py FOLDER        # then LD_LIBRARY_PATH=FOLDER
 """
@@ -9,12 +11,14 @@ from pathlib import Path
 from elf_files import write_library
 
 NO_DEVICE = b"\xb8\x64\x00\x00\x00\xc3"  # mov eax, 100; ret
-# lea rax, [rip + 6]; mov [rsi], rax; xor eax, eax; ret; the text: int cuGetErrorString(int, const char **)
+# lea rax, [rip + 6]; mov [rsi], rax; xor eax, eax; ret; the text: int cuGetErrorString(int, const
+# char **)
 ERROR_STRING = b"\x48\x8d\x05\x06\x00\x00\x00\x48\x89\x06\x31\xc0\xc3" + b"no device\0"
 # What libmxnet.so 1.9.1 and the wheels' libraries ask of it when they are loaded.
 FUNCTIONS = (
-    "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphKernelNodeGetParams", "cuGraphNodeGetType", "cuLaunchKernel",
-    "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleUnload",
+    "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphKernelNodeGetParams", "cuGraphNodeGetType",
+    "cuLaunchKernel", "cuModuleGetFunction", "cuModuleLoadData", "cuModuleLoadDataEx",
+    "cuModuleUnload",
 )  # fmt: skip
 
 

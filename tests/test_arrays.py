@@ -23,7 +23,10 @@ ARRAYS = st.dictionaries(NAMES, st.tuples(SHAPES, st.sampled_from(TYPES)))
 @given(ARRAYS)
 def test_the_bytes_are_those_of_mxnet(tmp_path_factory, wanted):
     folder = tmp_path_factory.getbasetemp()
-    arrays = {name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind) for name, (shape, kind) in wanted.items()}
+    arrays = {
+        name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind)
+        for name, (shape, kind) in wanted.items()
+    }
     save_arrays(folder / "ours", arrays)
     nd.save(str(folder / "mxnets"), arrays)
     assert (folder / "ours").read_bytes() == (folder / "mxnets").read_bytes()
@@ -43,7 +46,9 @@ def test_a_disk_that_is_full_at_the_end_is_an_error_and_the_old_file_stays(tmp_p
     arrays = {"weight": nd.ones((50, 50)), "bias": nd.ones((50,))}
     save_arrays(tmp_path / "file", arrays)
     whole = (tmp_path / "file").read_bytes()
-    with full_at(len(whole) - lacking), pytest.raises(OutputError, match=r"^cannot write .*/file: File too large; choose another"):
+    with full_at(len(whole) - lacking), pytest.raises(
+        OutputError, match=r"^cannot write .*/file: File too large; choose another"
+    ):
         save_arrays(tmp_path / "file", arrays)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_bytes() == whole
@@ -53,12 +58,17 @@ def test_a_disk_that_is_full_at_the_end_is_an_error_and_the_old_file_stays(tmp_p
 @given(ARRAYS)
 def test_what_is_read_back_is_what_was_saved(tmp_path_factory, wanted):
     path = tmp_path_factory.getbasetemp() / "read"
-    arrays = {name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind) for name, (shape, kind) in wanted.items()}
+    arrays = {
+        name: nd.array(np.arange(np.prod(shape)).reshape(shape), dtype=kind)
+        for name, (shape, kind) in wanted.items()
+    }
     save_arrays(path, arrays)
     found = read_arrays(path)
     assert list(found) == list(arrays)
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype and np.array_equal(found[name].asnumpy(), array.asnumpy())
+        assert found[name].dtype == array.dtype and np.array_equal(
+            found[name].asnumpy(), array.asnumpy()
+        )
 
 
 def test_arrays_that_were_saved_after_set_np_are_read(tmp_path):
@@ -69,7 +79,10 @@ def test_arrays_that_were_saved_after_set_np_are_read(tmp_path):
     with pytest.raises(mx.MXNetError):
         nd.load(str(tmp_path / "file"))
     found = read_arrays(tmp_path / "file")
-    assert {name: array.asnumpy().tolist() for name, array in found.items()} == {"a": [[1, 1, 1], [1, 1, 1]], "scalar": [3]}
+    assert {name: array.asnumpy().tolist() for name, array in found.items()} == {
+        "a": [[1, 1, 1], [1, 1, 1]],
+        "scalar": [3],
+    }
 
 
 @settings(max_examples=100)

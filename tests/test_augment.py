@@ -1,4 +1,6 @@
-"""Augmentation: what NumPy would do image by image, the same for any number of devices, and for every seed again."""
+"""Augmentation: what NumPy would do image by image, the same for any number of devices, and for
+every seed again.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -14,7 +16,8 @@ from gluonlab.data.loader import to_float
 from gluonlab.data.shards import shard
 from gluonlab.invoke import from_host
 
-SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))  # (n, C, H, W)
+# (n, C, H, W)
+SHAPES = st.tuples(st.integers(1, 7), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -23,13 +26,20 @@ def images_of(shape, seed=0):
 
 
 def by_numpy(images, draw, padding):
-    """Each image by itself: padded with black, cropped where the draw says, mirrored if it says so."""
+    """Each image by itself: padded with black, cropped where the draw says, mirrored if it says
+    so.
+    """
     n, channels, height, width = images.shape
     padded = np.zeros((n, channels, height + 2 * padding, width + 2 * padding), np.uint8)
     padded[:, :, padding : padding + height, padding : padding + width] = images
     out = np.empty_like(images)
     for i, (down, right, mirrored) in enumerate(zip(*draw)):
-        crop = padded[i, :, padding + down : padding + down + height, padding + right : padding + right + width]
+        crop = padded[
+            i,
+            :,
+            padding + down : padding + down + height,
+            padding + right : padding + right + width,
+        ]
         out[i] = crop[:, :, ::-1] if mirrored else crop
     return out
 
@@ -43,7 +53,9 @@ def test_crops_and_flips_are_numpys_on_any_number_of_devices(shape, padding, fli
         changed = augment(shard(from_host(images), contexts(k)), draw)
         assert [x.context for x in changed] == contexts(min(k, len(images)))
         assert all(x.dtype == np.uint8 for x in changed)
-        assert np.array_equal(np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding))
+        assert np.array_equal(
+            np.concatenate([x.asnumpy() for x in changed]), by_numpy(images, draw, padding)
+        )
 
 
 @given(SEEDS, st.integers(0, 100), st.integers(0, 1000), st.integers(0, 20))
@@ -71,7 +83,17 @@ def test_crops_begin_everywhere_alike_and_half_of_the_images_are_mirrored():
 def test_all_devices_and_workers_see_the_images_that_one_would_see(budget, k, world_size):
     split = ArraySplit(images_of((26, 2, 5, 6)), np.arange(26, dtype=np.int32))
     workers = [
-        Loader(split, contexts(k), 8, 5, rank, world_size, raw=True, resident_bytes=budget, augment=Augment(3, True))
+        Loader(
+            split,
+            contexts(k),
+            8,
+            5,
+            rank,
+            world_size,
+            raw=True,
+            resident_bytes=budget,
+            augment=Augment(3, True),
+        )
         for rank in range(world_size)
     ]
     for epoch in range(2):
@@ -96,7 +118,9 @@ def test_a_loader_that_goes_on_later_sees_the_same_images():
     assert all(np.array_equal(a, b) for a, b in zip(rest, whole[2]))
 
 
-@pytest.mark.parametrize("colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))])
+@pytest.mark.parametrize(
+    "colours", [((0.4,), (0.2,)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+)
 def test_images_are_normalised_channel_by_channel(colours):
     mean, deviation = (np.array(each).reshape(1, -1, 1, 1) for each in colours)
     images = images_of((5, mean.size, 4, 6))

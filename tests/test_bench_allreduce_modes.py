@@ -1,4 +1,6 @@
-"""The allreduce bench as a picture, as prices and as a drawing; and mistakes, which cost nothing."""
+"""The allreduce bench as a picture, as prices and as a drawing; and mistakes, which cost
+nothing.
+"""
 
 import json
 import re
@@ -42,15 +44,23 @@ def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
         for name in ("ring", "star", "device")
     ]
     curves = allreduce_plot.measured_curves(rows)
-    assert [(curve.label, len(curve.predicted)) for curve in curves] == [("ring", 2), ("star", 2), ("device", 0)]
+    assert [(curve.label, len(curve.predicted)) for curve in curves] == [
+        ("ring", 2),
+        ("star", 2),
+        ("device", 0),
+    ]
     figure = allreduce_plot.make_figure(curves, allreduce_plot.limit_points(rows), 4, "title")
     time, bus = figure.axes
     drawn = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
-    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])  # microseconds
+    # microseconds
+    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])
     assert [measured, predicted, measured, predicted, measured, limit] == drawn
     assert time.get_legend_handles_labels()[1] == ["ring", "star", "device", "memory limit"]
     gb_per_s = {"-": 1.5 / 2000, "--": 1.5 / 1000, ":": 1.5 / 500}  # n = 4
-    assert all(list(line.get_ydata()) == pytest.approx([gb_per_s[line.get_linestyle()]] * 2) for line in bus.lines)
+    assert all(
+        list(line.get_ydata()) == pytest.approx([gb_per_s[line.get_linestyle()]] * 2)
+        for line in bus.lines
+    )
     assert all(list(line.get_xdata()) == [1024, 4096] for line in [*time.lines, *bus.lines])
     assert [axes.get_xscale() + axes.get_yscale() for axes in figure.axes] == ["loglog"] * 2
 
@@ -65,7 +75,8 @@ def test_no_two_algorithms_look_alike():
 
 def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, tmp_path):
     command = (
-        "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\nfinally: assert 'mxnet' not in sys.modules"
+        "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
+        "finally: assert 'mxnet' not in sys.modules"
     )
     args = ["allreduce", "--simulate", "p3.16xlarge", "--sizes", "1KiB,46MB"]
     done = python("-c", command, *args, "--json")
@@ -75,27 +86,44 @@ def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, 
     for plan in make_plans(None, 8, topology=cube):
         for size in (1024, 46_000_000):
             row, priced = rows.pop((plan.label, size)), price(plan.schedule, cube, size)
-            assert row["time_us"] == pytest.approx(priced.seconds * 1e6) and row["busbw"] == pytest.approx(priced.busbw / 1e9)
-            assert row["bottleneck"] == "additions" or row["bottleneck"] in {step.bottleneck for step in priced.steps}
+            assert row["time_us"] == pytest.approx(priced.seconds * 1e6) and row[
+                "busbw"
+            ] == pytest.approx(priced.busbw / 1e9)
+            assert row["bottleneck"] == "additions" or row["bottleneck"] in {
+                step.bottleneck for step in priced.steps
+            }
     assert rows == {}
 
 
 def test_the_table_of_prices_fits_the_terminal_and_names_the_order(bench):
     status, out, _ = bench("allreduce", "--simulate", "p3.16xlarge", "--sizes", "46MB")
     assert status == 0 and max(map(len, out.split("\n"))) <= 80
-    times = {line[:27].strip(): float(line[27:39].replace(",", "")) for line in out.split("\n") if re.match(r"  \w*ring", line)}
-    assert times["ring placed"] < times["ring"] / 4 and times["bidirectional_ring placed"] < times["bidirectional_ring"] / 4
+    times = {
+        line[:27].strip(): float(line[27:39].replace(",", ""))
+        for line in out.split("\n")
+        if re.match(r"  \w*ring", line)
+    }
+    assert (
+        times["ring placed"] < times["ring"] / 4
+        and times["bidirectional_ring placed"] < times["bidirectional_ring"] / 4
+    )
     assert "order 0-3-2-1-5-6-7-4" in out
 
 
 def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
     ring = price(make_schedule("ring", 8), make_topology("p3.16xlarge"), 46e6)
-    waiting = {name: sum(step.transfer_s for step in ring.steps if step.bottleneck == name) for name in
-               {step.bottleneck for step in ring.steps}}  # fmt: skip
+    waiting = {
+        name: sum(step.transfer_s for step in ring.steps if step.bottleneck == name)
+        for name in {step.bottleneck for step in ring.steps}
+    }
     assert waiting[simulate.bottleneck(ring)] == max(waiting.values())
-    adding = price(make_schedule("star", 4), replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6), 46e6)
+    adding = price(
+        make_schedule("star", 4), replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6), 46e6
+    )
     assert simulate.bottleneck(adding) == "additions"
-    assert simulate.bottleneck(price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)) == ""
+    assert (
+        simulate.bottleneck(price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)) == ""
+    )
 
 
 def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd):
@@ -147,14 +175,22 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         (["--draw", "ring", "--sizes", "1KiB"], "--sizes has no part in --draw"),
         (["--draw", "ring", "--json"], "--json has no part in --draw"),
         (["--draw", "ring", "--language", "ja"], "--language is for a page: give --out FILE"),
-        (["--draw", "ring", "--out", "ring.html", "--language", "jp"], "unknown language 'jp': choose en, ja"),
+        (
+            ["--draw", "ring", "--out", "ring.html", "--language", "jp"],
+            "unknown language 'jp': choose en, ja",
+        ),
         (["--language", "ja"], "--language has no part in measuring; it belongs to --draw"),
         (["--draw", "ring", "--out", "nowhere/ring.html"], "there is no folder nowhere"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cwd):
     status, out, err = bench("allreduce", *args)
-    assert (status, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1 and message in err
+    assert (
+        (status, out) == (2, "")
+        and err.startswith("error: ")
+        and err.count("\n") == 1
+        and message in err
+    )
     assert list(empty_cwd.iterdir()) == []
 
 
@@ -162,7 +198,9 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "speed.png"
     check_new("--plot", path)
     path.write_text("somebody else's")
-    with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file("--plot", path) as temporary:
+    with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file(
+        "--plot", path
+    ) as temporary:
         temporary.write_text("ours")
     assert path.read_text() == "somebody else's" and list(tmp_path.iterdir()) == [path]
 

@@ -1,4 +1,6 @@
-"""Records of measurements: written and read again, and compared with intervals that are right as often as they say."""
+"""Records of measurements: written and read again, and compared with intervals that are right as
+often as they say.
+"""
 
 import json
 import math
@@ -38,7 +40,12 @@ def rates(*values, name="ours"):
 
 
 @settings(max_examples=15)  # each is written to the disk, for good
-@given(values=SPEEDS, name=st.text(min_size=1), reason=st.none() | st.text(), unit=st.sampled_from(["images/s", "us", "s"]))
+@given(
+    values=SPEEDS,
+    name=st.text(min_size=1),
+    reason=st.none() | st.text(),
+    unit=st.sampled_from(["images/s", "us", "s"]),
+)
 def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reason, unit):
     path = tmp_path_factory.mktemp("records") / "record.json"
     before = record(Series(name, "label", unit, tuple(values), reason), rates(1, 2))
@@ -56,7 +63,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
         ('{"format": 2}', "format 2 instead of 1"),
         ("[" * 100_000, "is no record"),
         (record(rates(1)).as_json().replace("[1]", "[0]"), "ours has values that are not above 0"),
-        (record(rates(1)).as_json().replace("[1]", "[NaN]"), "ours has values that are not above 0"),
+        (
+            record(rates(1)).as_json().replace("[1]", "[NaN]"),
+            "ours has values that are not above 0",
+        ),
         (record(rates(1)).as_json().replace('"peers"', "7"), "bench is no str"),
         (record(rates(1)).as_json().replace('"unit": "images/s", ', ""), "'unit'"),
     ],
@@ -74,7 +84,9 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path, content, message):
 
 @pytest.mark.parametrize("n", range(1, 60))
 def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
-    """Its ends are the outermost values that a two-sided test at 5 % does not reject as the median."""
+    """Its ends are the outermost values that a two-sided test at 5 % does not reject as the
+    median.
+    """
     ratios = [random.Random(i).lognormvariate(0, 1) for i in range(n)]
     found = of_pairs(ratios, [1.0] * n)
     kept = [
@@ -93,9 +105,13 @@ def test_the_interval_of_pairs_is_that_of_scipys_sign_test(n):
         assert all(found.lowest < ratio < found.highest for ratio in inner)
 
 
-@pytest.mark.parametrize(("interval", "paired"), [(of_pairs, True), (of_separate, False)], ids=["in turns", "separate"])
+@pytest.mark.parametrize(
+    ("interval", "paired"), [(of_pairs, True), (of_separate, False)], ids=["in turns", "separate"]
+)
 def test_intervals_hold_the_truth_as_often_as_they_say(interval, paired):
-    """2,000 pairs of runs of 15 rounds with long tails, the second 0.97 times as fast; in turns, slow rounds are slow for both."""
+    """2,000 pairs of runs of 15 rounds with long tails, the second 0.97 times as fast; in turns,
+    slow rounds are slow for both.
+    """
     chance, inside, runs = random.Random(0), 0, 2000
     for _ in range(runs):
         drift = [chance.lognormvariate(0, 0.3) if paired else 1.0 for _ in range(15)]
@@ -131,18 +147,31 @@ def test_more_images_and_fewer_microseconds_are_both_faster():
 def test_rounds_are_paired_only_when_they_were_measured_in_turns():
     first, second = rates(*[10.0 * n for n in range(1, 9)]), rates(*[11.0 * n for n in range(1, 9)])
     paired = compare(record(first), record(second))
-    assert paired.in_turns and (paired.rows[0].ratio.lowest, paired.rows[0].ratio.highest) == pytest.approx((1.1, 1.1))
+    assert paired.in_turns and (
+        paired.rows[0].ratio.lowest,
+        paired.rows[0].ratio.highest,
+    ) == pytest.approx((1.1, 1.1))
     apart = compare(record(first), record(second, turns="other"))
-    assert not apart.in_turns and apart.rows[0].ratio.lowest < 0.8 and "not measured in turns" in " ".join(apart.notes)
+    assert (
+        not apart.in_turns
+        and apart.rows[0].ratio.lowest < 0.8
+        and "not measured in turns" in " ".join(apart.notes)
+    )
 
 
 def test_other_machines_and_loads_are_named():
     found = compare(record(rates(1)), record(rates(1), cpu="b", others=1.25))
-    assert found.notes == ["cpu: a and b.", "Other processes kept 1.2 cores busy during the second."]
+    assert found.notes == [
+        "cpu: a and b.",
+        "Other processes kept 1.2 cores busy during the second.",
+    ]
 
 
 def test_different_measurements_are_not_compared():
-    with pytest.raises(ConfigError, match="peers --network lenet and peers --network resnet18 are different measurements"):
+    with pytest.raises(
+        ConfigError,
+        match="peers --network lenet and peers --network resnet18 are different measurements",
+    ):
         compare(record(), replace(record(), options={"network": "resnet18"}))
 
 
@@ -160,9 +189,18 @@ def test_the_command_compares_files_and_folders(ended, tmp_path):
         record(rates(*[value] * 15)).write(tmp_path / folder / "peers.json")
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     status, out, err = ended(main, "compare", a, b)
-    assert (status, err) == (0, "") and "0.900  0.900..0.900" in out and max(map(len, out.split("\n"))) <= 80
-    status, out, err = ended(main, "compare", f"{a}/peers.json", f"{b}/peers.json", "--json", "--at-least", "0.97")
-    assert status == 1 and err == "error: slower, below 0.97 with 95 % confidence: peers --network lenet: ours\n"
+    assert (
+        (status, err) == (0, "")
+        and "0.900  0.900..0.900" in out
+        and max(map(len, out.split("\n"))) <= 80
+    )
+    status, out, err = ended(
+        main, "compare", f"{a}/peers.json", f"{b}/peers.json", "--json", "--at-least", "0.97"
+    )
+    assert (
+        status == 1
+        and err == "error: slower, below 0.97 with 95 % confidence: peers --network lenet: ours\n"
+    )
     assert json.loads(out)[0]["rows"][0]["ratio"] == {"value": 0.9, "lowest": 0.9, "highest": 0.9}
     for args, message in (
         ((a, f"{b}/peers.json"), "give two files, or two folders"),
@@ -176,7 +214,9 @@ def test_the_command_compares_files_and_folders(ended, tmp_path):
 
 @pytest.mark.long
 def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
-    """The other is a copy of this one whose job answers with the number of its process: so it was really run, and anew."""
+    """The other is a copy of this one whose job answers with the number of its process: so it was
+    really run, and anew.
+    """
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "gluonlab", ignore=shutil.ignore_patterns("__pycache__"))
     job = copy / "gluonlab" / "bench" / "host_cost.py"
@@ -191,7 +231,10 @@ def test_two_checkouts_take_turns(ended, tmp_path, monkeypatch):
     assert (status, err) == (0, "") and "host-gluonlab-1 total" in said
     ours, theirs = read_record(out), read_record(tmp_path / "after-beside.json")
     first, second, third = theirs.find("host-gluonlab-1 total").values
-    assert first == second != third and ours.about["restart_every"] == theirs.about["restart_every"] == 2
+    assert (
+        first == second != third
+        and ours.about["restart_every"] == theirs.about["restart_every"] == 2
+    )
     assert len(ours.find("host-gluonlab-1 forward").values) == 3
     assert ours.turns == theirs.turns and compare(theirs, ours).in_turns
     assert theirs.about["commit"] is None  # the copy is no checkout of git, whatever lies around it

@@ -1,4 +1,6 @@
-"""--devices of the measurements: which rows there are, what the workers are told, and what is said and recorded."""
+"""--devices of the measurements: which rows there are, what the workers are told, and what is said
+and recorded.
+"""
 
 import re
 
@@ -29,7 +31,12 @@ def test_devices_that_are_named_are_found_and_told_in_words():
 
 def test_workers_are_told_nothing_new_where_nobody_names_devices():
     """Those of another checkout (--beside) may not know of it."""
-    for subject in [*peers.lenet(), *peers.resnet18(), *host.subjects(), *gradients.ours(cpu_devices(4), ["ring"], [2, 4], 8)]:
+    for subject in [
+        *peers.lenet(),
+        *peers.resnet18(),
+        *host.subjects(),
+        *gradients.ours(cpu_devices(4), ["ring"], [2, 4], 8),
+    ]:
         assert "devices" not in subject.options
     assert (cpu_devices(2).title(), cpu_devices(2).first(1)) == ({}, "cpu*1")
 
@@ -37,7 +44,12 @@ def test_workers_are_told_nothing_new_where_nobody_names_devices():
 @given(count=st.integers(2, 8))
 def test_every_row_of_ours_gets_as_many_devices_as_it_is_named_after(count):
     on = MeasuredOn("gpu", tuple(range(1, count + 1)), "", asked=True)
-    rows = [*peers.lenet(on), *peers.resnet18(on), *host.subjects(on), *gradients.ours(on, ["ring"], on.counts([2, 4]), 8)]
+    rows = [
+        *peers.lenet(on),
+        *peers.resnet18(on),
+        *host.subjects(on),
+        *gradients.ours(on, ["ring"], on.counts([2, 4]), 8),
+    ]
     ours = [row for row in rows if row.missing is None]
     assert len(ours) > 8
     for row in ours:
@@ -56,8 +68,14 @@ def test_what_is_measured_on_cpus_only_says_so():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["peers", "--devices", "cpu:0"], "--devices cpu:0: the rows compare several devices with one: name two or more"),
-        (["gradients", "--devices", "cpu:0"], "--devices cpu:0: one device has nobody to sum with: name two or more"),
+        (
+            ["peers", "--devices", "cpu:0"],
+            "--devices cpu:0: the rows compare several devices with one: name two or more",
+        ),
+        (
+            ["gradients", "--devices", "cpu:0"],
+            "--devices cpu:0: one device has nobody to sum with: name two or more",
+        ),
         (["gradients", "--devices", "cpu:0,1", "--world-sizes", "4"], "--world-sizes 4"),
         (["host", "--devices", "gpu:x"], "--devices 'gpu:x'"),
     ],

@@ -1,4 +1,6 @@
-"""Allreduce with update: every store is right under both trainers, and verdicts compare what is to be compared."""
+"""Allreduce with update: every store is right under both trainers, and verdicts compare what is to
+be compared.
+"""
 
 import json
 from dataclasses import replace
@@ -54,13 +56,23 @@ def test_verdicts_compare_the_best_with_each_peer_round_by_round():
     def row(name, *seconds):
         return replace(ROW, algorithm=name, world_size=2, seconds=seconds, limit_s=(0.5, 0.5, 0.9))
 
-    rows = [row("device", 1.7, 3.2, 1.5), row("chapter", 1.5, 9, 2), row("ring", 1, 2, 1), row("star", 2, 4, 2)]
+    rows = [
+        row("device", 1.7, 3.2, 1.5),
+        row("chapter", 1.5, 9, 2),
+        row("ring", 1, 2, 1),
+        row("star", 2, 4, 2),
+    ]
     device, chapter, limit = gradients.allreduce_verdicts(rows)
-    assert (device.found, device.reached) == (1.6, True) and str(device) == ">= 1.6x MXNet's device: 1.6x reached"
+    assert (device.found, device.reached) == (1.6, True) and str(
+        device
+    ) == ">= 1.6x MXNet's device: 1.6x reached"
     assert (chapter.found, chapter.reached) == (2, True)
-    assert (limit.found, limit.reached) == (0.5, True) and str(limit) == ">= 50% of the memory limit: 50% reached"
+    assert (limit.found, limit.reached) == (0.5, True) and str(
+        limit
+    ) == ">= 50% of the memory limit: 50% reached"
     assert "our best: ring" in device.best
-    assert gradients.allreduce_verdicts([*rows[1:], row("device", 0.5, 0.5, 0.5)])[0].found == 0.5  # the best of ours, not of all
+    # the best of ours, not of all
+    assert gradients.allreduce_verdicts([*rows[1:], row("device", 0.5, 0.5, 0.5)])[0].found == 0.5
     slower = gradients.allreduce_verdicts([*rows[1:], row("device", 1.59, 1.59, 1.59)])
     assert str(slower[0]) == ">= 1.6x MXNet's device: 1.59x not reached"
     four = [replace(each, world_size=4) for each in rows]
@@ -81,22 +93,42 @@ def test_the_best_store_is_compared_with_device_under_both_trainers():
     ]
     found = gradients.step_verdicts(rows, 2)
     assert [(verdict.found, verdict.reached) for verdict in found] == [(3, True), (1.4, False)]
-    assert {verdict.best for verdict in found} == {"allreduce and update, 2 devices, our best: ring, BucketedTrainer"}
-    assert gradients.step_verdicts([replace(each, world_size=4) for each in rows], 4)[0].reached is None
+    assert {verdict.best for verdict in found} == {
+        "allreduce and update, 2 devices, our best: ring, BucketedTrainer"
+    }
+    assert (
+        gradients.step_verdicts([replace(each, world_size=4) for each in rows], 4)[0].reached
+        is None
+    )
 
 
 def test_the_command_measures_gradients_and_judges(bench, monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
-    args = ["gradients", "--devices", named(2), "--rounds", "1", "--size", "2KB", "--world-sizes", "2"]
+    args = [
+        "gradients",
+        "--devices",
+        named(2),
+        "--rounds",
+        "1",
+        "--size",
+        "2KB",
+        "--world-sizes",
+        "2",
+    ]
     args += ["--stores", "device,sharded-optimizer"]
     status, out, err = bench(*args)
     assert (status, err) == (0, "") and max(map(len, out.split("\n"))) <= 80
-    assert out.count("reached\n") == (6 if on_gpus() else 8) and "2 gradients, 85 numbers, on 2 devices" in out
+    assert (
+        out.count("reached\n") == (6 if on_gpus() else 8)
+        and "2 gradients, 85 numbers, on 2 devices" in out
+    )
     status, out, _ = bench(*args, "--json")
     found = {one["name"]: one["values"] for one in json.loads(out)["series"]}
     assert status == 0 and all(len(values) == 1 and values[0] > 0 for values in found.values())
     assert [name for name in found if name.startswith("step")] == [
-        f"step 2 {trainer} {store}" for trainer in TRAINERS for store in ("device", "sharded-optimizer")
+        f"step 2 {trainer} {store}"
+        for trainer in TRAINERS
+        for store in ("device", "sharded-optimizer")
     ]
     sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
     several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
@@ -108,8 +140,17 @@ def test_a_worker_makes_the_calls_of_ours_that_the_command_makes(monkeypatch):
     monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
     monkeypatch.setattr(gradient_job, "resnet18_shapes", lambda: [(3, 5), (70,)])
     job = gradient_job.make(2, 2000, ["device", "ring"], named(2))
-    names = {one.name for one in gradients.gradients(["device", "ring"], [2], 2000, 1, on=measured_on(named(2))).series()}
-    ours = {name for name in names if name.split()[-1] not in (*PEERS, "limit") or name.startswith("step")}
+    names = {
+        one.name
+        for one in gradients.gradients(
+            ["device", "ring"], [2], 2000, 1, on=measured_on(named(2))
+        ).series()
+    }
+    ours = {
+        name
+        for name in names
+        if name.split()[-1] not in (*PEERS, "limit") or name.startswith("step")
+    }
     assert set(job(1)) == {"seconds", *ours}
 
 
@@ -125,4 +166,9 @@ def test_a_worker_makes_the_calls_of_ours_that_the_command_makes(monkeypatch):
 )
 def test_a_mistake_about_gradients_is_one_line(args, message, bench):
     status, out, err = bench("gradients", *args)
-    assert (status, out) == (2, "") and err.startswith("error: ") and err.count("\n") == 1 and message in err
+    assert (
+        (status, out) == (2, "")
+        and err.startswith("error: ")
+        and err.count("\n") == 1
+        and message in err
+    )

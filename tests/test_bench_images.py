@@ -1,4 +1,6 @@
-"""python -m gluonlab.bench images: every reader reads every image, and the table says what was measured."""
+"""python -m gluonlab.bench images: every reader reads every image, and the table says what was
+measured.
+"""
 
 import json
 from dataclasses import replace
@@ -55,8 +57,13 @@ def rows_of(label, measurements):
 
 
 def test_the_rows_are_images_per_second_beside_pytorchs():
-    rows = rows_of("a -> b", [measured("packed", [10, 20, 40]), measured(images.PEER, [10, 10, 10])])
-    assert [(row.images_per_second, row.lowest, row.highest, row.ratio) for row in rows] == [(20, 10, 40, 2.0), (10, 10, 10, 1.0)]
+    rows = rows_of(
+        "a -> b", [measured("packed", [10, 20, 40]), measured(images.PEER, [10, 10, 10])]
+    )
+    assert [(row.images_per_second, row.lowest, row.highest, row.ratio) for row in rows] == [
+        (20, 10, 40, 2.0),
+        (10, 10, 10, 1.0),
+    ]
     broken = Measurement(Subject("record", "the record", "images"), reason="it died " * 30)
     text = table([*rows, *rows_of("a -> b", [broken])], rounds=3)
     assert max(map(len, text.splitlines())) <= 80
@@ -65,12 +72,18 @@ def test_the_rows_are_images_per_second_beside_pytorchs():
 
 def test_the_command_prints_every_set(ended, monkeypatch):
     monkeypatch.setattr(images, "SETS", (SMALL,))
-    monkeypatch.setattr(images, "measure", lambda subjects, rounds: [measured(each.name, [5.0] * rounds) for each in subjects])
+    monkeypatch.setattr(
+        images,
+        "measure",
+        lambda subjects, rounds: [measured(each.name, [5.0] * rounds) for each in subjects],
+    )
     monkeypatch.setattr("gluonlab.bench.machine.Others.cores", lambda self: 0.0)
     status, out, err = ended(main, "images", "--rounds", "2", "--json")
     assert (status, err) == (0, "")
     found = json.loads(out)["series"]
-    assert {(one["name"].partition(":")[0], *one["values"]) for one in found} == {("20x16 -> 8x8", 5.0, 5.0)}
+    assert {(one["name"].partition(":")[0], *one["values"]) for one in found} == {
+        ("20x16 -> 8x8", 5.0, 5.0)
+    }
     status, out, err = ended(main, "images", "--rounds", "2")
     assert (status, err) == (0, "")
     assert "20x16 -> 8x8" in out

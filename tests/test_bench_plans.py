@@ -15,7 +15,9 @@ from gluonlab.errors import ConfigError, ScheduleError
 # --- sizes
 
 
-@given(st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "]))
+@given(
+    st.integers(1, 10**6), st.sampled_from(sorted(UNITS)), st.booleans(), st.sampled_from(["", " "])
+)
 def test_a_size_is_its_number_times_its_unit(number, unit, upper, space):
     text = f"{number}{space}{unit.upper() if upper else unit}"
     assert parse_sizes(text) == [number * UNITS[unit]]
@@ -41,10 +43,27 @@ def test_sizes_as_the_help_writes_them():
 
 @pytest.mark.parametrize(
     "text",
-    ["5..2", "64MiB:1KiB", "0", "0.5B", "-4KiB", "many", "", " ", "1KiB:", "1:2:3:4", "1KiB:1MiB:1", "1KiB,", "1Kib B", "1e3"],
+    [
+        "5..2",
+        "64MiB:1KiB",
+        "0",
+        "0.5B",
+        "-4KiB",
+        "many",
+        "",
+        " ",
+        "1KiB:",
+        "1:2:3:4",
+        "1KiB:1MiB:1",
+        "1KiB,",
+        "1Kib B",
+        "1e3",
+    ],
 )
 def test_what_is_no_size_is_refused_with_what_was_given(text):
-    with pytest.raises(ConfigError, match="^" + re.escape(f"--sizes {text if text.strip() else repr(text)}")):
+    with pytest.raises(
+        ConfigError, match="^" + re.escape(f"--sizes {text if text.strip() else repr(text)}")
+    ):
         parse_sizes(text)
 
 
@@ -58,17 +77,23 @@ def test_ring_like_schedules_come_in_the_topologys_order_too_where_it_is_another
     assert plans["ring placed"].order == tuple(cube.ring_order()) != tuple(range(8))
     assert plans["ring placed"].schedule == make_schedule("ring", 8).placed(cube.ring_order())
     assert plans["hierarchical"].schedule == make_schedule("hierarchical", 8, groups=cube.groups)
-    assert [plan.label for plan in make_plans(None, 8, topology=make_topology("nvswitch"))] == list(ALGORITHMS)
+    assert [plan.label for plan in make_plans(None, 8, topology=make_topology("nvswitch"))] == list(
+        ALGORITHMS
+    )
     [pairs] = make_plans(["hierarchical"], 6, topology=make_topology("pcie", 6))
     assert pairs.schedule == make_schedule("hierarchical", 6, groups=((0, 1), (2, 3), (4, 5)))
 
 
 def test_chunks_and_groups_go_to_the_algorithms_that_take_them():
-    plans = {plan.label: plan.schedule for plan in make_plans(None, 4, chunks=6, groups=((0, 3), (1, 2)))}
+    plans = {
+        plan.label: plan.schedule for plan in make_plans(None, 4, chunks=6, groups=((0, 3), (1, 2)))
+    }
     assert {name for name, schedule in plans.items() if schedule == make_schedule(name, 4)} == {
         "ring", "bidirectional_ring", "halving_doubling",
     }  # fmt: skip
-    assert plans["hierarchical"] == make_schedule("hierarchical", 4, chunks=6, groups=((0, 3), (1, 2)))
+    assert plans["hierarchical"] == make_schedule(
+        "hierarchical", 4, chunks=6, groups=((0, 3), (1, 2))
+    )
     assert plans["double_tree"].chunks == 6
     for wrong in ({"chunks": 6}, {"groups": ((0, 3), (1, 2))}):
         with pytest.raises(ScheduleError, match="ring"):
@@ -79,7 +104,9 @@ def test_chunks_and_groups_go_to_the_algorithms_that_take_them():
 
 @given(st.lists(st.lists(st.integers(0, 4095), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_groups_are_read_as_they_are_written(groups):
-    assert parse_groups("/".join(",".join(map(str, group)) for group in groups)) == tuple(map(tuple, groups))
+    assert parse_groups("/".join(",".join(map(str, group)) for group in groups)) == tuple(
+        map(tuple, groups)
+    )
 
 
 def test_groups_may_be_ranges():

@@ -1,4 +1,6 @@
-"""What bench threads compares: settings that OpenMP itself confirms, beside processes that really compute and really end."""
+"""What bench threads compares: settings that OpenMP itself confirms, beside processes that really
+compute and really end.
+"""
 
 import json
 import os
@@ -39,9 +41,14 @@ def test_competitors_compute_as_long_as_they_shall_and_are_gone_afterwards():
 def test_a_competitor_does_not_outlive_a_process_that_is_killed():
     code = (
         "import os, signal\nfrom gluonlab.bench.competitor import competing\n"
-        "with competing(1) as [pid]:\n    print(pid, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with competing(1) as [pid]:\n    print(pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": PACKAGES}, stdout=subprocess.PIPE)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": PACKAGES},
+        stdout=subprocess.PIPE,
+    )
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
     while ticks(pid) is not None and ") Z " not in Path(f"/proc/{pid}/stat").read_text():
@@ -59,8 +66,12 @@ def test_openmp_itself_confirms_the_settings(name, looks, tmp_path):
 
     def said(variables):
         environment = {**child_environment(variables, tmp_path), "OMP_DISPLAY_ENV": "verbose"}
-        text = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, encoding="utf-8").stderr
-        return [line.split("=")[1].strip(" '") for line in text.splitlines() if "GOMP_SPINCOUNT" in line]
+        text = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, encoding="utf-8"
+        ).stderr
+        return [
+            line.split("=")[1].strip(" '") for line in text.splitlines() if "GOMP_SPINCOUNT" in line
+        ]
 
     assert said(chosen) == (said({}) if looks is None else [looks])
 
@@ -68,19 +79,27 @@ def test_openmp_itself_confirms_the_settings(name, looks, tmp_path):
 def test_every_setting_is_measured_alone_and_beside_with_all_cores():
     found = threads.subjects([5], "mlp")
     assert [one.name for one in found] == [
-        f"mlp {name} {company}" for name in ("gluonlab", "openmp", "passive", "5") for company in ("quiet", "beside")
+        f"mlp {name} {company}"
+        for name in ("gluonlab", "openmp", "passive", "5")
+        for company in ("quiet", "beside")
     ]
     assert {one.options["threads"] for one in found} == {host_cores.cores()}
     assert [one.options["competitors"] for one in found] == [0, 1] * 4
     assert found[0].variables == {}  # gluonlab's own setting is what gluonlab does
     pairs = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
     assert [one.options.get("threads") for one in pairs] == [None, host_cores.cores()]
-    assert [one.name for one in threads.ours("lenet")] == ["lenet gluonlab quiet", "lenet gluonlab beside", "lenet sharing quiet"]
+    assert [one.name for one in threads.ours("lenet")] == [
+        "lenet gluonlab quiet",
+        "lenet gluonlab beside",
+        "lenet sharing quiet",
+    ]
 
 
 def test_rows_have_medians_and_the_rounds_ratios():
     def measured(name, *seconds, reason=None):
-        return Measurement(Subject(name, name, "job"), [{"seconds": one} for one in seconds], 10, reason)
+        return Measurement(
+            Subject(name, name, "job"), [{"seconds": one} for one in seconds], 10, reason
+        )
 
     found = threads.series(
         [
@@ -111,8 +130,12 @@ def test_the_command_measures_one_network_after_the_other(ended, monkeypatch, tm
     assert (status, err) == (0, "")
     record = json.loads(out)
     assert [one["name"] for one in record["series"]] == [name for names in asked for name in names]
-    assert {names[0].split()[0] for names in asked} == set(threads.NETWORKS) and "mlp 7 beside" in asked[1]
-    assert record["series"][0]["values"] == [128.0, 128.0] and record["options"] == {"spin-counts": "50, 7"}
+    assert {names[0].split()[0] for names in asked} == set(
+        threads.NETWORKS
+    ) and "mlp 7 beside" in asked[1]
+    assert record["series"][0]["values"] == [128.0, 128.0] and record["options"] == {
+        "spin-counts": "50, 7"
+    }
     status, _, err = ended(main, "threads", "--spin-counts", "many")
     assert status == 2 and err.startswith("error: --spin-counts many") and err.count("\n") == 1
 
@@ -120,11 +143,16 @@ def test_the_command_measures_one_network_after_the_other(ended, monkeypatch, tm
 @pytest.mark.long
 def test_two_workers_of_a_parameter_server_train_and_leave_nothing_running(tmp_path):
     [sharing, _] = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
-    worker = Worker(sharing.command(), child_environment(sharing.variables, tmp_path), tmp_path / "log")
+    worker = Worker(
+        sharing.command(), child_environment(sharing.variables, tmp_path), tmp_path / "log"
+    )
     try:
         worker.answer(60)
         assert worker.ask({"steps": 2}, 60)["seconds"] > 0
-        started = cpu.descendants(worker.pid, {pid: parent for pid, (_, parent, _) in cpu._processes(Path("/proc")).items()})
+        started = cpu.descendants(
+            worker.pid,
+            {pid: parent for pid, (_, parent, _) in cpu._processes(Path("/proc")).items()},
+        )
         assert len(started) >= 4  # the worker, its scheduler, its server, the other worker
     finally:
         worker.end(grace_s=2)

@@ -1,4 +1,6 @@
-"""CIFAR-10's binary files: what was written is read, and whatever is wrong with a file is said of that file."""
+"""CIFAR-10's binary files: what was written is read, and whatever is wrong with a file is said of
+that file.
+"""
 
 import numpy as np
 import pytest
@@ -33,7 +35,9 @@ def by_the_book(content):
         yield content[begin], image
 
 
-@pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
+@pytest.mark.parametrize(
+    "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
+)
 def test_every_image_is_read_in_order(tmp_path, below):
     batches = write_batches(tmp_path / below)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
@@ -54,14 +58,19 @@ def test_the_usual_folder_is_read_when_none_is_given(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "asked",
-    [pytest.param({"recipe": "quick"}, id="lenet"), pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long)],
+    [
+        pytest.param({"recipe": "quick"}, id="lenet"),
+        pytest.param({}, id="cifar_resnet20", marks=pytest.mark.long),
+    ],
 )
 def test_an_epoch_of_its_own_networks_runs(tmp_path, monkeypatch, asked):
     """They take images of 32x32 in three colours."""
     write_batches(tmp_path)
     dataset = load_dataset("cifar10", str(tmp_path), records=RECORDS)
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
-    common = dict(dataset="cifar10", devices=named(2), epochs=1, batch_size=4, out=str(tmp_path / "run"))
+    common = dict(
+        dataset="cifar10", devices=named(2), epochs=1, batch_size=4, out=str(tmp_path / "run")
+    )
     result = train(TrainConfig(**common, **asked))
     assert result.plan.model == ("lenet" if asked else "cifar_resnet20")
     assert result.history[0].images == 5 * RECORDS
@@ -92,14 +101,22 @@ WHOLE = cifar_batches()[BATCHES[0]]
         (WHOLE[:-1], "truncated, 9,218 bytes where 3 images take 9,219"),
         (WHOLE[: 2 * RECORD_BYTES], "truncated, 6,146 bytes"),
         (WHOLE + b"\0", "too long, more than 9,219 bytes where 3 images take 9,219"),
-        (WHOLE[:RECORD_BYTES] + b"\x0a" + WHOLE[RECORD_BYTES + 1 :], "label 10 at position 1, expected 0 to 9"),
-        (WHOLE[: 2 * RECORD_BYTES] + b"\xff" + WHOLE[2 * RECORD_BYTES + 1 :], "label 255 at position 2"),
+        (
+            WHOLE[:RECORD_BYTES] + b"\x0a" + WHOLE[RECORD_BYTES + 1 :],
+            "label 10 at position 1, expected 0 to 9",
+        ),
+        (
+            WHOLE[: 2 * RECORD_BYTES] + b"\xff" + WHOLE[2 * RECORD_BYTES + 1 :],
+            "label 255 at position 2",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, content, said):
     write_batches(tmp_path)
     (tmp_path / BATCHES[3]).write_bytes(content)
-    with pytest.raises(DataError, match=rf"/{BATCHES[3]}: {said}.*: fetch it again, or give another --data-dir$"):
+    with pytest.raises(
+        DataError, match=rf"/{BATCHES[3]}: {said}.*: fetch it again, or give another --data-dir$"
+    ):
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
 
 
@@ -120,7 +137,10 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("cifar")
 
 
-@given(st.integers(0, 4 * RECORD_BYTES), st.lists(st.tuples(st.integers(0, 3 * RECORD_BYTES - 1), st.integers(0, 255))))
+@given(
+    st.integers(0, 4 * RECORD_BYTES),
+    st.lists(st.tuples(st.integers(0, 3 * RECORD_BYTES - 1), st.integers(0, 255))),
+)
 def test_no_file_raises_anything_but_a_data_error(folder, length, changes):
     content = bytearray(WHOLE)
     for position, value in changes:

@@ -1,4 +1,6 @@
-"""Every algorithm is right for every number of ranks, has the shape that its name promises, and refuses what it cannot do."""
+"""Every algorithm is right for every number of ranks, has the shape that its name promises, and
+refuses what it cannot do.
+"""
 
 import inspect
 from itertools import chain
@@ -31,7 +33,11 @@ def proved(schedule):
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_every_algorithm_leaves_the_same_sum_on_every_rank(name, world_size):
     schedule = proved(make_schedule(name, world_size))
-    assert (schedule.name, schedule.collective, schedule.world_size) == (name, "allreduce", world_size)
+    assert (schedule.name, schedule.collective, schedule.world_size) == (
+        name,
+        "allreduce",
+        world_size,
+    )
     assert is_right(schedule)
     assert all(schedule.steps)  # no step is empty; one rank alone has nothing to do
     assert (schedule.transfers == 0) == (world_size == 1)
@@ -65,7 +71,9 @@ def test_any_number_of_chunks_is_right(name, chunks):
 def test_sharded_is_right_for_more_and_fewer_chunks_than_ranks():
     for half in HALVES["sharded"]:
         for chunks in (1, 3, 9):
-            assert proved(half(4, chunks=chunks)).owner == tuple(chunk % 4 for chunk in range(chunks))
+            assert proved(half(4, chunks=chunks)).owner == tuple(
+                chunk % 4 for chunk in range(chunks)
+            )
 
 
 @given(st.data(), st.integers(1, 10))
@@ -73,7 +81,14 @@ def test_hierarchical_is_right_for_any_groups(data, world_size):
     ranks = data.draw(st.permutations(range(world_size)))
     cuts = sorted(data.draw(st.sets(st.integers(1, world_size), max_size=4)))
     groups = [ranks[begin:end] for begin, end in zip([0, *cuts], [*cuts, world_size])]
-    schedule = proved(make_schedule("hierarchical", world_size, groups=groups, chunks=data.draw(st.sampled_from([None, 1, 5]))))
+    schedule = proved(
+        make_schedule(
+            "hierarchical",
+            world_size,
+            groups=groups,
+            chunks=data.draw(st.sampled_from([None, 1, 5])),
+        )
+    )
     assert is_right(schedule)
 
 
@@ -81,7 +96,9 @@ def test_hierarchical_is_right_for_any_groups(data, world_size):
 def test_hierarchical_makes_two_halves_of_ranks_by_default(world_size):
     middle = (world_size + 1) // 2
     halves = [range(middle), range(middle, world_size)]
-    assert make_schedule("hierarchical", world_size) == make_schedule("hierarchical", world_size, groups=halves)
+    assert make_schedule("hierarchical", world_size) == make_schedule(
+        "hierarchical", world_size, groups=halves
+    )
 
 
 @settings(max_examples=60)
@@ -91,9 +108,9 @@ def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, d
     schedule = make_schedule(name, world_size)
     placed = proved(schedule.placed(order))
     assert placed.owner == tuple(order[owner] for owner in schedule.owner)
-    assert [[(order[t.src], order[t.dst], t.chunk, t.op) for t in step] for step in schedule.steps] == [
-        [tuple(t) for t in step] for step in placed.steps
-    ]
+    assert [
+        [(order[t.src], order[t.dst], t.chunk, t.op) for t in step] for step in schedule.steps
+    ] == [[tuple(t) for t in step] for step in placed.steps]
     back = [order.index(rank) for rank in range(world_size)]
     assert placed.placed(back) == schedule
 
@@ -102,12 +119,20 @@ def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, d
 
 
 def neighbours(schedule, rank):
-    return {other for step in schedule.steps for t in step for other in (t.src, t.dst) if rank in (t.src, t.dst)} - {rank}
+    return {
+        other
+        for step in schedule.steps
+        for t in step
+        for other in (t.src, t.dst)
+        if rank in (t.src, t.dst)
+    } - {rank}
 
 
 @pytest.mark.parametrize("world_size", range(2, 18))
 def test_neighbours(world_size):
-    """In a star everybody knows the centre, in a ring the two beside, in halving and doubling log2(p)."""
+    """In a star everybody knows the centre, in a ring the two beside, in halving and doubling
+    log2(p).
+    """
     others = set(range(1, world_size))
     for rank in range(world_size):
         assert neighbours(make_schedule("star", world_size), rank) == ({0} if rank else others)
@@ -155,8 +180,11 @@ def test_hierarchical_crosses_between_groups_once_each_way_per_chunk():
     groups = ((0, 1, 2, 3), (4, 5, 6, 7))
     schedule = make_schedule("hierarchical", 8, groups=groups)
     crossing = [t for step in schedule.steps for t in step if (t.src < 4) != (t.dst < 4)]
-    assert sorted((t.chunk, t.op) for t in crossing) == [(chunk, op) for chunk in range(4) for op in ("add", "copy")]
-    assert all({t.src, t.dst} == {t.chunk, t.chunk + 4} for t in crossing)  # every member speaks for one chunk
+    assert sorted((t.chunk, t.op) for t in crossing) == [
+        (chunk, op) for chunk in range(4) for op in ("add", "copy")
+    ]
+    # every member speaks for one chunk
+    assert all({t.src, t.dst} == {t.chunk, t.chunk + 4} for t in crossing)
     assert schedule.owner == (0, 5, 2, 7)  # and the groups own it in turns
 
 
@@ -164,7 +192,10 @@ def test_hierarchical_crosses_between_groups_once_each_way_per_chunk():
 
 
 def children(tree):
-    return [[child for child, parent in enumerate(tree.parent) if parent == rank != child] for rank in range(len(tree.parent))]
+    return [
+        [child for child, parent in enumerate(tree.parent) if parent == rank != child]
+        for rank in range(len(tree.parent))
+    ]
 
 
 def depth(tree):
@@ -195,9 +226,13 @@ def test_trees_are_binary_and_flat(world_size):
 
 @pytest.mark.parametrize("world_size", range(2, 70))
 def test_no_rank_passes_on_in_both_of_two_mirrored_trees(world_size):
-    """But the first one's root, where the number of ranks is odd: there are only (p-1)/2 leaves for (p+1)/2 inner ranks."""
+    """But the first one's root, where the number of ranks is odd: there are only (p-1)/2 leaves for
+    (p+1)/2 inner ranks.
+    """
     first, second = mirrored_trees(world_size)
-    inner = [{rank for rank, below in enumerate(children(tree)) if below} for tree in (first, second)]
+    inner = [
+        {rank for rank, below in enumerate(children(tree)) if below} for tree in (first, second)
+    ]
     assert inner[0] & inner[1] == ({first.root} if world_size % 2 else set())
     assert len(children(first)[first.root]) == len(children(second)[second.root]) == 1
 
@@ -213,10 +248,14 @@ def test_a_double_tree_uses_every_port_no_more_than_twice_in_a_step(world_size):
 # --- mistakes
 
 
-@pytest.mark.parametrize("maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__)
+@pytest.mark.parametrize(
+    "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
+)
 @pytest.mark.parametrize("world_size", [0, -1, "2", 2.0, True, None])
 def test_a_world_without_ranks_is_refused(maker, world_size):
-    with pytest.raises(ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"):
+    with pytest.raises(
+        ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"
+    ):
         maker(world_size)
 
 
@@ -233,19 +272,26 @@ def test_double_tree_needs_a_chunk_for_each_tree():
         make_schedule("double_tree", 4, chunks=1)
 
 
-@pytest.mark.parametrize("maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__)
+@pytest.mark.parametrize(
+    "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
+)
 def test_what_an_algorithm_has_no_use_for_is_refused(maker):
     name = maker.__name__
     assert set(inspect.signature(maker).parameters) == {"world_size", "chunks", "groups"}
     if not name.startswith(WITH_CHUNKS):
-        with pytest.raises(ScheduleError, match="chunks=4 is for star, sharded, tree, double_tree, hierarchical"):
+        with pytest.raises(
+            ScheduleError, match="chunks=4 is for star, sharded, tree, double_tree, hierarchical"
+        ):
             maker(4, chunks=4)
     if name != "hierarchical":
         with pytest.raises(ScheduleError, match="knows no groups"):
             maker(4, groups=[[0, 1], [2, 3]])
 
 
-@pytest.mark.parametrize("groups", [[[0, 1], [2]], [[0, 1], [1, 2, 3]], [[0, 1], [2, 3, 4]], [[0, 1, 2, 3], [0, 1, 2, 3]], []])
+@pytest.mark.parametrize(
+    "groups",
+    [[[0, 1], [2]], [[0, 1], [1, 2, 3]], [[0, 1], [2, 3, 4]], [[0, 1, 2, 3], [0, 1, 2, 3]], []],
+)
 def test_groups_that_miss_or_repeat_a_rank_are_refused(groups):
     with pytest.raises(ScheduleError, match="each of the ranks 0 to 3 is in one group, once"):
         make_schedule("hierarchical", 4, groups=groups)
@@ -254,7 +300,9 @@ def test_groups_that_miss_or_repeat_a_rank_are_refused(groups):
 def test_an_unknown_algorithm_is_refused_with_the_choices():
     with pytest.raises(ScheduleError) as error:
         make_schedule("rign", 4)
-    assert str(error.value) == f"unknown algorithm 'rign': choose {', '.join(sorted(ALGORITHMS))} (did you mean 'ring'?)"
+    assert str(error.value) == (
+        f"unknown algorithm 'rign': choose {', '.join(sorted(ALGORITHMS))} (did you mean 'ring'?)"
+    )
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3], [0, 1, 2, 3], []])
@@ -266,7 +314,12 @@ def test_an_order_that_is_none_is_refused(order):
 def test_only_a_reduce_scatter_and_an_all_gather_from_its_owners_make_an_allreduce():
     scatter, gather = (half(4) for half in HALVES["ring"])
     other_owners = HALVES["sharded"][1](4)
-    for first, second in ((gather, scatter), (scatter, scatter), (scatter, other_owners), (scatter, HALVES["ring"][1](5))):
+    for first, second in (
+        (gather, scatter),
+        (scatter, scatter),
+        (scatter, other_owners),
+        (scatter, HALVES["ring"][1](5)),
+    ):
         with pytest.raises(ScheduleError, match=r" then |leaves chunks with owners"):
             then("both", first, second)
 
@@ -286,5 +339,8 @@ def test_owned_lists_the_chunks_of_a_rank():
 def test_nobody_has_a_sum_before_its_owner(name, world_size):
     schedule = ALGORITHMS[name](world_size)
     for chunk, owner in enumerate(schedule.owner):
-        complete = [{rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size} for state in states(schedule)]
+        complete = [
+            {rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size}
+            for state in states(schedule)
+        ]
         assert owner in next(filter(None, complete))

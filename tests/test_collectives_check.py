@@ -1,4 +1,6 @@
-"""The proof agrees with what schedules do to numbers: it accepts what is right, and points at what is wrong."""
+"""The proof agrees with what schedules do to numbers: it accepts what is right, and points at what
+is wrong.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_reference import counts, digits, is_right, keeps_promise, promised, rule_broken, run, same_bits
+from schedule_reference import (
+    counts,
+    digits,
+    is_right,
+    keeps_promise,
+    promised,
+    rule_broken,
+    run,
+    same_bits,
+)
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
 from gluonlab.collectives.check import check, states
@@ -40,7 +51,9 @@ def valid_schedules(draw, max_world_size=8):
 
 @st.composite
 def mutants(draw):
-    """A schedule with one thing changed, what kind of change it was, and the transfers that it touched, as (step, position)."""
+    """A schedule with one thing changed, what kind of change it was, and the transfers that it
+    touched, as (step, position).
+    """
     valid = draw(valid_schedules())
     steps = [list(step) for step in valid.steps]
     kind = draw(st.sampled_from(MUTATIONS))
@@ -55,7 +68,11 @@ def mutants(draw):
     if kind == "remove":
         del steps[step][position]
     elif kind == "duplicate":
-        where = (step, draw(st.integers(0, len(steps[step])))) if draw(st.booleans()) else place(extra=1)
+        where = (
+            (step, draw(st.integers(0, len(steps[step]))))
+            if draw(st.booleans())
+            else place(extra=1)
+        )
         steps[where[0]].insert(where[1], transfer)
     elif kind == "swap":
         other = place()
@@ -93,7 +110,9 @@ def test_the_error_points_at_the_fault(case):
     broken = [number for number, step in enumerate(mutant.steps) if rule_broken(mutant, step)]
     if broken:  # at the first transfer that breaks a rule together with those before it
         step = mutant.steps[broken[0]]
-        first = next(position for position in range(len(step)) if rule_broken(mutant, step[: position + 1]))
+        first = next(
+            position for position in range(len(step)) if rule_broken(mutant, step[: position + 1])
+        )
         assert (error.step, error.transfer) == (broken[0], first)
     elif error.step is None:
         assert "nothing is ever sent to it" in str(error)
@@ -101,29 +120,47 @@ def test_the_error_points_at_the_fault(case):
     else:
         assert_is_where_it_went_wrong(mutant, error)
         named = mutant.steps[error.step][error.transfer]
-        assert named.chunk in {transfer.chunk for transfer in touched}  # chunks know nothing of each other
+        # chunks know nothing of each other
+        assert named.chunk in {transfer.chunk for transfer in touched}
         assert f"step {error.step}, transfer {error.transfer} ({named})" in str(error)
 
 
 def assert_is_where_it_went_wrong(schedule, error):
-    """The transfer is the last into a cell that ends wrong, or counts a contribution twice that its two sides had once each."""
+    """The transfer is the last into a cell that ends wrong, or counts a contribution twice that its
+    two sides had once each.
+    """
     start, base = digits(schedule)
     end, written = run(schedule, start)
-    places = [(number, position) for number, step in enumerate(schedule.steps) for position in range(len(step))]
+    places = [
+        (number, position)
+        for number, step in enumerate(schedule.steps)
+        for position in range(len(step))
+    ]
     turn = places.index((error.step, error.transfer))
     transfers = [transfer for step in schedule.steps for transfer in step]
     cell = (transfers[turn].dst, transfers[turn].chunk)
 
     def before(rank, chunk):
-        earlier = [value for transfer, value in zip(transfers[:turn], written) if (transfer.dst, transfer.chunk) == (rank, chunk)]
+        earlier = [
+            value
+            for transfer, value in zip(transfers[:turn], written)
+            if (transfer.dst, transfer.chunk) == (rank, chunk)
+        ]
         return [start[rank, chunk], *earlier][-1]
 
     def often(number):
         return max(counts(number, base, schedule.world_size)) > 1
 
-    doubles = often(written[turn]) and not often(before(*cell)) and not often(before(transfers[turn].src, cell[1]))
+    doubles = (
+        often(written[turn])
+        and not often(before(*cell))
+        and not often(before(transfers[turn].src, cell[1]))
+    )
     is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[turn + 1 :]]
-    ends_wrong = end[cell] != promised(schedule, start).get(cell, end[cell]) or keeps_promise(schedule)  # then it is the bits
+    # then it is the bits
+    ends_wrong = end[cell] != promised(schedule, start).get(cell, end[cell]) or keeps_promise(
+        schedule
+    )
     assert doubles or (is_last and ends_wrong)
 
 
@@ -146,7 +183,9 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
     start, base = digits(schedule)
     for number, state in enumerate(states(schedule)):
         numbers, _ = run(replace(schedule, steps=schedule.steps[:number]), start)
-        expected = [[tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers]
+        expected = [
+            [tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers
+        ]
         assert [list(map(tuple, row)) for row in state] == expected
     assert number == len(schedule.steps)
 
@@ -154,7 +193,8 @@ def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
 # --- each rule, by hand
 
 SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
-SPOILT_AND_MENDED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]  # counts rank 1 twice, and copies over it
+# counts rank 1 twice, and copies over it
+SPOILT_AND_MENDED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]
 
 
 @pytest.mark.parametrize(
@@ -165,21 +205,62 @@ SPOILT_AND_MENDED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]  # counts rank 1 t
         (2, [[(-1, 0, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
         (2, [[(1, 0, 1, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
         (2, [SUM_AND_BACK[0], [(1, 1, 0, "copy")]], (1, 0), "cannot send to itself"),
-        (2, [[(1, 0, 0, "add"), (0, 1, 0, "add")]], (0, 1), "chunk 0 of rank 0 is written in the same step"),
-        (3, [[(0, 2, 0, "add"), (1, 0, 0, "add")]], (0, 1), "chunk 0 of rank 0 is read in the same step"),
-        (3, [[(0, 2, 0, "copy"), (1, 2, 0, "add")]], (0, 1), "written twice in the step, not only by additions"),
-        (3, [[(0, 2, 0, "add"), (1, 2, 0, "copy")]], (0, 1), "written twice in the step, not only by additions"),
-        (3, [[(0, 2, 0, "copy"), (1, 2, 0, "copy")]], (0, 1), "written twice in the step, not only by additions"),
+        (
+            2,
+            [[(1, 0, 0, "add"), (0, 1, 0, "add")]],
+            (0, 1),
+            "chunk 0 of rank 0 is written in the same step",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "add"), (1, 0, 0, "add")]],
+            (0, 1),
+            "chunk 0 of rank 0 is read in the same step",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "copy"), (1, 2, 0, "add")]],
+            (0, 1),
+            "written twice in the step, not only by additions",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "add"), (1, 2, 0, "copy")]],
+            (0, 1),
+            "written twice in the step, not only by additions",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "copy"), (1, 2, 0, "copy")]],
+            (0, 1),
+            "written twice in the step, not only by additions",
+        ),
         (2, [*SUM_AND_BACK, [(1, 0, 0, "add")]], (2, 0), "counting ranks 0, 1 more than once"),
-        (2, [SUM_AND_BACK[0], *SPOILT_AND_MENDED, SUM_AND_BACK[0]], (3, 0), "counting ranks 0, 1 more than once"),
+        (
+            2,
+            [SUM_AND_BACK[0], *SPOILT_AND_MENDED, SUM_AND_BACK[0]],
+            (3, 0),
+            "counting ranks 0, 1 more than once",
+        ),
         (3, [*SUM_AND_BACK, [(0, 2, 0, "copy")]], (0, 0), "without the contribution of rank 2"),
         (
             2,
             [[(1, 0, 0, "add")]],
             (None, None),
-            "rank 1 ends with chunk 0 without the contribution of rank 0: nothing is ever sent to it",
+            (
+                "rank 1 ends with chunk 0 without the contribution of rank 0: "
+                "nothing is ever sent to it"
+            ),
         ),
-        (2, [], (None, None), "rank 0 ends with chunk 0 without the contribution of rank 1: nothing is ever sent to it"),
+        (
+            2,
+            [],
+            (None, None),
+            (
+                "rank 0 ends with chunk 0 without the contribution of rank 1: "
+                "nothing is ever sent to it"
+            ),
+        ),
     ],
 )
 def test_a_fault_is_named(world_size, steps, place, words):
@@ -194,8 +275,13 @@ def test_what_is_copied_over_may_have_been_wrong():
 
 
 COMMUTED = schedule_of(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
-    3, [(2, 0, 0, "add")], [(0, 2, 0, "copy")], [(1, 0, 0, "add")], [(2, 1, 0, "add")], [(0, 2, 0, "copy")]
-)  # fmt: skip
+    3,
+    [(2, 0, 0, "add")],
+    [(0, 2, 0, "copy")],
+    [(1, 0, 0, "add")],
+    [(2, 1, 0, "add")],
+    [(0, 2, 0, "copy")],
+)
 
 
 def test_sums_that_only_commute_have_the_same_bits():
@@ -220,7 +306,9 @@ def test_sums_that_associate_otherwise_are_refused_though_they_are_exact():
 
 
 def merges(draw, ranks):
-    """The steps that add up what ``ranks`` hold in some order, the rank with the sum, and the sum as a tree of unordered pairs."""
+    """The steps that add up what ``ranks`` hold in some order, the rank with the sum, and the sum
+    as a tree of unordered pairs.
+    """
     trees, steps = {rank: rank - ranks[0] for rank in ranks}, []
     while len(trees) > 1:
         into, gone = draw(st.permutations(sorted(trees)))[:2]
@@ -232,9 +320,14 @@ def merges(draw, ranks):
 
 @settings(max_examples=150)
 @given(st.data(), st.integers(2, 5))
-def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(data, half):
+def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(
+    data, half
+):
     """Ranks r and r + half hold the same, and each half adds it up in its own order."""
-    doubled = [[(rank + half, rank, 0, "add") for rank in range(half)], [(rank, rank + half, 0, "copy") for rank in range(half)]]
+    doubled = [
+        [(rank + half, rank, 0, "add") for rank in range(half)],
+        [(rank, rank + half, 0, "copy") for rank in range(half)],
+    ]
     here, tree = merges(data.draw, list(range(half)))
     there, other_tree = merges(data.draw, list(range(half, 2 * half)))
     schedule = schedule_of(2 * half, *doubled, *here, *there)
@@ -245,7 +338,10 @@ def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_s
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"collective": "broadcast"}, "'broadcast' is no collective: choose allreduce, reduce_scatter, all_gather"),
+        (
+            {"collective": "broadcast"},
+            "'broadcast' is no collective: choose allreduce, reduce_scatter, all_gather",
+        ),
         ({"world_size": 0}, "0 ranks and 1 chunks"),
         ({"chunks": 0}, "2 ranks and 0 chunks"),
         ({"owner": ()}, "each of 1 chunks has one among 2 ranks"),
@@ -262,7 +358,9 @@ def test_a_schedule_that_is_none_is_refused(change, words):
 def test_a_reduce_scatter_owes_the_sum_to_the_owner_only():
     steps = [[(0, 1, 0, "add")]]
     assert verdict(schedule_of(2, *steps, collective="reduce_scatter", owner=(1,))) is None
-    assert "rank 0 ends with chunk 0 without" in str(verdict(schedule_of(2, *steps, collective="reduce_scatter", owner=(0,))))
+    assert "rank 0 ends with chunk 0 without" in str(
+        verdict(schedule_of(2, *steps, collective="reduce_scatter", owner=(0,)))
+    )
 
 
 def test_an_all_gather_owes_the_owners_chunk_to_everybody():

@@ -1,4 +1,6 @@
-"""The drawn picture and page can be read: their colours have the contrast that WCAG 2.1 asks for."""
+"""The drawn picture and page can be read: their colours have the contrast that WCAG 2.1 asks
+for.
+"""
 
 import re
 from pathlib import Path
@@ -10,7 +12,9 @@ from gluonlab.collectives.render.svg import STYLE
 def luminance(colour):
     """WCAG 2.1, relative luminance."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -21,17 +25,40 @@ def contrast(one, two):
 
 def test_the_colours_of_the_picture_have_contrast():
     """4.5 on paper, 3 on the cells that they stand in (WCAG 2.1, 1.4.3 and 1.4.11)."""
-    meaning = [re.search(rf"{selector} {{[^}}]*?(#\w{{6}})", STYLE)[1] for selector in ("text", ".quiet", ".held", ".new")]
+    meaning = [
+        re.search(rf"{selector} {{[^}}]*?(#\w{{6}})", STYLE)[1]
+        for selector in ("text", ".quiet", ".held", ".new")
+    ]
     assert all(contrast(colour, "#ffffff") >= 4.5 for colour in meaning)
     assert all(contrast(colour, cell) >= 3 for colour in meaning for cell in ("#f3f5f9", "#dff3e7"))
 
 
 def test_the_colours_of_the_page_have_contrast_in_the_light_and_in_the_dark():
     css = (Path(render.__file__).parent / "template" / "page.css").read_text(encoding="utf-8")
-    themes = [dict(re.findall(r"--([\w-]+): (#\w{6})", block)) for block in re.findall(r":root {(.*?)}", css, re.S)]
+    themes = [
+        dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+        for block in re.findall(r":root {(.*?)}", css, re.S)
+    ]
     assert len(themes) == 2
     for theme in themes:
-        assert min(contrast(theme[text], theme[on]) for text in ("ink", "quiet") for on in ("paper", "card")) >= 4.5
-        assert min(contrast(theme[mark], theme[on]) for mark in ("held", "new", "wrong") for on in ("cell", "whole")) >= 3
-        assert min(contrast(theme[line], theme["card"]) for line in ("whole-edge", "copy", "accent")) >= 3
+        assert (
+            min(
+                contrast(theme[text], theme[on])
+                for text in ("ink", "quiet")
+                for on in ("paper", "card")
+            )
+            >= 4.5
+        )
+        assert (
+            min(
+                contrast(theme[mark], theme[on])
+                for mark in ("held", "new", "wrong")
+                for on in ("cell", "whole")
+            )
+            >= 3
+        )
+        assert (
+            min(contrast(theme[line], theme["card"]) for line in ("whole-edge", "copy", "accent"))
+            >= 3
+        )
         assert contrast(theme["on-accent"], theme["accent"]) >= 4.5

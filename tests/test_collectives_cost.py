@@ -1,4 +1,6 @@
-"""The price of a schedule: the closed forms of the literature on uniform topologies, and contention counted by hand."""
+"""The price of a schedule: the closed forms of the literature on uniform topologies, and contention
+counted by hand.
+"""
 
 import math
 from collections import defaultdict
@@ -11,21 +13,36 @@ from hypothesis import strategies as st
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.cost import algbw, bus_factor, price, traffic
 from gluonlab.collectives.schedule import Schedule, Transfer
-from gluonlab.collectives.topology import Link, Route, Topology, fully_connected, p3_16xlarge, switch, this_machine
+from gluonlab.collectives.topology import (
+    Link,
+    Route,
+    Topology,
+    fully_connected,
+    p3_16xlarge,
+    switch,
+    this_machine,
+)
 from gluonlab.errors import ScheduleError
 
 WORLD_SIZES = range(1, 18)
 EXACT = 1e-12
 N = 46_000_003.0  # bytes
-# alpha, seconds a message; beta, seconds a byte sent; gamma, seconds a byte added: all of them, and each part alone
-FIGURES = [(31e-6, 1 / 12e9, 1 / 700e9), (31e-6, 0.0, 0.0), (0.0, 1 / 12e9, 0.0), (0.0, 0.0, 1 / 700e9)]
+# alpha, seconds a message; beta, seconds a byte sent; gamma, seconds a byte added: all of them, and
+# each part alone
+FIGURES = [
+    (31e-6, 1 / 12e9, 1 / 700e9),
+    (31e-6, 0.0, 0.0),
+    (0.0, 1 / 12e9, 0.0),
+    (0.0, 0.0, 1 / 700e9),
+]
 
 
 def log2(power):
     return power.bit_length() - 1
 
 
-# --- the closed forms, independent of any schedule: (messages, bytes sent, bytes added), in units of alpha, n beta and n gamma
+# --- the closed forms, independent of any schedule: (messages, bytes sent, bytes added), in units
+# of alpha, n beta and n gamma
 
 
 def star(p):
@@ -71,26 +88,50 @@ def halving_doubling(p):
 
 
 def hierarchical(count, members):
-    return 2 * (members - 1) + 2 * (count - 1), (2 * (members - 1) + 2 * (count - 1)) / members, (members + count - 2) / members
+    return (
+        2 * (members - 1) + 2 * (count - 1),
+        (2 * (members - 1) + 2 * (count - 1)) / members,
+        (members + count - 2) / members,
+    )
 
 
 def cases():
     """(the schedule's id, the schedule, the closed form, the topology)"""
     for p in WORLD_SIZES:
-        for name, form in (("star", star), ("sharded", sharded), ("ring", ring), ("halving_doubling", halving_doubling)):
+        for name, form in (
+            ("star", star),
+            ("sharded", sharded),
+            ("ring", ring),
+            ("halving_doubling", halving_doubling),
+        ):
             yield f"{name}-{p}", make_schedule(name, p), form(p), switch
         yield f"ring-{p}-own-links", make_schedule("ring", p), ring(p), fully_connected
         both_ways = make_schedule("bidirectional_ring", p)
         yield f"bidirectional_ring-{p}", both_ways, bidirectional_ring(p), switch
-        yield f"bidirectional_ring-{p}-own-links", both_ways, bidirectional_ring_with_own_links(p), fully_connected
+        yield (
+            f"bidirectional_ring-{p}-own-links",
+            both_ways,
+            bidirectional_ring_with_own_links(p),
+            fully_connected,
+        )
         for c in (1, 2, 3, 8):
             yield f"tree-{p}-{c}", make_schedule("tree", p, chunks=c), tree(p, c), switch
             if p in (2, 4, 8, 16):
-                yield f"double_tree-{p}-{c}", make_schedule("double_tree", p, chunks=2 * c), double_tree(p, c), switch
+                yield (
+                    f"double_tree-{p}-{c}",
+                    make_schedule("double_tree", p, chunks=2 * c),
+                    double_tree(p, c),
+                    switch,
+                )
         for members in (size for size in range(1, p + 1) if p % size == 0):
             groups = [range(first, first + members) for first in range(0, p, members)]
             schedule = make_schedule("hierarchical", p, groups=groups)
-            yield f"hierarchical-{p}-{members}", schedule, hierarchical(p // members, members), switch
+            yield (
+                f"hierarchical-{p}-{members}",
+                schedule,
+                hierarchical(p // members, members),
+                switch,
+            )
         for name in HALVES:
             first, second = (half(p) for half in HALVES[name])
             messages, sent, added = halving_doubling(p) if name == "halving_doubling" else ring(p)
@@ -101,13 +142,17 @@ def cases():
 CASES = list(cases())
 
 
-@pytest.mark.parametrize(("schedule", "form", "topology"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("schedule", "form", "topology"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_on_a_uniform_topology_the_price_is_the_closed_form(schedule, form, topology):
     messages, sent, added = form
     for alpha, beta, gamma in FIGURES:
         speeds = [1 / seconds if seconds else math.inf for seconds in (beta, gamma)]
         expected = messages * alpha + sent * N * beta + added * N * gamma
-        assert price(schedule, topology(schedule.world_size, alpha, *speeds), N).seconds == pytest.approx(expected, EXACT, 0)
+        assert price(
+            schedule, topology(schedule.world_size, alpha, *speeds), N
+        ).seconds == pytest.approx(expected, EXACT, 0)
 
 
 def test_every_algorithm_has_a_closed_form_here():
@@ -120,7 +165,11 @@ def test_nothing_beats_the_ring_in_bytes_and_halving_doubling_in_messages():
     for name in ALGORITHMS:
         large[name] = price(make_schedule(name, 8), switch(8, 0.0, 1e9), N).seconds
         small[name] = price(make_schedule(name, 8), switch(8, 1e-5, 1e9), 0).seconds
-    assert min(large.values()) == pytest.approx(large["ring"]) == pytest.approx(large["halving_doubling"])
+    assert (
+        min(large.values())
+        == pytest.approx(large["ring"])
+        == pytest.approx(large["halving_doubling"])
+    )
     assert min(small, key=small.get) == "halving_doubling"
     assert max(large, key=large.get) == "star"
 
@@ -129,7 +178,9 @@ def test_nothing_beats_the_ring_in_bytes_and_halving_doubling_in_messages():
 
 
 def topology_of(world_size, shared=(), reduce_bytes_per_s=math.inf, together=math.inf):
-    """1 s and 10 bytes/s between all; the pairs in ``shared`` also pass one common link of 5 bytes/s."""
+    """1 s and 10 bytes/s between all; the pairs in ``shared`` also pass one common link of 5
+    bytes/s.
+    """
     common = Link("common", 5.0)
     routes = {
         (src, dst): Route((Link(f"{src} to {dst}", 10.0), *[common] * ((src, dst) in shared)), 1.0)
@@ -177,8 +228,13 @@ def test_additions_follow_the_transfers_at_the_speed_of_the_rank_with_most_of_th
 
 def test_ranks_that_share_a_memory_add_together():
     step = one_step(4, (1, 0, 0, "add"), (2, 3, 0, "add"))
-    assert only_step(step, topology_of(4, reduce_bytes_per_s=50.0, together=60.0)).reduce_s == 2 * 100 / 60
-    assert only_step(step, topology_of(4, reduce_bytes_per_s=20.0, together=60.0)).reduce_s == 100 / 20
+    assert (
+        only_step(step, topology_of(4, reduce_bytes_per_s=50.0, together=60.0)).reduce_s
+        == 2 * 100 / 60
+    )
+    assert (
+        only_step(step, topology_of(4, reduce_bytes_per_s=20.0, together=60.0)).reduce_s == 100 / 20
+    )
 
 
 def test_steps_add_up_and_an_empty_one_costs_nothing():
@@ -192,16 +248,27 @@ def test_steps_add_up_and_an_empty_one_costs_nothing():
 
 @st.composite
 def steps_and_topologies(draw):
-    """Five links at random on every route, each passed once; and any transfers, which need not make sense."""
+    """Five links at random on every route, each passed once; and any transfers, which need not make
+    sense.
+    """
     world_size = draw(st.integers(2, 4))
-    links = [Link(f"link {i}", float(speed)) for i, speed in enumerate(draw(st.lists(st.integers(1, 9), min_size=5, max_size=5)))]
+    links = [
+        Link(f"link {i}", float(speed))
+        for i, speed in enumerate(draw(st.lists(st.integers(1, 9), min_size=5, max_size=5)))
+    ]
     pairs = [(src, dst) for src in range(world_size) for dst in range(world_size) if src != dst]
     routes = {
-        pair: Route(tuple(draw(st.lists(st.sampled_from(links), min_size=1, unique=True))), draw(st.integers(0, 3)) / 4)
+        pair: Route(
+            tuple(draw(st.lists(st.sampled_from(links), min_size=1, unique=True))),
+            draw(st.integers(0, 3)) / 4,
+        )
         for pair in pairs
     }
     transfers = st.builds(
-        lambda pair, chunk, op: (*pair, chunk, op), st.sampled_from(pairs), st.integers(0, 3), st.sampled_from(["add", "copy"])
+        lambda pair, chunk, op: (*pair, chunk, op),
+        st.sampled_from(pairs),
+        st.integers(0, 3),
+        st.sampled_from(["add", "copy"]),
     )
     step = one_step(world_size, *draw(st.lists(transfers, max_size=12)), chunks=4)
     return step, Topology("random", world_size, routes, float(draw(st.integers(1, 9))))
@@ -222,19 +289,32 @@ def test_a_step_is_as_long_as_its_busiest_link_and_rank(case):
         added[t.dst] += 50 * (t.op == "add")
     priced = only_step(schedule, topology)
     assert priced.transfer_s == pytest.approx(max(busy.values()), rel=EXACT)
-    assert priced.reduce_s == pytest.approx(max(added.values(), default=0) / topology.reduce_bytes_per_s, rel=EXACT)
-    assert priced.bottleneck == "" if not transfers else busy[priced.bottleneck] == pytest.approx(priced.transfer_s, rel=EXACT)
+    assert priced.reduce_s == pytest.approx(
+        max(added.values(), default=0) / topology.reduce_bytes_per_s, rel=EXACT
+    )
+    assert (
+        priced.bottleneck == ""
+        if not transfers
+        else busy[priced.bottleneck] == pytest.approx(priced.transfer_s, rel=EXACT)
+    )
 
 
 # --- machines
 
 
 def test_on_one_memory_every_algorithm_that_moves_the_same_bytes_costs_the_same():
-    """All ports of this machine are one, so a ring gains nothing over a star but the use of all cores."""
+    """All ports of this machine are one, so a ring gains nothing over a star but the use of all
+    cores.
+    """
     shared = this_machine(4, 0.0, 20e9, 15e9)
-    moved = [price(make_schedule(name, 4), shared, N).seconds for name in ("star", "sharded", "tree", "ring")]
+    moved = [
+        price(make_schedule(name, 4), shared, N).seconds
+        for name in ("star", "sharded", "tree", "ring")
+    ]
     assert moved == pytest.approx([3 * N / 15e9 + 3 * N / 20e9] * 4, rel=EXACT)
-    slow_cores = this_machine(4, 0.0, 20e9, 15e9, device_copy_bytes_per_s=10e9, device_add_bytes_per_s=7.5e9)
+    slow_cores = this_machine(
+        4, 0.0, 20e9, 15e9, device_copy_bytes_per_s=10e9, device_add_bytes_per_s=7.5e9
+    )
     star, ring = (price(make_schedule(name, 4), slow_cores, N).seconds for name in ("star", "ring"))
     assert star == pytest.approx(3 * N / 7.5e9 + 3 * N / 10e9, rel=EXACT)
     assert ring == pytest.approx(moved[0], rel=EXACT)
@@ -244,18 +324,24 @@ def test_on_one_memory_every_algorithm_that_moves_the_same_bytes_costs_the_same(
 def test_the_proposed_order_makes_rings_cheaper_on_a_cube_mesh(name):
     topology = p3_16xlarge()
     plain = make_schedule(name, 8)
-    as_numbered, placed = (price(schedule, topology, 100e6) for schedule in (plain, plain.placed(topology.ring_order())))
+    as_numbered, placed = (
+        price(schedule, topology, 100e6)
+        for schedule in (plain, plain.placed(topology.ring_order()))
+    )
     assert placed.seconds < as_numbered.seconds / 4
     assert all(step.bottleneck.startswith("NVLink") for step in placed.steps)
     assert all(not step.bottleneck.startswith("NVLink") for step in as_numbered.steps)
 
 
 def test_a_ring_on_the_cube_mesh_by_hand():
-    """In the proposed order on doubled links alone; as numbered, 3 to 4 and 7 to 0 take the CPUs, each in its own direction."""
+    """In the proposed order on doubled links alone; as numbered, 3 to 4 and 7 to 0 take the CPUs,
+    each in its own direction.
+    """
     topology = p3_16xlarge()
     chunk, latency, add = 100e6 / 8, 10e-6, 7 * 100e6 / 8 / (900e9 / 3)
     as_numbered, placed = (
-        price(make_schedule("ring", 8).placed(order), topology, 100e6) for order in (range(8), topology.ring_order())
+        price(make_schedule("ring", 8).placed(order), topology, 100e6)
+        for order in (range(8), topology.ring_order())
     )
     assert placed.seconds == pytest.approx(14 * (latency + chunk / 50e9) + add, rel=EXACT)
     assert as_numbered.seconds == pytest.approx(14 * (latency + chunk / 10e9) + add, rel=EXACT)
@@ -266,9 +352,13 @@ def test_a_ring_on_the_cube_mesh_by_hand():
 
 @pytest.mark.parametrize("world_size", range(1, 9))
 def test_traffic_is_the_closed_form(world_size):
-    least = 2 * (world_size - 1) / world_size  # of the buffer: no allreduce that cuts it evenly sends less
+    # of the buffer: no allreduce that cuts it evenly sends less
+    least = 2 * (world_size - 1) / world_size
     for name in ("ring", "bidirectional_ring", "sharded"):
-        assert traffic(make_schedule(name, world_size), 1.0) == [pytest.approx((least, least))] * world_size, name
+        assert (
+            traffic(make_schedule(name, world_size), 1.0)
+            == [pytest.approx((least, least))] * world_size
+        ), name
     hub, *others = traffic(make_schedule("star", world_size), 1.0)
     assert hub == (world_size - 1, world_size - 1)
     assert others == [(1.0, 1.0)] * (world_size - 1)
@@ -278,13 +368,19 @@ def test_traffic_is_the_closed_form(world_size):
 @given(world_size=st.integers(1, 20))
 def test_what_is_sent_is_received(name, world_size):
     everybody = traffic(make_schedule(name, world_size), 100.0)
-    assert sum(device.sent for device in everybody) == pytest.approx(sum(device.received for device in everybody))
+    assert sum(device.sent for device in everybody) == pytest.approx(
+        sum(device.received for device in everybody)
+    )
 
 
 def test_bandwidths_are_those_of_nccl_tests():
-    """An allreduce of 1e9 bytes on 4 ranks in 1 s has 1 GB/s and 1.5; a ring's busbw is the links' speed when latency is none."""
+    """An allreduce of 1e9 bytes on 4 ranks in 1 s has 1 GB/s and 1.5; a ring's busbw is the links'
+    speed when latency is none.
+    """
     assert algbw(1e9, 1.0) == 1e9
-    assert [bus_factor(collective, 4) for collective in ("allreduce", "reduce_scatter", "all_gather")] == [1.5, 0.75, 0.75]
+    assert [
+        bus_factor(collective, 4) for collective in ("allreduce", "reduce_scatter", "all_gather")
+    ] == [1.5, 0.75, 0.75]
     links = switch(4, 0.0, 12e9)
     for schedule in (make_schedule("ring", 4), *(half(4) for half in HALVES["ring"])):
         priced = price(schedule, links, N)
@@ -302,12 +398,18 @@ def test_nothing_to_do_and_nothing_to_send():
 
 def test_a_price_says_what_it_is_for():
     priced = price(make_schedule("ring", 4), p3_16xlarge(4), N)
-    assert (priced.schedule, priced.topology, priced.collective) == ("ring", "p3.16xlarge", "allreduce")
+    assert (priced.schedule, priced.topology, priced.collective) == (
+        "ring",
+        "p3.16xlarge",
+        "allreduce",
+    )
     assert (priced.world_size, priced.size_bytes, len(priced.steps)) == (4, N, 6)
 
 
 def test_a_topology_of_another_size_is_refused():
-    with pytest.raises(ScheduleError, match=r"ring for 4 ranks on p3.16xlarge with 8 devices: .*topology.subset"):
+    with pytest.raises(
+        ScheduleError, match=r"ring for 4 ranks on p3.16xlarge with 8 devices: .*topology.subset"
+    ):
         price(make_schedule("ring", 4), p3_16xlarge(), N)
 
 

@@ -26,7 +26,10 @@ def integers(seed, world_size, shapes):
 
 def on_devices(contributions, dtype):
     ctxs = devices(len(contributions))
-    return [[nd.array(array, ctx=ctx, dtype=dtype) for array in arrays] for arrays, ctx in zip(contributions, ctxs)]
+    return [
+        [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
+        for arrays, ctx in zip(contributions, ctxs)
+    ]
 
 
 def bits(array):
@@ -48,7 +51,9 @@ def small_pieces(monkeypatch):
     st.booleans(),
     st.integers(0, 1000),
 )
-def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, sizes, dtype, whole, seed):
+def test_every_algorithm_leaves_the_exact_sum_on_every_device(
+    name, world_size, sizes, dtype, whole, seed
+):
     contributions = integers(seed, world_size, sizes)
     arrays = on_devices(contributions, dtype)
     allreduce(make_schedule(name, world_size), arrays, whole)
@@ -61,9 +66,15 @@ def test_every_algorithm_leaves_the_exact_sum_on_every_device(name, world_size, 
 
 @settings(max_examples=40)
 @given(
-    st.sampled_from(sorted(ALGORITHMS)), st.integers(2, 8), st.integers(1, 3000), st.sampled_from(TYPES[1:]), st.integers(0, 1000)
+    st.sampled_from(sorted(ALGORITHMS)),
+    st.integers(2, 8),
+    st.integers(1, 3000),
+    st.sampled_from(TYPES[1:]),
+    st.integers(0, 1000),
 )
-def test_replicas_end_with_the_same_bits_and_a_second_run_gives_the_same(name, world_size, size, dtype, seed):
+def test_replicas_end_with_the_same_bits_and_a_second_run_gives_the_same(
+    name, world_size, size, dtype, seed
+):
     random = np.random.RandomState(seed)
     contributions = [[random.normal(size=size)] for _ in range(world_size)]
     results = []
@@ -88,7 +99,9 @@ def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
     allreduce(scatter, arrays)
     for chunk, owner in enumerate(scatter.owner):
         for part in parts[chunk]:
-            assert (arrays[owner][0].asnumpy()[part.begin : part.end] == total[part.begin : part.end]).all()
+            assert (
+                arrays[owner][0].asnumpy()[part.begin : part.end] == total[part.begin : part.end]
+            ).all()
     allreduce(gather, arrays)
     assert all((rank[0].asnumpy() == total).all() for rank in arrays)
 
@@ -104,7 +117,9 @@ def test_memory_beside_the_arrays_stays_as_it_is():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_what_is_queued_before_and_after_keeps_its_order(name):
-    """The engine does not know of the aliases: fences must order them after earlier writes and before later ones."""
+    """The engine does not know of the aliases: fences must order them after earlier writes and
+    before later ones.
+    """
     ctxs = devices(4)
     arrays = [[nd.zeros((40_000,), ctx=ctx)] for ctx in ctxs]
     executor = Executor(make_schedule(name, 4), arrays)
@@ -153,7 +168,10 @@ def test_make_allreduce_sums_any_lists_of_arrays():
 
 MISTAKES = {
     "too few ranks": ([(0, (4,), "float32")], "there are arrays of 1"),
-    "mixed shapes": ([(0, (4,), "float32"), (1, (5,), "float32")], r"rank 1 has float32\[5\], rank 0 float32\[4\]"),
+    "mixed shapes": (
+        [(0, (4,), "float32"), (1, (5,), "float32")],
+        r"rank 1 has float32\[5\], rank 0 float32\[4\]",
+    ),
     "mixed types": ([(0, (4,), "float32"), (1, (4,), "float64")], "rank 1 has float64"),
     "one device twice": (
         [(1, (4,), "float32"), (1, (4,), "float32")],
@@ -175,9 +193,15 @@ def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(mistake):
     ("arrays", "message"),
     [
         (lambda ctxs: [nd.ones((2,), ctx=ctx) for ctx in ctxs], r"\[\[a\], \[b\]\], not \[a, b\]"),
-        (lambda ctxs: [[nd.ones((2,), ctx=ctx, dtype="bool")] for ctx in ctxs], "type bool, which has no sum"),
         (
-            lambda ctxs: [[nd.ones((2,), ctx=ctxs[0])], [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))]],
+            lambda ctxs: [[nd.ones((2,), ctx=ctx, dtype="bool")] for ctx in ctxs],
+            "type bool, which has no sum",
+        ),
+        (
+            lambda ctxs: [
+                [nd.ones((2,), ctx=ctxs[0])],
+                [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))],
+            ],
             "lie on (cpu, cpu_shared|cpu_shared, gpu)",
         ),
         (lambda ctxs: [[], []], "no arrays to work on"),

@@ -1,4 +1,6 @@
-"""The executor among other work that uses the same arrays, whatever MXNet has done to them before."""
+"""The executor among other work that uses the same arrays, whatever MXNet has done to them
+before.
+"""
 
 import numpy as np
 import pytest
@@ -40,7 +42,9 @@ def test_what_was_queued_to_read_the_arrays_reads_them_as_they_were(name):
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_what_is_written_afterwards_is_not_summed(name, world_size):
-    """After a reduce-scatter a rank whose own sum is ready may write, though others still need what it had."""
+    """After a reduce-scatter a rank whose own sum is ready may write, though others still need what
+    it had.
+    """
     size = 20_000 if on_gpus() else 2_000_000
     scatter = HALVES[name][0](world_size)
     arrays = [[nd.ones((size,), ctx=ctx)] for ctx in contexts(world_size)]
@@ -50,7 +54,9 @@ def test_what_is_written_afterwards_is_not_summed(name, world_size):
             array[:] = 1
         nd.waitall()
         executor.run()
-        owned = [(arrays[owner][0], part) for owner, chunk in zip(scatter.owner, parts) for part in chunk]
+        owned = [
+            (arrays[owner][0], part) for owner, chunk in zip(scatter.owner, parts) for part in chunk
+        ]
         sums = [nd.identity(array[part.begin : part.end]) for array, part in owned]
         for (array,) in arrays:
             array[:] = 0
@@ -74,13 +80,17 @@ def convolved(ctx, seed, out=None):
     random = np.random.RandomState(seed)
     weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
     images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
-    return nd.Convolution(images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out)
+    return nd.Convolution(
+        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
+    )
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_arrays_in_onednns_own_layout_are_summed(name):
     ctxs = contexts(3)
-    expected = sum(convolved(ctx, rank).asnumpy().astype("float64") for rank, ctx in enumerate(ctxs))
+    expected = sum(
+        convolved(ctx, rank).asnumpy().astype("float64") for rank, ctx in enumerate(ctxs)
+    )
     made_of_blocks = [[convolved(ctx, rank)] for rank, ctx in enumerate(ctxs)]
     allreduce(make_schedule(name, 3), made_of_blocks)
     blocks_later = [[nd.zeros((2, 32, 8, 8), ctx=ctx)] for ctx in ctxs]
@@ -103,9 +113,12 @@ def test_additions_of_a_step_are_made_in_its_order(world_size):
 
 
 def test_bits_that_the_proof_calls_equal_are_equal():
-    """Rank 0 makes its sum in one step of two additions, rank 1 in two steps; then each goes to another rank."""
+    """Rank 0 makes its sum in one step of two additions, rank 1 in two steps; then each goes to
+    another rank.
+    """
     moves = [
-        [(3, 2, ADD)], [(0, 3, COPY)], [(1, 0, ADD), (2, 0, ADD)], [(3, 1, ADD)], [(2, 1, ADD)], [(0, 2, COPY), (1, 3, COPY)],
+        [(3, 2, ADD)], [(0, 3, COPY)], [(1, 0, ADD), (2, 0, ADD)], [(3, 1, ADD)], [(2, 1, ADD)],
+        [(0, 2, COPY), (1, 3, COPY)],
     ]  # fmt: skip
     steps = tuple(tuple(Transfer(src, dst, 0, op) for src, dst, op in step) for step in moves)
     schedule = Schedule("two ways", "allreduce", 4, 1, (0,), steps)

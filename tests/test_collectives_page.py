@@ -1,4 +1,6 @@
-"""The page that draws schedules, in a real Chromium without a window: what it shows is compared with check's states."""
+"""The page that draws schedules, in a real Chromium without a window: what it shows is compared
+with check's states.
+"""
 
 import re
 import time
@@ -30,7 +32,9 @@ def browser():
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """``opened(html)``: a Page of it; in the end it must not have asked for anything, nor complained."""
+    """``opened(html)``: a Page of it; in the end it must not have asked for anything, nor
+    complained.
+    """
     pages = []
 
     def show(html):
@@ -150,7 +154,10 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        widths = "const of = (e) => [e.scrollWidth, e.clientWidth]; return [of(document.documentElement), of(arguments[0])]"
+        widths = (
+            "const of = (e) => [e.scrollWidth, e.clientWidth]; "
+            "return [of(document.documentElement), of(arguments[0])]"
+        )
         page.choose("world-size", 8)
         (inside, window), (picture, stage) = page.driver.execute_script(widths, page.find("stage"))
         assert inside <= window == width
@@ -158,7 +165,8 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
         page.choose("world-size", 16)
         (inside, window), (picture, stage) = page.driver.execute_script(widths, page.find("stage"))
         assert inside <= window == width
-        assert (picture <= stage) == (width > 1000)  # on a phone the picture scrolls within its frame
+        # on a phone the picture scrolls within its frame
+        assert (picture <= stage) == (width > 1000)
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
@@ -166,9 +174,14 @@ def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
 def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
     narrow = "<style id='early'>main { max-width: 320px }</style>"
     late = "<script>document.getElementById('early').remove()</script>"
-    page = opened(everything.replace("</head>", f"{narrow}</head>").replace("</body>", f"{late}</body>"))
-    labels = "return [...document.querySelectorAll('#stage text')].map((label) => label.textContent)"
-    page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))  # a narrow picture has the numbers alone
+    page = opened(
+        everything.replace("</head>", f"{narrow}</head>").replace("</body>", f"{late}</body>")
+    )
+    labels = (
+        "return [...document.querySelectorAll('#stage text')].map((label) => label.textContent)"
+    )
+    # a narrow picture has the numbers alone
+    page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))
 
 
 def test_it_speaks_japanese_at_every_step(opened):
@@ -193,33 +206,51 @@ def test_on_paper_it_is_a_light_picture_without_what_can_be_pressed(opened, ever
     page = opened(everything)
     page.find("next").click()
     dark = {"name": "prefers-color-scheme", "value": "dark"}
-    shown = "const [which, what] = arguments; return getComputedStyle(document.querySelector(which))[what]"
+    shown = (
+        "const [which, what] = arguments; return "
+        "getComputedStyle(document.querySelector(which))[what]"
+    )
     assert page.driver.execute_script(shown, ".bar", "display") != "none"
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"media": "print", "features": [dark]}
+    )
     try:
         assert page.driver.execute_script(shown, "body", "backgroundColor") == "rgba(0, 0, 0, 0)"
         assert page.driver.execute_script(shown, "body", "color") == "rgb(28, 36, 48)"
-        assert page.driver.execute_script(shown, "#stage svg", "maxWidth") == "100%"  # it was drawn for a window
+        # it was drawn for a window
+        assert page.driver.execute_script(shown, "#stage svg", "maxWidth") == "100%"
         hidden = [".bar", "#as-table", "footer"]
-        assert [page.driver.execute_script(shown, which, "display") for which in hidden] == ["none"] * 3
+        assert [page.driver.execute_script(shown, which, "display") for which in hidden] == [
+            "none"
+        ] * 3
         assert page.text("sends").startswith("0 → 1: chunk 0 +")
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
 def test_halves_and_wrong_schedules_can_be_shown(opened):
-    wrong = Schedule("wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
+    wrong = Schedule(
+        "wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
+    )
     shown = {"scatter": HALVES["ring"][0](3), "gather": HALVES["ring"][1](3), "wrong": wrong}
-    page = opened(as_page([Schedule(**{**vars(made), "name": name}) for name, made in shown.items()], ("wrong", 3)))
+    page = opened(
+        as_page(
+            [Schedule(**{**vars(made), "name": name}) for name, made in shown.items()], ("wrong", 3)
+        )
+    )
     for name, schedule in shown.items():
         page.choose("algorithm", name)
         assert page.all_states("world-size") == [list(states(schedule))]
-    whole = page.driver.execute_script("return document.querySelectorAll('[data-whole=true]').length")
+    whole = page.driver.execute_script(
+        "return document.querySelectorAll('[data-whole=true]').length"
+    )
     assert whole == 0  # the wrong one, at its end
 
 
 def test_a_name_does_not_become_code(opened):
-    name = '</script><script>document.title = "broken"</script><img src=x onerror=alert(1)> & \u2028'
+    name = (
+        '</script><script>document.title = "broken"</script><img src=x onerror=alert(1)> & \u2028'
+    )
     page = opened(as_page([Schedule(name, "allreduce", 1, 1, (0,), ())], (name, 1)))
     assert page.text("name") == name
     assert page.driver.title != "broken"
@@ -228,9 +259,14 @@ def test_a_name_does_not_become_code(opened):
 def test_a_page_that_asks_for_more_would_be_noticed(browser, tmp_path, everything):
     path = tmp_path / "page.html"
     (tmp_path / "more.js").write_text("")
-    path.write_text(re.sub("<meta http-equiv.*>", "", everything).replace("</main>", '</main><script src="more.js"></script>'))
+    path.write_text(
+        re.sub("<meta http-equiv.*>", "", everything).replace(
+            "</main>", '</main><script src="more.js"></script>'
+        )
+    )
     with pytest.raises(AssertionError):
         has_no_network(Page(browser, path))
-    path.write_text(everything.replace("</main>", '</main><script src="more.js"></script>'))  # what the page's own rule forbids
+    # what the page's own rule forbids
+    path.write_text(everything.replace("</main>", '</main><script src="more.js"></script>'))
     with pytest.raises(AssertionError):
         has_no_network(Page(browser, path))

@@ -1,4 +1,6 @@
-"""The words of the page that draws schedules: the same in every language, and nothing of one language on the page of another."""
+"""The words of the page that draws schedules: the same in every language, and nothing of one
+language on the page of another.
+"""
 
 import json
 import re
@@ -16,15 +18,27 @@ from gluonlab.collectives.schedule import Schedule, Transfer
 from gluonlab.errors import ConfigError
 from gluonlab.exercises.languages import LANGUAGES
 
-TWICE = Schedule("twice", "allreduce", 2, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
+TWICE = Schedule(
+    "twice", "allreduce", 2, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
+)
 
 
 def flat(words, path=()):
     """{path of the word: text} for all words of a language."""
     if isinstance(words, str):
         return {path: words}
-    named = words if isinstance(words, dict) else words._asdict() if hasattr(words, "_asdict") else dict(enumerate(words))
-    return {place: text for name, inner in named.items() for place, text in flat(inner, (*path, name)).items()}
+    named = (
+        words
+        if isinstance(words, dict)
+        else words._asdict()
+        if hasattr(words, "_asdict")
+        else dict(enumerate(words))
+    )
+    return {
+        place: text
+        for name, inner in named.items()
+        for place, text in flat(inner, (*path, name)).items()
+    }
 
 
 def blanks(text):
@@ -41,7 +55,9 @@ class Texts(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self._inside = tag
-        self.texts += [value for name, value in attrs if name in ("aria-label", "title", "alt", "placeholder")]
+        self.texts += [
+            value for name, value in attrs if name in ("aria-label", "title", "alt", "placeholder")
+        ]
         self.lang = dict(attrs).get("lang", self.lang)
 
     def handle_data(self, data):
@@ -57,12 +73,18 @@ def strings(data):
     if isinstance(data, dict):
         return [text for inner in data.values() for text in strings(inner)]
     return (
-        [data] if isinstance(data, str) else [text for inner in data for text in strings(inner)] if isinstance(data, list) else []
+        [data]
+        if isinstance(data, str)
+        else [text for inner in data for text in strings(inner)]
+        if isinstance(data, list)
+        else []
     )
 
 
 def embedded(page):
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +101,9 @@ def test_every_language_has_every_word_with_the_same_blanks_and_keys(language):
     english, words = flat(ENGLISH), flat(WORDS[language])
     assert list(words) == list(english)
     assert all(text.strip() or path == ("comma",) for path, text in words.items())
-    assert {path: blanks(text) for path, text in words.items()} == {path: blanks(text) for path, text in english.items()}
+    assert {path: blanks(text) for path, text in words.items()} == {
+        path: blanks(text) for path, text in english.items()
+    }
     tags = {path: re.findall("<[^>]+>", text) for path, text in words.items()}
     assert tags == {path: re.findall("<[^>]+>", text) for path, text in english.items()}
 
@@ -90,7 +114,11 @@ def test_every_algorithm_is_described(language):
 
 
 def test_languages_differ_in_every_word_that_has_letters():
-    english = {path: text for path, text in flat(ENGLISH).items() if re.search("[A-Za-z]", re.sub("{.*?}", "", text))}
+    english = {
+        path: text
+        for path, text in flat(ENGLISH).items()
+        if re.search("[A-Za-z]", re.sub("{.*?}", "", text))
+    }
     assert len(english) > 40
     assert [path for path, text in flat(JAPANESE).items() if english.get(path) == text] == []
 
@@ -104,7 +132,12 @@ def test_no_english_is_left_on_the_japanese_page(japanese):
 
 
 def test_english_that_is_left_would_be_found():
-    assert english_words(" ".join(Texts(draw("ring", 4)).texts)) >= {"Algorithm", "Play", "Previous", "whole"}
+    assert english_words(" ".join(Texts(draw("ring", 4)).texts)) >= {
+        "Algorithm",
+        "Play",
+        "Previous",
+        "whole",
+    }
 
 
 def test_the_japanese_is_written_by_the_rules_of_the_glossary(japanese):
@@ -114,7 +147,9 @@ def test_the_japanese_is_written_by_the_rules_of_the_glossary(japanese):
     assert all(text.endswith("。") for text in JAPANESE.descriptions.values())
 
 
-@pytest.mark.parametrize("wrong", ["2台", "チャンク0", "\uff081\uff09", "ランク 、チャンク", "和 を", "和(1)", "( 1)"])
+@pytest.mark.parametrize(
+    "wrong", ["2台", "チャンク0", "\uff081\uff09", "ランク 、チャンク", "和 を", "和(1)", "( 1)"]
+)
 def test_what_breaks_the_rules_would_be_found(wrong):
     assert faults_of_writing(wrong)
 
@@ -130,9 +165,23 @@ def test_the_english_page_says_what_it_said(japanese):
     assert page == draw("ring", 4, language="en") != japanese
     shown = Texts(page)
     assert shown.lang == "en"
-    assert shown.texts[:3] == ["ring, step by step", "ring", "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers"]
-    assert shown.texts[3].startswith("Chunks travel once around to be summed and once to be handed out;")
-    assert {"Algorithm", "Ranks", "slow", "Play", "Next step", "came with the step", "= copied over"} <= set(shown.texts)
+    assert shown.texts[:3] == [
+        "ring, step by step",
+        "ring",
+        "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers",
+    ]
+    assert shown.texts[3].startswith(
+        "Chunks travel once around to be summed and once to be handed out;"
+    )
+    assert {
+        "Algorithm",
+        "Ranks",
+        "slow",
+        "Play",
+        "Next step",
+        "came with the step",
+        "= copied over",
+    } <= set(shown.texts)
     assert "Keys: ← → step, space plays and pauses, Home and End jump." in " ".join(shown.texts)
 
 

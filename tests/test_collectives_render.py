@@ -1,4 +1,6 @@
-"""A schedule as text and as SVG: what is drawn is read back, and compared with the schedule and with check's states."""
+"""A schedule as text and as SVG: what is drawn is read back, and compared with the schedule and
+with check's states.
+"""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -18,11 +20,15 @@ from gluonlab.errors import ScheduleError
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = sorted(ALGORITHMS)
 # Rank 0 adds rank 1's contribution twice, and rank 2's never.
-WRONG = Schedule("wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),)))
+WRONG = Schedule(
+    "wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
+)
 few = settings(max_examples=50)
 every_algorithm = pytest.mark.parametrize("name", NAMES)
 schedules = st.builds(
-    lambda name, world_size: ALGORITHMS[name](world_size), st.sampled_from(NAMES), st.integers(min_value=1, max_value=9)
+    lambda name, world_size: ALGORITHMS[name](world_size),
+    st.sampled_from(NAMES),
+    st.integers(min_value=1, max_value=9),
 )
 
 
@@ -35,7 +41,12 @@ def any_schedules(draw):
         readers = draw(st.sets(st.integers(0, ranks - 1), min_size=1, max_size=ranks - 1))
         writers = sorted(set(range(ranks)) - readers)
         copied = {(dst, chunk) for dst in writers for chunk in range(chunks) if draw(st.booleans())}
-        chosen = draw(st.sets(st.tuples(*map(st.sampled_from, (sorted(readers), writers, range(chunks)))), min_size=1))
+        chosen = draw(
+            st.sets(
+                st.tuples(*map(st.sampled_from, (sorted(readers), writers, range(chunks)))),
+                min_size=1,
+            )
+        )
         step, written = [], set()
         for src, dst, chunk in sorted(chosen):
             if (dst, chunk) not in copied or (dst, chunk) not in written:
@@ -104,7 +115,10 @@ def test_the_text_names_every_transfer_of_every_step(schedule):
 def test_in_a_terminal_no_message_is_broken_over_two_lines(name):
     for line in as_text(ALGORITHMS[name](8)).splitlines():
         if "->" in line:
-            assert all(re.fullmatch(r"\S+ -> \S+: chunks? \S+ [+=]", message) for message in re.split(" {3,}", line))
+            assert all(
+                re.fullmatch(r"\S+ -> \S+: chunks? \S+ [+=]", message)
+                for message in re.split(" {3,}", line)
+            )
 
 
 @every_algorithm
@@ -114,7 +128,9 @@ def test_the_grid_names_the_ranks_whose_contributions_are_held(name, world_size)
     for (_, grid), state in zip(parsed_text(as_text(schedule)), list(states(schedule))[1:]):
         for chunk in range(schedule.chunks):
             held = [
-                "".join(str(other) if count else "." for other, count in enumerate(state[rank][chunk]))
+                "".join(
+                    str(other) if count else "." for other, count in enumerate(state[rank][chunk])
+                )
                 for rank in range(world_size)
             ]
             assert grid[chunk] == held
@@ -123,18 +139,28 @@ def test_the_grid_names_the_ranks_whose_contributions_are_held(name, world_size)
 def test_where_names_do_not_fit_the_grid_counts():
     schedule = ALGORITHMS["ring"](12)
     for (_, grid), state in zip(parsed_text(as_text(schedule)), list(states(schedule))[1:]):
-        assert grid == {chunk: [str(sum(state[rank][chunk])) for rank in range(12)] for chunk in range(12)}
+        assert grid == {
+            chunk: [str(sum(state[rank][chunk])) for rank in range(12)] for chunk in range(12)
+        }
 
 
 @pytest.mark.parametrize("world_size", [4, 8, 11])
 def test_the_grid_counts_only_where_names_do_not_fit(world_size):
     width = len("chunk") + world_size * (1 + world_size)
-    assert "a cell names the ranks" in " ".join(as_text(ALGORITHMS["star"](world_size), width).split())
-    assert "a cell is the number of" in " ".join(as_text(ALGORITHMS["star"](world_size), width - 1).split())
+    assert "a cell names the ranks" in " ".join(
+        as_text(ALGORITHMS["star"](world_size), width).split()
+    )
+    assert "a cell is the number of" in " ".join(
+        as_text(ALGORITHMS["star"](world_size), width - 1).split()
+    )
 
 
 def test_where_nothing_fits_the_text_says_so_and_has_no_grid():
-    for schedule, width in ((ALGORITHMS["ring"](30), 80), (ALGORITHMS["tree"](2, chunks=33), 80), (ALGORITHMS["ring"](8), 20)):
+    for schedule, width in (
+        (ALGORITHMS["ring"](30), 80),
+        (ALGORITHMS["tree"](2, chunks=33), 80),
+        (ALGORITHMS["ring"](8), 20),
+    ):
         text = as_text(schedule, width)
         assert "Without grids" in " ".join(text.split())
         assert "\nchunk " not in text
@@ -157,7 +183,11 @@ def test_a_contribution_that_is_added_twice_stands_out_in_the_text():
 
 
 def test_one_rank_sends_nothing():
-    assert as_text(ALGORITHMS["ring"](1)).splitlines()[-3:] == ["Nothing is sent.", "chunk 0", "    0 0"]
+    assert as_text(ALGORITHMS["ring"](1)).splitlines()[-3:] == [
+        "Nothing is sent.",
+        "chunk 0",
+        "    0 0",
+    ]
 
 
 def test_a_width_that_holds_nothing_is_refused():
@@ -181,20 +211,29 @@ def test_no_two_arrows_lie_on_each_other(schedule):
 
 def panels(svg):
     return [
-        group for group in ElementTree.fromstring(svg).findall(f"{SVG}g") if group.find(f"{SVG}text[@class='panel']") is not None
+        group
+        for group in ElementTree.fromstring(svg).findall(f"{SVG}g")
+        if group.find(f"{SVG}text[@class='panel']") is not None
     ]
 
 
 def drawn_transfers(panel):
-    """Read from where arrows begin and end: columns by the ranks above them, rows by the chunks beside them."""
-    texts = [(text.text, float(text.get("x")), float(text.get("y")), text.get("class")) for text in panel.findall(f"{SVG}text")]
+    """Read from where arrows begin and end: columns by the ranks above them, rows by the chunks
+    beside them.
+    """
+    texts = [
+        (text.text, float(text.get("x")), float(text.get("y")), text.get("class"))
+        for text in panel.findall(f"{SVG}text")
+    ]
     ranks = {x: int(text) for text, x, _, kind in texts if kind == "middle"}
     chunks = {y: int(text.split()[1]) for text, _, y, _ in texts if text.startswith("chunk ")}
     for line in panel.findall(f"{SVG}path"):
         kind, *copy = line.get("class").split()
         if kind == "line":
             for way in line.get("d").split("M")[1:]:
-                [(x, y, turn, back, end)] = re.findall(r"^(\S+) (\S+?)V\S+ \S+ (\S+) \S+?H(\S+?)Q\S+ \S+ (\S+) ", way)
+                [(x, y, turn, back, end)] = re.findall(
+                    r"^(\S+) (\S+?)V\S+ \S+ (\S+) \S+?H(\S+?)Q\S+ \S+ (\S+) ", way
+                )
                 between = [float(part) for part in (x, turn, back, end)]
                 assert between in (sorted(between), sorted(between)[::-1])  # straight there
                 row = min(row for row in chunks if row > float(y))  # an arrow ends above its row
@@ -205,7 +244,9 @@ def drawn_transfers(panel):
 @few
 def test_the_picture_has_a_panel_a_step_and_an_arrow_a_transfer(schedule):
     start, *steps = panels(as_svg(schedule))
-    assert [in_order(drawn_transfers(panel)) for panel in steps] == [in_order(step) for step in schedule.steps]
+    assert [in_order(drawn_transfers(panel)) for panel in steps] == [
+        in_order(step) for step in schedule.steps
+    ]
     assert list(drawn_transfers(start)) == []
 
 
@@ -220,7 +261,10 @@ def test_the_picture_shows_what_every_rank_holds(schedule):
         for rank, row in enumerate(state):
             for chunk, held in enumerate(row):
                 cell = cells[f"rank {rank}, chunk {chunk}: {in_words(held)}"]
-                segments = {path.get("class"): path.get("d").count("M") for path in cell.findall(f"{SVG}path")}
+                segments = {
+                    path.get("class"): path.get("d").count("M")
+                    for path in cell.findall(f"{SVG}path")
+                }
                 new = [was == 0 and now == 1 for was, now in zip(before[rank][chunk], held)]
                 assert segments.get("new", 0) == sum(new)
                 assert segments.get("held", 0) == held.count(1) - sum(new)
@@ -241,7 +285,9 @@ def test_the_picture_shows_what_every_rank_holds(schedule):
 def test_what_is_whole_in_the_end_looks_so(schedule, whole_at):
     for cell in panels(as_svg(schedule))[-1].findall(f"{SVG}g"):
         rank, chunk = map(int, re.findall(r"\d+", cell.find(f"{SVG}title").text)[:2])
-        assert ("whole" in cell.find(f"{SVG}rect").get("class").split()) == whole_at(schedule, rank, chunk)
+        assert ("whole" in cell.find(f"{SVG}rect").get("class").split()) == whole_at(
+            schedule, rank, chunk
+        )
 
 
 def test_the_picture_stands_alone_and_tells_its_title():
@@ -250,9 +296,15 @@ def test_the_picture_stands_alone_and_tells_its_title():
     root = ElementTree.fromstring(svg)
     assert not re.search(r"href|url\(|@import|<script|<image", svg)
     assert svg.count("http") == svg.count("http://www.w3.org/2000/svg") == 1
-    assert root.find(f"{SVG}title").text == "hierarchical: allreduce, 8 ranks, 4 chunks, 4 steps, 56 transfers"
+    assert (
+        root.find(f"{SVG}title").text
+        == "hierarchical: allreduce, 8 ranks, 4 chunks, 4 steps, 56 transfers"
+    )
     assert "Sum within each group" in root.find(f"{SVG}desc").text
-    assert root.get("aria-labelledby").split() == [root.find(f"{SVG}title").get("id"), root.find(f"{SVG}desc").get("id")]
+    assert root.get("aria-labelledby").split() == [
+        root.find(f"{SVG}title").get("id"),
+        root.find(f"{SVG}desc").get("id"),
+    ]
 
 
 def test_a_name_is_text_and_nothing_else():
@@ -264,5 +316,8 @@ def test_a_name_is_text_and_nothing_else():
 
 @pytest.mark.parametrize(("name", "world_size", "chunks"), [("ring", 17, None), ("tree", 2, 65)])
 def test_what_is_too_large_to_draw_is_refused(name, world_size, chunks):
-    with pytest.raises(ScheduleError, match="too large to draw: choose up to 16 ranks and 64 chunks, or print it as text"):
+    with pytest.raises(
+        ScheduleError,
+        match="too large to draw: choose up to 16 ranks and 64 chunks, or print it as text",
+    ):
         as_svg(ALGORITHMS[name](world_size, chunks=chunks))

@@ -54,7 +54,9 @@ def test_a_cube_mesh_has_the_links_of_the_published_matrix(name):
     for src, dst in pairs(8):
         route, links = topology.routes[src, dst], int(table[src][dst])
         assert route.bytes_per_s == (links * 25e9 or 10e9)
-        assert [link.name.split()[0] for link in route.links] == (["NVLink"] if links else ["PCIe", "PCIe", "CPU", "PCIe", "PCIe"])
+        assert [link.name.split()[0] for link in route.links] == (
+            ["NVLink"] if links else ["PCIe", "PCIe", "CPU", "PCIe", "PCIe"]
+        )
     for gpu in range(8):
         assert sum(int(links) for links in table[gpu] if links != "-") == 6
     assert topology.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -82,19 +84,26 @@ def test_every_machine_is_complete_and_says_what_is_inferred(name):
         assert route.bytes_per_s == back.bytes_per_s
 
 
-@pytest.mark.parametrize(("name", "devices", "gigabytes"), [("g4dn.12xlarge", 4, 12), ("g5.12xlarge", 4, 24), ("nvswitch", 8, 300)])
+@pytest.mark.parametrize(
+    ("name", "devices", "gigabytes"),
+    [("g4dn.12xlarge", 4, 12), ("g5.12xlarge", 4, 24), ("nvswitch", 8, 300)],
+)
 def test_machines_whose_devices_have_one_port_each(name, devices, gigabytes):
     topology = make_topology(name)
     assert topology.routes == switch(devices, 10e-6, gigabytes * 1e9).routes
 
 
 def test_what_shares_links_on_pcie():
-    """Four GPUs, two switches: neighbours below a switch stay below it; all others share its way up and down."""
+    """Four GPUs, two switches: neighbours below a switch stay below it; all others share its way up
+    and down.
+    """
     routes = pcie(4).routes
     assert not set(routes[0, 1].links) & set(routes[1, 2].links)
     shared = set(routes[0, 2].links) & set(routes[1, 3].links)
     assert [link.name for link in sorted(shared)] == ["PCIe switch 0 up", "PCIe switch 1 down"]
-    assert {link.name for link in set(routes[0, 2].links) & set(routes[0, 1].links)} == {"PCIe out of 0"}
+    assert {link.name for link in set(routes[0, 2].links) & set(routes[0, 1].links)} == {
+        "PCIe out of 0"
+    }
     assert pcie(5).groups == ((0, 1), (2, 3), (4,))
     cube = p3_16xlarge().routes
     assert "CPU 0 to 1" in {link.name for link in set(cube[0, 5].links) & set(cube[3, 4].links)}
@@ -104,7 +113,9 @@ def test_what_shares_links_on_pcie():
 def test_uniform_topologies():
     ports, wires = switch(5, 1e-5, 2e9, 3e9), fully_connected(5, 1e-5, 2e9, 3e9)
     for topology in (ports, wires):
-        assert {(route.latency_s, route.bytes_per_s) for route in topology.routes.values()} == {(1e-5, 2e9)}
+        assert {(route.latency_s, route.bytes_per_s) for route in topology.routes.values()} == {
+            (1e-5, 2e9)
+        }
         assert topology.reduce_bytes_per_s == 3e9
     assert len({link for route in ports.routes.values() for link in route.links}) == 2 * 5
     assert len({link for route in wires.routes.values() for link in route.links}) == 5 * 4
@@ -112,13 +123,19 @@ def test_uniform_topologies():
 
 def test_this_machine_is_one_memory():
     topology = this_machine(3, 40e-6, 20e9, 15e9)
-    assert set.intersection(*[set(route.links) for route in topology.routes.values()]) == {Link("memory", 20e9)}
-    assert 1 / 20e9 + 1 / topology.shared_reduce_bytes_per_s == pytest.approx(1 / 15e9)  # seconds of a byte that is added
+    assert set.intersection(*[set(route.links) for route in topology.routes.values()]) == {
+        Link("memory", 20e9)
+    }
+    # seconds of a byte that is added
+    assert 1 / 20e9 + 1 / topology.shared_reduce_bytes_per_s == pytest.approx(1 / 15e9)
     assert 1 / 20e9 + 1 / topology.reduce_bytes_per_s == pytest.approx(1 / 15e9)
-    slow = this_machine(3, 40e-6, 20e9, 15e9, device_copy_bytes_per_s=8e9, device_add_bytes_per_s=6e9)
+    slow = this_machine(
+        3, 40e-6, 20e9, 15e9, device_copy_bytes_per_s=8e9, device_add_bytes_per_s=6e9
+    )
     assert {route.bytes_per_s for route in slow.routes.values()} == {8e9}
     assert 1 / 8e9 + 1 / slow.reduce_bytes_per_s == pytest.approx(1 / 6e9)
-    noisy = this_machine(3, 40e-6, 20e9, 21e9, device_copy_bytes_per_s=25e9)  # faster than is possible
+    # faster than is possible
+    noisy = this_machine(3, 40e-6, 20e9, 21e9, device_copy_bytes_per_s=25e9)
     assert {route.bytes_per_s for route in noisy.routes.values()} == {20e9}
     assert noisy.reduce_bytes_per_s == noisy.shared_reduce_bytes_per_s == math.inf
 
@@ -137,16 +154,26 @@ def test_the_ring_of_the_cube_mesh_runs_on_doubled_links_only():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8, 17])
 def test_where_all_rings_are_equal_the_order_is_that_of_the_numbers(world_size):
-    for topology in (switch(world_size, 0, 1e9), fully_connected(world_size, 0, 1e9), nvswitch(world_size), pcie(world_size)):
+    for topology in (
+        switch(world_size, 0, 1e9),
+        fully_connected(world_size, 0, 1e9),
+        nvswitch(world_size),
+        pcie(world_size),
+    ):
         assert topology.ring_order() == list(range(world_size))
 
 
 @st.composite
 def random_topologies(draw):
     world_size = draw(st.integers(1, 5))
-    links = [Link(f"link {i}", float(2 ** draw(st.integers(0, 3)))) for i in range(draw(st.integers(2, 6)))]
+    links = [
+        Link(f"link {i}", float(2 ** draw(st.integers(0, 3))))
+        for i in range(draw(st.integers(2, 6)))
+    ]
     chosen = st.lists(st.sampled_from(links), min_size=1, max_size=2, unique=True)
-    own = st.builds(lambda i, speed: [Link(f"own {i}", float(speed))], st.integers(), st.integers(1, 4))
+    own = st.builds(
+        lambda i, speed: [Link(f"own {i}", float(speed))], st.integers(), st.integers(1, 4)
+    )
     routes = {pair: Route(tuple(draw(chosen | own)), 1e-5) for pair in pairs(world_size)}
     return Topology("random", world_size, routes)
 
@@ -154,7 +181,9 @@ def random_topologies(draw):
 @settings(max_examples=150)
 @given(random_topologies())
 def test_the_proposed_ring_is_the_best_of_all(topology):
-    """Of every cyclic order: the least time per byte on the busiest link, then the most bytes/s in sum, then the first."""
+    """Of every cyclic order: the least time per byte on the busiest link, then the most bytes/s in
+    sum, then the first.
+    """
 
     def rank(order):
         routes = [topology.routes[hop] for hop in hops(order)]
@@ -178,7 +207,9 @@ def test_the_first_devices_are_linked_as_in_the_whole_machine(name):
         assert dict(part.routes) == {pair: whole.routes[pair] for pair in pairs(world_size)}
         assert part.reduce_bytes_per_s == whole.reduce_bytes_per_s
         assert part.groups == tuple(
-            tuple(device for device in group if device < world_size) for group in whole.groups if group[0] < world_size
+            tuple(device for device in group if device < world_size)
+            for group in whole.groups
+            if group[0] < world_size
         )
 
 
@@ -186,7 +217,9 @@ def test_listed_devices_get_the_ranks_of_their_places():
     whole = p3_16xlarge()
     part = whole.subset([7, 0, 4])
     assert part.world_size == 3
-    assert [part.routes[pair] for pair in ((0, 1), (1, 2), (2, 0))] == [whole.routes[pair] for pair in ((7, 0), (0, 4), (4, 7))]
+    assert [part.routes[pair] for pair in ((0, 1), (1, 2), (2, 0))] == [
+        whole.routes[pair] for pair in ((7, 0), (0, 4), (4, 7))
+    ]
     assert part.groups == ((1,), (0, 2))
 
 
@@ -197,7 +230,8 @@ def test_an_unknown_machine_is_refused_with_the_choices():
     with pytest.raises(ScheduleError) as error:
         make_topology("p3.16xlrage")
     assert str(error.value) == (
-        f"unknown topology 'p3.16xlrage': choose {', '.join(sorted(TOPOLOGIES))} (did you mean 'p3.16xlarge'?)"
+        f"unknown topology 'p3.16xlrage': choose {', '.join(sorted(TOPOLOGIES))} (did you mean "
+        "'p3.16xlarge'?)"
     )
 
 
@@ -217,7 +251,9 @@ def test_more_devices_than_the_machine_has_are_refused():
 
 @pytest.mark.parametrize("devices", [[], [0, 0], [8], [-1], [0, "1"]])
 def test_devices_that_the_machine_does_not_have_are_refused(devices):
-    with pytest.raises(ScheduleError, match=r"p3.16xlarge has devices 0 to 7: choose each at most once"):
+    with pytest.raises(
+        ScheduleError, match=r"p3.16xlarge has devices 0 to 7: choose each at most once"
+    ):
         p3_16xlarge().subset(devices)
 
 
@@ -250,12 +286,23 @@ def test_devices_that_add_at_no_speed_are_refused(speeds):
 
 @pytest.mark.parametrize("maker", [switch, fully_connected])
 def test_uniform_topologies_refuse_what_cannot_be(maker):
-    for arguments in ((0, 1e-5, 1e9), ("2", 1e-5, 1e9), (2, -1e-5, 1e9), (2, 1e-5, 0.0), (2, 1e-5, 1e9, 0.0)):
+    for arguments in (
+        (0, 1e-5, 1e9),
+        ("2", 1e-5, 1e9),
+        (2, -1e-5, 1e9),
+        (2, 1e-5, 0.0),
+        (2, 1e-5, 1e9, 0.0),
+    ):
         with pytest.raises(ScheduleError):
             maker(*arguments)
 
 
 def test_a_measurement_that_cannot_be_is_refused():
-    for arguments in ((0, 1e-5, 1e9, 1e9), (2, -1e-5, 1e9, 1e9), (2, 1e-5, 0.0, 1e9), (2, 1e-5, 1e9, -1.0)):
+    for arguments in (
+        (0, 1e-5, 1e9, 1e9),
+        (2, -1e-5, 1e9, 1e9),
+        (2, 1e-5, 0.0, 1e9),
+        (2, 1e-5, 1e9, -1.0),
+    ):
         with pytest.raises(ScheduleError):
             this_machine(*arguments)

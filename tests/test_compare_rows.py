@@ -1,4 +1,6 @@
-"""The table of a comparison: speed-up and efficiency are relative to the first run, whatever it ran on."""
+"""The table of a comparison: speed-up and efficiency are relative to the first run, whatever it ran
+on.
+"""
 
 from types import SimpleNamespace
 
@@ -14,7 +16,9 @@ RUNS = st.lists(st.tuples(st.integers(1, 16), st.floats(1, 1e6)), min_size=1, ma
 def result(devices, images_per_second):
     """What the table takes from a result."""
     plan = SimpleNamespace(ctxs=[None] * devices, global_batch_size=64 * devices)
-    return SimpleNamespace(plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run")
+    return SimpleNamespace(
+        plan=plan, images_per_second=images_per_second, accuracy=0.5, run_dir="run"
+    )
 
 
 @given(RUNS)
@@ -31,4 +35,8 @@ def test_a_comparison_that_begins_with_two_devices():
     """4 devices at twice the speed of 2 are fully used, not half."""
     rows = make_rows([result(2, 1000), result(4, 2000), result(8, 3000)])
     assert [row.efficiency for row in rows] == [1, 1, 0.75]
-    assert [line.split()[3:5] for line in table(rows).splitlines()[1:]] == [["1.00x", "100%"], ["2.00x", "100%"], ["3.00x", "75%"]]
+    assert [line.split()[3:5] for line in table(rows).splitlines()[1:]] == [
+        ["1.00x", "100%"],
+        ["2.00x", "100%"],
+        ["3.00x", "75%"],
+    ]

@@ -48,7 +48,9 @@ VALID = {
     "lr_schedule": WORDS,
     "warmup_epochs": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "lr_decay": st.floats(min_value=0, exclude_min=True, max_value=1, exclude_max=True),
-    "lr_decay_epochs": st.sets(st.integers(1, 10**18 - 1), min_size=1).map(lambda epochs: ",".join(map(str, sorted(epochs)))),
+    "lr_decay_epochs": st.sets(st.integers(1, 10**18 - 1), min_size=1).map(
+        lambda epochs: ",".join(map(str, sorted(epochs)))
+    ),
     "final_lr": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
@@ -62,7 +64,9 @@ VALID = {
     "memory": st.booleans(),
     "kvstore": WORDS,
     "topology": WORDS,
-    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map("2bit:{!r}".format),
+    "compress": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True).map(
+        "2bit:{!r}".format
+    ),
     "seed": st.integers(0, 2**32 - 1),
     "deterministic": st.booleans(),
     "tf32": st.booleans(),
@@ -101,7 +105,10 @@ def test_a_config_survives_json(named):
 
 
 @given(
-    st.sampled_from(NUMBERS), st.one_of(st.text(), st.floats(), st.integers(max_value=-1), st.booleans(), st.none(), st.binary())
+    st.sampled_from(NUMBERS),
+    st.one_of(
+        st.text(), st.floats(), st.integers(max_value=-1), st.booleans(), st.none(), st.binary()
+    ),
 )
 def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name, value):
     try:
@@ -118,7 +125,16 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
     [
         *(
             (name, 0)
-            for name in ("gpus", "threads", "batch_size", "global_batch_size", "microbatches", "microbatch_size", "epochs", "lr")
+            for name in (
+                "gpus",
+                "threads",
+                "batch_size",
+                "global_batch_size",
+                "microbatches",
+                "microbatch_size",
+                "epochs",
+                "lr",
+            )
         ),
         *((name, -1) for name in NUMBERS),
         *((name, math.nan) for name in NUMBERS),
@@ -137,14 +153,39 @@ def test_anything_else_is_refused_in_one_error_that_names_option_and_value(name,
         ("momentum", 1),
         ("seed", 2**32),
         *(("lr_decay", value) for value in (0, 1)),
-        *(("lr_decay_epochs", value) for value in ("0,3", "3,3", "20,10", "3,,5", "1.5", "9" * 5000, [], [2, 1], True, 0)),
+        *(
+            ("lr_decay_epochs", value)
+            for value in ("0,3", "3,3", "20,10", "3,,5", "1.5", "9" * 5000, [], [2, 1], True, 0)
+        ),
         *(
             ("compress", value)
-            for value in ("1bit:0.5", "2bit:", "2bit:0", "2bit:nan", "2bit:1:2", "2bit:-1", "0.5", 2, "2bit:1e-300")
+            for value in (
+                "1bit:0.5",
+                "2bit:",
+                "2bit:0",
+                "2bit:nan",
+                "2bit:1:2",
+                "2bit:-1",
+                "0.5",
+                2,
+                "2bit:1e-300",
+            )
         ),
         *(
             ("normalise", value)
-            for value in ("0.5/0", "0.5/-1", "0.5,0.5", "1/2/3", "nan/1", "0/inf", "x,1/1,1", "/", 0.5, [[0.5]], [])
+            for value in (
+                "0.5/0",
+                "0.5/-1",
+                "0.5,0.5",
+                "1/2/3",
+                "nan/1",
+                "0/inf",
+                "x,1/1,1",
+                "/",
+                0.5,
+                [[0.5]],
+                [],
+            )
         ),
         *(("clip_norm", value) for value in (0, 1e-300)),
         ("label_smoothing", 1),
@@ -163,10 +204,17 @@ def test_values_out_of_range_are_refused(name, value):
         TrainConfig(**{name: value})
 
 
-@given(st.integers(0, 2**40), st.sampled_from(["", "k", "m", "g", "t"]), st.sampled_from(["", "b", "ib"]), st.booleans())
+@given(
+    st.integers(0, 2**40),
+    st.sampled_from(["", "k", "m", "g", "t"]),
+    st.sampled_from(["", "b", "ib"]),
+    st.booleans(),
+)
 def test_sizes_in_bytes_are_exact(number, unit, ending, upper):
     given_text = f"{number}{unit}{ending}"
-    assert size_in_bytes("--x", given_text.upper() if upper else given_text) == number << 10 * " kmgt".index(unit or " ")
+    assert size_in_bytes(
+        "--x", given_text.upper() if upper else given_text
+    ) == number << 10 * " kmgt".index(unit or " ")
 
 
 def test_half_sizes_are_understood():
@@ -178,8 +226,13 @@ def test_epochs_compression_and_colours_have_one_spelling():
     assert TrainConfig(lr_decay_epochs=10).lr_decay_epochs == "10"
     assert TrainConfig(compress="2bit") == TrainConfig(compress=" 2bit:.50 ")
     assert TrainConfig(compress="2bit").compress == "2bit:0.5"
-    assert TrainConfig(normalise=((0.5, 0.25), (1, 2))) == TrainConfig(normalise=" .5,0.250 / 1,2e0 ")
-    assert TrainConfig(normalise=(0.5, 2)).normalise == "0.5/2.0" and TrainConfig(normalise="ImageNet").normalise == "imagenet"
+    assert TrainConfig(normalise=((0.5, 0.25), (1, 2))) == TrainConfig(
+        normalise=" .5,0.250 / 1,2e0 "
+    )
+    assert (
+        TrainConfig(normalise=(0.5, 2)).normalise == "0.5/2.0"
+        and TrainConfig(normalise="ImageNet").normalise == "imagenet"
+    )
 
 
 def test_a_path_becomes_text():
@@ -202,9 +255,20 @@ def test_contradictions_name_both_settings(settings, named):
 
 
 @pytest.mark.cpu_only("names of CPU devices, and nothing is computed")
-@pytest.mark.parametrize("names", [["cpu:0", "cpu:1"], ("cpu:0", "cpu:1"), ["cpu:0|cpu:1"], "cpu:0|cpu:1", [mx.cpu(0), mx.cpu(1)]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cpu:0", "cpu:1"],
+        ("cpu:0", "cpu:1"),
+        ["cpu:0|cpu:1"],
+        "cpu:0|cpu:1",
+        [mx.cpu(0), mx.cpu(1)],
+    ],
+)
 def test_devices_may_be_a_list_or_a_regular_expression(names, tmp_path):
-    """As in devices(): a list, a tuple, a pattern; config.json holds plain text and reads back as the same config."""
+    """As in devices(): a list, a tuple, a pattern; config.json holds plain text and reads back as
+    the same config.
+    """
     config = TrainConfig(devices=names)
     assert devices(config.devices) == [mx.cpu(0), mx.cpu(1)]
     assert TrainConfig(**json.loads(json.dumps(config.to_dict()))) == config

@@ -1,4 +1,6 @@
-"""The CUDA build of MXNet on a machine without a GPU: make test-cu112, in an environment of its own with gluonlab[cu112]."""
+"""The CUDA build of MXNet on a machine without a GPU: make test-cu112, in an environment of its own
+with gluonlab[cu112].
+"""
 
 import json
 import subprocess
@@ -26,8 +28,11 @@ def doctor(**environment):
 def test_with_a_driver_every_library_is_found_and_the_doctor_says_that_there_is_no_gpu(tmp_path):
     code, told = doctor(LD_LIBRARY_PATH=str(write_driver(tmp_path)))
     assert (code, told.faults()) == (0, [])
-    [wheels] = [found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels")]
-    needed = {library.soname for library in cuda.LIBRARIES} - {"libcusparse.so.11"}  # which cusolver opens by itself
+    [wheels] = [
+        found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels")
+    ]
+    # which cusolver opens by itself
+    needed = {library.soname for library in cuda.LIBRARIES} - {"libcusparse.so.11"}
     assert {word.strip(",:") for word in wheels.split()} >= needed
     [loads] = told.of("import")
     assert "built with CUDA, CUDNN, NCCL" in loads["what"]
@@ -41,15 +46,32 @@ def test_without_a_driver_the_doctor_names_it_and_the_cure():
     assert code == 1
     for found in told.faults():
         assert "libcuda.so.1" in found["what"]
-        assert "comes with the NVIDIA driver (450.80.02 or newer): install the driver, or use the CPU build" in found["cure"]
+        assert (
+            "comes with the NVIDIA driver (450.80.02 or newer): "
+            "install the driver, or use the CPU build"
+        ) in found["cure"]
     assert {found["check"] for found in told.faults()} == {"libraries", "import"}
 
 
 def test_training_is_that_of_the_cpu_build(tmp_path):
     """The digits on two CPU devices; accuracy as in the README."""
     ended = subprocess.run(
-        [sys.executable, "-m", "gluonlab.run", "--devices", "cpu*2", "--epochs", "10", "--json", "--out", str(tmp_path / "run")],
-        env=clean_environment(LD_LIBRARY_PATH=str(write_driver(tmp_path))), capture_output=True, encoding="utf-8", timeout=600,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "gluonlab.run",
+            "--devices",
+            "cpu*2",
+            "--epochs",
+            "10",
+            "--json",
+            "--out",
+            str(tmp_path / "run"),
+        ],
+        env=clean_environment(LD_LIBRARY_PATH=str(write_driver(tmp_path))),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["accuracy"] > 0.9

@@ -1,4 +1,6 @@
-"""Addresses that are busy, silent, gone, elsewhere or wrong: each is named with what it did, and the next one is asked."""
+"""Addresses that are busy, silent, gone, elsewhere or wrong: each is named with what it did, and
+the next one is asked.
+"""
 
 import re
 
@@ -67,7 +69,10 @@ def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, root):
     told = []
     download(one_file(slow.url, right.url), root, timeout_s=0.5, say=told.append)
     [line] = [line for line in told if "trying the next" in line]
-    said = rf"{slow.url}file.gz is too slow \((\d+) bytes in 0\.\d+ s, 1,024 a second are the least\); trying the next address"
+    said = (
+        rf"{slow.url}file.gz is too slow \((\d+) bytes in 0\.\d+ s, "
+        r"1,024 a second are the least\); trying the next address"
+    )
     came = int(re.fullmatch(said, line)[1])
     [headers] = right.asked()
     begin = int(re.fullmatch(r"bytes=(\d+)-", headers["Range"])[1])
@@ -96,10 +101,15 @@ def test_a_redirect_that_leads_nowhere_is_named(serve, root, where):
 def test_without_a_network_the_files_and_their_place_are_named(root):
     files = {"a": FILE, "b": b"b"}
     with pytest.raises(DownloadError) as error:
-        download(source_of("set", files, "http://127.0.0.1:9/one/", "http://127.0.0.1:9/two/"), root)
+        download(
+            source_of("set", files, "http://127.0.0.1:9/one/", "http://127.0.0.1:9/two/"), root
+        )
     for words in (
         "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
-        f"a ({len(FILE):,} bytes, sha256 {sha256(FILE)}), b (1 bytes, sha256 {sha256(b'b')}) into {root / 'set'}",
+        (
+            f"a ({len(FILE):,} bytes, sha256 {sha256(FILE)}), b (1 bytes, sha256 {sha256(b'b')}) "
+            f"into {root / 'set'}"
+        ),
         "Addresses: http://127.0.0.1:9/one/, http://127.0.0.1:9/two/",
     ):
         assert words in str(error.value)
@@ -107,7 +117,11 @@ def test_without_a_network_the_files_and_their_place_are_named(root):
 
 
 def test_ones_own_mirror_is_asked_first_in_two_places(serve, root):
-    flat, by_name, public = serve({"file.gz": FILE}), serve({"set/file.gz": FILE}), serve({"file.gz": FILE})
+    flat, by_name, public = (
+        serve({"file.gz": FILE}),
+        serve({"set/file.gz": FILE}),
+        serve({"file.gz": FILE}),
+    )
     source = one_file(public.url)
     for number, mirror in enumerate((flat, by_name)):
         download(source, root / str(number), mirror.url.rstrip("/"))

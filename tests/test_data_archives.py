@@ -60,7 +60,10 @@ def test_another_packing_of_other_files_will_not(serve, root):
         download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
     assert re.search(r"data_batch_3\.bin in it has sha1 \w{40}, expected \w{40}", str(error.value))
     assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
-    assert f"put {CIFAR_ARCHIVE} ({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)}) into {root}" in str(error.value)
+    assert (
+        f"put {CIFAR_ARCHIVE} ({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)}) into {root}"
+        in str(error.value)
+    )
     assert files_below(root) == {}
 
 
@@ -107,12 +110,19 @@ def test_what_a_killed_process_had_unpacked_goes(serve, root):
     assert sorted(path.name for path in root.iterdir()) == [".cifar10.lock", "cifar10"]
 
 
-IMAGES = {f"{split}/n{label}/{i}.JPEG": noise(100 + i) for split in ("train", "val") for label in range(3) for i in range(4)}
+IMAGES = {
+    f"{split}/n{label}/{i}.JPEG": noise(100 + i)
+    for split in ("train", "val")
+    for label in range(3)
+    for i in range(4)
+}
 IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
 
 
 def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
-    return source_of("imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=Contents(most_bytes))
+    return source_of(
+        "imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=Contents(most_bytes)
+    )
 
 
 def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
@@ -139,14 +149,19 @@ def test_a_damaged_file_of_an_archive_is_fetched_again(serve, root):
 
 
 def test_another_packing_of_unknown_files_will_not_do(serve, root):
-    packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]  # of the same size, with another time stamp in gzip's header
+    # of the same size, with another time stamp in gzip's header
+    packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]
     server = serve({"imagenette2-320.tgz": packed})
-    with pytest.raises(DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"):
+    with pytest.raises(
+        DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"
+    ):
         download(imagenette(server.url), root)
     assert files_below(root) == {}
 
 
-@pytest.mark.parametrize("member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))])
+@pytest.mark.parametrize(
+    "member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))]
+)
 def test_a_hostile_archive_of_the_right_digest_leaves_nothing(serve, root, member):
     archive = tar_of([("top/first", b"1"), member])
     server = serve({"imagenette2-320.tgz": archive})
@@ -160,7 +175,9 @@ def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve
     assert len(archive) < 10_000
     server = serve({"imagenette2-320.tgz": archive})
     source = imagenette(server.url, archive=archive)
-    with files_of_at_most(100_000), pytest.raises(OutputError, match="zeros: File too large; make room"):
+    with files_of_at_most(100_000), pytest.raises(
+        OutputError, match="zeros: File too large; make room"
+    ):
         download(source, root)
     assert set(files_below(root)) == {"imagenette2-320.tgz.part", "imagenette2-320.tgz.part.from"}
     server.close()

@@ -57,14 +57,21 @@ def sources(server):
     made_up = [
         source_of("mnist", MNIST, server.url),
         cifar_source(BATCH_FILES, ARCHIVE, server.url),
-        source_of("imagenette2-320", {"imagenette2-320.tgz": IMAGENETTE}, server.url, contents=Contents(10**6)),
+        source_of(
+            "imagenette2-320",
+            {"imagenette2-320.tgz": IMAGENETTE},
+            server.url,
+            contents=Contents(10**6),
+        ),
     ]
     return {source.name: source for source in made_up}
 
 
 @pytest.fixture
 def data(ended, empty_cwd, sources):
-    """``data(*arguments)``: python -m gluonlab.data in an empty folder, with the made-up sources."""
+    """``data(*arguments)``: python -m gluonlab.data in an empty folder, with the made-up
+    sources.
+    """
     return functools.partial(ended, functools.partial(main, sources=sources))
 
 
@@ -91,7 +98,18 @@ def test_what_was_downloaded_is_what_is_loaded(data):
 def test_a_run_finds_what_was_downloaded_into_the_usual_folder(data, ended, tmp_path, monkeypatch):
     monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "usual"))
     assert data("download", "mnist")[0] == 0
-    status, out, _ = ended(run_main, "--dataset", "mnist", "--model", "mlp", "--epochs", "1", "--devices", named(1), "--json")
+    status, out, _ = ended(
+        run_main,
+        "--dataset",
+        "mnist",
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--devices",
+        named(1),
+        "--json",
+    )
     assert (status, json.loads(out)["history"][0]["images"]) == (0, 40)
 
 
@@ -102,7 +120,10 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     missing.unlink()
     status, out, err = data("verify", "mnist", "--data-dir", "D")
     assert status == 1
-    assert err == ("error: mnist: 1 damaged and 1 missing of 4 files: python -m gluonlab.data download mnist --data-dir D\n")
+    assert err == (
+        "error: mnist: 1 damaged and 1 missing of 4 files: "
+        "python -m gluonlab.data download mnist --data-dir D\n"
+    )
     lines = out.splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "damaged", "missing", "ok"]
     expected = sources["mnist"].files[1].digest
@@ -112,7 +133,9 @@ def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, so
     assert data("verify", "mnist", "--data-dir", "D")[0] == 0
 
 
-@pytest.mark.parametrize("below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"])
+@pytest.mark.parametrize(
+    "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
+)
 def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, below):
     folder = Path("D") / below
     folder.mkdir(parents=True)
@@ -121,19 +144,28 @@ def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, belo
     assert len(load_dataset("cifar10", "D", records=3).test) == 3
     assert data("verify", "cifar10", "--data-dir", "D")[0] == 0
     assert data("path", "cifar10", "--data-dir", "D") == (0, f"{folder}\n", "")
-    assert data("download", "cifar10", "--data-dir", "D") == (0, f"cifar10 is complete in {folder}\n", "")
+    assert data("download", "cifar10", "--data-dir", "D") == (
+        0,
+        f"cifar10 is complete in {folder}\n",
+        "",
+    )
 
 
 def test_of_many_files_only_the_wrong_ones_are_printed(data):
     data("download", "imagenette2-320", "--data-dir", "D")
-    assert data("verify", "imagenette2-320", "--data-dir", "D")[1] == "ok      30 files of imagenette2-320\n"
+    assert (
+        data("verify", "imagenette2-320", "--data-dir", "D")[1]
+        == "ok      30 files of imagenette2-320\n"
+    )
     Path("D/imagenette2-320/train/n1/4.JPEG").write_bytes(b"damaged")
     status, out, _ = data("verify", "imagenette2-320", "--data-dir", "D")
     assert (status, len(out.splitlines())) == (1, 1)
     assert out.startswith("damaged D/imagenette2-320/train/n1/4.JPEG: sha256 ")
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"no digests\n", b"a" * 64 + b"  /etc/passwd\n"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"no digests\n", b"a" * 64 + b"  /etc/passwd\n"]
+)
 def test_a_list_of_digests_that_is_none_is_damaged(data, content):
     data("download", "imagenette2-320", "--data-dir", "D")
     Path("D/imagenette2-320/SHA256SUMS").write_bytes(content)
@@ -146,10 +178,13 @@ def test_json_is_one_document_and_nothing_else(data):
     data("download", "cifar10", "--data-dir", "D")
     status, out, err = data("verify", "cifar10", "--data-dir", "D", "--json")
     assert (status, err) == (0, "")
-    assert [(Path(row["path"]).name, row["state"], row["algorithm"]) for row in json.loads(out)] == [
-        (name, "ok", "sha1") for name in BATCHES
-    ]
-    listed = {row["name"]: row["folder"] for row in json.loads(data("list", "--data-dir", "D", "--json")[1])}
+    assert [
+        (Path(row["path"]).name, row["state"], row["algorithm"]) for row in json.loads(out)
+    ] == [(name, "ok", "sha1") for name in BATCHES]
+    listed = {
+        row["name"]: row["folder"]
+        for row in json.loads(data("list", "--data-dir", "D", "--json")[1])
+    }
     assert listed == {"mnist": None, "cifar10": "D/cifar10", "imagenette2-320": None}
 
 
@@ -164,12 +199,22 @@ MISTAKES = {
         "choose imagenette2-320, or unpack it below --data-dir yourself",
     ],
     ("verify", "imagenette2"): ["no digest of imagenette2 is known", "choose imagenette2-320"],
-    ("path", "imagenette"): ["no address", "of imagenette is known", "choose mnist, cifar10, imagenette2-320"],
+    ("path", "imagenette"): [
+        "no address",
+        "of imagenette is known",
+        "choose mnist, cifar10, imagenette2-320",
+    ],
     ("verify", "mnist", "x", "y"): ["unexpected 'x y'", "write NAME and options only", "--help"],
     ("download",): ["NAME", "--help"],
-    ("download", "mnist", "cifar10"): ["unexpected 'cifar10'", "write NAME and options only, such as --data-dir DIR"],
+    ("download", "mnist", "cifar10"): [
+        "unexpected 'cifar10'",
+        "write NAME and options only, such as --data-dir DIR",
+    ],
     ("download", "mnist", "--data-dir", ""): ["--data-dir is empty"],
-    ("download", "mnist", "--data-dir", "/proc/gluonlab"): ["cannot write /proc/gluonlab", "--data-dir"],
+    ("download", "mnist", "--data-dir", "/proc/gluonlab"): [
+        "cannot write /proc/gluonlab",
+        "--data-dir",
+    ],
     ("download", "mnist", "--mirror", "ftp://x"): ["--mirror ftp://x", "http://"],
     ("download", "mnist", "--timeout", "0"): ["--timeout 0", "a number above 0"],
     ("download", "mnist", "--timeout", "soon"): ["--timeout soon", "a number above 0"],
@@ -194,7 +239,13 @@ def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, emp
         source = SOURCES["cifar10"]
         alone = {"cifar10": type(source)(source.name, source.files, (), source.contents)}
         status, out, err = ended(
-            functools.partial(main, sources=alone), "download", "cifar10", "--data-dir", "D", "--mirror", server.url
+            functools.partial(main, sources=alone),
+            "download",
+            "cifar10",
+            "--data-dir",
+            "D",
+            "--mirror",
+            server.url,
         )
     finally:
         server.close()
@@ -219,7 +270,9 @@ def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, emp
         (None, {"HOME": "/h"}, "/h/.cache/gluonlab"),
     ],
 )
-def test_the_folder_is_the_given_one_or_that_of_the_environment(monkeypatch, given, environment, expected):
+def test_the_folder_is_the_given_one_or_that_of_the_environment(
+    monkeypatch, given, environment, expected
+):
     for name in ("GLUONLAB_DATA", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -233,7 +286,9 @@ def test_a_set_in_its_own_folder_comes_before_one_that_lies_around_it(tmp_path):
         folder.mkdir(exist_ok=True)
         for name, content in mnist_files(seed).items():
             (folder / name).write_bytes(content)
-    [mine, other] = (load_dataset("mnist", str(folder)).train.images for folder in (tmp_path / "mnist", tmp_path))
+    [mine, other] = (
+        load_dataset("mnist", str(folder)).train.images for folder in (tmp_path / "mnist", tmp_path)
+    )
     assert (mine == other).all()
 
 
@@ -245,9 +300,14 @@ def test_every_source_is_complete(source):
     assert source.mirrors
     assert all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
     known = source.files + (source.contents.known if source.contents else ())
-    assert all(len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000 for file in known)
+    assert all(
+        len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000
+        for file in known
+    )
     assert len({file.digest for file in known}) == len(known)
-    assert source.contents is None or source.contents.most_bytes > sum(file.size for file in source.contents.known)
+    assert source.contents is None or source.contents.most_bytes > sum(
+        file.size for file in source.contents.known
+    )
 
 
 def test_every_data_set_that_is_read_from_files_can_be_downloaded():
@@ -259,7 +319,13 @@ def test_every_data_set_that_is_read_from_files_can_be_downloaded():
 
 def test_help_names_the_commands(python):
     shown = python("-m", "gluonlab.data", "--help")
-    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == ["list", "download", "verify", "path", "pack"]
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == [
+        "list",
+        "download",
+        "verify",
+        "path",
+        "pack",
+    ]
     assert python("-m", "gluonlab", "data", "--help").stdout == shown.stdout
 
 
@@ -273,10 +339,33 @@ def test_a_bar_is_drawn_on_a_terminal_only(sources, tmp_path):
     table = write_table(tmp_path / "table", sources["mnist"])
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
-    command = [sys.executable, "-m", "made_up_sources", str(table), "download", "mnist", "--data-dir", "D"]
-    plain = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, encoding="utf-8", timeout=60)
+    command = [
+        sys.executable,
+        "-m",
+        "made_up_sources",
+        str(table),
+        "download",
+        "mnist",
+        "--data-dir",
+        "D",
+    ]
+    plain = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
     command[-1] = "E"
-    drawn = subprocess.run(command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=theirs, timeout=60)
+    drawn = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=60,
+    )
     os.close(theirs)
     seen = os.read(ours, 2**16).decode()
     os.close(ours)

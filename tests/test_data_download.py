@@ -1,4 +1,6 @@
-"""Downloads from a real server that goes wrong: what arrives is right, and nothing else gets a final name."""
+"""Downloads from a real server that goes wrong: what arrives is right, and nothing else gets a
+final name.
+"""
 
 import signal
 import subprocess
@@ -8,7 +10,17 @@ import threading
 import pytest
 from conftest import clean_environment
 from file_server import chunked, content, cut, etag, held, silence, status
-from made_up_sources import CUT, FILE, files_below, files_of_at_most, noise, one_file, sha256, source_of, write_table
+from made_up_sources import (
+    CUT,
+    FILE,
+    files_below,
+    files_of_at_most,
+    noise,
+    one_file,
+    sha256,
+    source_of,
+    write_table,
+)
 
 from gluonlab.data.download import download
 from gluonlab.data.fetch import CHUNK_BYTES
@@ -66,7 +78,10 @@ def test_a_server_that_is_restarted_is_gone_on_with_by_the_next_command(serve, r
     first = serve({"file.gz": FILE})
     first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
     source = one_file(first.url)
-    with pytest.raises(DownloadError, match=rf"/file.gz breaks off .*after {CUT:,} bytes of {len(FILE):,}: the connection ended"):
+    with pytest.raises(
+        DownloadError,
+        match=rf"/file.gz breaks off .*after {CUT:,} bytes of {len(FILE):,}: the connection ended",
+    ):
         download(source, root)
     assert part_below(root) == FILE[:CUT]
     first.close()
@@ -122,7 +137,9 @@ def test_another_mirror_goes_on_where_the_first_ended(serve, root):
     first, second = serve({"file.gz": FILE}), serve({"file.gz": FILE})
     first.fail("file.gz", cut(CUT), *[cut(0)] * 9)
     download(one_file(first.url, second.url), root)
-    assert [(headers["Range"], "If-Range" in headers) for headers in second.asked()] == [(f"bytes={CUT}-", False)]
+    assert [(headers["Range"], "If-Range" in headers) for headers in second.asked()] == [
+        (f"bytes={CUT}-", False)
+    ]
     assert files_below(root) == {"set/file.gz": FILE}
 
 
@@ -163,7 +180,10 @@ def test_wrong_bytes_everywhere_name_both_digests(serve, root):
     server = serve({"file.gz": wrong})
     with pytest.raises(DownloadError) as error:
         download(one_file(server.url), root)
-    said = f"{server.url}file.gz gives a wrong file: file.gz.part has sha256 {sha256(wrong)}, expected {sha256(FILE)}"
+    said = (
+        f"{server.url}file.gz gives a wrong file: file.gz.part has sha256 {sha256(wrong)}, "
+        f"expected {sha256(FILE)}"
+    )
     assert said in str(error.value)
     assert files_below(root) == {}
 
@@ -177,10 +197,15 @@ def test_a_file_of_another_size_is_refused_before_it_is_fetched(serve, root, oth
 
 
 def test_a_length_that_is_not_told_is_counted(serve, root):
-    right, long, short = (serve({"file.gz": file}) for file in (FILE, FILE + noise(3 * CHUNK_BYTES), FILE[:-1]))
+    right, long, short = (
+        serve({"file.gz": file}) for file in (FILE, FILE + noise(3 * CHUNK_BYTES), FILE[:-1])
+    )
     for server in (right, long, short):
         server.fail("file.gz", chunked)
-    with pytest.raises(DownloadError, match=f"has {len(FILE) + 1:,} bytes, expected .*has {len(FILE) - 1:,} bytes, expected"):
+    with pytest.raises(
+        DownloadError,
+        match=f"has {len(FILE) + 1:,} bytes, expected .*has {len(FILE) - 1:,} bytes, expected",
+    ):
         download(one_file(long.url, short.url), root)
     assert files_below(root) == {}
     download(one_file(right.url), root)
@@ -190,7 +215,10 @@ def test_a_length_that_is_not_told_is_counted(serve, root):
 def test_a_full_disk_keeps_what_can_be_gone_on_with(serve, root):
     server = serve({"file.gz": FILE})
     source = one_file(server.url)
-    said = r"cannot write .*/set/file\.gz\.part: File too large; make room or choose another place with --data-dir"
+    said = (
+        r"cannot write .*/set/file\.gz\.part: File too large; "
+        r"make room or choose another place with --data-dir"
+    )
     with files_of_at_most(CUT + 100), pytest.raises(OutputError, match=said):
         download(source, root)
     assert part_below(root) == FILE[: CUT + 100]
@@ -203,7 +231,9 @@ def test_a_full_disk_keeps_what_can_be_gone_on_with(serve, root):
 @pytest.mark.parametrize("below", ["file", "file/data"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match=f"cannot write {tmp_path}/.*choose another place with --data-dir"):
+    with pytest.raises(
+        OutputError, match=f"cannot write {tmp_path}/.*choose another place with --data-dir"
+    ):
         download(one_file("http://127.0.0.1:9/"), tmp_path / below)
 
 
@@ -213,7 +243,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, below):
 def start(table, *arguments, cwd):
     command = [sys.executable, "-m", "made_up_sources", str(table), *arguments]
     return subprocess.Popen(
-        command, cwd=cwd, env=clean_environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+        command,
+        cwd=cwd,
+        env=clean_environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
     )
 
 
@@ -228,7 +263,9 @@ def test_two_processes_download_once(serve, root, tmp_path):
         processes.append(start(table, "download", "set", "--data-dir", str(root), cwd=tmp_path))
         assert processes[1].stderr.readline() == "waiting for another process that fetches set\n"
         go_on.set()
-        outcomes = [(process.communicate(timeout=30)[0], process.returncode) for process in processes]
+        outcomes = [
+            (process.communicate(timeout=30)[0], process.returncode) for process in processes
+        ]
     finally:
         for process in processes:
             process.kill()
@@ -242,7 +279,14 @@ def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, root, tm
     server = serve({"file.gz": FILE})
     server.fail("file.gz", silence(30, after=CUT))
     source = one_file(server.url)
-    process = start(write_table(tmp_path / "table", source), "download", "set", "--data-dir", str(root), cwd=tmp_path)
+    process = start(
+        write_table(tmp_path / "table", source),
+        "download",
+        "set",
+        "--data-dir",
+        str(root),
+        cwd=tmp_path,
+    )
     try:
         part = root / "set" / "file.gz.part"
         while not part.exists() or part.stat().st_size < CUT:
@@ -253,7 +297,10 @@ def test_ctrl_c_keeps_what_has_come_and_the_next_command_goes_on(serve, root, tm
         process.kill()
         process.wait()
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "interrupted: what has been fetched is kept, and the same command goes on from there"
+    assert (
+        err.splitlines()[-1]
+        == "interrupted: what has been fetched is kept, and the same command goes on from there"
+    )
     assert part_below(root) == FILE[:CUT]
     download(source, root)
     assert server.asked()[1]["Range"] == f"bytes={CUT}-"

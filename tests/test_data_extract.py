@@ -1,4 +1,6 @@
-"""Unpacking: what is in an archive comes out, and a hostile one leaves nothing outside its target."""
+"""Unpacking: what is in an archive comes out, and a hostile one leaves nothing outside its
+target.
+"""
 
 import gzip
 import hashlib
@@ -43,7 +45,11 @@ def remove(folder):
 
 
 def files_below(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def written(folder, name, content):
@@ -58,11 +64,18 @@ def special(name, kind, linkname="", size=0):
     return info
 
 
-FILES = {"train/a/1.jpg": b"one", "train/b/2.jpg": noise(5000), "val/a/empty.jpg": b"", "kör/äß.txt": b"x" * 1024}
+FILES = {
+    "train/a/1.jpg": b"one",
+    "train/b/2.jpg": noise(5000),
+    "val/a/empty.jpg": b"",
+    "kör/äß.txt": b"x" * 1024,
+}
 
 
 @pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize("tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize(
+    "tar_format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
 def test_every_file_comes_out_without_the_folder_around_it(target, tmp_path, compress, tar_format):
     long = "/".join(["a" * 60] * 3)  # a name that needs a header of its own
     files = FILES if tar_format == tarfile.USTAR_FORMAT else {**FILES, long: b"long"}
@@ -73,7 +86,9 @@ def test_every_file_comes_out_without_the_folder_around_it(target, tmp_path, com
             info = tarfile.TarInfo(f"./top/{name}")
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    archive = written(tmp_path, "a.tgz", gzip.compress(packed.getvalue()) if compress else packed.getvalue())
+    archive = written(
+        tmp_path, "a.tgz", gzip.compress(packed.getvalue()) if compress else packed.getvalue()
+    )
     digests = unpack(archive, target, ROOMY)
     assert files_below(target) == files
     assert digests == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
@@ -117,10 +132,16 @@ HOSTILE = {
     "above, from below": (("top/../../evil", b"!"), "leads out of the folder"),
     "dots at the end": (("top/..", b"!"), "leads out of the folder"),
     "absolute": (("/tmp/evil", b"!"), "'/tmp/evil' is an absolute path"),
-    "symlink": (special("top/link", tarfile.SYMTYPE, "/etc/passwd"), "'top/link' is a link to '/etc/passwd'"),
+    "symlink": (
+        special("top/link", tarfile.SYMTYPE, "/etc/passwd"),
+        "'top/link' is a link to '/etc/passwd'",
+    ),
     "symlink to a folder": (special("top/link", tarfile.SYMTYPE, ".."), "is a link to '..'"),
     "hardlink": (special("top/link", tarfile.LNKTYPE, "/etc/passwd"), "is a link to '/etc/passwd'"),
-    "character device": (special("top/null", tarfile.CHRTYPE), "'top/null' is neither a file nor a folder"),
+    "character device": (
+        special("top/null", tarfile.CHRTYPE),
+        "'top/null' is neither a file nor a folder",
+    ),
     "block device": (special("top/disk", tarfile.BLKTYPE), "is neither a file nor a folder"),
     "pipe": (special("top/pipe", tarfile.FIFOTYPE), "is neither a file nor a folder"),
     "unknown kind": (special("top/what", b"V"), "is neither a file nor a folder"),
@@ -129,7 +150,10 @@ HOSTILE = {
     "escape sequence": (("top/\x1b[2J", b"!"), "is no name for a file"),
     "backslash": (("top\\..\\evil", b"!"), "is no name for a file"),
     "long name": (("top/" + "n" * 256, b"!"), "is no name for a file"),
-    "file below a file": (("top/first/below", b"!"), "'top/first/below' is both a file and a folder"),
+    "file below a file": (
+        ("top/first/below", b"!"),
+        "'top/first/below' is both a file and a folder",
+    ),
     "folder again as a file": (("top/folder", b"!"), "'top/folder' is both a file and a folder"),
     "twice": (("other/first", b"!"), "'other/first' is in it twice"),
 }
@@ -138,7 +162,9 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_hostile_archive_is_refused_and_leaves_nothing_outside(around, target, tmp_path, kind):
     member, said = HOSTILE[kind]
-    archive = written(tmp_path, "evil.tgz", tar_of([("top/first", b"1"), ("top/folder/second", b"2"), member]))
+    archive = written(
+        tmp_path, "evil.tgz", tar_of([("top/first", b"1"), ("top/folder/second", b"2"), member])
+    )
     with pytest.raises(DataError) as error:
         unpack(archive, target, ROOMY)
     assert said in str(error.value)
@@ -164,8 +190,14 @@ def header_only(info):
 
 
 def test_a_file_that_says_it_is_too_large_is_refused_before_it_is_written(target, tmp_path):
-    archive = written(tmp_path, "a.tgz", gzip.compress(header_only(special("top/bomb", tarfile.REGTYPE, size=2**40))))
-    refused_with_little_memory(archive, target, ROOMY, r"'top/bomb' is too much: it may hold 1,000,000 bytes in 50 files")
+    archive = written(
+        tmp_path,
+        "a.tgz",
+        gzip.compress(header_only(special("top/bomb", tarfile.REGTYPE, size=2**40))),
+    )
+    refused_with_little_memory(
+        archive, target, ROOMY, r"'top/bomb' is too much: it may hold 1,000,000 bytes in 50 files"
+    )
     assert files_below(target) == {}
 
 
@@ -177,30 +209,48 @@ def test_files_that_are_too_large_together_are_refused(target, tmp_path):
 
 def test_too_many_files_are_refused(target, tmp_path):
     with pytest.raises(DataError, match="'top/50' is too much"):
-        unpack(written(tmp_path, "a.tgz", tar_of([(f"top/{i}", b"") for i in range(60)])), target, ROOMY)
+        unpack(
+            written(tmp_path, "a.tgz", tar_of([(f"top/{i}", b"") for i in range(60)])),
+            target,
+            ROOMY,
+        )
 
 
 def test_headers_that_inflate_for_ever_are_refused(target, tmp_path):
-    """A gzip bomb of headers: none of them is a file, and their sizes are not counted as files' sizes."""
+    """A gzip bomb of headers: none of them is a file, and their sizes are not counted as files'
+    sizes.
+    """
     header = special("x", tarfile.XGLTYPE, size=2**19).tobuf(tarfile.USTAR_FORMAT)
     record = b"500000 comment=" + b"z" * (500_000 - 16) + b"\n"
     bomb = header + record + bytes(2**19 - len(record))
     archive = written(tmp_path, "a.tgz", gzip.compress(bomb * 60))
     assert archive.stat().st_size < 200_000
-    refused_with_little_memory(archive, target, ROOMY, "no archive that can be used .it unpacks to more than")
+    refused_with_little_memory(
+        archive, target, ROOMY, "no archive that can be used .it unpacks to more than"
+    )
 
 
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+@pytest.mark.parametrize(
+    "kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK]
+)
 def test_a_header_of_gigabytes_is_refused(target, tmp_path, kind):
-    archive = written(tmp_path, "a.tgz", gzip.compress(special("x", kind, size=2**31).tobuf(tarfile.GNU_FORMAT) + bytes(2**26), 1))
-    refused_with_little_memory(archive, target, ROOMY, "no archive that can be used .a header of 2,147,48")
+    archive = written(
+        tmp_path,
+        "a.tgz",
+        gzip.compress(special("x", kind, size=2**31).tobuf(tarfile.GNU_FORMAT) + bytes(2**26), 1),
+    )
+    refused_with_little_memory(
+        archive, target, ROOMY, "no archive that can be used .a header of 2,147,48"
+    )
 
 
 WHOLE = tar_of([("top/a", noise(700)), ("top/b", b"b")])
 PLAIN = gzip.decompress(WHOLE)
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(noise(2000)), b"\x1f\x8b"])
+@pytest.mark.parametrize(
+    "content", [b"", b"<html>", WHOLE[:-200], PLAIN[:800], gzip.compress(noise(2000)), b"\x1f\x8b"]
+)
 def test_what_is_no_whole_archive_is_named(target, tmp_path, content):
     with pytest.raises(DataError, match=r"/a\.tgz: no archive that can be used"):
         unpack(written(tmp_path, "a.tgz", content), target, ROOMY)
@@ -239,7 +289,9 @@ def test_no_bytes_raise_anything_but_a_data_error(around, content):
 @pytest.mark.parametrize("size", [0, 50, 699])
 def test_a_full_disk_is_no_fault_of_the_archive(target, tmp_path, size):
     archive = written(tmp_path, "a.tgz", WHOLE)
-    with files_of_at_most(size), pytest.raises(OutputError, match=r"cannot write .*/target/a: File too large; make room"):
+    with files_of_at_most(size), pytest.raises(
+        OutputError, match=r"cannot write .*/target/a: File too large; make room"
+    ):
         unpack(archive, target, ROOMY)
 
 
@@ -249,7 +301,9 @@ def test_a_file_that_cannot_be_read_is_named(target, tmp_path):
     unreadable.symlink_to("/proc/self/mem")
     with pytest.raises(DataError, match=r"/memory: cannot be read \(Input/output error\)"):
         digest_of(unreadable)
-    with pytest.raises(DataError, match=r"/memory: no archive that can be used .*Input/output error"):
+    with pytest.raises(
+        DataError, match=r"/memory: no archive that can be used .*Input/output error"
+    ):
         unpack(unreadable, target, ROOMY)
 
 

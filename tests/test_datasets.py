@@ -65,19 +65,28 @@ def test_synthetic_images_have_the_shape_and_number_asked_for():
 
 
 def test_synthetic_images_depend_on_the_seed_alone():
-    one, same, other = (everything(load_dataset("synthetic", samples=64, seed=seed).train)[0] for seed in (1, 1, 2))
+    one, same, other = (
+        everything(load_dataset("synthetic", samples=64, seed=seed).train)[0] for seed in (1, 1, 2)
+    )
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)])
+@pytest.mark.parametrize(
+    ("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)]
+)
 def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
     plan = make_plan(TrainConfig(dataset="synthetic", devices=named(2), **batch))
-    assert (len(plan.dataset.train), plan.largest_share * 2) == (images, min(images, plan.global_batch_size))
+    assert (len(plan.dataset.train), plan.largest_share * 2) == (
+        images,
+        min(images, plan.global_batch_size),
+    )
 
 
 def test_more_synthetic_images_than_an_array_holds_are_refused():
-    with pytest.raises(ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"):
+    with pytest.raises(
+        ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"
+    ):
         make_plan(TrainConfig(dataset="synthetic", devices=named(1), global_batch_size=4 * 10**9))
 
 
@@ -87,7 +96,9 @@ def test_one_sample_is_enough():
 
 @pytest.mark.parametrize("name", ["mnits", "Digits", "", None])
 def test_an_unknown_data_set_is_answered_with_the_choices(name):
-    with pytest.raises(DataError, match=f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"):
+    with pytest.raises(
+        DataError, match=f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"
+    ):
         load_dataset(name)
 
 
@@ -99,7 +110,9 @@ def test_a_slip_in_a_name_is_guessed():
 @pytest.mark.parametrize("name", ["digits", "synthetic"])
 def test_a_folder_that_would_not_be_read_is_refused(name):
     """Who gives --data-dir and forgets --dataset would train on the wrong images."""
-    with pytest.raises(DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"):
+    with pytest.raises(
+        DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"
+    ):
         load_dataset(name, "/data/mnist")
 
 
@@ -112,9 +125,17 @@ def test_every_data_set_says_in_one_line_what_it_is(kind):
 @pytest.mark.parametrize(
     ("images", "labels", "said"),
     [
-        (np.zeros((4, 28, 28), np.uint8), np.zeros(4, np.int32), r"uint8 of shape \(4, 28, 28\): give uint8"),
+        (
+            np.zeros((4, 28, 28), np.uint8),
+            np.zeros(4, np.int32),
+            r"uint8 of shape \(4, 28, 28\): give uint8",
+        ),
         (np.zeros((4, 1, 2, 2), np.float32), np.zeros(4, np.int32), "images are float32"),
-        (np.zeros((4, 1, 2, 2), np.uint8), np.zeros(3, np.int32), r"4 images have labels of shape \(3,\)"),
+        (
+            np.zeros((4, 1, 2, 2), np.uint8),
+            np.zeros(3, np.int32),
+            r"4 images have labels of shape \(3,\)",
+        ),
         (np.zeros((4, 1, 2, 2), np.uint8), np.zeros((4, 1), np.int32), r"labels of shape \(4, 1\)"),
     ],
 )

@@ -1,4 +1,6 @@
-"""With GLUONLAB_TEST_DEVICES=gpu tests are tried on few examples, and by algorithms that repeat their bits."""
+"""With GLUONLAB_TEST_DEVICES=gpu tests are tried on few examples, and by algorithms that repeat
+their bits.
+"""
 
 from device_use import MOST_EXAMPLES
 from devices import CHOICE

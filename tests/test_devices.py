@@ -12,14 +12,22 @@ import gluonlab.devices
 from gluonlab.devices import MOST_CPU_DEVICES, describe, devices, gpu_count, gpus
 from gluonlab.errors import DeviceError, GluonlabWarning
 
-BUILDS = [(True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"), (False, "this is MXNet's CPU build; .*cu112.*")]
-pytestmark = pytest.mark.cpu_only("how many GPUs there are is made up here, and nothing is computed")
+BUILDS = [
+    (True, "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"),
+    (False, "this is MXNet's CPU build; .*cu112.*"),
+]
+pytestmark = pytest.mark.cpu_only(
+    "how many GPUs there are is made up here, and nothing is computed"
+)
 CPUS, GPUS = [mx.cpu(i) for i in range(8)], [mx.gpu(i) for i in range(16)]
 
 
 @pytest.fixture
 def gpus_here(monkeypatch):
-    """``gpus_here(n)``: CUDA shows n GPUs. It is the one question that is asked of the driver; contexts need none."""
+    """``gpus_here(n)``: CUDA shows n GPUs.
+
+    It is the one question that is asked of the driver; contexts need none.
+    """
     return lambda n: monkeypatch.setattr(gluonlab.devices, "gpu_count", lambda: n)
 
 
@@ -90,7 +98,9 @@ def test_without_gpus_the_default_is_one_cpu_device_with_all_cores(gpus_here):
 @pytest.mark.parametrize("spec", [2, "2"])
 def test_cpu_devices_stand_in_where_there_are_no_gpus_and_a_warning_says_so(gpus_here, spec):
     gpus_here(0)
-    with pytest.warns(GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"):
+    with pytest.warns(
+        GluonlabWarning, match="no GPU on this machine: 2 CPU devices stand in for GPUs"
+    ):
         assert devices(spec) == CPUS[:2]
 
 
@@ -102,8 +112,15 @@ def test_gpus_are_taken_from_the_first_on(gpus_here):
 
 def test_fewer_gpus_than_asked_for_are_an_error_and_never_emulated(gpus_here):
     gpus_here(2)
-    for ask in (lambda: gpus(3), lambda: gpus(3, emulate=False), lambda: devices(3), lambda: devices("3")):
-        with pytest.raises(DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"):
+    for ask in (
+        lambda: gpus(3),
+        lambda: gpus(3, emulate=False),
+        lambda: devices(3),
+        lambda: devices("3"),
+    ):
+        with pytest.raises(
+            DeviceError, match="3 GPUs were asked for and 2 exist: use --gpus 2 or less"
+        ):
             ask()
 
 
@@ -122,7 +139,9 @@ def test_the_build_is_asked_as_mxnet_knows_it():
 
 def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, why):
     gpus_here(0)
-    with pytest.raises(DeviceError, match=rf"2 GPUs required, none here: {why}, or .*without --require-gpu"):
+    with pytest.raises(
+        DeviceError, match=rf"2 GPUs required, none here: {why}, or .*without --require-gpu"
+    ):
         gpus(2, emulate=False)
 
 
@@ -150,7 +169,10 @@ def test_no_gpu_is_an_error_when_none_may_stand_in(gpus_here, why):
         (b"cpu", "b'cpu' is no device: give"),
         ("cpu(0", "'cpu(0' is no device: give"),
         ("gpu(9)", "'gpu(9)': there is no gpu:9"),
-        ("cpu:0{99999999999}", "'cpu:0{99999999999}' is neither device numbers nor a regular expression"),
+        (
+            "cpu:0{99999999999}",
+            "'cpu:0{99999999999}' is neither device numbers nor a regular expression",
+        ),
         (2.5, "2.5 is no device: give"),
         (mx.cpu_pinned(0), "is no device: give"),
         ([], "[] names no device: give"),
@@ -187,7 +209,9 @@ def test_one_gpu_is_called_the_only_one(gpus_here):
 
 def test_more_stand_ins_than_threads_are_sensible_are_refused(gpus_here):
     gpus_here(0)
-    with pytest.raises(DeviceError, match=f"{MOST_CPU_DEVICES + 1} CPU devices: give 1 to {MOST_CPU_DEVICES}"):
+    with pytest.raises(
+        DeviceError, match=f"{MOST_CPU_DEVICES + 1} CPU devices: give 1 to {MOST_CPU_DEVICES}"
+    ):
         gpus(MOST_CPU_DEVICES + 1)
 
 
@@ -199,7 +223,11 @@ def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, why, s
 
 
 @given(
-    st.one_of(st.text(max_size=12), st.text("gpuc:*,0123 []-|", max_size=12), st.from_regex(r"\s?-?[0-9]{1,3}\s?", fullmatch=True))
+    st.one_of(
+        st.text(max_size=12),
+        st.text("gpuc:*,0123 []-|", max_size=12),
+        st.from_regex(r"\s?-?[0-9]{1,3}\s?", fullmatch=True),
+    )
 )
 @example("-0")
 @example(" 00")
@@ -207,7 +235,8 @@ def test_without_gpus_their_names_are_answered_with_the_remedy(gpus_here, why, s
 def test_any_text_gives_devices_or_a_device_error_that_quotes_it(spec):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gluonlab.devices, "gpu_count", lambda: 3)
-        patch.setattr(gluonlab.devices, "_ready", lambda ctxs, threads: ctxs)  # not thousands of worker threads
+        # not thousands of worker threads
+        patch.setattr(gluonlab.devices, "_ready", lambda ctxs, threads: ctxs)
         try:
             found = devices(spec)
         except DeviceError as error:

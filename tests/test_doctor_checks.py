@@ -1,4 +1,6 @@
-"""The doctor's other checks, each on what it is given: packages, libraries, data, SageMaker, training."""
+"""The doctor's other checks, each on what it is given: packages, libraries, data, SageMaker,
+training.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,16 @@ from devices import contexts, devices
 from elf_files import write_library
 from file_server import silence, status
 
-from gluonlab.doctor import data_sets, findings, libraries, mxnet_loads, mxnet_process, packages, sagemaker, training
+from gluonlab.doctor import (
+    data_sets,
+    findings,
+    libraries,
+    mxnet_loads,
+    mxnet_process,
+    packages,
+    sagemaker,
+    training,
+)
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.gpu.process import Outcome
 
@@ -36,7 +47,9 @@ def test_a_check_that_breaks_says_so_in_its_own_line():
 
 
 def test_lines_have_cause_and_cure_below_them():
-    lines = findings.as_lines([findings.ok("a", "fine"), findings.fault("longer", "bad", "why", "how")], 1.25).split("\n")
+    lines = findings.as_lines(
+        [findings.ok("a", "fine"), findings.fault("longer", "bad", "why", "how")], 1.25
+    ).split("\n")
     assert lines == [
         "ok       a       fine",
         "fault    longer  bad",
@@ -113,7 +126,10 @@ def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypat
 def test_a_module_is_found_where_python_would(tmp_path):
     (tmp_path / "b" / "mxnet").mkdir(parents=True)
     (tmp_path / "b" / "mxnet" / "__init__.py").touch()
-    assert packages.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")]) == tmp_path / "b" / "mxnet"
+    assert (
+        packages.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
+        == tmp_path / "b" / "mxnet"
+    )
     assert packages.module_folder("mxnet", [str(tmp_path)]) is None
 
 
@@ -145,7 +161,11 @@ def test_a_file_of_that_name_is_no_mxnet(tmp_path):
     (tmp_path / "site" / "mxnet" / "__init__.py").touch()
     found = packages.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
     fault = packages.mxnet({"mxnet": "1.9.1"}, found)
-    assert (fault.status, fault.what, fault.cure) == (FAULT, f"{tmp_path}/mxnet.py is imported as mxnet", "rename it")
+    assert (fault.status, fault.what, fault.cure) == (
+        FAULT,
+        f"{tmp_path}/mxnet.py is imported as mxnet",
+        "rename it",
+    )
 
 
 # --- libraries
@@ -161,7 +181,9 @@ def mxnet_folder(tmp_path):
 
 
 def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
-    traced = libraries.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, [])
+    traced = libraries.trace(
+        mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, []
+    )
     assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
     assert traced.found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
     assert traced.found["libc.so.6"].is_file()
@@ -171,14 +193,21 @@ def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
 def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
     first = write_library(tmp_path / "users" / "libb.so.2")
     folders = [tmp_path / "one", tmp_path / "two"]
-    assert libraries.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
+    assert (
+        libraries.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
+        == tmp_path / "two" / "libb.so.2"
+    )
     environ = {"LD_LIBRARY_PATH": str(first.parent)}
-    assert libraries.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
+    assert (
+        libraries.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
+    )
 
 
 def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
     found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
-    assert [finding.what for finding in found if finding.status == FAULT] == ["libb.so.2 is missing"]
+    assert [finding.what for finding in found if finding.status == FAULT] == [
+        "libb.so.2 is missing"
+    ]
 
 
 def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
@@ -191,7 +220,9 @@ def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tm
 
 
 def test_cublas_from_two_places_is_a_warning(tmp_path):
-    write_library(tmp_path / "mxnet" / "libmxnet.so", needed=["libcublas.so.11", "libcublasLt.so.11"])
+    write_library(
+        tmp_path / "mxnet" / "libmxnet.so", needed=["libcublas.so.11", "libcublasLt.so.11"]
+    )
     for folder in ("a", "b"):
         write_library(tmp_path / folder / f"libcublas{'Lt' * (folder == 'b')}.so.11")
     environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
@@ -203,7 +234,10 @@ def test_cublas_from_two_places_is_a_warning(tmp_path):
 def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     traced = libraries.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, [])
-    assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (Path("one/liba.so.1"), Path("two/libb.so.2"))
+    assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (
+        Path("one/liba.so.1"),
+        Path("two/libb.so.2"),
+    )
 
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
@@ -223,9 +257,15 @@ LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
 
 def test_copies_between_gpus_have_a_line_where_there_are_several():
     words = "copies between GPUs are direct, 1 of 1 pairs"
-    found = mxnet_loads.findings(Outcome([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None)
-    assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [(OK, words)]
-    assert "copies" not in {finding.check for finding in mxnet_loads.findings(Outcome([LOADED], "", ""), True, None)}
+    found = mxnet_loads.findings(
+        Outcome([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
+    )
+    assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [
+        (OK, words)
+    ]
+    assert "copies" not in {
+        finding.check for finding in mxnet_loads.findings(Outcome([LOADED], "", ""), True, None)
+    }
 
 
 def test_every_kvstore_that_works_sums():
@@ -240,7 +280,11 @@ def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
 
 
 def test_a_kvstore_that_hangs_or_fails_is_named():
-    answers = [LOADED, {"kvstore": "local", "works": True, "problem": ""}, {"kvstore": "star", "works": False, "problem": "bad"}]
+    answers = [
+        LOADED,
+        {"kvstore": "local", "works": True, "problem": ""},
+        {"kvstore": "star", "works": False, "problem": "bad"},
+    ]
     answers += [{"trying": "kvstore ring"}]
     found = mxnet_loads.findings(Outcome(answers, "was still busy after 60 s", ""), True, None)
     stores = [finding for finding in found if finding.check == "kvstores"]
@@ -253,7 +297,11 @@ def test_a_kvstore_that_hangs_or_fails_is_named():
 
 
 def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
-    answers = [LOADED, {"trying": "kvstore local"}, {"kvstore": "local", "works": True, "problem": ""}]
+    answers = [
+        LOADED,
+        {"trying": "kvstore local"},
+        {"kvstore": "local", "works": True, "problem": ""},
+    ]
     found = mxnet_loads.findings(Outcome(answers, "crashed (SIGSEGV)", ""), True, None)
     assert {finding.status for finding in found} == {OK}
 
@@ -268,13 +316,17 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
     ],
 )
 def test_horovod(told, installed, status, words):
-    found = mxnet_loads.findings(Outcome([LOADED, *([told] if told else [])], "", ""), True, installed)[-1]
+    found = mxnet_loads.findings(
+        Outcome([LOADED, *([told] if told else [])], "", ""), True, installed
+    )[-1]
     assert (found.check, found.status) == ("horovod", status)
     assert words in found.what
 
 
 def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
-    found = mxnet_loads.findings(Outcome([{"error": "mxnet cannot be imported: something"}], "", ""), True, None)[0]
+    found = mxnet_loads.findings(
+        Outcome([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
+    )[0]
     assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
     assert "tools/make_venv.py" in found.cure
 
@@ -297,7 +349,14 @@ def test_mirrors_are_asked_for_headers_alone(serve):
     server = serve({"a.gz": b"x" * 100})
     gone = f"{server.url}b.gz"
     closed = "http://127.0.0.1:9/a.gz"
-    found = data_sets.mirrors({"good": (f"{server.url}a.gz",), "half": (closed, f"{server.url}a.gz"), "bad": (gone, closed)}, 20)
+    found = data_sets.mirrors(
+        {
+            "good": (f"{server.url}a.gz",),
+            "half": (closed, f"{server.url}a.gz"),
+            "bad": (gone, closed),
+        },
+        20,
+    )
     assert [finding.status for finding in found] == [OK, WARNING, FAULT]
     assert "1 of 2 mirrors fail" in found[1].what
     assert f"{closed}: Connection refused" in found[1].cause
@@ -318,7 +377,11 @@ def test_a_mirror_that_is_silent_is_given_up(serve):
 
 
 def test_every_data_set_has_addresses():
-    assert all(url.startswith(("http://", "https://")) for urls in data_sets.addresses().values() for url in urls)
+    assert all(
+        url.startswith(("http://", "https://"))
+        for urls in data_sets.addresses().values()
+        for url in urls
+    )
 
 
 # --- SageMaker
@@ -331,7 +394,14 @@ def test_elsewhere_than_on_sagemaker(tmp_path):
 def test_a_notebook_and_what_it_does_not_keep(tmp_path):
     path, kept = tmp_path / "metadata.json", tmp_path / "SageMaker"
     kept.mkdir()
-    path.write_text(json.dumps({"ResourceArn": "arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab", "ResourceName": "lab"}))
+    path.write_text(
+        json.dumps(
+            {
+                "ResourceArn": "arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab",
+                "ResourceName": "lab",
+            }
+        )
+    )
     what, lost = sagemaker.sagemaker({}, path, kept)
     assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
     assert lost.status == WARNING
@@ -348,10 +418,14 @@ def test_metadata_that_cannot_be_read(tmp_path, content):
 
 def test_a_training_job():
     environ = {
-        "TRAINING_JOB_NAME": "job-1", "SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "8",
+        "TRAINING_JOB_NAME": "job-1", "SM_HOSTS": '["algo-1", "algo-2"]',
+        "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "8",
         "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
     }  # fmt: skip
-    assert only(sagemaker.sagemaker(environ)).what == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
+    assert (
+        only(sagemaker.sagemaker(environ)).what
+        == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
+    )
     assert only(sagemaker.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
 
 
@@ -390,7 +464,9 @@ def test_training_that_differs_is_told_by_how_much(monkeypatch):
     assert training_process.difference(ctxs) <= training_process.TOLERANCE
     real = training_process.trained
     monkeypatch.setattr(
-        training_process, "trained", lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)]
+        training_process,
+        "trained",
+        lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)],
     )
     assert training_process.difference(ctxs) > 0.5
 
@@ -399,13 +475,17 @@ def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
     from gluonlab.doctor import training_process
 
     good, bad = np.ones(3), np.array([1, np.nan, 1])
-    monkeypatch.setattr(training_process, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs))
+    monkeypatch.setattr(
+        training_process, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
+    )
     assert np.isnan(training_process.difference([None, None]))
 
 
 def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):
     asked = {}
-    monkeypatch.setattr(training, "ask", lambda module, **options: asked.update(options) or Outcome([], "", ""))
+    monkeypatch.setattr(
+        training, "ask", lambda module, **options: asked.update(options) or Outcome([], "", "")
+    )
     training.try_training()
     assert asked["environ"]["NVIDIA_TF32_OVERRIDE"] == "0"
     assert asked["environ"]["PATH"]

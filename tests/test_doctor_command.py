@@ -21,7 +21,12 @@ def found(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("finding", "status"), [(ok("x", "fine"), 0), (warning("x", "slow"), 0), (fault("x", "broken", "because", "mend it"), 1)]
+    ("finding", "status"),
+    [
+        (ok("x", "fine"), 0),
+        (warning("x", "slow"), 0),
+        (fault("x", "broken", "because", "mend it"), 1),
+    ],
 )
 def test_the_exit_status_is_1_for_a_fault_and_0_without(ended, found, finding, status):
     found.append(finding)
@@ -47,17 +52,27 @@ def test_network_asks_the_mirrors_that_it_is_given(capsys, found):
     server = FileServer({"a.gz": b"content"})
     try:
         with pytest.raises(SystemExit) as raised:
-            main(["--network", "--json"], obj=lambda: {"made-up": (f"{server.url}a.gz",), "gone": (f"{server.url}b.gz",)})
+            main(
+                ["--network", "--json"],
+                obj=lambda: {"made-up": (f"{server.url}a.gz",), "gone": (f"{server.url}b.gz",)},
+            )
     finally:
         server.close()
     told = json.loads(capsys.readouterr().out)
     assert raised.value.code == 1
-    assert [(finding["check"], finding["status"]) for finding in told["findings"]] == [("network", "ok"), ("network", "fault")]
+    assert [(finding["check"], finding["status"]) for finding in told["findings"]] == [
+        ("network", "ok"),
+        ("network", "fault"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["--trian"], "unknown option '--trian': choose"), (["now"], "unexpected 'now'"), (["--json=1"], "takes no value")],
+    [
+        (["--trian"], "unknown option '--trian': choose"),
+        (["now"], "unexpected 'now'"),
+        (["--json=1"], "takes no value"),
+    ],
 )
 def test_mistakes_are_one_line(ended, arguments, words):
     code, out, err = ended(main, *arguments)
@@ -67,6 +82,10 @@ def test_mistakes_are_one_line(ended, arguments, words):
 
 
 def test_help_and_a_missing_mxnet_need_no_mxnet(python):
-    result = python("-c", "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', 'requests'} & set(sys.modules))")
+    result = python(
+        "-c",
+        "import sys, gluonlab.doctor.__main__; print({'mxnet', 'numpy', "
+        "'requests'} & set(sys.modules))",
+    )
     assert result.stdout.strip() == "set()"
     assert "--network" in python("-m", "gluonlab", "doctor", "--help").stdout

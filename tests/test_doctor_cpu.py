@@ -28,7 +28,9 @@ def test_a_quiet_machine_is_one_line(machine):
     machine()
     [found] = cpu.cpu()
     assert (found.check, found.status) == ("cpu", OK)
-    assert found.what.startswith("8 cores, load 0.0; one CPU device computes with 8 threads; idle ones sleep")
+    assert found.what.startswith(
+        "8 cores, load 0.0; one CPU device computes with 8 threads; idle ones sleep"
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,10 +48,13 @@ def test_cores_that_are_not_to_be_had_are_explained(machine, cpus, allowed, core
 
 
 @pytest.mark.parametrize(
-    ("cores", "load", "status"), [(8, 0.5, OK), (8, 1.2, WARNING), (2, 5.0, OK), (2, 7.2, WARNING), (1, 99.0, OK)]
+    ("cores", "load", "status"),
+    [(8, 0.5, OK), (8, 1.2, WARNING), (2, 5.0, OK), (2, 7.2, WARNING), (1, 99.0, OK)],
 )
 def test_a_load_that_leaves_a_team_too_few_cores_is_a_warning(machine, cores, load, status):
-    """Of a machine with 8 CPUs, of which a device uses as many as it has cores; alone, a thread waits for no other."""
+    """Of a machine with 8 CPUs, of which a device uses as many as it has cores; alone, a thread
+    waits for no other.
+    """
     machine(8, cores, cores, load)
     [found] = cpu.cpu()
     assert found.status == status
@@ -58,13 +63,17 @@ def test_a_load_that_leaves_a_team_too_few_cores_is_a_warning(machine, cores, lo
 
 def test_who_computes_is_named_but_not_what_the_doctor_has_started():
     """A process of another parent: it is started by one that ends."""
-    code = "import os, sys\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\nwhile True: pass"
+    code = (
+        "import os, sys\nif os.fork(): os._exit(0)\nprint(os.getpid(), flush=True)\n"
+        "while True: pass"
+    )
     stranger = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(stranger.stdout.readline())
     own = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         ticks = cpu._processes(cpu.PROC)[pid][2]
-        while cpu._processes(cpu.PROC)[pid][2] < ticks + 20:  # it has computed for a while, however busy the machine is
+        # it has computed for a while, however busy the machine is
+        while cpu._processes(cpu.PROC)[pid][2] < ticks + 20:
             named = cpu.busy(share=0.0, most=10**6)
     finally:
         os.kill(pid, 9)
@@ -73,7 +82,9 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
         stranger.wait()
         stranger.stdout.close()
     assert any(f"(pid {pid})" in words for words in named)
-    assert not any(f"(pid {own.pid})" in words or f"(pid {os.getpid()})" in words for words in named)
+    assert not any(
+        f"(pid {own.pid})" in words or f"(pid {os.getpid()})" in words for words in named
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +108,9 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
     ],
     ids=str,
 )
-def test_settings_that_slow_a_device_are_warnings_with_cause_and_cure(machine, monkeypatch, exported, warned):
+def test_settings_that_slow_a_device_are_warnings_with_cause_and_cure(
+    machine, monkeypatch, exported, warned
+):
     machine()
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
@@ -111,4 +124,7 @@ def test_the_line_tells_settings_and_processes(machine, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     [found] = cpu.cpu()
-    assert "with 2 threads, as 1 of 4 processes of a training; idle threads wait as OMP_WAIT_POLICY=passive says" in found.what
+    assert (
+        "with 2 threads, as 1 of 4 processes of a training; "
+        "idle threads wait as OMP_WAIT_POLICY=passive says"
+    ) in found.what

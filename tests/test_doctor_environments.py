@@ -1,4 +1,6 @@
-"""The doctor in broken environments: the right cause, the right cure, no traceback, and the exit status."""
+"""The doctor in broken environments: the right cause, the right cure, no traceback, and the exit
+status.
+"""
 
 import subprocess
 import sys
@@ -35,7 +37,9 @@ def examined(tmp_path):
         assert "Traceback" not in ended.stderr + ended.stdout
         assert ended.stderr == ""
         assert ended.returncode == bool(told.faults())
-        assert told.object["status"] == max((found["status"] for found in told.findings), key=["ok", "warning", "fault"].index)
+        assert told.object["status"] == max(
+            (found["status"] for found in told.findings), key=["ok", "warning", "fault"].index
+        )
         for found in told.findings:
             assert list(found) == ["check", "status", "what", "cause", "cure"]
             assert "itself broke" not in found["what"], found
@@ -58,8 +62,8 @@ def test_a_sound_environment_has_no_fault(tmp_path, examined):
     assert any("libopenblas.so.0" in found["what"] for found in told.of("libraries"))
     checks = list(dict.fromkeys(found["check"] for found in told.findings))
     assert checks == [
-        "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "cpu", "memory", "shm", "home", "data",
-        "runs", "temporary", "sagemaker",
+        "python", "numpy", "mxnet", "libraries", "import", "kvstores", "horovod", "gpus", "cpu",
+        "memory", "shm", "home", "data", "runs", "temporary", "sagemaker",
     ]  # fmt: skip
 
 
@@ -94,7 +98,10 @@ def test_both_flavours(tmp_path, examined):
 
 
 def test_numpy_1_26_on_python_3_11(tmp_path, examined):
-    """It loads through gluonlab, and not without, which is what is said. On 3.12 there is no older one, and so no complaint."""
+    """It loads through gluonlab, and not without, which is what is said.
+
+    On 3.12 there is no older one, and so no complaint.
+    """
     environment = Environment(tmp_path, without=["numpy-"])
     environment.add_distribution("numpy", "1.26.4")
     environment.add_sitecustomize(FORGETS)
@@ -143,7 +150,9 @@ def test_no_driver_below_the_cuda_build(tmp_path, examined):
     assert "comes with the NVIDIA driver (450.80.02 or newer)" in fault["cure"]
     assert pip_install("cpu") in fault["cure"]
     assert only(told.of("gpus"))["what"] == "no GPU"
-    wheels = next(found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels"))
+    wheels = next(
+        found["what"] for found in told.of("libraries") if found["what"].startswith("from wheels")
+    )
     assert "libcublasLt.so.11" not in wheels  # nobody needs it here
     assert "libcublas.so.11" in wheels
     assert str(environment.site / "nvidia") in wheels
@@ -177,7 +186,9 @@ def test_a_full_disk(tmp_path, examined):
 
 def test_a_home_that_cannot_be_written(tmp_path, examined):
     """/sys: nobody can make files there, root neither."""
-    told = examined(Environment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME="")
+    told = examined(
+        Environment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME=""
+    )
     home = only(told.of("home"))
     assert (home["status"], home["what"]) == ("warning", "/sys cannot be written")
     assert "export HOME=DIR" in home["cure"]
@@ -215,7 +226,10 @@ def test_an_mxnet_that_crashes(tmp_path, examined):
     environment.add_package("mxnet", "import os; os.abort()")
     environment.add_distribution("mxnet")
     told = examined(environment)
-    assert "the process crashed (SIGABRT) while it did: import mxnet" in only(told.of("import"))["cause"]
+    assert (
+        "the process crashed (SIGABRT) while it did: import mxnet"
+        in only(told.of("import"))["cause"]
+    )
     assert only(told.of("libraries"))["what"].endswith("libmxnet.so is missing")
 
 

@@ -1,4 +1,6 @@
-"""The doctor on machines with GPUs that are not here: NVML's answers, and what follows from them."""
+"""The doctor on machines with GPUs that are not here: NVML's answers, and what follows from
+them.
+"""
 
 import pynvml
 import pytest
@@ -26,7 +28,11 @@ def test_the_functions_that_are_asked_are_nvmls():
 
 def test_a_p3_16xlarge_is_read_as_it_is():
     found = machine(
-        *[V100] * 8, nvlinks=CUBE, as_bytes=True, used={2: 3 * GIB}, processes={2: [(77, "/usr/bin/python3 -m x", GIB)]}
+        *[V100] * 8,
+        nvlinks=CUBE,
+        as_bytes=True,
+        used={2: 3 * GIB},
+        processes={2: [(77, "/usr/bin/python3 -m x", GIB)]},
     )
     assert found.nvlinks == CUBE
     assert [gpu.capability for gpu in found.gpus] == [(7, 0)] * 8
@@ -44,7 +50,11 @@ def test_processes_are_listed_as_far_as_the_driver_can(versions):
 
 @pytest.mark.parametrize(
     ("told", "name"),
-    [("/usr/bin/python3 train.py --out runs/x", "python3"), ("python", "python"), ("/opt/a/b", "b")],
+    [
+        ("/usr/bin/python3 train.py --out runs/x", "python3"),
+        ("python", "python"),
+        ("/opt/a/b", "b"),
+    ],
 )
 def test_a_process_has_the_name_of_its_program(told, name):
     assert machine(T4, processes={0: [(5, told, 7)]}).gpus[0].processes[0].name == name
@@ -78,7 +88,10 @@ def test_a_gpu_that_does_not_answer_leaves_the_others():
     others = gpus.driver(machine(T4, T4, silent={1: "Insufficient Permissions"}), "mxnet-cu112")
     assert statuses(others) == [OK, OK]
     alone = machine(T4, silent={0: "GPU is lost"})
-    assert statuses([*gpus.driver(alone, "mxnet"), *gpus.driver(alone, "mxnet-cu112")]) == [WARNING, FAULT]
+    assert statuses([*gpus.driver(alone, "mxnet"), *gpus.driver(alone, "mxnet-cu112")]) == [
+        WARNING,
+        FAULT,
+    ]
 
 
 def test_a_gpu_whose_memory_is_not_told_is_there():
@@ -96,7 +109,10 @@ def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("class NVMLError(Exception): pass", "AttributeError: module 'pynvml' has no attribute 'nvmlInit'"),
+        (
+            "class NVMLError(Exception): pass",
+            "AttributeError: module 'pynvml' has no attribute 'nvmlInit'",
+        ),
         ("print 'hello'", "SyntaxError"),
         ("nvmlInit = 1", "TypeError"),
     ],
@@ -106,15 +122,23 @@ def test_another_module_of_that_name_is_no_fault_of_the_driver(tmp_path, monkeyp
     (tmp_path / "pynvml.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = nvml.look()
-    assert found.error.startswith(f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words))
+    assert found.error.startswith(
+        f"nvidia-ml-py is needed; {tmp_path}/pynvml.py fails with " * ("Syntax" not in words)
+    )
     assert words in found.error
     told = only(gpus.driver(found, "mxnet-cu112", ()))
-    assert (told.status, told.cure) == (WARNING, "pip install --force-reinstall nvidia-ml-py==13.615.71")
+    assert (told.status, told.cure) == (
+        WARNING,
+        "pip install --force-reinstall nvidia-ml-py==13.615.71",
+    )
     assert only(gpus.driver(found, "mxnet", ())).status == OK
 
 
 def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
-    assert f'"{nvml.BINDINGS}=={gpus.BINDINGS_VERSION}"' in (request.config.rootpath / "setup.py").read_text()
+    assert (
+        f'"{nvml.BINDINGS}=={gpus.BINDINGS_VERSION}"'
+        in (request.config.rootpath / "setup.py").read_text()
+    )
 
 
 # --- the driver
@@ -132,7 +156,11 @@ def test_the_release_that_is_named_is_the_one_that_setup_installs(request):
     ],
 )
 def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, status):
-    old = [finding for finding in gpus.driver(machine(T4, driver=version), flavour) if "too old" in finding.what]
+    old = [
+        finding
+        for finding in gpus.driver(machine(T4, driver=version), flavour)
+        if "too old" in finding.what
+    ]
     assert [finding.status for finding in old] == [status] * (status is not None)
 
 
@@ -141,7 +169,13 @@ def test_a_driver_is_new_enough_from_450_80_02_on(version, flavour, status):
     [
         ("nvidia-ml-py is not installed", "mxnet", False, OK, "no GPU"),
         ("nvidia-ml-py is not installed", "mxnet", True, WARNING, "pip install nvidia-ml-py"),
-        ("nvidia-ml-py is not installed", "mxnet-cu112", False, WARNING, "pip install nvidia-ml-py"),
+        (
+            "nvidia-ml-py is not installed",
+            "mxnet-cu112",
+            False,
+            WARNING,
+            "pip install nvidia-ml-py",
+        ),
         ("NVML Shared Library Not Found", "mxnet", False, OK, "no GPU"),
         ("NVML Shared Library Not Found", "mxnet-cu112", False, WARNING, "--gpus all"),
         ("NVML Shared Library Not Found", "mxnet", True, WARNING, "--gpus all"),
@@ -177,7 +211,9 @@ def test_a_driver_without_gpus():
 # --- compute capabilities
 
 
-@pytest.mark.parametrize("runs", [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)])
+@pytest.mark.parametrize(
+    "runs", [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9)]
+)
 def test_the_wheel_has_code_for(runs):
     assert has_code(runs)
 
@@ -199,9 +235,13 @@ def test_gpus_without_code_are_named_one_by_one():
     assert found[0].what == "Tesla K80 (GPU 1) needs sm_37"
     assert "sm_37 is older than these" in found[0].cause
     assert found[2].what == f"{H100[0]} (GPU 2), {H100[0]} (GPU 3) needs sm_90"
-    assert "mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, sm_80, sm_86" in found[2].cause
+    assert (
+        "mxnet-cu112 1.9.1 has no code for it: its machine code is for sm_50, sm_60, sm_70, "
+        "sm_80, sm_86"
+    ) in found[2].cause
     assert "newer" in found[2].cause
-    assert statuses(gpus.capabilities(machine(H100), "mxnet")) == [WARNING]  # the CPU build does not use it
+    # the CPU build does not use it
+    assert statuses(gpus.capabilities(machine(H100), "mxnet")) == [WARNING]
 
 
 def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
@@ -209,7 +249,10 @@ def test_a_gpu_without_code_that_cuda_does_not_show_is_no_fault():
     shown = {"CUDA_VISIBLE_DEVICES": "0"}
     assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", shown)) == [OK, FAULT]
     along_the_bus = {**shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", along_the_bus)) == [OK, WARNING]
+    assert statuses(gpus.capabilities(machine(T4, H100), "mxnet-cu112", along_the_bus)) == [
+        OK,
+        WARNING,
+    ]
     assert statuses(gpus.capabilities(machine(K80, T4), "mxnet-cu112", shown)) == [WARNING, OK]
 
 
@@ -223,7 +266,9 @@ def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
     for environ in ({}, {"NVIDIA_TF32_OVERRIDE": "0"}):
         finding = only(gpus.products(machine(V100, A100, A10G), environ))
         assert finding.status == OK
-        assert finding.what.startswith(f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 is multiplied exactly, unless --tf32")
+        assert finding.what.startswith(
+            f"{A100[0]} (GPU 1), {A10G[0]} (GPU 2): float32 is multiplied exactly, unless --tf32"
+        )
     finding = only(gpus.products(machine(A100), {"NVIDIA_TF32_OVERRIDE": "1"}))
     assert (finding.status, finding.cure) == (WARNING, "unset NVIDIA_TF32_OVERRIDE")
     assert "k GPUs equal one to TF32's precision only" in finding.cause
@@ -234,7 +279,9 @@ def test_gpus_that_could_round_to_tf32_are_told_what_they_do():
 
 def test_memory_in_use_names_the_processes_and_the_other_gpus():
     held = {1: [(4242, "/opt/bin/python", 12 * GIB), (7, "", None)]}
-    free, busy, also_free = gpus.memory(machine(V100, V100, V100, used={1: 12 * GIB}, processes=held))
+    free, busy, also_free = gpus.memory(
+        machine(V100, V100, V100, used={1: 12 * GIB}, processes=held)
+    )
     assert (free.status, busy.status, also_free.status) == (OK, WARNING, OK)
     assert busy.what == "GPU 1: 12.0 of 16.0 GiB in use by python (4242, 12.0 GiB), ? (7)"
     assert "CUDA_VISIBLE_DEVICES=0,2" in busy.cure

@@ -1,4 +1,6 @@
-"""NVLinks and peer-to-peer access between GPUs that are not here, beside those of known machines."""
+"""NVLinks and peer-to-peer access between GPUs that are not here, beside those of known
+machines.
+"""
 
 import pytest
 from fake_nvml import CUBE, H100, RTX, T4, V100, machine, statuses
@@ -21,8 +23,20 @@ def test_the_cube_mesh_is_that_of_the_topology():
     [
         ("ml.p3.16xlarge", {}, "p3.16xlarge"),
         ("", {"product_name": b"p3dn.24xlarge\n", "sys_vendor": b"Amazon EC2\n"}, "p3dn.24xlarge"),
-        ("", {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11.amazon\n"}, AMAZON),
-        ("", {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11\n"}, None),
+        (
+            "",
+            {
+                "product_name": b"HVM domU\n",
+                "sys_vendor": b"Xen\n",
+                "bios_version": b"4.11.amazon\n",
+            },
+            AMAZON,
+        ),
+        (
+            "",
+            {"product_name": b"HVM domU\n", "sys_vendor": b"Xen\n", "bios_version": b"4.11\n"},
+            None,
+        ),
         ("", {}, None),
         ("local_gpu", {"product_name": b"g5.12xlarge"}, "g5.12xlarge"),
         ("", {"product_name": b"g4dn.metal"}, "g4dn.metal"),
@@ -49,9 +63,13 @@ def test_a_whole_cube_mesh_is_as_it_should_be(instance):
 
 
 def test_a_link_that_is_down_is_named():
-    nvlink = links.links(machine(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge")[0]
+    nvlink = links.links(
+        machine(*[V100] * 8, nvlinks={**CUBE, (0, 3): 1, (5, 6): 0}), "p3.16xlarge"
+    )[0]
     assert nvlink.status == WARNING
-    assert nvlink.what == "NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
+    assert nvlink.what == (
+        "NVLinks differ from those of p3.16xlarge: 0-3 has 1 instead of 2, 5-6 has 0 instead of 2"
+    )
     assert nvlink.cause == "links are down"
     assert "stop and start the instance" in nvlink.cure
 
@@ -69,7 +87,10 @@ def test_a_whole_cube_mesh_is_one_however_its_gpus_are_counted(order):
 
 @given(st.permutations(range(8)), st.sampled_from(sorted(CUBE)))
 def test_a_cube_mesh_with_a_link_less_is_none_however_its_gpus_are_counted(order, weak):
-    here = {tuple(sorted((order[a], order[b]))): count - ((a, b) == weak) for (a, b), count in CUBE.items()}
+    here = {
+        tuple(sorted((order[a], order[b]))): count - ((a, b) == weak)
+        for (a, b), count in CUBE.items()
+    }
     assert links.renumbering(here, CUBE, 8) is None
 
 
@@ -81,19 +102,31 @@ def test_eight_v100s_elsewhere_are_not_taken_for_an_instance():
 
 def test_gpus_without_nvlinks_that_should_have_none():
     nvlink, _ = links.links(machine(*[T4] * 4), "g4dn.12xlarge")
-    assert (nvlink.status, nvlink.what) == (OK, "no NVLinks between the GPUs, all go over PCIe, as g4dn.12xlarge has")
+    assert (nvlink.status, nvlink.what) == (
+        OK,
+        "no NVLinks between the GPUs, all go over PCIe, as g4dn.12xlarge has",
+    )
 
 
 def test_machines_that_nobody_knows_are_told_as_they_are():
     for instance in (AMAZON, None):
-        assert links.links(machine(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what == "NVLinks 0-1: 4"
-        assert links.links(machine(*[H100] * 4, switched=True), instance)[0].what == "NVLinks to switches on GPUs 0, 1, 2, 3"
+        assert (
+            links.links(machine(RTX, RTX, nvlinks={(0, 1): 4}), instance)[0].what
+            == "NVLinks 0-1: 4"
+        )
+        assert (
+            links.links(machine(*[H100] * 4, switched=True), instance)[0].what
+            == "NVLinks to switches on GPUs 0, 1, 2, 3"
+        )
         assert links.links(machine(T4), instance) == []
 
 
 def test_missing_peer_access_is_a_warning_where_there_are_nvlinks():
     far = links.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 7)]), AMAZON)[1]
-    assert (far.status, far.what) == (OK, "no peer-to-peer access between 0-7: their copies go through the host")
+    assert (far.status, far.what) == (
+        OK,
+        "no peer-to-peer access between 0-7: their copies go through the host",
+    )
     near = links.links(machine(*[V100] * 8, nvlinks=CUBE, no_peers=[(0, 3)]), AMAZON)[1]
     assert near.status == WARNING
     assert "0-3" in near.what

@@ -42,7 +42,12 @@ def test_what_cuda_visible_devices_lets_through(visible, shown, problem):
 
 @pytest.mark.parametrize(
     ("visible", "shown"),
-    [("MIG-5c3a-2", [1]), ("MIG-5c3a-2,MIG-5c3a-1", [1]), ("MIG-GPU-1fa5d8d9-0000-0000-0000-000000000001/3/0", [1]), ("MIG-9", [])],
+    [
+        ("MIG-5c3a-2", [1]),
+        ("MIG-5c3a-2,MIG-5c3a-1", [1]),
+        ("MIG-GPU-1fa5d8d9-0000-0000-0000-000000000001/3/0", [1]),
+        ("MIG-9", []),
+    ],
 )
 def test_a_part_of_a_gpu_is_of_that_gpu(visible, shown):
     found = visible_gpus(machine(A100, A100, parts={1: PARTS}).gpus, visible)
@@ -57,17 +62,24 @@ def test_gpus_with_parts():
     assert "divided into 2" in found.cause
     assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
     found = only(numbering(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
-    assert (found.status, found.what.partition(";")[0]) == (OK, "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi")
+    assert (found.status, found.what.partition(";")[0]) == (
+        OK,
+        "gpu:0 is a part (MIG) of GPU 0 of nvidia-smi",
+    )
     without = only(numbering(machine(A100, parts={0: []}), {}))
     assert (without.status, without.what) == (WARNING, "CUDA does not show GPU 0")
     assert only(numbering(machine(A100), {})).status == OK
 
 
 def test_numbering_says_which_is_which():
-    assert only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith("gpu:0 is GPU 1 of nvidia-smi")
+    assert only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1"})).what.startswith(
+        "gpu:0 is GPU 1 of nvidia-smi"
+    )
     wrong = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
     assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
-    assert "CUDA stops at '5', which is none of the 2 GPUs here, and hides what follows" in wrong.cause
+    assert (
+        "CUDA stops at '5', which is none of the 2 GPUs here, and hides what follows" in wrong.cause
+    )
     assert wrong.cure == "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"
     twice = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))
     assert (twice.status, twice.what) == (FAULT, "CUDA_VISIBLE_DEVICES=1,1: no GPUs left")

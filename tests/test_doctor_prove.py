@@ -1,4 +1,7 @@
-"""doctor --prove without GPUs: its trials on CPU devices, how they judge, and the page. On simulated GPUs: gpus/test_prove.py."""
+"""doctor --prove without GPUs: its trials on CPU devices, how they judge, and the page.
+
+On simulated GPUs: gpus/test_prove.py.
+"""
 
 import json
 from pathlib import Path
@@ -30,11 +33,21 @@ def a_pair(source, target, changed=0):
 def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
     fine = {
         copies: told(a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)")),
-        arithmetic: told({"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}),
-        stores: told({"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7}, {"store": "sharded-optimizer", "differs": 0.0}),
-        bits: told({"how": "--deterministic", "alike": True}, {"how": "without --deterministic", "alike": False}),
+        arithmetic: told(
+            {"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}
+        ),
+        stores: told(
+            {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7},
+            {"store": "sharded-optimizer", "differs": 0.0},
+        ),
+        bits: told(
+            {"how": "--deterministic", "alike": True},
+            {"how": "without --deterministic", "alike": False},
+        ),
         counts: told({"store": "ring", "queued": 143.0, "copies": 44.0}),
-        speeds: told({"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}),
+        speeds: told(
+            {"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}
+        ),
     }
     for trial, outcome in fine.items():
         [verdict] = trial.judge(outcome)
@@ -45,15 +58,36 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
     "trial, answer, words",
     [
         (copies, {"device": "gpu(3)", "lost": 5}, "gpu(3) does not hold what it is given"),
-        (copies, a_pair("gpu(0)", "gpu(1)", 7), "copies from gpu(0) to gpu(1) do not arrive: 7 of 1,048,576 numbers change"),
+        (
+            copies,
+            a_pair("gpu(0)", "gpu(1)", 7),
+            "copies from gpu(0) to gpu(1) do not arrive: 7 of 1,048,576 numbers change",
+        ),
         (
             arithmetic,
-            {"device": "gpu(1)", "operation": "softmax", "difference": float("nan"), "alike": False},
+            {
+                "device": "gpu(1)",
+                "operation": "softmax",
+                "difference": float("nan"),
+                "alike": False,
+            },
             "gpu(1) computes a softmax wrongly",
         ),
-        (stores, {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0}, "kvstore ring sums wrongly: 3 elements"),
-        (stores, {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0}, "kvstore ring leaves other bits"),
-        (stores, {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")}, "kvstore tree trains otherwise"),
+        (
+            stores,
+            {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0},
+            "kvstore ring sums wrongly: 3 elements",
+        ),
+        (
+            stores,
+            {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0},
+            "kvstore ring leaves other bits",
+        ),
+        (
+            stores,
+            {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
+            "kvstore tree trains otherwise",
+        ),
         (stores, {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
         (bits, {"how": "--deterministic", "alike": False}, "end with other bits"),
     ],
@@ -104,7 +138,13 @@ def test_a_reason_names_no_folder_of_the_machine():
 
 
 def machine():
-    return describe(nvml.Driver.of(nvml.read(FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]}))))
+    return describe(
+        nvml.Driver.of(
+            nvml.read(
+                FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]})
+            )
+        )
+    )
 
 
 def test_what_is_told_of_a_machine_is_its_kind_and_not_its_owner():
@@ -115,7 +155,11 @@ def test_what_is_told_of_a_machine_is_its_kind_and_not_its_owner():
 
 
 def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
-    numbers = [a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)", 9), {"store": "<ring>", "gb_per_s": 1234.5}]
+    numbers = [
+        a_pair("gpu(0)", "gpu(1)"),
+        a_pair("gpu(1)", "gpu(0)", 9),
+        {"store": "<ring>", "gb_per_s": 1234.5},
+    ]
     tried = [
         proof.Tried("copies", 1.25, [wrong("copies", "they <change>")], numbers),
         proof.Tried("bits", 2.0, [right("bits", "fine")], []),
@@ -151,4 +195,7 @@ def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
     assert code == 2
     assert "gpu-proof.html" in err
     code, _, err = ended(main, "--out", "x")
-    assert (code, err) == (2, "error: --out says where --prove writes: add --prove, or leave --out out\n")
+    assert (code, err) == (
+        2,
+        "error: --out says where --prove writes: add --prove, or leave --out out\n",
+    )

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from gluonlab import errors
 
-CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if cls.__module__ == "gluonlab.errors"]
+CLASSES = [
+    cls
+    for _, cls in inspect.getmembers(errors, inspect.isclass)
+    if cls.__module__ == "gluonlab.errors"
+]
 RAISED = [cls for cls in CLASSES if issubclass(cls, errors.GluonlabError)]
 
 
@@ -72,7 +76,9 @@ def test_a_name_with_a_slip_is_answered_with_all_choices_and_a_guess(names, data
     slip = data.draw(st.sampled_from([name[:position] + name[position + 1 :], name.upper()]))
     assume(slip not in names)
     message = errors.unknown("kvstore", slip, iter(names))
-    listed, guess = re.fullmatch(r"unknown kvstore '\w+': choose (.*) \(did you mean '(\w+)'\?\)", message).groups()
+    listed, guess = re.fullmatch(
+        r"unknown kvstore '\w+': choose (.*) \(did you mean '(\w+)'\?\)", message
+    ).groups()
     assert listed.split(", ") == sorted(names)
     assert guess in names
 

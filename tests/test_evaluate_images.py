@@ -1,4 +1,6 @@
-"""--evaluate goes through images as the run did: in parts as small, as large ones, and of the same classes."""
+"""--evaluate goes through images as the run did: in parts as small, as large ones, and of the same
+classes.
+"""
 
 import json
 import shutil
@@ -15,14 +17,20 @@ from gluonlab.training.accumulate import Microbatches
 from gluonlab.training.finished import plan_evaluation
 from gluonlab.training.plan import make_plan
 
-pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
 
 
 def evaluated_in_parts(config, given):
-    """The parts of at most so many images in which the run of this config is evaluated; None for whole shards."""
+    """The parts of at most so many images in which the run of this config is evaluated; None for
+    whole shards.
+    """
     used = make_plan(config).settings()
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "config.json").write_text(json.dumps({"gluonlab": "1", "settings": used, "config": config.to_dict()}))
+        Path(folder, "config.json").write_text(
+            json.dumps({"gluonlab": "1", "settings": used, "config": config.to_dict()})
+        )
         Path(folder, "parameters.params").touch()
         plan = plan_evaluation(Path(folder), given)
     return Microbatches.of(plan.config).largest(360)
@@ -33,8 +41,10 @@ def evaluated_in_parts(config, given):
     [
         ({"microbatches": 4, "batch_size": 64}, {}, 16),
         ({"microbatch_size": 10}, {}, 10),
-        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": named(1)}, 8),  # a device's parts are no larger
-        ({"microbatches": 64, "batch_size": 64}, {"devices": named(8)}, 1),  # and any number of devices can make them
+        # a device's parts are no larger
+        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": named(1)}, 8),
+        # and any number of devices can make them
+        ({"microbatches": 64, "batch_size": 64}, {"devices": named(8)}, 1),
         ({"microbatches": 4, "batch_size": 64}, {"microbatch_size": 9}, 9),
         ({"microbatch_size": 10}, {"microbatches": 5}, 72),
         ({"microbatches": 4, "batch_size": 64}, {"batch_size": 100}, 360),
@@ -42,7 +52,9 @@ def evaluated_in_parts(config, given):
     ],
 )
 def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, largest):
-    assert evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
+    assert (
+        evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
+    )
 
 
 @pytest.fixture

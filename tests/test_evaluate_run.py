@@ -1,4 +1,6 @@
-"""python -m gluonlab.run --evaluate: a finished run says again what it said, on any devices; what is no run is one line."""
+"""python -m gluonlab.run --evaluate: a finished run says again what it said, on any devices; what
+is no run is one line.
+"""
 
 import json
 import shutil
@@ -22,7 +24,9 @@ from gluonlab.training.loop import train
 from gluonlab.training.record import read_metrics
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
 RUN_FILES = ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
 
 
@@ -30,7 +34,16 @@ RUN_FILES = ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
 def finished(tmp_path_factory):
     """A run on two devices, with its result."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    config = TrainConfig(gpus=2, epochs=1, model="mlp", lr=0.01, batch_size=50, confusion=True, export=True, out=str(out))
+    config = TrainConfig(
+        gpus=2,
+        epochs=1,
+        model="mlp",
+        lr=0.01,
+        batch_size=50,
+        confusion=True,
+        export=True,
+        out=str(out),
+    )
     return train(config, reporter=Reporter())
 
 
@@ -41,16 +54,29 @@ def copy(finished, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "devices", [["--threads", "1"], ["--gpus", "2"], ["--devices", named(3)], ["--gpus", "2", "--batch-size", "7"]], ids=" ".join
+    "devices",
+    [
+        ["--threads", "1"],
+        ["--gpus", "2"],
+        ["--devices", named(3)],
+        ["--gpus", "2", "--batch-size", "7"],
+    ],
+    ids=" ".join,
 )
 def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, devices):
     status, out, _ = run("--evaluate", str(finished.run_dir), *devices, "--json")
     found, last = json.loads(out), finished.history[-1]
     assert status == 0
-    assert (found["accuracy"], found["top5_accuracy"], found["images"]) == (last.accuracy, last.top5_accuracy, 360)
+    assert (found["accuracy"], found["top5_accuracy"], found["images"]) == (
+        last.accuracy,
+        last.top5_accuracy,
+        360,
+    )
     assert found["loss"] == pytest.approx(last.validation_loss, rel=1e-4)
     assert (found["model"], found["dataset"], "confusion" in found) == ("mlp", "digits", False)
-    assert sorted(path.name for path in finished.run_dir.iterdir()) == sorted([*RUN_FILES, "confusion.png", "export"])
+    assert sorted(path.name for path in finished.run_dir.iterdir()) == sorted(
+        [*RUN_FILES, "confusion.png", "export"]
+    )
 
 
 def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, empty_cwd, copy):
@@ -63,8 +89,14 @@ def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, 
     assert second.startswith("accuracy 0.")
     assert "(top-5 0." in second or "(top-5 1." in second
     assert names(copy) == RUN_FILES
-    status, out, _ = run("--evaluate", str(copy), "--threads", "1", "--confusion", "--export", "--out", "elsewhere")
-    assert (status, names(copy), names(empty_cwd / "elsewhere")) == (0, RUN_FILES, ["confusion.png", "export"])
+    status, out, _ = run(
+        "--evaluate", str(copy), "--threads", "1", "--confusion", "--export", "--out", "elsewhere"
+    )
+    assert (status, names(copy), names(empty_cwd / "elsewhere")) == (
+        0,
+        RUN_FILES,
+        ["confusion.png", "export"],
+    )
     assert "written to elsewhere\n\neach row a class" in out
     assert max(map(len, out.splitlines())) <= 80
     assert run("--evaluate", str(copy), "--threads", "1", "--export")[0] == 0
@@ -81,14 +113,28 @@ def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
     assert epoch["top5_accuracy"] == finished.history[0].top5_accuracy >= epoch["accuracy"]
     assert json.loads(json.dumps(finished.summary()))["confusion"] == finished.confusion.tolist()
     assert (finished.run_dir / "confusion.png").read_bytes().startswith(b"\x89PNG")
-    shown = run("--model", "mlp", "--epochs", "1", "--gpus", "2", "--confusion", "--out", "a", "--quiet")[1]
+    shown = run(
+        "--model", "mlp", "--epochs", "1", "--gpus", "2", "--confusion", "--out", "a", "--quiet"
+    )[1]
     assert "each row a class, each column what its images were taken for" in shown
 
 
 def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cwd, finished):
     (empty_cwd / "out" / "confusion.png").mkdir(parents=True)
-    status, _, err = run("--evaluate", str(finished.run_dir), "--threads", "1", "--confusion", "--export", "--out", "out")
-    assert (status, err) == (2, "error: cannot write out/confusion.png: Is a directory; choose another place with --out\n")
+    status, _, err = run(
+        "--evaluate",
+        str(finished.run_dir),
+        "--threads",
+        "1",
+        "--confusion",
+        "--export",
+        "--out",
+        "out",
+    )
+    assert (status, err) == (
+        2,
+        "error: cannot write out/confusion.png: Is a directory; choose another place with --out\n",
+    )
     assert names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
 
 
@@ -109,13 +155,25 @@ def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
         "1",
     )
     accuracy = json.loads(run(*quick, "--out", "run", "--json")[1])["accuracy"]
-    assert json.loads(run("--evaluate", "run", "--threads", "1", "--json")[1])["accuracy"] == accuracy
+    assert (
+        json.loads(run("--evaluate", "run", "--threads", "1", "--json")[1])["accuracy"] == accuracy
+    )
     (tmp_path / "data").rename(tmp_path / "moved")
     status, out, err = run("--evaluate", "run")
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert f"{tmp_path / 'data'} is no folder" in err
     assert (
-        json.loads(run("--evaluate", "run", "--data-dir", str(tmp_path / "moved"), "--threads", "1", "--json")[1])["accuracy"]
+        json.loads(
+            run(
+                "--evaluate",
+                "run",
+                "--data-dir",
+                str(tmp_path / "moved"),
+                "--threads",
+                "1",
+                "--json",
+            )[1]
+        )["accuracy"]
         == accuracy
     )
 
@@ -155,44 +213,101 @@ def test_a_damaged_config_is_a_mistake_or_a_plan(finished, tmp_path_factory, dat
 
 
 def parameters(name, shape, classes=10):
-    return lambda folder: completed(name, shape, classes).save_parameters(str(folder / "parameters.params"))
+    return lambda folder: completed(name, shape, classes).save_parameters(
+        str(folder / "parameters.params")
+    )
 
 
 # what was done to a run's folder -> what the line must say
 SPOILED = {
-    "no config": (lambda folder: (folder / "config.json").unlink(), ["holds no config.json", "finished run"]),
-    "no parameters": (lambda folder: (folder / "parameters.params").unlink(), ["holds no parameters.params", "no epoch"]),
-    "cut off": (lambda folder: (folder / "config.json").write_text('{"conf'), ["config.json cannot be read", "no JSON"]),
-    "not text": (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"), ["config.json cannot be read", "no JSON"]),
-    "nested": (lambda folder: (folder / "config.json").write_text("[" * 100_000), ["config.json cannot be read", "no JSON"]),
+    "no config": (
+        lambda folder: (folder / "config.json").unlink(),
+        ["holds no config.json", "finished run"],
+    ),
+    "no parameters": (
+        lambda folder: (folder / "parameters.params").unlink(),
+        ["holds no parameters.params", "no epoch"],
+    ),
+    "cut off": (
+        lambda folder: (folder / "config.json").write_text('{"conf'),
+        ["config.json cannot be read", "no JSON"],
+    ),
+    "not text": (
+        lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"),
+        ["config.json cannot be read", "no JSON"],
+    ),
+    "nested": (
+        lambda folder: (folder / "config.json").write_text("[" * 100_000),
+        ["config.json cannot be read", "no JSON"],
+    ),
     "nested settings": (
-        lambda folder: (folder / "config.json").write_text('{"config": {"lr": ' + "[" * 200 + "]" * 200 + "}}"),
+        lambda folder: (folder / "config.json").write_text(
+            '{"config": {"lr": ' + "[" * 200 + "]" * 200 + "}}"
+        ),
         ["config.json is not what a run writes"],
     ),
     "a folder": (
-        lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()), ["config.json cannot be read"]
+        lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()),
+        ["config.json cannot be read"],
     ),
-    "a list": (lambda folder: (folder / "config.json").write_text("[1]"), ["config.json is not what a run writes"]),
-    "no settings": (config(lambda content: content.pop("settings")), ["config.json is not what a run writes"]),
-    "a number": (config(lambda content: content.update(config=3)), ["config.json is not what a run writes"]),
-    "a comparison": (config(lambda content: content.update(compare=[1, 2])), ["is a comparison", "one of the runs"]),
+    "a list": (
+        lambda folder: (folder / "config.json").write_text("[1]"),
+        ["config.json is not what a run writes"],
+    ),
+    "no settings": (
+        config(lambda content: content.pop("settings")),
+        ["config.json is not what a run writes"],
+    ),
+    "a number": (
+        config(lambda content: content.update(config=3)),
+        ["config.json is not what a run writes"],
+    ),
+    "a comparison": (
+        config(lambda content: content.update(compare=[1, 2])),
+        ["is a comparison", "one of the runs"],
+    ),
     "no batch": (
-        config(lambda content: (content["settings"].update(global_batch_size=10**400), content["config"].update(microbatches=3))),
+        config(
+            lambda content: (
+                content["settings"].update(global_batch_size=10**400),
+                content["config"].update(microbatches=3),
+            )
+        ),
         ["config.json is damaged", "--microbatch-size 1666"],
     ),
-    "no shape": (config(lambda content: content["settings"].update(image_shape="x")), ["config.json is damaged", "image_shape x"]),
-    "newer": (config(lambda content: content["config"].update(turbo=1)), ["settings that this gluonlab does not know: turbo"]),
-    "nonsense": (config(lambda content: content["config"].update(batch_size="x")), ["config.json is damaged", "--batch-size x"]),
-    "unknown data": (config(lambda content: content["config"].update(dataset="cats")), ["unknown data set 'cats'", "digits"]),
-    "unknown network": (config(lambda content: content["settings"].update(model="nett")), ["unknown model 'nett'"]),
+    "no shape": (
+        config(lambda content: content["settings"].update(image_shape="x")),
+        ["config.json is damaged", "image_shape x"],
+    ),
+    "newer": (
+        config(lambda content: content["config"].update(turbo=1)),
+        ["settings that this gluonlab does not know: turbo"],
+    ),
+    "nonsense": (
+        config(lambda content: content["config"].update(batch_size="x")),
+        ["config.json is damaged", "--batch-size x"],
+    ),
+    "unknown data": (
+        config(lambda content: content["config"].update(dataset="cats")),
+        ["unknown data set 'cats'", "digits"],
+    ),
+    "unknown network": (
+        config(lambda content: content["settings"].update(model="nett")),
+        ["unknown model 'nett'"],
+    ),
     "other network": (
-        parameters("lenet", (1, 28, 28)), ["parameters.params does not fit the network: it lacks 1.weight", "same network"]
+        parameters("lenet", (1, 28, 28)),
+        ["parameters.params does not fit the network: it lacks 1.weight", "same network"],
     ),
-    "other classes": (parameters("mlp", (1, 28, 28), 7), ["3.weight is (7, 64), not (10, 64)", "same network"]),
+    "other classes": (
+        parameters("mlp", (1, 28, 28), 7),
+        ["3.weight is (7, 64), not (10, 64)", "same network"],
+    ),
     "damaged parameters": (
-        lambda folder: (folder / "parameters.params").write_bytes(b"0" * 99), ["parameters.params cannot be read as parameters"]
+        lambda folder: (folder / "parameters.params").write_bytes(b"0" * 99),
+        ["parameters.params cannot be read as parameters"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", SPOILED)
@@ -201,11 +316,15 @@ def test_what_is_no_finished_run_is_one_line_and_status_2(run, empty_cwd, copy, 
     spoil(copy)
     before = names(copy)
     line = the_error(run("--evaluate", str(copy), "--confusion", "--export"), empty_cwd)
-    assert [words for words in [str(copy)] * ("unknown" not in kind) + said if words not in line] == [], line
+    assert [
+        words for words in [str(copy)] * ("unknown" not in kind) + said if words not in line
+    ] == [], line
     assert names(copy) == before
 
 
-@pytest.mark.parametrize("setting", ["--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr"])
+@pytest.mark.parametrize(
+    "setting", ["--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr"]
+)
 def test_settings_that_the_run_brings_along_are_refused(run, empty_cwd, finished, setting):
     line = the_error(run("--evaluate", str(finished.run_dir), setting), empty_cwd)
     assert f"{setting.split('=')[0]} is of no use with --evaluate" in line
@@ -220,26 +339,46 @@ def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
 
 def test_a_place_for_nothing_is_refused(run, finished, empty_cwd):
     line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
-    assert "--out new with --evaluate is where files go: add --confusion or --export, or leave it out" in line
+    assert (
+        "--out new with --evaluate is where files go: add --confusion or --export, or leave it out"
+        in line
+    )
 
 
 def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empty_cwd):
     (copy / "parameters.params").write_text("damaged")
     line = the_error(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
     assert "cannot write /proc/gluonlab: " in line
-    assert "cannot be read as parameters" in the_error(run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd)
+    assert "cannot be read as parameters" in the_error(
+        run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd
+    )
 
 
 def test_parameters_that_are_no_numbers_fail(copy):
     arrays = nd.load(str(copy / "parameters.params"))
-    nd.save(str(copy / "parameters.params"), {name: array * float("nan") for name, array in arrays.items()})
+    nd.save(
+        str(copy / "parameters.params"),
+        {name: array * float("nan") for name, array in arrays.items()},
+    )
     with pytest.raises(RunError, match=r"the loss of .* on its test images is nan"):
         evaluate_run(str(copy))
 
 
 def test_a_run_with_a_pretrained_file_begins_where_the_other_ended(run, finished):
     file = str(finished.run_dir / "parameters.params")
-    quick = ("--model", "mlp", "--epochs", "1", "--lr", "1e-9", "--devices", named(1), "--threads", "1", "--out")
+    quick = (
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--lr",
+        "1e-9",
+        "--devices",
+        named(1),
+        "--threads",
+        "1",
+        "--out",
+    )
     status, out, _ = run(*quick, "a", "--pretrained", file)
     assert status == 0
     assert out.startswith(f"pretrained {file}: all parameters\n")

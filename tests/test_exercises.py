@@ -1,4 +1,6 @@
-"""check(): whatever an answer does becomes a verdict, in both languages, within its time; an id that is none is one line."""
+"""check(): whatever an answer does becomes a verdict, in both languages, within its time; an id
+that is none is one line.
+"""
 
 import json
 import signal
@@ -31,13 +33,18 @@ def double(monkeypatch):
         for number in (1, 2):
             got = answer(number)
             if got != 2 * number:
-                raise Wrong(en=f"twice {number} is not `{got}`", ja=f"{number} の 2 倍は `{got}` ではありません")
+                raise Wrong(
+                    en=f"twice {number} is not `{got}`",
+                    ja=f"{number} の 2 倍は `{got}` ではありません",
+                )
 
     return checker
 
 
 def written_in_a_cell(source):
-    """What the code defines last, as if a notebook's cell had: its lines can be read, its file is no library's."""
+    """What the code defines last, as if a notebook's cell had: its lines can be read, its file is
+    no library's.
+    """
     import linecache
 
     name, names = f"/tmp/cell_{abs(hash(source))}.py", {}
@@ -78,7 +85,10 @@ def test_the_box_of_a_notebook_escapes_what_it_shows():
     "stub",
     [
         "def answer(number):\n    '''Twice.'''\n    raise NotImplementedError",
-        "def answer(number):\n    '''Twice.'''\n    x = 1\n    raise NotImplementedError('write it')",
+        (
+            "def answer(number):\n    '''Twice.'''\n    x = 1\n"
+            "    raise NotImplementedError('write it')"
+        ),
         "def answer(number):\n    '''Twice.'''",
         "def answer(number):\n    ...",
         "def answer(number):\n    '''Twice.'''\n    pass",
@@ -88,14 +98,19 @@ def test_the_box_of_a_notebook_escapes_what_it_shows():
 def test_a_stub_is_unwritten_and_says_what_to_do(stub, spoken):
     verdict = check("99-1", written_in_a_cell(stub))
     assert verdict.status == UNWRITTEN
-    assert {"en": ("write the body of `answer`", "in place of `...`"), "ja": ("`answer` の中身", "`...`")}[spoken][
-        stub.endswith("= ...")
-    ] in repr(verdict)
+    assert {
+        "en": ("write the body of `answer`", "in place of `...`"),
+        "ja": ("`answer` の中身", "`...`"),
+    }[spoken][stub.endswith("= ...")] in repr(verdict)
 
 
 @pytest.mark.parametrize(
     "written",
-    ["def answer(number):\n    return 3", "def answer(number):\n    number + 1", "def answer(number):\n    x = ..."],
+    [
+        "def answer(number):\n    return 3",
+        "def answer(number):\n    number + 1",
+        "def answer(number):\n    x = ...",
+    ],
 )
 def test_what_has_been_written_is_not_unwritten(written):
     assert check("99-1", written_in_a_cell(written)).status == WRONG
@@ -103,7 +118,11 @@ def test_what_has_been_written_is_not_unwritten(written):
 
 def test_another_stub_that_it_calls_is_named():
     verdict = check(
-        "99-1", written_in_a_cell("def allreduce(x):\n    raise NotImplementedError\ndef answer(x):\n    return allreduce(x)")
+        "99-1",
+        written_in_a_cell(
+            "def allreduce(x):\n    raise NotImplementedError\ndef answer(x):\n"
+            "    return allreduce(x)"
+        ),
     )
     assert verdict.status == UNWRITTEN
     assert "`allreduce`" in repr(verdict)
@@ -114,7 +133,11 @@ def test_a_library_that_lacks_something_is_no_stub():
     import numpy as np
 
     def lacking(number):
-        return np.random.RandomState(0).get_state(legacy=None) if number < 0 else np.lib.stride_tricks.NotHere
+        return (
+            np.random.RandomState(0).get_state(legacy=None)
+            if number < 0
+            else np.lib.stride_tricks.NotHere
+        )
 
     assert check("99-1", lacking).status == RAISED
 
@@ -123,7 +146,12 @@ def test_a_library_that_lacks_something_is_no_stub():
 
 
 def test_an_exception_names_its_type_its_message_and_the_line_of_the_student():
-    verdict = check("99-1", written_in_a_cell("import json\ndef answer(number):\n    text = '{'\n    return json.loads(text)"))
+    verdict = check(
+        "99-1",
+        written_in_a_cell(
+            "import json\ndef answer(number):\n    text = '{'\n    return json.loads(text)"
+        ),
+    )
     assert verdict.status == RAISED
     assert "JSONDecodeError: Expecting property name" in repr(verdict)
     assert "4" in repr(verdict)
@@ -151,7 +179,9 @@ def test_mxnets_message_comes_without_its_own_traceback():
 
 
 def test_an_error_that_mxnet_tells_later_belongs_to_the_check(double):
-    """The index is out of range only when the engine gets to it, after the function has returned."""
+    """The index is out of range only when the engine gets to it, after the function has
+    returned.
+    """
     import mxnet as mx
 
     def answer(number):
@@ -214,7 +244,9 @@ def test_nothing_of_the_alarm_is_left_behind():
 
 def test_a_check_works_outside_of_the_main_thread():
     verdicts = []
-    thread = threading.Thread(target=lambda: verdicts.append(check("99-1", lambda number: 2 * number)))
+    thread = threading.Thread(
+        target=lambda: verdicts.append(check("99-1", lambda number: 2 * number))
+    )
     thread.start()
     thread.join()
     assert verdicts[0]
@@ -252,5 +284,11 @@ def test_every_verdict_is_added_to_the_file_of_grades(tmp_path, monkeypatch):
     check("99-1", ...)
     check("99-1", lambda number: 1)
     check("99-1", lambda number: 2 * number)
-    lines = [json.loads(line) for line in (tmp_path / "grades").read_text(encoding="utf-8").splitlines()]
-    assert [(line["exercise"], line["status"]) for line in lines] == [("99-1", UNWRITTEN), ("99-1", WRONG), ("99-1", PASSED)]
+    lines = [
+        json.loads(line) for line in (tmp_path / "grades").read_text(encoding="utf-8").splitlines()
+    ]
+    assert [(line["exercise"], line["status"]) for line in lines] == [
+        ("99-1", UNWRITTEN),
+        ("99-1", WRONG),
+        ("99-1", PASSED),
+    ]

@@ -1,4 +1,6 @@
-"""What checkers stand on: they see copies, mixed devices and waits, know how long work takes, and say arrays in words."""
+"""What checkers stand on: they see copies, mixed devices and waits, know how long work takes, and
+say arrays in words.
+"""
 
 import time
 
@@ -13,7 +15,9 @@ from gluonlab.exercises.slow import queue_pause
 from gluonlab.exercises.watch import Copy, watch
 from gluonlab.threads import _team_size
 
-pytestmark = pytest.mark.cpu_only("checkers of exercises watch CPU devices: their waits, their threads, operators that mix them")
+pytestmark = pytest.mark.cpu_only(
+    "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
+)
 
 
 def test_every_way_to_copy_is_seen_with_its_bytes():
@@ -103,7 +107,9 @@ def test_an_array_that_was_written_into_is_told():
     arrays = [nd.array([1, 2]), nd.array([3, 4])]
     check_arrays(arrays, [[1, 2], [3, 4]])
     arrays[1] += 1
-    with pytest.raises(Wrong, match=r"array 1 that it was given was \[3, 4\] and is \[4, 5\] afterwards"):
+    with pytest.raises(
+        Wrong, match=r"array 1 that it was given was \[3, 4\] and is \[4, 5\] afterwards"
+    ):
         check_arrays(arrays, [[1, 2], [3, 4]])
 
 

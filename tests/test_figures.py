@@ -27,41 +27,85 @@ def test_peers_are_compared_with_the_first_row_round_by_round():
     peer = Series("torch-eager", "", "images/s", (2000.0, 5000.0, 3000.0))
     broken = Series("torch-ddp", "", "images/s", (), "it died")
     table = cells(figures.peers_table(record("peers", ours, peer, broken)))
-    assert table[0] == ["", "images/s", "gluonlab, 2 devices, is faster by"] and set(table[1]) == {"---", "---:"}
-    assert table[2:] == [["gluonlab, 2 devices", "5,000", ""], ["PyTorch, 2 threads", "3,000", "2.00x"]]
+    assert table[0] == ["", "images/s", "gluonlab, 2 devices, is faster by"] and set(table[1]) == {
+        "---",
+        "---:",
+    }
+    assert table[2:] == [
+        ["gluonlab, 2 devices", "5,000", ""],
+        ["PyTorch, 2 threads", "3,000", "2.00x"],
+    ]
 
 
 def test_gradients_show_our_best_beside_others():
-    seconds = {"ring": 0.002, "star": 0.004, "device": 0.006, "chapter": 0.008, figures.LIMIT: 0.001}
+    seconds = {
+        "ring": 0.002,
+        "star": 0.004,
+        "device": 0.006,
+        "chapter": 0.008,
+        figures.LIMIT: 0.001,
+    }
     sums = [
-        Series(f"allreduce 2 {arrays} {name}", "", "s", (value * 1.01,)) for arrays in (1, 16) for name, value in seconds.items()
+        Series(f"allreduce 2 {arrays} {name}", "", "s", (value * 1.01,))
+        for arrays in (1, 16)
+        for name, value in seconds.items()
     ]
     steps = [
         Series(f"step 2 {kind} {store}", "", "s", (value,))
         for kind, store, value in (
-            ("gluon.Trainer", "device", 0.09), ("BucketedTrainer", "device", 0.06), ("BucketedTrainer", "ring", 0.03)
+            ("gluon.Trainer", "device", 0.09),
+            ("BucketedTrainer", "device", 0.06),
+            ("BucketedTrainer", "ring", 0.03),
         )
-    ]  # fmt: skip
+    ]
     table = cells(figures.gradients_table(record("gradients", *sums, *steps, size="46MB")))
-    assert table[2] == ["2 devices: allreduce, 46 MB in one array, `ring`", "2.0 ms", "3.00x", "4.00x", "50%"]
+    assert table[2] == [
+        "2 devices: allreduce, 46 MB in one array, `ring`",
+        "2.0 ms",
+        "3.00x",
+        "4.00x",
+        "50%",
+    ]
     assert table[4][1:3] == ["30.0 ms", "3.00x under gluon.Trainer, 2.00x in buckets"]
 
 
 def test_images_and_host_have_their_columns():
-    images = [Series(f"a -> b: {name}", "", "images/s", (rate,)) for name, rate in (("packed", 400.0), ("torch", 100.0))]
+    images = [
+        Series(f"a -> b: {name}", "", "images/s", (rate,))
+        for name, rate in (("packed", 400.0), ("torch", 100.0))
+    ]
     assert cells(figures.images_table(record("images", *images)))[2:] == [
         ["gluonlab, packed", "400 (4.00x)"], ["PyTorch's DataLoader, 2 workers, Pillow", "100"]
     ]  # fmt: skip
-    host = [Series(f"host-gluon-2 {name}", "Gluon's loop", "us", (7.4,)) for name in ("forward", "total")]
-    assert cells(figures.host_table(record("host", *host)))[2] == ["Gluon's loop", "2", "7", "-", "-", "-", "7", "-"]
+    host = [
+        Series(f"host-gluon-2 {name}", "Gluon's loop", "us", (7.4,))
+        for name in ("forward", "total")
+    ]
+    assert cells(figures.host_table(record("host", *host)))[2] == [
+        "Gluon's loop",
+        "2",
+        "7",
+        "-",
+        "-",
+        "-",
+        "7",
+        "-",
+    ]
 
 
 def test_threads_are_compared_with_openmp_as_it_comes_round_by_round():
-    rates = {"gluonlab quiet": (100.0, 300.0, 900.0), "openmp quiet": (50.0, 300.0, 300.0), "gluonlab beside": (7.0,)}
+    rates = {
+        "gluonlab quiet": (100.0, 300.0, 900.0),
+        "openmp quiet": (50.0, 300.0, 300.0),
+        "gluonlab beside": (7.0,),
+    }
     found = [Series(f"lenet {name}", "", "images/s", values) for name, values in rates.items()]
     pair = Series("lenet sharing quiet", "", "images/s", (4800.0,))
     table = cells(figures.threads_table(record("threads", *found, pair)))
-    assert len(table[0]) == 5 and table[0][1:3] == ["LeNet alone", "LeNet beside a process that computes"]
+    assert len(table[0]) == 5 and table[0][1:3] == [
+        "LeNet alone",
+        "LeNet beside a process that computes",
+    ]
     assert table[2:] == [
         ["1,000 looks, as gluonlab sets it", "300 (2x)", "7", "", ""],
         ["OpenMP as it comes: 300,000 looks", "300", "", "", ""],
@@ -69,7 +113,9 @@ def test_threads_are_compared_with_openmp_as_it_comes_round_by_round():
     ]
     assert f"{int(openmp.SPIN_COUNT):,} looks" in table[2][0]
     busy = Record("threads", {}, 3, "t", {"cores": 2, "others": 1.64}, (pair,))
-    assert figures.threads_table(busy).endswith("|\n\nOther programs kept 1.6 of 2 cores busy during all of it.\n")
+    assert figures.threads_table(busy).endswith(
+        "|\n\nOther programs kept 1.6 of 2 cores busy during all of it.\n"
+    )
 
 
 def test_the_readme_holds_what_the_records_say():
@@ -79,7 +125,9 @@ def test_the_readme_holds_what_the_records_say():
 
 
 def test_a_table_that_differs_from_its_record_is_made_anew(tmp_path):
-    record("peers", Series("gluonlab-2x1", "", "images/s", (1.0,))).write(tmp_path / "peers-lenet.json")
+    record("peers", Series("gluonlab-2x1", "", "images/s", (1.0,))).write(
+        tmp_path / "peers-lenet.json"
+    )
     text = "before\n<!-- figures: peers-lenet -->\nold\n<!-- end of figures -->\nafter\n"
     new = figures.with_tables(text, tmp_path)
     assert "old" not in new and "| gluonlab, 2 devices | 1 | |" in new
@@ -92,6 +140,8 @@ def test_every_row_that_is_measured_has_a_name_in_the_readme(name):
         subjects = figures.peers.COMPARISONS[name[len("peers-") :]].subjects()
         assert {subject.name for subject in subjects} <= set(figures.LABELS)
     elif name == "images":
-        assert {subject.name for subject in figures.images.subjects(Path("x"), 1)} <= set(figures.LABELS)
+        assert {subject.name for subject in figures.images.subjects(Path("x"), 1)} <= set(
+            figures.LABELS
+        )
     else:
         assert re.search(r"^(host|gradients|threads)$", name)

@@ -31,12 +31,18 @@ def hidden_by_relu(classes=10):
 
 @pytest.fixture
 def relu_network(monkeypatch):
-    monkeypatch.setitem(MODELS, "hidden", ModelKind(lambda classes, lanes: hidden_by_relu(classes), "for this test"))
+    monkeypatch.setitem(
+        MODELS, "hidden", ModelKind(lambda classes, lanes: hidden_by_relu(classes), "for this test")
+    )
 
 
 @settings(max_examples=40)
 @given(
-    shapes=st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])), min_size=1, max_size=6),
+    shapes=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["float32", "float16", "float64"])),
+        min_size=1,
+        max_size=6,
+    ),
     bad=st.sets(st.integers(0, 5)),
     what=st.sampled_from([math.nan, math.inf, -math.inf]),
     k=st.integers(1, 2),
@@ -45,7 +51,13 @@ def test_broken_parameters_are_named_and_no_others(shapes, bad, what, k):
     """Also those that are not trained, of every type, and the last element of an array."""
     block, names = nn.Block(prefix=""), []
     for i, (size, dtype) in enumerate(shapes):
-        param = block.params.get(f"p{i}", shape=(size, 2), dtype=dtype, init="ones", grad_req="null" if i % 2 else "write")
+        param = block.params.get(
+            f"p{i}",
+            shape=(size, 2),
+            dtype=dtype,
+            init="ones",
+            grad_req="null" if i % 2 else "write",
+        )
         param.initialize(ctx=contexts(k))
         names.append(param.name)
         if i in bad:
@@ -81,7 +93,9 @@ def test_the_cpus_relu_hides_a_nan_from_the_loss():
 def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path, relu_network):
     """The first epoch stays as it was; the message names the parameter and the step."""
     out = tmp_path / "run"
-    settings = dict(devices=devices, model="hidden", epochs=3, global_batch_size=300, lr=0.01, bucket_bytes=0)
+    settings = dict(
+        devices=devices, model="hidden", epochs=3, global_batch_size=300, lr=0.01, bucket_bytes=0
+    )
     plain = TrainConfig(out=str(out), optimizer="sgd", **settings)
     saved = []
 
@@ -105,7 +119,10 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
 
         return Step()
 
-    with pytest.raises(DivergedError, match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller") as e:
+    with pytest.raises(
+        DivergedError,
+        match=r"dense\d+_bias of the network is no longer finite after step \d+: use a smaller",
+    ) as e:
         train(plain, strategy=poisoning, reporter=Reporter())
     assert e.value.exit_status == 1
     assert (out / "parameters.params").read_bytes() == saved[0]
@@ -116,20 +133,29 @@ def test_a_run_notices_them_after_the_epoch_and_saves_nothing(devices, tmp_path,
 
 
 def test_statistics_that_are_young_are_no_divergence(tmp_path, monkeypatch):
-    """After one step BatchNorm holds 9/10 of the variance 1 that it began with, and each of 12 layers brings a factor of 3."""
+    """After one step BatchNorm holds 9/10 of the variance 1 that it began with, and each of 12
+    layers brings a factor of 3.
+    """
 
     def deep(classes, lanes):
         net = nn.HybridSequential()
         net.add(nn.Flatten())
         for _ in range(12):
-            net.add(nn.Dense(8, use_bias=False, weight_initializer=mx.init.Normal(10)), nn.BatchNorm())
+            net.add(
+                nn.Dense(8, use_bias=False, weight_initializer=mx.init.Normal(10)), nn.BatchNorm()
+            )
         net.add(nn.Dense(classes, weight_initializer=mx.init.Normal(100)))
         return net
 
     monkeypatch.setitem(MODELS, "deep", ModelKind(deep, "for this test"))
     common = dict(devices=named(1), model="deep", global_batch_size=1437, optimizer="sgd", lr=1e-9)
-    with pytest.warns(GluonlabWarning, match=r"the validation loss is .*e\+\d+ after step 1: BatchNorm's running statistics"):
-        early = train(TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter())
+    with pytest.warns(
+        GluonlabWarning,
+        match=r"the validation loss is .*e\+\d+ after step 1: BatchNorm's running statistics",
+    ):
+        early = train(
+            TrainConfig(epochs=1, out=str(tmp_path / "early"), **common), reporter=Reporter()
+        )
     assert LARGEST_LOSS < early.history[0].validation_loss < math.inf
     assert evaluate_run(str(tmp_path / "early"), devices=named(1)).score.accuracy == early.accuracy
 
@@ -142,10 +168,18 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     arrays["1.bias"][3] = math.nan
     nd.save(str(file), arrays)
     holds = r"parameters\.params holds NaN or infinity in \w+_bias"
-    with pytest.raises(RunError, match=rf"{holds}: its training has gone wrong: train again with a smaller --lr$"):
+    with pytest.raises(
+        RunError, match=rf"{holds}: its training has gone wrong: train again with a smaller --lr$"
+    ):
         evaluate_run(str(tmp_path / "run"), devices=named(1))
-    with pytest.raises(ModelError, match=r"--pretrained .* holds NaN or infinity in \w+_bias: give one whose training"):
-        train(TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings), reporter=Reporter())
+    with pytest.raises(
+        ModelError,
+        match=r"--pretrained .* holds NaN or infinity in \w+_bias: give one whose training",
+    ):
+        train(
+            TrainConfig(out=str(tmp_path / "next"), pretrained=str(file), **settings),
+            reporter=Reporter(),
+        )
     assert not (tmp_path / "next").exists()
 
 
@@ -155,14 +189,19 @@ def test_an_absurd_loss_is_diverged_long_before_it_is_nan(loss, may_overflow):
     log = LossLog(contexts(1), may_overflow)
     log.append([nd.array([2.0], ctx=device())], 1)
     log.append([nd.array([loss * 3], ctx=device())], 3)
-    with pytest.raises(DivergedError, match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+")) as e:
+    with pytest.raises(
+        DivergedError,
+        match=rf"^the loss became {loss:.3g} at step 2: use a smaller".replace("+", r"\+"),
+    ) as e:
         log.flush()
     assert [step.step for step in e.value.finished] == [1]
 
 
 @pytest.mark.parametrize("scale", [1.0, 255.0, 1e4])
 def test_the_worst_beginnings_of_trainings_are_healthy(scale):
-    """Bytes that nobody has divided, through layers that nothing normalises: a mean loss of thousands, from which runs recover."""
+    """Bytes that nobody has divided, through layers that nothing normalises: a mean loss of
+    thousands, from which runs recover.
+    """
     mx.random.seed(0)
     net = nn.HybridSequential()
     for _ in range(4):

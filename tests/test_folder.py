@@ -1,4 +1,6 @@
-"""Folders of images as data sets: what is in them, and what is said of those that are not as they should be."""
+"""Folders of images as data sets: what is in them, and what is said of those that are not as they
+should be.
+"""
 
 import gc
 import re
@@ -30,7 +32,11 @@ def load(root, **options):
 
 
 def files(root, part):
-    return [(path, label) for label, name in enumerate(CLASSES) for path in sorted((root / part / name).iterdir())]
+    return [
+        (path, label)
+        for label, name in enumerate(CLASSES)
+        for path in sorted((root / part / name).iterdir())
+    ]
 
 
 @pytest.mark.parametrize("memory", [0, EVERYTHING], ids=["streaming", "in memory"])
@@ -45,7 +51,9 @@ def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, othe
         images, labels = split.batch(np.arange(len(split)))
         assert labels.tolist() == [label for _, label in wanted]
         assert labels.dtype == np.int32
-        assert all(np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, wanted))
+        assert all(
+            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, wanted)
+        )
 
 
 def test_the_processes_are_there_for_what_streams_alone(root):
@@ -61,7 +69,9 @@ def test_the_processes_are_there_for_what_streams_alone(root):
 
 def test_streaming_and_memory_give_the_same_shards(root):
     streaming, resident = (
-        Loader(load(root, memory=memory).train, contexts(2), 5, seed=3, raw=True, resident_bytes=memory)
+        Loader(
+            load(root, memory=memory).train, contexts(2), 5, seed=3, raw=True, resident_bytes=memory
+        )
         for memory in (0, EVERYTHING)
     )
     assert (streaming.resident, resident.resident) == (False, True)
@@ -95,7 +105,9 @@ def test_a_tilde_is_the_home_folder(root, monkeypatch):
     monkeypatch.setenv("HOME", str(root.parent))
     dataset = load_dataset("folder:~/animals", decoders=1)
     assert dataset.train.paths[0] == str(root / "train" / "ant" / "0000.jpg")
-    with pytest.raises(DataError, match="folder:~nobody-here/animals begins in a home folder that is not known"):
+    with pytest.raises(
+        DataError, match="folder:~nobody-here/animals begins in a home folder that is not known"
+    ):
         load_dataset("folder:~nobody-here/animals")
 
 
@@ -116,19 +128,46 @@ def damage(place, content=b"no image"):
 
 WRONG = {
     "missing": (shutil.rmtree, ["animals does not exist", "train", "val"]),
-    "a file": (lambda root: [shutil.rmtree(root), root.write_text("x")], ["animals is a file", "give a folder"]),
-    "no train": (lambda root: shutil.rmtree(root / "train"), ["animals has no folder train", "give one with"]),
-    "no val": (lambda root: shutil.rmtree(root / "val"), ["animals has no folder val or test", "give one with"]),
-    "no class": (lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES], ["no class", "at least two"]),
-    "one class": (lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES[1:]], ["one class, ant", "at least two"]),
+    "a file": (
+        lambda root: [shutil.rmtree(root), root.write_text("x")],
+        ["animals is a file", "give a folder"],
+    ),
+    "no train": (
+        lambda root: shutil.rmtree(root / "train"),
+        ["animals has no folder train", "give one with"],
+    ),
+    "no val": (
+        lambda root: shutil.rmtree(root / "val"),
+        ["animals has no folder val or test", "give one with"],
+    ),
+    "no class": (
+        lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES],
+        ["no class", "at least two"],
+    ),
+    "one class": (
+        lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES[1:]],
+        ["one class, ant", "at least two"],
+    ),
     "an empty class": (
         lambda root: [path.unlink() for path in (root / "train" / "bee").iterdir()],
         ["train/bee holds no images", "remove its folder"],
     ),
-    "a class missing in val": (lambda root: shutil.rmtree(root / "val" / "cow"), ["train has the class cow", "val has not"]),
-    "a class missing in train": (lambda root: shutil.rmtree(root / "train" / "cow"), ["val has the class cow", "train has not"]),
-    "no image": (damage("train/ant/notes.txt"), ["train/ant/notes.txt is no image", ".jpg, .jpeg, .png"]),
-    "a folder among images": (lambda root: (root / "val" / "ant" / "more").mkdir(), ["ant/more is a folder", "straight into"]),
+    "a class missing in val": (
+        lambda root: shutil.rmtree(root / "val" / "cow"),
+        ["train has the class cow", "val has not"],
+    ),
+    "a class missing in train": (
+        lambda root: shutil.rmtree(root / "train" / "cow"),
+        ["val has the class cow", "train has not"],
+    ),
+    "no image": (
+        damage("train/ant/notes.txt"),
+        ["train/ant/notes.txt is no image", ".jpg, .jpeg, .png"],
+    ),
+    "a folder among images": (
+        lambda root: (root / "val" / "ant" / "more").mkdir(),
+        ["ant/more is a folder", "straight into"],
+    ),
     "a link to nowhere": (
         lambda root: (root / "val" / "ant" / "a.jpg").symlink_to("nowhere"),
         ["ant/a.jpg is no regular file", "remove it"],
@@ -163,7 +202,11 @@ def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
 @pytest.mark.parametrize("memory", [0, EVERYTHING], ids=["streaming", "in memory"])
 def test_bad_images_are_left_out_and_counted_on_request(root, memory):
     bad = ["train/ant/0003.jpg", "train/bee/0000.jpg", "train/bee/0002.jpg", "train/cow/0005.jpg"]
-    good = [(path, label) for path, label in files(root, "train") if str(path.relative_to(root)) not in bad]
+    good = [
+        (path, label)
+        for path, label in files(root, "train")
+        if str(path.relative_to(root)) not in bad
+    ]
     expected = [by_pillow(path, 16) for path, _ in good]
     for place in bad:
         damage(place)(root)
@@ -181,7 +224,9 @@ def test_bad_images_are_left_out_and_counted_on_request(root, memory):
 def test_a_class_of_which_nothing_is_left_is_an_error(root):
     for path in (root / "val" / "bee").iterdir():
         path.write_bytes(b"")
-    with pytest.warns(GluonlabWarning, match="3 of 9 validation images"), pytest.raises(DataError, match="of the class bee"):
+    with pytest.warns(GluonlabWarning, match="3 of 9 validation images"), pytest.raises(
+        DataError, match="of the class bee"
+    ):
         load(root, skip_bad=True)
 
 
@@ -201,7 +246,9 @@ def test_a_folder_without_its_path_is_an_unknown_name(name):
 
 @pytest.fixture(scope="module")
 def imagenette(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("data") / "imagenette2-160", 2, 1, classes=tuple(IMAGENETTE))
+    return write_folder(
+        tmp_path_factory.mktemp("data") / "imagenette2-160", 2, 1, classes=tuple(IMAGENETTE)
+    )
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -209,14 +256,22 @@ def test_imagenette_has_ten_classes_that_a_person_can_read(imagenette, inside):
     where = imagenette if inside else imagenette.parent
     dataset = load_dataset("imagenette2-160", str(where), decoders=1, memory=EVERYTHING)
     assert dataset.name == "imagenette2-160"
-    assert (dataset.classes[0], dataset.classes[9], len(dataset.classes)) == ("tench", "parachute", 10)
+    assert (dataset.classes[0], dataset.classes[9], len(dataset.classes)) == (
+        "tench",
+        "parachute",
+        10,
+    )
     assert (len(dataset.train), len(dataset.test)) == (20, 10)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_where_imagenette_should_lie_is_said(name, tmp_path):
     fetch = f"gluonlab.data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
-    for root, said in ((None, fetch), (str(tmp_path / "x"), "is no folder"), (str(tmp_path), fetch)):
+    for root, said in (
+        (None, fetch),
+        (str(tmp_path / "x"), "is no folder"),
+        (str(tmp_path), fetch),
+    ):
         with pytest.raises(DataError, match=f"give.*{name}|{name}.*give") as error:
             load_dataset(name, root)
         assert said in str(error.value)
@@ -224,5 +279,7 @@ def test_where_imagenette_should_lie_is_said(name, tmp_path):
 
 def test_other_classes_than_imagenettes_are_refused(tmp_path):
     write_folder(tmp_path / "imagenette")
-    with pytest.raises(DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"):
+    with pytest.raises(
+        DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"
+    ):
         load_dataset("imagenette", str(tmp_path), decoders=1)

@@ -1,4 +1,6 @@
-"""Fused operators run where the driver knows the CUDA of the compiler, and MXNet fuses nowhere else."""
+"""Fused operators run where the driver knows the CUDA of the compiler, and MXNet fuses nowhere
+else.
+"""
 
 import os
 
@@ -10,13 +12,17 @@ from gluonlab import engine, fusion
 from gluonlab.errors import GluonlabWarning
 from gluonlab.fusion import Versions, in_words
 
-CUDA = st.builds(lambda major, minor: major * 1000 + minor * 10, st.integers(10, 13), st.integers(0, 9))
+CUDA = st.builds(
+    lambda major, minor: major * 1000 + minor * 10, st.integers(10, 13), st.integers(0, 9)
+)
 
 
 @given(CUDA, CUDA)
 def test_a_driver_runs_what_a_compiler_of_its_own_cuda_or_an_older_one_made(driver, compiler):
     assert Versions(driver, compiler).fit == (driver >= compiler)
-    assert f"{in_words(driver)} {'and runs' if driver >= compiler else 'and does not run'}" in str(Versions(driver, compiler))
+    assert f"{in_words(driver)} {'and runs' if driver >= compiler else 'and does not run'}" in str(
+        Versions(driver, compiler)
+    )
 
 
 @given(CUDA)
@@ -56,6 +62,9 @@ def test_the_user_may_turn_it_off_anywhere(monkeypatch, asked):
 
 @pytest.mark.parametrize("asked", ["1", "true"])
 def test_the_user_who_wants_it_where_it_fails_is_obeyed_and_warned(monkeypatch, asked):
-    with pytest.warns(GluonlabWarning, match=f"MXNET_USE_FUSION={asked} is obeyed, but the driver knows CUDA 11.4 .* unset"):
+    with pytest.warns(
+        GluonlabWarning,
+        match=f"MXNET_USE_FUSION={asked} is obeyed, but the driver knows CUDA 11.4 .* unset",
+    ):
         value, told = settled(monkeypatch, asked)
     assert value == asked and told.on and not told.works

@@ -29,7 +29,9 @@ def folder(tmp_path_factory):
     st.sampled_from(["a", "a.gz"]),
 )
 def test_any_array_is_read_back(folder, shape, random, name):
-    array = np.array([random.randrange(256) for _ in range(int(np.prod(shape)))], np.uint8).reshape(shape)
+    array = np.array([random.randrange(256) for _ in range(int(np.prod(shape)))], np.uint8).reshape(
+        shape
+    )
     read = read_idx(write(folder / name, idx_bytes(array)), dimensions=len(shape))
     assert read.dtype == np.uint8
     assert read.shape == shape
@@ -40,7 +42,9 @@ def test_any_array_is_read_back(folder, shape, random, name):
 @pytest.mark.parametrize("length", range(len(idx_bytes(SMALL))))
 def test_every_truncation_is_an_error_that_names_the_file(folder, name, length):
     path = write(folder / name, idx_bytes(SMALL)[:length])
-    with pytest.raises(DataError, match=f"/{name}: .*: fetch it again, or give another --data-dir$"):
+    with pytest.raises(
+        DataError, match=f"/{name}: .*: fetch it again, or give another --data-dir$"
+    ):
         read_idx(path, dimensions=3)
 
 
@@ -55,7 +59,9 @@ def test_a_truncated_gzip_file_is_named(folder):
 
 @given(st.data())
 def test_a_damaged_gzip_file_never_passes_for_another(folder, data):
-    """A flipped byte is found by gzip's checksum, or it is one of those that mean nothing (a time stamp, a name)."""
+    """A flipped byte is found by gzip's checksum, or it is one of those that mean nothing (a time
+    stamp, a name).
+    """
     content = bytearray(write(folder / "whole.gz", idx_bytes(SMALL)).read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path = folder / "damaged.gz"
@@ -119,20 +125,29 @@ def refused_with_little_memory(path, said):
 def test_a_file_that_inflates_to_more_than_it_promises_is_not_inflated(folder):
     path = write(folder / "bomb.gz", idx_bytes(SMALL) + bytes(2**26))
     assert path.stat().st_size < 2**20
-    refused_with_little_memory(path, r"bomb\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises")
+    refused_with_little_memory(
+        path, r"bomb\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises"
+    )
 
 
 @pytest.mark.parametrize("promised", [2**21, 2**32 - 1])
 def test_a_file_that_promises_more_than_it_can_inflate_to_is_not_inflated(folder, promised):
-    path = write(folder / "bomb.gz", struct.pack(">HBB3I", 0, 8, 3, promised, 28, 28) + bytes(2**20))
-    refused_with_little_memory(path, rf"promises {promised * 784 + 16} bytes, more than the {1032 * path.stat().st_size} that it")
+    path = write(
+        folder / "bomb.gz", struct.pack(">HBB3I", 0, 8, 3, promised, 28, 28) + bytes(2**20)
+    )
+    refused_with_little_memory(
+        path,
+        rf"promises {promised * 784 + 16} bytes, more than the {1032 * path.stat().st_size} that it",
+    )
 
 
 def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
     path = folder / "bomb.gz"
     zeros = gzip.compress(bytes(2**27), 1)  # the members of a gzip file may be chained
     path.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**15 + 1, 2**15, 1)) + zeros * 8)
-    refused_with_little_memory(path, f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it")
+    refused_with_little_memory(
+        path, f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +159,10 @@ def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
         (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
         (idx_bytes(SMALL)[:10], "truncated in its header, 10 of 16 bytes"),
         (idx_bytes(SMALL)[:-1], r"truncated, 39 bytes where its header \(2, 3, 4\) promises 40"),
-        (idx_bytes(SMALL) + b"\0", r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises"),
+        (
+            idx_bytes(SMALL) + b"\0",
+            r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(folder, content, said):
@@ -187,12 +205,17 @@ def test_images_and_labels_must_fit_each_other(folder, images, labels, named, sa
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("below", ["", "NAME"])
 def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
-    train_images, train_labels, test_images, test_labels = write_mnist(tmp_path / below.replace("NAME", name), ending=ending)
+    train_images, train_labels, test_images, test_labels = write_mnist(
+        tmp_path / below.replace("NAME", name), ending=ending
+    )
     dataset = load_dataset(name, str(tmp_path))
     assert dataset.name == name
     assert dataset.image_shape == (1, 28, 28)
     assert len(dataset.classes) == 10
-    for split, images, labels in ((dataset.train, train_images, train_labels), (dataset.test, test_images, test_labels)):
+    for split, images, labels in (
+        (dataset.train, train_images, train_labels),
+        (dataset.test, test_images, test_labels),
+    ):
         read_images, read_labels = split.batch(np.arange(len(split)))
         assert np.array_equal(read_images[:, 0], images)
         assert read_labels.dtype == np.int32
@@ -219,5 +242,8 @@ def test_an_empty_folder_lacks_all_files(tmp_path):
 def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     write_mnist(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(DataError, match=rf"mnist lacks {name} \(plain or .gz\) in {tmp_path / 'mnist'} and {tmp_path}: fetch"):
+    with pytest.raises(
+        DataError,
+        match=rf"mnist lacks {name} \(plain or .gz\) in {tmp_path / 'mnist'} and {tmp_path}: fetch",
+    ):
         load_dataset("mnist", str(tmp_path))

@@ -61,7 +61,9 @@ SQUARES = {
 
 @pytest.mark.parametrize("mode", SQUARES)
 def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
-    """Through a PNG where that has the mode; there is no other way to some modes than from Pillow's own hands."""
+    """Through a PNG where that has the mode; there is no other way to some modes than from Pillow's
+    own hands.
+    """
     image, twin = SQUARES[mode]
     assert image.mode == mode
     if mode in ("PA", "CMYK", "YCbCr", "I"):
@@ -74,15 +76,23 @@ def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
 
 @given(st.integers(0, 2**16 - 1))
 def test_16_bits_become_the_nearest_of_8(value):
-    [[pixel]] = np.asarray(_as_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))).tolist()
+    [[pixel]] = np.asarray(
+        _as_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))
+    ).tolist()
     assert pixel == [round(value / 257)] * 3
 
 
 @pytest.mark.parametrize(
     ("image", "said"),
     [
-        (Image.fromarray(np.array([[0, 2**16]], np.int32)), "a.png: grey values from 0 to 65536, more than 16 bits: replace"),
-        (Image.fromarray(np.array([[0, 1]], np.float32)), "a.png: grey values that are floats, of an unknown range: replace"),
+        (
+            Image.fromarray(np.array([[0, 2**16]], np.int32)),
+            "a.png: grey values from 0 to 65536, more than 16 bits: replace",
+        ),
+        (
+            Image.fromarray(np.array([[0, 1]], np.float32)),
+            "a.png: grey values that are floats, of an unknown range: replace",
+        ),
     ],
 )
 def test_values_of_an_unknown_range_are_refused(image, said):
@@ -91,17 +101,22 @@ def test_values_of_an_unknown_range_are_refused(image, said):
 
 
 def slopes(width, height):
-    """Colours that grow to the right, down, and with both: what is a little out of place is a little too bright or dark."""
+    """Colours that grow to the right, down, and with both: what is a little out of place is a
+    little too bright or dark.
+    """
     across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
     return Image.fromarray(np.stack([across, down, (across + down) / 2], axis=2).astype(np.uint8))
 
 
 @settings(max_examples=40)
 @given(st.integers(8, 90), st.integers(8, 90), st.integers(8, 40))
-@example(74, 66, 8)  # at an eighth 10 x 9 pixels, the last of which show a quarter of what the others do
+# at an eighth 10 x 9 pixels, the last of which show a quarter of what the others do
+@example(74, 66, 8)
 @example(32, 53, 8)
 def test_the_central_square_is_resized(tmp_path_factory, width, height, size):
-    """Beside Pillow's whole image; decoding a JPEG at a fraction of its size may differ by what JPEG itself loses."""
+    """Beside Pillow's whole image; decoding a JPEG at a fraction of its size may differ by what
+    JPEG itself loses.
+    """
     folder = tmp_path_factory.mktemp("square")
     png = write(folder / "a.png", encoded(picture(0, width, height), "PNG"))
     assert np.array_equal(decode(png, size), by_pillow(png, size))
@@ -130,7 +145,9 @@ WRONG = {
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(tmp_path, monkeypatch, kind, lenient):
+def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
+    tmp_path, monkeypatch, kind, lenient
+):
     """Also where another library has told Pillow to be content with half of a file."""
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
     content, said = WRONG[kind]
@@ -143,26 +160,40 @@ def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(tmp_path, monke
 
 
 def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):
-    with pytest.raises(DataError, match=r"missing.jpg: cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        DataError, match=r"missing.jpg: cannot be read \(No such file or directory\)"
+    ):
         decode(str(tmp_path / "missing.jpg"), 16)
     with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
         decode(str(tmp_path), 16)
 
 
 def chunk(kind, content):
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def png_of(width, height, data=b""):
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("side", [2**13 + 1, 2**16, 2**31 - 1])
 def test_a_bomb_is_refused_by_its_header(tmp_path, side):
     path = write(tmp_path / "bomb.png", png_of(side, side))
     for read in (short_side, lambda path: decode(path, 16)):
-        with pytest.raises(DataError, match=r"bomb.png: .*(pixels, more than|decompression bomb|exceeds limit)"):
+        with pytest.raises(
+            DataError, match=r"bomb.png: .*(pixels, more than|decompression bomb|exceeds limit)"
+        ):
             read(path)
     assert side**2 > MAX_PIXELS
 

@@ -91,7 +91,9 @@ def test_what_was_begun_may_be_taken_in_any_order(paths, count):
     made.close()
 
 
-@pytest.mark.parametrize("asked", [([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])], ids=["path", "seed"])
+@pytest.mark.parametrize(
+    "asked", [([Path("a.jpg")], None), (["a.jpg"], [np.uint32(1)])], ids=["path", "seed"]
+)
 def test_what_cannot_be_said_to_a_process_is_an_error_and_no_hang(paths, asked):
     """A path that is no str, a seed that is no int."""
     made = Decoders(16, 1)
@@ -201,7 +203,9 @@ def test_after_ctrl_c_no_process_goes_on_decoding(tmp_path):
 
 
 def test_after_ctrl_c_anywhere_the_next_images_come(paths):
-    """As a signal would, which comes before a line, or when a function has returned: perhaps one that has taken a lock."""
+    """As a signal would, which comes before a line, or when a function has returned: perhaps one
+    that has taken a lock.
+    """
     made = Decoders(16, 1)
     expected = decode(paths[0], 16)
 
@@ -279,16 +283,25 @@ def test_python_ends_while_decoders_are_alive_and_at_work(tmp_path):
     endless = tmp_path / "endless.jpg"
     os.mkfifo(endless)
     program = (
-        "import signal, threading\nfrom gluonlab.images.pool import Decoders\nmade = Decoders(16, 2)\n"
-        "main = threading.main_thread().ident\nthreading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()\n"
+        "import signal, threading\nfrom gluonlab.images.pool import Decoders\n"
+        "made = Decoders(16, 2)\nmain = threading.main_thread().ident\n"
+        "threading.Timer(0.3, signal.pthread_kill, [main, signal.SIGINT]).start()\n"
         "made.decode(['endless.jpg'])"
     )
     command = [sys.executable, "-c", program]
     held = os.open(endless, os.O_RDWR)
     try:
-        ended = subprocess.run(command, cwd=tmp_path, env=clean_environment(), capture_output=True, encoding="utf-8", timeout=30)
+        ended = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=30,
+        )
     finally:
-        endless.unlink()  # whoever opens it later finds nothing, and whoever reads it now comes to its end
+        # whoever opens it later finds nothing, and whoever reads it now comes to its end
+        endless.unlink()
         os.close(held)
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.splitlines()[-1] == "KeyboardInterrupt"
@@ -346,10 +359,13 @@ def test_what_somebody_set_of_the_memory_holds(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")
     made = Decoders(8, 1)
     environ, deadline = Path(f"/proc/{pids(made)[0]}/environ"), time.monotonic() + 60
-    while not environ.read_text() and time.monotonic() < deadline:  # a process that has just begun shows none yet
+    # a process that has just begun shows none yet
+    while not environ.read_text() and time.monotonic() < deadline:
         time.sleep(0.01)
     variables = environ.read_text().split("\0")
-    assert [each for each in variables if each.startswith("MALLOC_TRIM_")] == ["MALLOC_TRIM_THRESHOLD_=65536"]
+    assert [each for each in variables if each.startswith("MALLOC_TRIM_")] == [
+        "MALLOC_TRIM_THRESHOLD_=65536"
+    ]
     assert f"MALLOC_MMAP_THRESHOLD_={2**25}" in variables
     made.close()
 

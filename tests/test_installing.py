@@ -22,7 +22,11 @@ def test_a_command_names_what_the_package_does(version, extra, distribution):
     extras = re.findall(r"gluonlab\[(\w+)\]", command)
     assert set(extras) <= set(metadata.get_all("Provides-Extra"))
     named = re.findall(r"\bmxnet[-\w]*==[\d.]+", command)
-    asked = {need for need in metadata.get_all("Requires-Dist") if re.search(rf"extra == .{extra}\b", need)}
+    asked = {
+        need
+        for need in metadata.get_all("Requires-Dist")
+        if re.search(rf"extra == .{extra}\b", need)
+    }
     assert any(need.startswith(f"{distribution}==") for need in asked)
     if version < (3, 13):
         assert (extras, named) == ([extra], [])
@@ -39,7 +43,9 @@ def test_a_command_names_what_the_package_does(version, extra, distribution):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("extra", "brings"), [("cpu", ["mxnet-1"]), ("cu112", ["mxnet-cu112-1", "nvidia-cudnn-cu11-8"])])
+@pytest.mark.parametrize(
+    ("extra", "brings"), [("cpu", ["mxnet-1"]), ("cu112", ["mxnet-cu112-1", "nvidia-cudnn-cu11-8"])]
+)
 def test_pip_takes_the_command_where_there_is_no_mxnet(tmp_path, extra, brings):
     """As pip resolves it, without installing: with MXNet's metadata it finds no numpy on 3.13."""
     environment = Environment(tmp_path, without=["mxnet"])

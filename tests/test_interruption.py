@@ -14,7 +14,10 @@ from gluonlab.errors import GluonlabError
 
 SIGNALS = pytest.mark.parametrize(
     ("sign", "status", "said"),
-    [(signal.SIGINT, 130, "interrupted: all is kept"), (signal.SIGTERM, 143, "ended by SIGTERM: all is kept")],
+    [
+        (signal.SIGINT, 130, "interrupted: all is kept"),
+        (signal.SIGTERM, 143, "ended by SIGTERM: all is kept"),
+    ],
 )
 
 
@@ -50,7 +53,9 @@ def plainly(send):
 
 
 @pytest.mark.parametrize(
-    ("where", "times"), [(plainly, 1)] + [(where, times) for where in (freed, forgotten, called_back) for times in (1, 3)]
+    ("where", "times"),
+    [(plainly, 1)]
+    + [(where, times) for where in (freed, forgotten, called_back) for times in (1, 3)],
 )
 @SIGNALS
 def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
@@ -70,7 +75,8 @@ def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
 
     with pytest.raises(SystemExit) as end:
         works([])
-    assert (end.value.code, capfd.readouterr().err) == (status, f"\n{said}\n")  # click goes to a new line after ^C
+    # click goes to a new line after ^C
+    assert (end.value.code, capfd.readouterr().err) == (status, f"\n{said}\n")
     assert sys.unraisablehook is hook
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 

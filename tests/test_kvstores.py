@@ -34,15 +34,22 @@ def test_pushpull_leaves_the_sum_on_every_device(name):
         np.testing.assert_allclose(gradient.asnumpy(), parts.sum(axis=0), rtol=1e-6, atol=1e-6)
 
 
-# 'horovod', 'byteps' and 'p3' are names that MXNet itself takes without a word, and makes a local store of
-@pytest.mark.parametrize("name", ["rign", "horovod", "byteps", "p3", "dist_sync", "Device", "", None])
+# 'horovod', 'byteps' and 'p3' are names that MXNet itself takes without a word, and makes a local
+# store of
+@pytest.mark.parametrize(
+    "name", ["rign", "horovod", "byteps", "p3", "dist_sync", "Device", "", None]
+)
 def test_an_unknown_store_is_answered_with_the_choices(name):
     for refuse in (make_kvstore, check_kvstore):
-        with pytest.raises(KVStoreError, match=f"unknown kvstore .*: choose {', '.join(sorted(KVSTORES))}"):
+        with pytest.raises(
+            KVStoreError, match=f"unknown kvstore .*: choose {', '.join(sorted(KVSTORES))}"
+        ):
             refuse(name)
 
 
-@pytest.mark.parametrize(("slip", "meant"), [("devcie", "device"), ("Local", "local"), ("ncll", "nccl")])
+@pytest.mark.parametrize(
+    ("slip", "meant"), [("devcie", "device"), ("Local", "local"), ("ncll", "nccl")]
+)
 def test_a_slip_in_a_name_is_guessed(slip, meant):
     with pytest.raises(KVStoreError, match=rf"did you mean '{meant}'\?"):
         make_kvstore(slip)
@@ -52,7 +59,9 @@ def test_nccl_is_refused_by_an_mxnet_without_it_and_made_by_one_with_it():
     if mx.runtime.Features().is_enabled("NCCL"):
         assert make_kvstore("nccl").type == "nccl"
     else:
-        with pytest.raises(KVStoreError, match="'nccl': this MXNet was built without NCCL; choose device or local"):
+        with pytest.raises(
+            KVStoreError, match="'nccl': this MXNet was built without NCCL; choose device or local"
+        ):
             make_kvstore("nccl")
 
 
@@ -64,5 +73,8 @@ def test_every_store_says_in_one_line_what_it_does(kind):
 
 @pytest.mark.cpu_only("which store GPUs alone have")
 def test_a_store_for_gpus_is_refused_for_cpu_devices():
-    with pytest.raises(KVStoreError, match="'nccl' sums over GPUs, and these are CPU devices: choose device or local"):
+    with pytest.raises(
+        KVStoreError,
+        match="'nccl' sums over GPUs, and these are CPU devices: choose device or local",
+    ):
         make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])

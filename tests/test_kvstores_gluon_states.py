@@ -26,7 +26,11 @@ class UsersSchedule:
     """As gluoncv's: no class of MXNet's, with lists and NumPy's numbers in it."""
 
     def __init__(self):
-        self.base_lr, self.rates, self.by_name = np.float64(0.1), [np.float32(0.5), 2], {"a": (1, None)}
+        self.base_lr, self.rates, self.by_name = (
+            np.float64(0.1),
+            [np.float32(0.5), 2],
+            {"a": (1, None)},
+        )
 
     def __call__(self, step):
         return 0.1 / (1 + step)
@@ -36,26 +40,38 @@ def files(protocol=None):
     """{what: (content, the updaters' own states)} of files that gluon.Trainer writes."""
     found = {}
     for optimizer, params in {
-        "sgd": {"momentum": 0.9}, "plain": {}, "adam": {"lr_scheduler": UsersSchedule()}, "lamb": {}, "nadam": {}, "lbsgd": {},
-        "rmsprop": {"centered": True, "lr_scheduler": mx.lr_scheduler.CosineScheduler(10)}, "lars": {"momentum": 0.9},
+        "sgd": {"momentum": 0.9}, "plain": {}, "adam": {"lr_scheduler": UsersSchedule()},
+        "lamb": {}, "nadam": {}, "lbsgd": {},
+        "rmsprop": {"centered": True, "lr_scheduler": mx.lr_scheduler.CosineScheduler(10)},
+        "lars": {"momentum": 0.9},
     }.items():  # fmt: skip
         net = nn.Dense(3, in_units=2)
         net.initialize()
-        trainer = gluon.Trainer(net.collect_params(), "sgd" if optimizer == "plain" else optimizer, params, kvstore=None)
+        trainer = gluon.Trainer(
+            net.collect_params(), "sgd" if optimizer == "plain" else optimizer, params, kvstore=None
+        )
         for _ in range(3):
             with autograd.record():
                 loss = net(nd.ones((4, 2))).sum()
             loss.backward()
             trainer.step(4)
         updater = trainer._updaters[0]
-        found[optimizer] = pickle.dumps((updater.states, trainer.optimizer), protocol), updater.states, trainer.optimizer
+        found[optimizer] = (
+            pickle.dumps((updater.states, trainer.optimizer), protocol),
+            updater.states,
+            trainer.optimizer,
+        )
     return found
 
 
 def arrays_of(state):
     if state is None:
         return []
-    return [state] if isinstance(state, nd.NDArray) else [array for part in state for array in arrays_of(part)]
+    return (
+        [state]
+        if isinstance(state, nd.NDArray)
+        else [array for part in state for array in arrays_of(part)]
+    )
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
@@ -67,7 +83,10 @@ def test_what_gluons_trainer_wrote_is_read_as_it_is(protocol):
         for position, state in states.items():
             expected = arrays_of(state)
             assert len(expected) == len(found.arrays[position])
-            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(expected, found.arrays[position]))
+            assert all(
+                np.array_equal(a.asnumpy(), b.asnumpy())
+                for a, b in zip(expected, found.arrays[position])
+            )
         for number, value in found.numbers.items():
             assert value == getattr(optimizer, number)
     assert "m_schedule" in read_gluon_states(files()["nadam"][0]).numbers
@@ -82,12 +101,16 @@ def test_arrays_of_the_version_of_set_np_are_read():
     """MXNet's own functions refuse them in this mode."""
     content, states, _ = files()["adam"]
     found = read_gluon_states(content.replace(b"\xc9\xfa\x93\xf9", b"\xca\xfa\x93\xf9"))
-    assert [arrays[0].shape for arrays in found.arrays.values()] == [state[0].shape for state in states.values()]
+    assert [arrays[0].shape for arrays in found.arrays.values()] == [
+        state[0].shape for state in states.values()
+    ]
 
 
 @pytest.mark.long
 def test_files_that_were_written_with_numpys_arrays_are_read(tmp_path):
-    """After npx.set_np() MXNet writes another version of arrays, and others of its functions refuse it in this mode."""
+    """After npx.set_np() MXNet writes another version of arrays, and others of its functions refuse
+    it in this mode.
+    """
     program = (
         "import mxnet as mx\nfrom mxnet import gluon, autograd\nmx.npx.set_np()\n"
         "net = gluon.nn.Dense(3, in_units=2)\nnet.initialize()\n"
@@ -97,7 +120,10 @@ def test_files_that_were_written_with_numpys_arrays_are_read(tmp_path):
     )
     subprocess.run([sys.executable, "-c", "import gluonlab\n" + program], check=True)
     found = read_gluon_states((tmp_path / "states").read_bytes())
-    assert [[array.shape for array in arrays] for arrays in found.arrays.values()] == [[(3,), (3,)], [(3, 2), (3, 2)]]
+    assert [[array.shape for array in arrays] for arrays in found.arrays.values()] == [
+        [(3,), (3,)],
+        [(3, 2), (3, 2)],
+    ]
 
 
 class Calls:
@@ -112,35 +138,61 @@ class Calls:
 
 def named(module, name):
     """The instructions that push a function by its name."""
-    return b"\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(name)]) + name.encode() + b"\x93"
+    return (
+        b"\x8c"
+        + bytes([len(module)])
+        + module.encode()
+        + b"\x8c"
+        + bytes([len(name)])
+        + name.encode()
+        + b"\x93"
+    )
 
 
 def hostile(marker):
-    """Pickles that do harm when they are loaded; those that do it by calling something make the file ``marker``."""
+    """Pickles that do harm when they are loaded; those that do it by calling something make the
+    file ``marker``.
+    """
     touch = f"touch {marker}"
     code = f"open({str(marker)!r}, 'w')"
     array = pickle.dumps(nd.ones((3,)))
     for what in (
-        Calls(os.system, touch), Calls(eval, code), Calls(exec, code), Calls(subprocess.call, ["touch", str(marker)]),
-        Calls(getattr, Calls(__import__, "os"), "system"), Calls(open, str(marker), "w"), Calls(bytearray, 10**12),
-        Calls(nd.NDArray, None, True), Calls(nd.NDArray, None, state={"handle": bytearray(b"12345678" * 100)}),
-        Calls(nd.NDArray, None, state={"handle": 5}), Calls(nd.NDArray, None, state={"handle": None}), Calls(nd.ones, (10**9,)),
-        Calls(nd.NDArray, None, state=({}, {"handle": 1})), Calls(mx.nd.load, str(marker)), Calls(type, "A", (), {}),
-        Calls(np.zeros, 10**12), Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))),
+        Calls(os.system, touch), Calls(eval, code), Calls(exec, code),
+        Calls(subprocess.call, ["touch", str(marker)]),
+        Calls(getattr, Calls(__import__, "os"), "system"), Calls(open, str(marker), "w"),
+        Calls(bytearray, 10**12), Calls(nd.NDArray, None, True),
+        Calls(nd.NDArray, None, state={"handle": bytearray(b"12345678" * 100)}),
+        Calls(nd.NDArray, None, state={"handle": 5}),
+        Calls(nd.NDArray, None, state={"handle": None}), Calls(nd.ones, (10**9,)),
+        Calls(nd.NDArray, None, state=({}, {"handle": 1})), Calls(mx.nd.load, str(marker)),
+        Calls(type, "A", (), {}), Calls(np.zeros, 10**12),
+        Calls(pickle.loads, pickle.dumps(Calls(os.system, touch))),
     ):  # fmt: skip
         yield pickle.dumps(what)
         yield pickle.dumps({0: what})
         yield pickle.dumps(({0: nd.ones((3,))}, what))
         yield pickle.dumps(({0: [what] * 3}, UsersSchedule()))
     # os.system as the class of an object, as its __new__, as a state that is set
-    yield b"\x80\x04" + named("posix", "system") + b"\x8c" + bytes([len(touch)]) + touch.encode() + b"\x85\x81."
-    yield b"\x80\x04" + named("posix", "system") + b"}\x8c\x01a" + named("builtins", "eval") + b"sb."
+    yield (
+        b"\x80\x04"
+        + named("posix", "system")
+        + b"\x8c"
+        + bytes([len(touch)])
+        + touch.encode()
+        + b"\x85\x81."
+    )
+    yield (
+        b"\x80\x04" + named("posix", "system") + b"}\x8c\x01a" + named("builtins", "eval") + b"sb."
+    )
     yield b"\x80\x04}" + named("builtins", "dict") + b")\x81}b\x86."
     yield b"\x80\x04Pnumber\n."  # persistent
-    yield b"\x80\x02cposix\nsystem\nX" + len(touch).to_bytes(4, "little") + touch.encode() + b"\x85R."
+    yield (
+        b"\x80\x02cposix\nsystem\nX" + len(touch).to_bytes(4, "little") + touch.encode() + b"\x85R."
+    )
     yield b"\x80\x04(S'" + touch.encode() + b"'\niposix\nsystem\n."
     yield b"\x80\x04\x82\x01."  # a registered extension
-    yield b"\x80\x04})" + b"\x85" * 100_000 + b"K\x01s."  # a key of tuples in tuples: Python's own machine crashes
+    # a key of tuples in tuples: Python's own machine crashes
+    yield b"\x80\x04})" + b"\x85" * 100_000 + b"K\x01s."
     yield b"\x80\x04})" + b"\x94\x85h\x00\x86" * 60 + b"K\x01s."
     yield b"\x80\x04})" + b"2\x86" * 60 + b"K\x01s."
     yield b"\x80\x04K\x01r\xff\xff\xff\x7f."  # a memo of two thousand million
@@ -213,11 +265,15 @@ def fuzzed(contents, data):
     except ValueError as error:
         assert "\n" not in str(error) and len(str(error)) < 300
     else:
-        assert all(isinstance(array, nd.NDArray) for arrays in found.arrays.values() for array in arrays)
+        assert all(
+            isinstance(array, nd.NDArray) for arrays in found.arrays.values() for array in arrays
+        )
     assert time.process_time() - begin < 60
 
 
-INSTRUCTIONS = [bytes([code]) for code in b"}]()(tusaeRb\x81\x93h\x94q.N0\x85\x86\x87\x95G\x8aKMJ"] + [named("posix", "system")]
+INSTRUCTIONS = [
+    bytes([code]) for code in b"}]()(tusaeRb\x81\x93h\x94q.N0\x85\x86\x87\x95G\x8aKMJ"
+] + [named("posix", "system")]
 
 
 @pytest.fixture(scope="module")
@@ -249,5 +305,7 @@ def test_programs_made_of_instructions_are_read_or_refused(program):
 
 def test_a_wrong_pickle_is_gluonlabs_own_error(tmp_path):
     (tmp_path / "states").write_bytes(pickle.dumps("states"))
-    with pytest.raises(GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but not of states"):
+    with pytest.raises(
+        GluonlabError, match=r"cannot be read as optimizer states \(a pickle, but not of states"
+    ):
         read(str(tmp_path / "states"))

@@ -1,6 +1,8 @@
-"""Stores made of schedules place GPUs by their links: what NVML tells of them, or what is known of a named machine.
+"""Stores made of schedules place GPUs by their links: what NVML tells of them, or what is known of
+a named machine.
 
-The machines are made up (fake_nvml.py), and where CUDA counts each GPU is drawn; prices are `gluonlab.collectives.cost`'s.
+The machines are made up (fake_nvml.py), and where CUDA counts each GPU is drawn; prices are
+`gluonlab.collectives.cost`'s.
 """
 
 import json
@@ -39,13 +41,17 @@ def pairs(count):
 
 @st.composite
 def linked_machines(draw, most=5):
-    """(driver, some of its GPUs in any order): NVLinks between any pairs, and any nesting of PCIe, or none that is told."""
+    """(driver, some of its GPUs in any order): NVLinks between any pairs, and any nesting of PCIe,
+    or none that is told.
+    """
     count = draw(st.integers(2, most))
     links = draw(st.dictionaries(st.sampled_from(pairs(count)), st.integers(1, 3)))
     cpus = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     switches = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
     level = {pair: 50 if cpus[pair[0]] != cpus[pair[1]] else 40 for pair in pairs(count)}
-    level.update({(a, b): 20 for a, b in pairs(count) if (cpus[a], switches[a]) == (cpus[b], switches[b])})
+    level.update(
+        {(a, b): 20 for a, b in pairs(count) if (cpus[a], switches[a]) == (cpus[b], switches[b])}
+    )
     told = draw(st.booleans())
     chosen = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
     return machine(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
@@ -68,7 +74,10 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
 def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
     driver, chosen = drawn
     topology, ring = topology_told(driver, chosen), make_schedule("ring", len(chosen))
-    every = [price(ring.placed(order), topology, 1e9).seconds for order in permutations(range(len(chosen)))]
+    every = [
+        price(ring.placed(order), topology, 1e9).seconds
+        for order in permutations(range(len(chosen)))
+    ]
     order = best_order(ring, topology)
     assert price(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
 
@@ -85,9 +94,12 @@ def test_all_algorithms_gain_on_a_p3_16xlarge_what_is_known_of_its_links(name, a
 
 
 def shown(monkeypatch, driver, visible=None):
-    """CUDA shows the GPUs of such a machine, all or as CUDA_VISIBLE_DEVICES says; their contexts."""
+    """CUDA shows the GPUs of such a machine, all or as CUDA_VISIBLE_DEVICES says; their
+    contexts.
+    """
     gpus = visible_gpus(driver.gpus, visible).gpus
-    at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}  # CUDA's four digits of the domain
+    # CUDA's four digits of the domain
+    at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}
     monkeypatch.setattr(nvml, "known", lambda: driver)
     monkeypatch.setattr(placement, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs])
     return [mx.gpu(number) for number in range(len(gpus))]
@@ -96,7 +108,9 @@ def shown(monkeypatch, driver, visible=None):
 @given(visible=st.permutations(range(8)), count=st.integers(3, 8), data=st.data())
 @settings(max_examples=10)
 def test_the_order_is_that_of_the_runs_devices_however_cuda_numbers_them(visible, count, data):
-    """The reference knows which GPUs of the machine they really are: CUDA_VISIBLE_DEVICES selects and reorders them."""
+    """The reference knows which GPUs of the machine they really are: CUDA_VISIBLE_DEVICES selects
+    and reorders them.
+    """
     visible = visible[:count]
     with pytest.MonkeyPatch.context() as monkeypatch:
         ctxs = shown(monkeypatch, machine(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible)))
@@ -111,14 +125,19 @@ def test_the_order_is_that_of_the_runs_devices_however_cuda_numbers_them(visible
 
 
 def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
-    """Without NVLinks, GPUs 0, 2, 4, 6 on one CPU and 1, 3, 5, 7 on the other, a ring crosses between them once each way."""
+    """Without NVLinks, GPUs 0, 2, 4, 6 on one CPU and 1, 3, 5, 7 on the other, a ring crosses
+    between them once each way.
+    """
     level = {(a, b): 40 if a % 2 == b % 2 else 50 for a, b in pairs(8)}
     ctxs = shown(monkeypatch, machine(*[T4] * 8, apart=level))
     order = make_kvstore("ring", ctxs).placement(ctxs).order
     assert sum(order[i] % 2 != order[i - 1] % 2 for i in range(8)) == 2
 
 
-@pytest.mark.parametrize("driver", [machine(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")])
+@pytest.mark.parametrize(
+    "driver",
+    [machine(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")],
+)
 def test_a_named_machine_counts_instead_of_what_nvml_tells(monkeypatch, driver):
     ctxs = shown(monkeypatch, machine(*[V100] * 8))
     monkeypatch.setattr(nvml, "known", lambda: driver)
@@ -131,7 +150,9 @@ def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
     monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
-    assert placed.why == "as numbered, for NVML says nothing of links (nvidia-ml-py is not installed)"
+    assert (
+        placed.why == "as numbered, for NVML says nothing of links (nvidia-ml-py is not installed)"
+    )
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
@@ -153,21 +174,41 @@ def in_order():
 
 
 def test_a_plan_knows_which_device_plays_which_rank():
-    order, plan = in_order(), make_plan(TrainConfig(devices=named(8), kvstore="ring", topology="p3.16xlarge"))
+    order, plan = (
+        in_order(),
+        make_plan(TrainConfig(devices=named(8), kvstore="ring", topology="p3.16xlarge")),
+    )
     assert plan.placed_in_words() == f", order {' '.join(order)}, by the links of p3.16xlarge"
-    assert (plan.settings()["order"], plan.settings()["placed"]) == (order, "by the links of p3.16xlarge")
+    assert (plan.settings()["order"], plan.settings()["placed"]) == (
+        order,
+        "by the links of p3.16xlarge",
+    )
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")
 def test_cpu_devices_are_not_placed_unless_a_machine_is_named():
-    for settings_of_plan in (make_plan(TrainConfig(devices="cpu*8", kvstore=name)).settings() for name in ("ring", "device")):
+    for settings_of_plan in (
+        make_plan(TrainConfig(devices="cpu*8", kvstore=name)).settings()
+        for name in ("ring", "device")
+    ):
         assert not {"order", "placed"} & set(settings_of_plan)
 
 
 @pytest.mark.long
 def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
     out = tmp_path / "run"
-    asked = ["--devices", named(8), "--kvstore", "ring", "--topology", "p3.16xlarge", "--epochs", "1", "--out", str(out)]
+    asked = [
+        "--devices",
+        named(8),
+        "--kvstore",
+        "ring",
+        "--topology",
+        "p3.16xlarge",
+        "--epochs",
+        "1",
+        "--out",
+        str(out),
+    ]
     said = CliRunner().invoke(run, asked)
     assert said.exit_code == 0, said.output
     assert f"ring, order {' '.join(in_order())}, by the links of p3.16xlarge" in said.output
@@ -204,7 +245,9 @@ def test_a_topology_that_cannot_place_is_refused(kvstore, topology, count, kind,
 @pytest.mark.cpu_only("no machine has twelve GPUs")
 def test_machines_of_any_size_have_as_many_devices_as_are_asked_for():
     ctxs = [mx.cpu(i) for i in range(12)]
-    assert sorted(make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order) == list(range(12))
+    assert sorted(make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order) == list(
+        range(12)
+    )
 
 
 def test_an_order_and_a_topology_contradict_each_other():

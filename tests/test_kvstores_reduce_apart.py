@@ -28,7 +28,10 @@ def reduce_scatter(name, devices):
 
 def random_arrays(devices, sizes, dtype):
     random = np.random.RandomState(devices)
-    return [[nd.array(random.normal(size=size), ctx=ctx, dtype=dtype) for size in sizes] for ctx in contexts(devices)]
+    return [
+        [nd.array(random.normal(size=size), ctx=ctx, dtype=dtype) for size in sizes]
+        for ctx in contexts(devices)
+    ]
 
 
 def put_together(owned, sizes):
@@ -96,7 +99,9 @@ def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices)
 
 
 def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
-    whole = [mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(contexts(3))]
+    whole = [
+        mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(contexts(3))
+    ]
     before = [array.asnumpy() for array in whole]
     arrays = [[array, array, array[4:9]] for array in whole]
     apart = ReduceApart(reduce_scatter("ring", 3), arrays)
@@ -112,7 +117,9 @@ def convolved(ctx, seed, out):
     random = np.random.RandomState(seed)
     weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
     images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
-    return nd.Convolution(images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out)
+    return nd.Convolution(
+        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
+    )
 
 
 @pytest.mark.parametrize("name", sorted(HALVES))

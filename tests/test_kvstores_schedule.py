@@ -25,7 +25,9 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 @pytest.mark.parametrize("name", STORES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
-def test_every_store_gives_the_parameters_of_device_under_the_trainer(name, optimizer, trainer_class):
+def test_every_store_gives_the_parameters_of_device_under_the_trainer(
+    name, optimizer, trainer_class
+):
     ctxs, store = contexts(3), make_kvstore(name)
     expected, _ = trained(gluon.Trainer, make_kvstore("device"), optimizer, ctxs)
     net, _ = trained(trainer_class, store, optimizer, ctxs)
@@ -36,7 +38,10 @@ def test_every_store_gives_the_parameters_of_device_under_the_trainer(name, opti
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
-    """A store that handed the work to another one would run none. Chunks without an element need no transfer."""
+    """A store that handed the work to another one would run none.
+
+    Chunks without an element need no transfer.
+    """
     store = make_kvstore(name)
     size = 1000
     arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(4)]
@@ -48,10 +53,14 @@ def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_keys_of_one_call_are_summed_by_one_schedule(name):
-    """However their sizes compare to the chunks, which are cut from all of them together; the transfers are one schedule's."""
+    """However their sizes compare to the chunks, which are cut from all of them together; the
+    transfers are one schedule's.
+    """
     store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
     values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
-    arrays = [[nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values]
+    arrays = [
+        [nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values
+    ]
     for times in (1, 4):  # the second sums four times the first
         store.pushpull([5, 6, 7, "rest"], arrays, priority=-5)
         for value, of_key in zip(values, arrays):
@@ -61,7 +70,10 @@ def test_keys_of_one_call_are_summed_by_one_schedule(name):
     alone = make_kvstore(name)
     for key, of_key in enumerate(arrays):
         alone.pushpull(key, of_key)
-    assert schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run or schedule.chunks == 1
+    assert (
+        schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run
+        or schedule.chunks == 1
+    )
 
 
 def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_together():
@@ -69,7 +81,10 @@ def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_togeth
     store = make_kvstore("sharded-optimizer")
     store.set_optimizer(mx.optimizer.SGD())
     weights = [[array.copy() for array in of_key] for of_key in arrays]
-    with pytest.raises(KVStoreError, match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices"):
+    with pytest.raises(
+        KVStoreError,
+        match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices",
+    ):
         store.pushpull(["a", "b"], arrays, out=weights)
     assert all((array.asnumpy() == 1).all() for of_key in (*arrays, *weights) for array in of_key)
     make_kvstore("ring").pushpull(["a", "b"], arrays)
@@ -83,8 +98,18 @@ def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
     for name in ("device", *STORES):
         net = small_net(ctxs)
         net.collect_params().setattr("grad_req", "add")
-        update = {} if trainer_class is BucketedTrainer or name == "sharded-optimizer" else {"update_on_kvstore": False}
-        trainer = trainer_class(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=make_kvstore(name), **update)
+        update = (
+            {}
+            if trainer_class is BucketedTrainer or name == "sharded-optimizer"
+            else {"update_on_kvstore": False}
+        )
+        trainer = trainer_class(
+            net.collect_params(),
+            "sgd",
+            {"learning_rate": 0.1},
+            kvstore=make_kvstore(name),
+            **update,
+        )
         for images, labels in BATCHES:
             for _ in range(2):
                 xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
@@ -103,7 +128,13 @@ def test_a_device_without_a_shard_adds_nothing(name):
     ctxs, results = contexts(3), []
     for store in ("device", name):
         net = small_net(ctxs)
-        step = DataParallelStep(net, LOSS, BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store)), ctxs, as_is)
+        step = DataParallelStep(
+            net,
+            LOSS,
+            BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store)),
+            ctxs,
+            as_is,
+        )
         for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
             step(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs))
         results.append(values(net, ctxs[2]))
@@ -128,12 +159,18 @@ def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
 
 def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
     ctxs = contexts(2)
-    values_ = [[nd.full((3,), key + rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)] for key in range(2)]
+    values_ = [
+        [nd.full((3,), key + rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+        for key in range(2)
+    ]
     for store in (make_kvstore("device"), make_kvstore("ring")):
         outs = [[nd.zeros((3,), ctx=ctx) for ctx in ctxs] for _ in range(2)]
         store.broadcast([0, 1], [value[0] for value in values_], outs)
         store.pushpull([0, 1], values_, out=outs)
-        assert [[float(out[0].asscalar()) for out in outs_of] for outs_of in outs] == [[3, 3], [5, 5]]
+        assert [[float(out[0].asscalar()) for out in outs_of] for outs_of in outs] == [
+            [3, 3],
+            [5, 5],
+        ]
         assert [float(value[1][0].asscalar()) for value in values_] == [2, 3]  # as they were
 
 
@@ -148,8 +185,17 @@ def test_a_key_may_come_with_other_arrays():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (lambda ctxs: [nd.ones((3 + rank,), ctx=ctx) for rank, ctx in enumerate(ctxs)], "must be alike"),
-        (lambda ctxs: [nd.ones((3,), ctx=ctx, dtype=dtype) for ctx, dtype in zip(ctxs, ("float32", "float64"))], "must be alike"),
+        (
+            lambda ctxs: [nd.ones((3 + rank,), ctx=ctx) for rank, ctx in enumerate(ctxs)],
+            "must be alike",
+        ),
+        (
+            lambda ctxs: [
+                nd.ones((3,), ctx=ctx, dtype=dtype)
+                for ctx, dtype in zip(ctxs, ("float32", "float64"))
+            ],
+            "must be alike",
+        ),
         (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
     ],
 )
@@ -167,11 +213,19 @@ def outputs(size, dtype="float32"):
 @pytest.mark.parametrize(
     ("name", "outs", "message"),
     [
-        ("ring", outputs(4), r"float32\[3\] on [cg]pu\(0\) cannot be left in float32\[4\] on [cg]pu\(0\)"),
+        (
+            "ring",
+            outputs(4),
+            r"float32\[3\] on [cg]pu\(0\) cannot be left in float32\[4\] on [cg]pu\(0\)",
+        ),
         ("ring", outputs(3, "int32"), r"cannot be left in int32\[3\]"),
         ("sharded-optimizer", lambda ctxs: outputs(3)(ctxs[:1]), "2 arrays and 1 outputs"),
         ("sharded-optimizer", outputs(4), r"cannot be left in float32\[4\] on [cg]pu\(0\)"),
-        ("sharded-optimizer", lambda ctxs: outputs(3)(ctxs[::-1]), r"cannot be left in float32\[3\] on [cg]pu\(1\)"),
+        (
+            "sharded-optimizer",
+            lambda ctxs: outputs(3)(ctxs[::-1]),
+            r"cannot be left in float32\[3\] on [cg]pu\(1\)",
+        ),
         ("sharded-optimizer", outputs(3, "int32"), r"cannot be left in int32\[3\]"),
     ],
 )
@@ -207,4 +261,9 @@ def test_gradient_compression_and_sparse_gradients_are_refused():
 def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_cwd):
     settings = {"sgd": {"lr": 0.03, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
     with pytest.warns(UserWarning, match="stand in for GPUs"):
-        assert train(TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)).accuracy >= 0.96
+        assert (
+            train(
+                TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)
+            ).accuracy
+            >= 0.96
+        )

@@ -137,7 +137,8 @@ def check_case(case, path):
     for event in [None, *events, None]:
         if not callable(event):
             both.step(random, event)
-        elif dtype != "float16" or event is not cast_and_back:  # no Trainer goes on from other types
+        # no Trainer goes on from other types
+        elif dtype != "float16" or event is not cast_and_back:
             event(both)
         both.check()
 

@@ -1,4 +1,6 @@
-"""--find-batch-size: a run with the batch that it finds stays below the budget and uses most of it, as another process measures."""
+"""--find-batch-size: a run with the batch that it finds stays below the budget and uses most of it,
+as another process measures.
+"""
 
 import json
 import os
@@ -37,7 +39,9 @@ GIB = 1024 * MIB
     smallest=st.sampled_from([1, 4, 100]),
     most=st.integers(100, 10**6),
 )
-def test_the_search_finds_the_largest_of_any_cost_that_grows(ceiling, each, known, step, jump, smallest, most):
+def test_the_search_finds_the_largest_of_any_cost_that_grows(
+    ceiling, each, known, step, jump, smallest, most
+):
     """The cost in closed form: rounded up to ``step`` sizes, and ``jump`` more from 100 on."""
 
     def cost(size):
@@ -66,16 +70,27 @@ def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
     assert (status, list(empty_cwd.iterdir())) == (0, [])
     first, second, *_ = out.splitlines()
     assert re.fullmatch(r"--batch-size 718 fits: training takes [0-9.]+ MiB of 1,024.0 MiB", first)
-    said = r".* the data set has only 718 images per device; a larger batch would fit \(up to about ([0-9,]+)\)"
+    said = (
+        r".* the data set has only 718 images per device; "
+        r"a larger batch would fit \(up to about ([0-9,]+)\)"
+    )
     assert int(re.fullmatch(said, second)[1].replace(",", "")) > 718
     assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
 
 
 @pytest.mark.long
 def test_as_json_it_is_one_document(ended, empty_cwd):
-    status, out, err = ended(main, "--devices", named(1), "--model", "mlp", "--find-batch-size", "1G", "--json")
+    status, out, err = ended(
+        main, "--devices", named(1), "--model", "mlp", "--find-batch-size", "1G", "--json"
+    )
     found = json.loads(out)
-    assert (status, err, found["images"], found["limit"], found["budget"]) == (0, "", 1437, "data", GIB)
+    assert (status, err, found["images"], found["limit"], found["budget"]) == (
+        0,
+        "",
+        1437,
+        "data",
+        GIB,
+    )
     assert found["would_fit"] > 1437
     parts = ("parameters", "gradients", "optimizer_state", "activations", "data")
     assert sum(found[part] for part in parts) == found["total"] < found["taken"] < GIB
@@ -87,14 +102,22 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
     status, out, err = ended(main, "--devices", named(2), "--find-batch-size", budget)
     assert (status, out) == (2, "")
     assert re.fullmatch(
-        r"error: --find-batch-size [^:]+: a batch of 1 per device needs more than 128.0 MiB, which Python and .*\n", err
+        r"error: --find-batch-size [^:]+: a batch of 1 per device needs more than 128.0 MiB, "
+        r"which Python and .*\n",
+        err,
     )
 
 
 @pytest.mark.long
 def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
-    with pytest.raises(ConfigError, match=r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model"):
-        find_batch_size(TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4), 290 * MIB)
+    with pytest.raises(
+        ConfigError,
+        match=r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model",
+    ):
+        find_batch_size(
+            TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4),
+            290 * MIB,
+        )
 
 
 @pytest.mark.long
@@ -128,7 +151,16 @@ def measuring(pid):
 @pytest.mark.long
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
-    arguments = ["--devices", named(1), "--dataset", "synthetic", "--model", "resnet50", "--find-batch-size", "1G"]
+    arguments = [
+        "--devices",
+        named(1),
+        "--dataset",
+        "synthetic",
+        "--model",
+        "resnet50",
+        "--find-batch-size",
+        "1G",
+    ]
     process = subprocess.Popen(
         [sys.executable, "-m", "gluonlab.run", *arguments],
         cwd=tmp_path,
@@ -174,7 +206,8 @@ def peak_of_a_run(python, *arguments):
     return int(re.search(r"^peak (\d+)$", done.stdout, re.M)[1])
 
 
-BUDGETS = {  # MiB; the parameters of the larger ones, on two devices, leave no room for images in 600
+# MiB; the parameters of the larger ones, on two devices, leave no room for images in 600
+BUDGETS = {
     "lenet": 600,
     "resnet8": 600,
     "cifar_resnet20": 600,
@@ -186,13 +219,22 @@ BUDGETS = {  # MiB; the parameters of the larger ones, on two devices, leave no 
 
 @pytest.mark.long
 @pytest.mark.parametrize("network", BUDGETS)
-def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(python, network):
+def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(
+    python, network
+):
     """The README's table has 2G."""
-    settings, budget = ("--devices", named(2), "--dataset", "synthetic", "--model", network), BUDGETS[network]
-    done = python("-m", "gluonlab.run", *settings, "--find-batch-size", f"{budget}M", "--json", timeout=1800)
+    settings, budget = (
+        ("--devices", named(2), "--dataset", "synthetic", "--model", network),
+        BUDGETS[network],
+    )
+    done = python(
+        "-m", "gluonlab.run", *settings, "--find-batch-size", f"{budget}M", "--json", timeout=1800
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["limit"] == "budget"
-    taken = peak_of_a_run(python, *settings, "--batch-size", str(found["images"]), "--epochs", "1", "--lr", "1e-6")
+    taken = peak_of_a_run(
+        python, *settings, "--batch-size", str(found["images"]), "--epochs", "1", "--lr", "1e-6"
+    )
     assert 0.7 * budget * MIB < taken < budget * MIB
     assert found["taken"] == pytest.approx(taken, rel=0.03)

@@ -28,11 +28,15 @@ def made(ctxs):
 
 
 def by_one_device(images, labels):
-    """By the same kernels on a CPU; for GPUs in float64, as oneDNN's log_softmax of float32 is wrong by up to 4e-6."""
+    """By the same kernels on a CPU; for GPUs in float64, as oneDNN's log_softmax of float32 is
+    wrong by up to 4e-6.
+    """
     net, dtype = made(cpus(1)), "float64" if on_gpus() else "float32"
     net.cast(dtype)
     with autograd.record():
-        total = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(images, dtype=dtype)), nd.array(labels)).sum()
+        total = gluon.loss.SoftmaxCrossEntropyLoss()(
+            net(nd.array(images, dtype=dtype)), nd.array(labels)
+        ).sum()
     total.backward()
     return [param.grad().asnumpy() for param in net.collect_params().values()]
 
@@ -40,11 +44,15 @@ def by_one_device(images, labels):
 @settings(max_examples=8)
 @given(k=st.integers(2, 4), sizes=st.lists(st.integers(0, 6), min_size=1, max_size=12))
 def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(k, sizes):
-    """Also where the batch is smaller than the number of devices, or empty, and after more steps than are queued."""
+    """Also where the batch is smaller than the number of devices, or empty, and after more steps
+    than are queued.
+    """
     replicas = Replicas(made(contexts(k)), contexts(k), as_is)
     learned = list(replicas.net.collect_params().values())
     for images, labels in random_batches([k, *sizes], shape=SHAPE, classes=4):
-        replicas.gradients(shard(nd.array(images), contexts(k)), shard(nd.array(labels), contexts(k)))
+        replicas.gradients(
+            shard(nd.array(images), contexts(k)), shard(nd.array(labels), contexts(k))
+        )
         found = [sum(grad.asnumpy() for grad in param.list_grad()) for param in learned]
         expected = by_one_device(images, labels) if len(images) else [0 * grad for grad in found]
         for one, other in zip(found, expected):
@@ -75,7 +83,11 @@ def test_parameters_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
         return net
 
     monkeypatch.setitem(MODELS, "hidden", ModelKind(relu, "for this test"))
-    config = TrainConfig(model="hidden", devices=named(1), epochs=1, global_batch_size=600, out=str(tmp_path / "run"))
-    with pytest.raises(DivergedError, match=r"_bias of the network is no longer finite after epoch 1"):
+    config = TrainConfig(
+        model="hidden", devices=named(1), epochs=1, global_batch_size=600, out=str(tmp_path / "run")
+    )
+    with pytest.raises(
+        DivergedError, match=r"_bias of the network is no longer finite after epoch 1"
+    ):
         train_on_hosts(config, Poisoned())
     assert not (tmp_path / "run" / "parameters.params").exists()

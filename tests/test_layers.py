@@ -1,7 +1,9 @@
-"""Imports only go down; the environment belongs to the engine; nothing runs code that it was given as data.
+"""Imports only go down; the environment belongs to the engine; nothing runs code that it was given
+as data.
 
-Read from the source of every module, imports inside functions and under TYPE_CHECKING included. Each rule is also tried on a
-line that breaks it, so that a rule that finds nothing is known to look.
+Read from the source of every module, imports inside functions and under TYPE_CHECKING included.
+Each rule is also tried on a line that breaks it, so that a rule that finds nothing is known to
+look.
 """
 
 import ast
@@ -15,7 +17,17 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
     {"errors", "installing", "control_groups", "numpy_names", "interruption"},
-    {"attribute_text", "cuda", "fusion", "openmp", "files", "metrics", "description", "living", "unfusible"},
+    {
+        "attribute_text",
+        "cuda",
+        "fusion",
+        "openmp",
+        "files",
+        "metrics",
+        "description",
+        "living",
+        "unfusible",
+    },
     {"host_memory", "host_cores", "listing", "checks"},
     {"linking"},
     {"mxnet_import"},
@@ -39,16 +51,22 @@ ENGINE_VARIABLE = re.compile(r"(MXNET|G?OMP|DMLC)_[A-Z0-9_]+")
 
 
 def module_name(path):
-    """gluonlab/data/idx.py -> data.idx; a package has its own name, and gluonlab/__init__.py the empty one."""
+    """gluonlab/data/idx.py -> data.idx; a package has its own name, and gluonlab/__init__.py the
+    empty one.
+    """
     parts = list(path.relative_to(PACKAGE).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-SOURCES = {module_name(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+SOURCES = {
+    module_name(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))
+}
 
 
 def part_of(module):
-    """The name in LAYERS: what comes first, but a package's __main__ is a command like any other."""
+    """The name in LAYERS: what comes first, but a package's __main__ is a command like any
+    other.
+    """
     first, *_, last = module.split(".") * 2
     return "__main__" if last == "__main__" else first
 
@@ -56,12 +74,17 @@ def part_of(module):
 def imports(module, source, modules=SOURCES, only_at_module_level=False):
     """(line, module of gluonlab, name taken from it or "") for everything that is imported."""
     is_package = any(other.startswith(f"{module}.") for other in modules)
-    package = ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
+    package = (
+        ["gluonlab", *module.split(".")] if is_package else ["gluonlab", *module.split(".")[:-1]]
+    )
     for node in (walk_at_module_level if only_at_module_level else ast.walk)(ast.parse(source)):
         if isinstance(node, ast.Import):
             found = [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*package[: len(package) - node.level + 1]] * bool(node.level) + [node.module] * bool(node.module))
+            base = ".".join(
+                [*package[: len(package) - node.level + 1]] * bool(node.level)
+                + [node.module] * bool(node.module)
+            )
             found = [(base, alias.name) for alias in node.names]
         else:
             continue
@@ -81,11 +104,18 @@ def walk_at_module_level(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             waiting += node.orelse
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler))]
+            waiting += [
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, (ast.stmt, ast.ExceptHandler))
+            ]
 
 
 def upward_imports(module, source, modules=SOURCES):
-    """Imports of a part that does not lie below. `import gluonlab` may stand anywhere, for __version__ and nothing else."""
+    """Imports of a part that does not lie below.
+
+    `import gluonlab` may stand anywhere, for __version__ and nothing else.
+    """
     own = part_of(module)
     for line, target, name in imports(module, source, modules):
         part = part_of(target)
@@ -95,8 +125,14 @@ def upward_imports(module, source, modules=SOURCES):
 
 def mxnet_imports(source):
     for node in ast.walk(ast.parse(source)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and any(name.split(".")[0] == "mxnet" for name in names):
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [getattr(node, "module", None) or ""]
+        )
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and any(
+            name.split(".")[0] == "mxnet" for name in names
+        ):
             yield node.lineno
 
 
@@ -107,13 +143,25 @@ def collective_violations(module, source):
 
 
 def environment_violations(module, source):
-    """Names of engine variables: in engine.py and openmp.py alone; in bench also for what a child gets."""
+    """Names of engine variables: in engine.py and openmp.py alone; in bench also for what a child
+    gets.
+    """
     if module in ("engine", "openmp"):
         return
     tree = ast.parse(source)
-    places = [node for node in ast.walk(tree) if is_own_environment(node)] if module.split(".")[0] == "bench" else [tree]
+    places = (
+        [node for node in ast.walk(tree) if is_own_environment(node)]
+        if module.split(".")[0] == "bench"
+        else [tree]
+    )
     for node in (node for place in places for node in ast.walk(place)):
-        name = node.value if isinstance(node, ast.Constant) else node.arg if isinstance(node, ast.keyword) else None
+        name = (
+            node.value
+            if isinstance(node, ast.Constant)
+            else node.arg
+            if isinstance(node, ast.keyword)
+            else None
+        )
         if isinstance(name, str) and ENGINE_VARIABLE.fullmatch(name):
             yield f"{module} names {name}"
 
@@ -140,14 +188,21 @@ def code_from_data(module, source):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = [getattr(node, "module", None) or "", *[alias.name for alias in node.names]]
             found = next(
-                (name for name in names if name.split(".")[0] in ("pickle", "dill", "cloudpickle", "shelve", "marshal")), ""
+                (
+                    name
+                    for name in names
+                    if name.split(".")[0] in ("pickle", "dill", "cloudpickle", "shelve", "marshal")
+                ),
+                "",
             )
         elif isinstance(node, ast.Name) and node.id in ("eval", "exec"):
             found = node.id
         elif dotted(node) in ("os.system", "os.popen"):
             found = dotted(node)
         elif isinstance(node, ast.keyword) and node.arg in ("shell", "allow_pickle"):
-            found = "" if isinstance(node.value, ast.Constant) and not node.value.value else node.arg
+            found = (
+                "" if isinstance(node.value, ast.Constant) and not node.value.value else node.arg
+            )
         if found:
             yield f"{module}:{getattr(node, 'lineno', '?')} uses {found}"
 
@@ -161,7 +216,12 @@ def cycle(graph):
             return [*path[path.index(node) :], node]
         if node in done:
             return []
-        found = next(filter(None, (visit(successor, [*path, node]) for successor in sorted(graph.get(node, ())))), [])
+        found = next(
+            filter(
+                None, (visit(successor, [*path, node]) for successor in sorted(graph.get(node, ())))
+            ),
+            [],
+        )
         done.add(node)
         return found
 
@@ -187,7 +247,9 @@ def test_importing_gluonlab_runs_the_engine_and_what_lies_below_it_only():
     while waiting:
         module = waiting.pop()
         reached.add(module)
-        waiting += {target for _, target, _ in imports(module, SOURCES[module], only_at_module_level=True)} - reached
+        waiting += {
+            target for _, target, _ in imports(module, SOURCES[module], only_at_module_level=True)
+        } - reached
     below = {
         "attribute_text",
         "openmp",
@@ -261,7 +323,10 @@ def test_an_import_that_goes_up_is_found(module, line):
         ("errors", "import gluonlab"),
         ("errors", "from gluonlab import __version__"),
         ("devices", "import errno\nfrom gluonlab.errors import DeviceError"),
-        ("data.registry", "from gluonlab.data import digits\nfrom . import idx\nfrom .dataset import Dataset"),
+        (
+            "data.registry",
+            "from gluonlab.data import digits\nfrom . import idx\nfrom .dataset import Dataset",
+        ),
         ("data.registry", "from ..errors import DataError"),
         ("bench.__main__", "from gluonlab.cli import command\nfrom gluonlab.bench import host"),
         ("training.loop", "import gluonlabs.study, mxnet"),
@@ -278,12 +343,18 @@ def test_a_cycle_is_found():
 
 def test_what_is_imported_inside_functions_makes_no_cycle():
     source = (
-        "import gluonlab.a\nif TYPE_CHECKING:\n    import gluonlab.b\nelse:\n    import gluonlab.c\n"
-        "def f():\n    import gluonlab.d\ntry:\n    import gluonlab.e\nexcept ImportError:\n    import gluonlab.f\n"
+        "import gluonlab.a\nif TYPE_CHECKING:\n    import gluonlab.b\nelse:\n"
+        "    import gluonlab.c\ndef f():\n    import gluonlab.d\ntry:\n    import gluonlab.e\n"
+        "except ImportError:\n    import gluonlab.f\n"
     )
-    at_import = {target for _, target, _ in imports("m", source, modules=set("abcdefm"), only_at_module_level=True)}
+    at_import = {
+        target
+        for _, target, _ in imports("m", source, modules=set("abcdefm"), only_at_module_level=True)
+    }
     assert at_import == {"a", "c", "e", "f"}
-    assert {target for _, target, _ in imports("m", source, modules=set("abcdefm"))} == set("abcdef")
+    assert {target for _, target, _ in imports("m", source, modules=set("abcdefm"))} == set(
+        "abcdef"
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,7 +426,13 @@ def test_code_from_data_is_found(line):
 
 
 @pytest.mark.parametrize(
-    "line", ["model.evaluate()", "evaluate(model)", "subprocess.run(['ls'], shell=False)", "loader.exec_module(m)"]
+    "line",
+    [
+        "model.evaluate()",
+        "evaluate(model)",
+        "subprocess.run(['ls'], shell=False)",
+        "loader.exec_module(m)",
+    ],
 )
 def test_what_only_looks_like_it_is_not(line):
     assert list(code_from_data("module", line)) == []

@@ -1,4 +1,6 @@
-"""CUDA's libraries from LD_LIBRARY_PATH, wheels and system, and what is said of one that does not fit. The linker is real."""
+"""CUDA's libraries from LD_LIBRARY_PATH, wheels and system, and what is said of one that does not
+fit. The linker is real.
+"""
 
 import json
 import subprocess
@@ -44,9 +46,18 @@ def loaded(python, root, site, **environment):
 
 def the_dlopen_message(path):
     """In a process that has loaded nothing else: this one may have all of CUDA's libraries."""
-    code = f"import ctypes\ntry:\n    ctypes.CDLL({str(path)!r})\nexcept OSError as error:\n    print(error)"
+    code = (
+        f"import ctypes\ntry:\n    ctypes.CDLL({str(path)!r})\nexcept OSError as error:\n"
+        "    print(error)"
+    )
     environment = clean_environment(LD_LIBRARY_PATH="")
-    ended = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, encoding="utf-8", timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
     assert ended.stdout.strip(), ended.stderr
     return ended.stdout.strip()
 
@@ -60,15 +71,32 @@ def test_what_the_user_has_put_into_ld_library_path_wins(python, tmp_path):
     users = [write_library(system / soname) for soname in ("libcudart.so.11.0", "libcublas.so.11")]
     mixed = loaded(python, tmp_path, site, LD_LIBRARY_PATH=f"{tmp_path}/nothing::{system}")
     assert mixed == sorted(
-        map(str, [*users, *[path for path in wheels if path.name not in ("libcudart.so.11.0", "libcublas.so.11")]])
+        map(
+            str,
+            [
+                *users,
+                *[
+                    path
+                    for path in wheels
+                    if path.name not in ("libcudart.so.11.0", "libcublas.so.11")
+                ],
+            ],
+        )
     )
     assert loaded(python, tmp_path, site, LD_LIBRARY_PATH="") == sorted(map(str, wheels))
 
 
 def test_a_system_cuda_alone_is_left_to_the_linker(python, tmp_path):
-    """Without wheels: those of LD_LIBRARY_PATH are loaded, and nothing is said of the others, which the linker may find."""
-    users = [write_library(tmp_path / "cuda" / soname) for soname in ("libcudart.so.11.0", "libcurand.so.10")]
-    assert loaded(python, tmp_path, tmp_path / "site", LD_LIBRARY_PATH=str(tmp_path / "cuda")) == sorted(map(str, users))
+    """Without wheels: those of LD_LIBRARY_PATH are loaded, and nothing is said of the others, which
+    the linker may find.
+    """
+    users = [
+        write_library(tmp_path / "cuda" / soname)
+        for soname in ("libcudart.so.11.0", "libcurand.so.10")
+    ]
+    assert loaded(
+        python, tmp_path, tmp_path / "site", LD_LIBRARY_PATH=str(tmp_path / "cuda")
+    ) == sorted(map(str, users))
 
 
 def test_where_a_library_comes_from(tmp_path, monkeypatch):
@@ -79,7 +107,10 @@ def test_where_a_library_comes_from(tmp_path, monkeypatch):
     assert origin(tmp_path / "mxnet" / "libopenblas.so.0", environ) == "mxnet"
     assert origin(wheel_place(tmp_path, "libcudnn.so.8"), environ) == "wheel"
     assert origin(tmp_path / "other" / "libc.so.6", environ) == "system"
-    assert cuda.wheel_of(wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9")) == "nvidia-cudnn-cu11"
+    assert (
+        cuda.wheel_of(wheel_place(tmp_path, "libcudnn.so.8").with_name("libcudnn.so.9"))
+        == "nvidia-cudnn-cu11"
+    )
     assert cuda.wheel_of(tmp_path / "cudnn" / "lib" / "libcudnn.so.8") == ""
 
 
@@ -108,7 +139,9 @@ def test_a_wheel_of_another_version_in_the_same_folder(tmp_path, monkeypatch, so
     """The wheels of CUDA 12 and of cuDNN 9 put their libraries into the folders of these."""
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     other = write_library(wheel_place(tmp_path, soname).with_name(wrong))
-    complaint = understand(f"{soname}: cannot open shared object file: No such file or directory", {})
+    complaint = understand(
+        f"{soname}: cannot open shared object file: No such file or directory", {}
+    )
     assert complaint.cause.startswith(f"{other} is another version")
     assert complaint.cure == f"pip install --force-reinstall --no-deps {wheel}"
 
@@ -118,9 +151,13 @@ def test_a_wheel_that_has_lost_its_file_is_installed_again(tmp_path, monkeypatch
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     info = tmp_path / "nvidia_cudnn_cu11-8.9.6.50.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-cudnn-cu11\nVersion: 8.9.6.50\n")
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: nvidia-cudnn-cu11\nVersion: 8.9.6.50\n"
+    )
     said = "libcudnn.so.8: cannot open shared object file: No such file or directory"
-    assert understand(said, {}).cure.endswith("pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'")
+    assert understand(said, {}).cure.endswith(
+        "pip install --force-reinstall --no-deps 'nvidia-cudnn-cu11<9'"
+    )
     write_library(wheel_place(tmp_path, "libcudnn.so.8"))
     assert understand(said, {}).cure.endswith(pip_install("cu112"))
 
@@ -134,13 +171,17 @@ def test_the_file_with_the_full_version_is_no_other_version(tmp_path):
 def test_a_system_cuda_that_the_linker_does_not_know(tmp_path, monkeypatch):
     monkeypatch.setattr(linking, "SYSTEM_CUDA", tmp_path)
     path = write_library(tmp_path / "cuda-11.2" / "lib64" / "libcufft.so.10")
-    complaint = understand("libcufft.so.10: cannot open shared object file: No such file or directory", {})
+    complaint = understand(
+        "libcufft.so.10: cannot open shared object file: No such file or directory", {}
+    )
     assert complaint.cause == f"{path} is there, but the linker does not look into its folder"
     assert f"export LD_LIBRARY_PATH={path.parent}" in complaint.cure
 
 
 def test_a_library_that_lacks_a_symbol(tmp_path):
-    """The linker's own words; with a symbol that has a version they also name the library that should have it."""
+    """The linker's own words; with a symbol that has a version they also name the library that
+    should have it.
+    """
     user = write_library(tmp_path / "libcublas.so.11", undefined=["cublasLtGetStatusString"])
     complaint = understand(the_dlopen_message(user), {"LD_LIBRARY_PATH": str(tmp_path)})
     assert complaint.library == "libcublas.so.11"
@@ -154,22 +195,41 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     said = f"{user}: undefined symbol: cublasLtGetStatusString, version libcublasLt.so.11"
     complaint = understand(said, {"LD_LIBRARY_PATH": str(old.parent)})
     assert complaint.library == "libcublasLt.so.11"
-    assert f"{old} is of another version than {user} needs: it lacks cublasLtGetStatusString" in complaint.cause
+    assert (
+        f"{old} is of another version than {user} needs: it lacks cublasLtGetStatusString"
+        in complaint.cause
+    )
     assert f"take {old.parent} out of LD_LIBRARY_PATH" in complaint.cure
 
 
 @pytest.mark.parametrize(
     ("said", "library", "cause"),
     [
-        ("/opt/old/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /a/b.so)", "libstdc++.so.6", "GLIBCXX_3.4.30"),
-        ("/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3", "libstdc++.so.6", "lacks _ZTVN10"),
+        (
+            ("/opt/old/libstdc++.so.6: version `GLIBCXX_3.4.30' not found (required by /a/b.so)"),
+            "libstdc++.so.6",
+            "GLIBCXX_3.4.30",
+        ),
+        (
+            "/a/libmxnet.so: undefined symbol: _ZTVN10, version CXXABI_1.3",
+            "libstdc++.so.6",
+            "lacks _ZTVN10",
+        ),
         ("/a/libmxnet.so: undefined symbol: omp_x, version OMP_1.0", "libgomp.so.1", "lacks omp_x"),
         ("/opt/old/libnccl.so.2: file too short", "libnccl.so.2", "file too short"),
         ("/opt/old/libnccl.so.2: wrong ELF class: ELFCLASS32", "libnccl.so.2", "ELFCLASS32"),
-        ("a: /opt/old/libgomp.so.1: no version information available (required by a)", "libgomp.so.1", "no versions"),
-        ("libpython3.11.so.1.0: cannot open shared object file: No such file or directory", "libpython3.11.so.1.0", ""),
+        (
+            "a: /opt/old/libgomp.so.1: no version information available (required by a)",
+            "libgomp.so.1",
+            "no versions",
+        ),
+        (
+            "libpython3.11.so.1.0: cannot open shared object file: No such file or directory",
+            "libpython3.11.so.1.0",
+            "",
+        ),
     ],
-)  # fmt: skip
+)
 def test_other_words_of_the_linker(said, library, cause):
     complaint = understand(said, {"LD_LIBRARY_PATH": "/opt/old"})
     assert complaint.library == library
@@ -181,11 +241,34 @@ def test_other_words_of_the_linker(said, library, cause):
 @pytest.mark.parametrize(
     ("said", "library", "cause", "cure"),
     [
-        ("/a/libx.so.8: cannot open shared object file: Permission denied", "libx.so.8", "Permission denied", "make it readable"),
-        ("libx.so.8: cannot open shared object file: Too many open files", "libx.so.8", "Too many open files", "cure that"),
-        ("/a/libx.so: failed to map segment from shared object: Operation not permitted", "libx.so", "not permitted", "noexec"),
+        (
+            "/a/libx.so.8: cannot open shared object file: Permission denied",
+            "libx.so.8",
+            "Permission denied",
+            "make it readable",
+        ),
+        (
+            "libx.so.8: cannot open shared object file: Too many open files",
+            "libx.so.8",
+            "Too many open files",
+            "cure that",
+        ),
+        (
+            "/a/libx.so: failed to map segment from shared object: Operation not permitted",
+            "libx.so",
+            "not permitted",
+            "noexec",
+        ),
         ("/a/libx.so: failed to map segment from shared object", "libx.so", "no reason", "noexec"),
-        ("/a/libx.so: cannot enable executable stack as shared object requires: Invalid argument", "libx.so", "stack", "patchelf"),
+        (
+            (
+                "/a/libx.so: cannot enable executable stack as shared object requires: "
+                "Invalid argument"
+            ),
+            "libx.so",
+            "stack",
+            "patchelf",
+        ),
         (
             "/a/libgomp.so.1: cannot allocate memory in static TLS block",
             "libgomp.so.1",
@@ -222,7 +305,9 @@ def test_what_is_not_about_libraries_is_left_alone(said):
 
 @pytest.fixture
 def cu112(tmp_path):
-    """``cu112(code)``: an environment whose mxnet-cu112 does ``code`` when it is imported, and that has no wheels yet."""
+    """``cu112(code)``: an environment whose mxnet-cu112 does ``code`` when it is imported, and that
+    has no wheels yet.
+    """
 
     def make(code):
         environment = Environment(tmp_path, without=["mxnet"])

@@ -25,14 +25,28 @@ def split_of(n):
 
 
 RESIDENT = {"streaming": 0, "resident": 2**20}
-sizes = dict(n=st.integers(1, 60), batch=st.integers(1, 70), k=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
+sizes = dict(
+    n=st.integers(1, 60),
+    batch=st.integers(1, 70),
+    k=st.integers(1, 5),
+    seed=st.integers(0, 2**32 - 1),
+)
 
 
 @pytest.mark.parametrize("budget", RESIDENT.values(), ids=list(RESIDENT))
 @settings(max_examples=25, deadline=None)
 @given(**sizes, shuffle=st.booleans())
 def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, seed, shuffle):
-    loader = Loader(split_of(n), contexts(k), batch, seed, shuffle=shuffle, raw=True, prefetch=1, resident_bytes=budget)
+    loader = Loader(
+        split_of(n),
+        contexts(k),
+        batch,
+        seed,
+        shuffle=shuffle,
+        raw=True,
+        prefetch=1,
+        resident_bytes=budget,
+    )
     assert loader.resident == bool(budget)
     for _ in range(2):
         seen = []
@@ -52,7 +66,8 @@ def test_every_image_comes_once_per_epoch_with_its_label(budget, n, batch, k, se
 @given(**sizes, raw=st.booleans())
 def test_both_paths_give_the_same_shards_to_the_bit(n, batch, k, seed, raw):
     streamed, resident = (
-        Loader(split_of(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b) for b in RESIDENT.values()
+        Loader(split_of(n), contexts(k), batch, seed, raw=raw, prefetch=0, resident_bytes=b)
+        for b in RESIDENT.values()
     )
     for _ in range(2):
         for (xs, ys), (us, vs) in zip(list(streamed), list(resident)):
@@ -73,7 +88,10 @@ def test_shard_bounds_are_those_of_gluons_split(size, parts):
 
 def test_a_batch_smaller_than_the_devices_leaves_the_last_ones_out():
     pieces = shard(nd.arange(2), contexts(4))
-    assert [(p.context, p.asnumpy().tolist()) for p in pieces] == [(device(0), [0.0]), (device(1), [1.0])]
+    assert [(p.context, p.asnumpy().tolist()) for p in pieces] == [
+        (device(0), [0.0]),
+        (device(1), [1.0]),
+    ]
 
 
 def labels_of(loader):
@@ -81,7 +99,10 @@ def labels_of(loader):
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
-    a, b = Loader(split_of(40), contexts(1), 8, seed=7), Loader(split_of(40), contexts(3), 8, seed=7, prefetch=0)
+    a, b = (
+        Loader(split_of(40), contexts(1), 8, seed=7),
+        Loader(split_of(40), contexts(3), 8, seed=7, prefetch=0),
+    )
     first, second = labels_of(a), labels_of(a)
     assert first != second
     assert [labels_of(b), labels_of(b)] == [first, second]
@@ -103,10 +124,16 @@ def test_a_restored_loader_goes_on_with_the_same_batches():
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(2, 4))
 @settings(max_examples=20, deadline=None)
 def test_workers_share_each_batch_without_overlap(n, batch, world_size):
-    parts = [Loader(split_of(n), contexts(1), batch, 3, rank, world_size)._batches() for rank in range(world_size)]
+    parts = [
+        Loader(split_of(n), contexts(1), batch, 3, rank, world_size)._batches()
+        for rank in range(world_size)
+    ]
     whole = Loader(split_of(n), contexts(1), batch, 3)._batches()
     for index, expected in enumerate(whole):
-        assert np.concatenate([part[index][0].indices for part in parts]).tolist() == expected[0].indices.tolist()
+        assert (
+            np.concatenate([part[index][0].indices for part in parts]).tolist()
+            == expected[0].indices.tolist()
+        )
 
 
 def test_floats_are_the_bytes_divided_by_255():
@@ -152,7 +179,9 @@ def test_an_error_while_reading_ahead_reaches_the_reader():
 
 
 class RecordingSplit(FailingSplit):
-    """A split that others read; notes what is begun, taken and given up, by the first label of the batch."""
+    """A split that others read; notes what is begun, taken and given up, by the first label of the
+    batch.
+    """
 
     def __init__(self, wrong=None):
         self.noted, self.wrong = [], wrong
@@ -182,7 +211,14 @@ def test_what_others_read_is_begun_a_batch_ahead(prefetch):
     split = RecordingSplit()
     batches = list(Loader(split, contexts(1), 4, shuffle=False, prefetch=prefetch))
     assert [ys[0].asnumpy().tolist() for _, ys in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert split.noted == [("begin", 0), ("begin", 4), ("take", 0), ("begin", 8), ("take", 4), ("take", 8)]
+    assert split.noted == [
+        ("begin", 0),
+        ("begin", 4),
+        ("take", 0),
+        ("begin", 8),
+        ("take", 4),
+        ("take", 8),
+    ]
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
@@ -191,25 +227,37 @@ def test_leaving_the_loop_early_gives_up_what_was_begun(prefetch):
     batches = iter(Loader(split, contexts(1), 2, shuffle=False, prefetch=prefetch))
     next(batches)
     batches.close()
-    begun, taken, given_up = ([first for what, first in split.noted if what == kind] for kind in ("begin", "take", "give up"))
+    begun, taken, given_up = (
+        [first for what, first in split.noted if what == kind]
+        for kind in ("begin", "take", "give up")
+    )
     assert begun == taken + given_up
     assert given_up
 
 
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_where_images_are_wrong_their_partners_are_given_up(prefetch):
-    """The first of two workers: images 0, 1 with 3, 2, then 4, 5 with 7, 6, which are wrong, and the last are 8 with 9."""
+    """The first of two workers: images 0, 1 with 3, 2, then 4, 5 with 7, 6, which are wrong, and
+    the last are 8 with 9.
+    """
     split = RecordingSplit(wrong=4)
-    loader = Loader(split, contexts(1), 4, 0, 0, 2, shuffle=False, prefetch=prefetch, mixup=Mixup(1))
+    loader = Loader(
+        split, contexts(1), 4, 0, 0, 2, shuffle=False, prefetch=prefetch, mixup=Mixup(1)
+    )
     with pytest.raises(DataError, match="no image"):
         list(loader)
-    begun, taken, given_up = ([first for what, first in split.noted if what == kind] for kind in ("begin", "take", "give up"))
+    begun, taken, given_up = (
+        [first for what, first in split.noted if what == kind]
+        for kind in ("begin", "take", "give up")
+    )
     assert (begun, taken) == ([0, 3, 4, 7, 8, 9], [0, 3, 4])
     assert {7, 8, 9} <= set(given_up)
 
 
 def test_all_epochs_are_made_ahead_by_one_thread():
-    """MXNet keeps 5 MB for each thread that has ever changed images: 200 epochs would take a gigabyte."""
+    """MXNet keeps 5 MB for each thread that has ever changed images: 200 epochs would take a
+    gigabyte.
+    """
     made_by = []
 
     class Noting(FailingSplit):
@@ -226,7 +274,9 @@ def test_all_epochs_are_made_ahead_by_one_thread():
 
 def test_what_is_made_ahead_side_by_side_does_not_wait_for_each_other():
     ahead = Ahead()
-    assert list(zip(ahead.make(iter(range(1, 9)), 1), ahead.make(iter(range(11, 19)), 1))) == [(i, 10 + i) for i in range(1, 9)]
+    assert list(zip(ahead.make(iter(range(1, 9)), 1), ahead.make(iter(range(11, 19)), 1))) == [
+        (i, 10 + i) for i in range(1, 9)
+    ]
 
 
 def test_the_thread_ends_with_the_loader():

@@ -1,4 +1,6 @@
-"""tools/make_venv.py turns away what cannot run gluonlab, in one line, under whatever is called python3."""
+"""tools/make_venv.py turns away what cannot run gluonlab, in one line, under whatever is called
+python3.
+"""
 
 import ast
 import os
@@ -15,15 +17,26 @@ PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 
 
 def old_pythons():
-    """Real Pythons below 3.8 on this machine: those of pyenv, and those in PATH that are more than pyenv's shims."""
+    """Real Pythons below 3.8 on this machine: those of pyenv, and those in PATH that are more than
+    pyenv's shims.
+    """
     candidates = [*PYENV.glob("2.7*/bin/python"), *PYENV.glob("3.[0-7].*/bin/python")]
-    candidates += [found for found in map(shutil.which, ("python2.7", "python3.6", "python3.7")) if found and "shims" not in found]
+    candidates += [
+        found
+        for found in map(shutil.which, ("python2.7", "python3.6", "python3.7"))
+        if found and "shims" not in found
+    ]
     return sorted(map(str, candidates))
 
 
 def stubbed(python, stub):
-    """The script in a process where ``stub`` has been done first, in an empty folder that it would install into."""
-    code = f"import sys; sys.argv[1:] = ['new', 'cpu']\n{stub}\nimport runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    """The script in a process where ``stub`` has been done first, in an empty folder that it would
+    install into.
+    """
+    code = (
+        f"import sys; sys.argv[1:] = ['new', 'cpu']\n{stub}\n"
+        f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    )
     return python("-c", code)
 
 
@@ -46,14 +59,25 @@ def test_old_pythons_are_turned_away_with_the_remedy(python, tmp_path, version):
 
 
 def test_real_old_pythons_can_read_the_script_and_say_the_same(tmp_path):
-    """As many as there are here: its syntax must be theirs. The other tests replace the version of this Python."""
+    """As many as there are here: its syntax must be theirs.
+
+    The other tests replace the version of this Python.
+    """
     for old in old_pythons():
-        result = subprocess.run([old, str(SCRIPT), "new", "cpu"], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60)
+        result = subprocess.run(
+            [old, str(SCRIPT), "new", "cpu"],
+            cwd=tmp_path,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+        )
         assert "cannot run gluonlab: Python 3.8 to 3.13 can" in turned_away(result, tmp_path), old
 
 
 def test_the_script_keeps_to_the_syntax_of_python_2_and_3_alike():
-    """What the old Pythons would stumble over before they say anything, where there is none of them to try it."""
+    """What the old Pythons would stumble over before they say anything, where there is none of them
+    to try it.
+    """
     source = SCRIPT.read_text(encoding="utf-8")
     ast.parse(source, feature_version=(3, 4))
     assert "from __future__ import print_function" in source
@@ -78,7 +102,9 @@ def test_a_python_without_venv_is_turned_away_with_the_package_to_install(python
     ids=["macOS", "ARM", "musl"],
 )
 def test_systems_without_an_mxnet_wheel_are_turned_away(python, tmp_path, stub):
-    assert "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" in turned_away(stubbed(python, stub), tmp_path)
+    assert "MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" in turned_away(
+        stubbed(python, stub), tmp_path
+    )
 
 
 def test_without_a_folder_the_use_is_shown(python, tmp_path):
@@ -89,7 +115,8 @@ def test_a_newer_python_is_tried_with_a_note(python):
     """The note comes; the check itself ends well."""
     code = (
         f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})\n"
-        "import make_venv; sys.version_info = (3, 99, 0); make_venv.check_python(); print('went on')"
+        "import make_venv; sys.version_info = (3, 99, 0); make_venv.check_python(); "
+        "print('went on')"
     )
     first, last = python("-c", code).stdout.splitlines()
     assert "newer than the newest that gluonlab was tried with, 3.13" in first
@@ -123,7 +150,9 @@ def made(python, tmp_path):
     result = python("-c", code)
     assert result.returncode == 0, result.stderr
     pip = subprocess.run(
-        [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--version"], capture_output=True, encoding="utf-8"
+        [str(tmp_path / "env" / "bin" / "python"), "-m", "pip", "--version"],
+        capture_output=True,
+        encoding="utf-8",
     )
     assert pip.returncode == 0, pip.stderr
     return "making env" in result.stdout
@@ -131,12 +160,28 @@ def made(python, tmp_path):
 
 def make(tmp_path, *words):
     """What make would do, in a folder with our Makefile and an environment of this Python."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "VENV", "MAKEFLAGS", "MAKELEVEL")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHON", "VENV", "MAKEFLAGS", "MAKELEVEL")
+    }
     if not (tmp_path / "venv").exists():
         venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
         (tmp_path / "venv" / ".ready-cpu").touch()
-    command = ["make", "-n", "-f", str(SCRIPT.parent.parent / "Makefile"), "-o", "setup.py", "-o", "tools/make_venv.py", *words]
-    return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=60)
+    command = [
+        "make",
+        "-n",
+        "-f",
+        str(SCRIPT.parent.parent / "Makefile"),
+        "-o",
+        "setup.py",
+        "-o",
+        "tools/make_venv.py",
+        *words,
+    ]
+    return subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8", timeout=60
+    )
 
 
 def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_path):
@@ -146,7 +191,10 @@ def test_an_environment_of_another_python_than_the_one_named_is_not_used(tmp_pat
     refused = make(tmp_path, "run", "VENV=venv", f"PYTHON={other}")
     assert refused.returncode == 2
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert f"venv is of Python {here}, and {other} is 3.99: keep both with VENV=.venv-3.99, or make clean first" in refused.stderr
+    assert (
+        f"venv is of Python {here}, and {other} is 3.99: "
+        "keep both with VENV=.venv-3.99, or make clean first"
+    ) in refused.stderr
     assert make(tmp_path, "VENV=venv", f"PYTHON={other}").returncode == 2
     for words in (
         ["run", "VENV=venv"],
@@ -176,9 +224,13 @@ def test_an_environment_whose_python_is_gone_is_made_again(python, tmp_path):
 
 
 def test_a_folder_of_that_name_does_not_hide_the_installed_package(tmp_path):
-    """As beside a checkout: Python takes the folder for a package of namespaces, if what is installed is found later."""
+    """As beside a checkout: Python takes the folder for a package of namespaces, if what is
+    installed is found later.
+    """
     (tmp_path / "gluonlab").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import gluonlab; print(gluonlab.__version__)"]
-    found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8")
+    found = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, encoding="utf-8"
+    )
     assert (found.returncode, found.stderr) == (0, "")

@@ -1,4 +1,6 @@
-"""Mixup: every image with the one at the other end of the whole batch, whatever devices, workers and paths it takes."""
+"""Mixup: every image with the one at the other end of the whole batch, whatever devices, workers
+and paths it takes.
+"""
 
 import numpy as np
 import pytest
@@ -18,7 +20,10 @@ sizes = dict(n=st.integers(1, 40), batch=st.integers(1, 45), k=st.integers(1, 5)
 
 def split_of(n, shape=(2, 3, 4)):
     random = np.random.RandomState(n)
-    return ArraySplit(random.randint(0, 256, (n, *shape)).astype(np.uint8), random.randint(0, 1000, n).astype(np.int32))
+    return ArraySplit(
+        random.randint(0, 256, (n, *shape)).astype(np.uint8),
+        random.randint(0, 1000, n).astype(np.int32),
+    )
 
 
 def whole(shards):
@@ -34,16 +39,29 @@ def batches_of(*workers):
 def by_numpy(images, labels, share):
     """Zhang et al.'s formula for a batch and its reverse, in float64."""
     images = images.astype(np.float64)
-    return share * images + (1 - share) * images[::-1], np.stack([labels, labels[::-1], np.full(len(labels), share)], axis=1)
+    return share * images + (1 - share) * images[::-1], np.stack(
+        [labels, labels[::-1], np.full(len(labels), share)], axis=1
+    )
 
 
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
 @settings(max_examples=30)
 @given(**sizes, alpha=st.floats(0, 10), raw=st.booleans())
 @example(n=1, batch=1, k=1, seed=1, alpha=0.0078125, raw=False)  # draws 1.9e-45
-def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(budget, n, batch, k, seed, alpha, raw):
+def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(
+    budget, n, batch, k, seed, alpha, raw
+):
     split = split_of(n)
-    loader = Loader(split, contexts(k), batch, seed, raw=raw, prefetch=1, resident_bytes=budget, mixup=Mixup(alpha))
+    loader = Loader(
+        split,
+        contexts(k),
+        batch,
+        seed,
+        raw=raw,
+        prefetch=1,
+        resident_bytes=budget,
+        mixup=Mixup(alpha),
+    )
     assert loader.resident == bool(budget)
     for epoch in range(2):
         order = np.random.RandomState([seed, epoch]).permutation(n)
@@ -51,11 +69,17 @@ def test_the_mixtures_are_those_of_the_formula_on_any_number_of_devices(budget, 
         assert len(batches) == -(-n // batch)
         for step, (xs, ys) in enumerate(batches):
             wanted = order[step * batch : (step + 1) * batch]
-            images, labels = by_numpy(split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step))
-            assert [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
+            images, labels = by_numpy(
+                split.images[wanted], split.labels[wanted], Mixup(alpha).draw(seed, epoch, step)
+            )
+            assert (
+                [a.context for a in xs] == [a.context for a in ys] == contexts(min(k, len(wanted)))
+            )
             assert [len(x) for x in xs] == [len(y) for y in ys]
             assert all(a.dtype == np.float32 for a in (*xs, *ys))
-            np.testing.assert_allclose(whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                whole(xs), images / (1 if raw else 255), rtol=1e-5, atol=1e-5
+            )
             np.testing.assert_allclose(whole(ys), labels, rtol=1e-6)
 
 
@@ -69,7 +93,10 @@ def test_both_paths_and_any_number_of_devices_give_the_same_bits(n, batch, k, se
         return Loader(split_of(n), ctxs, batch, seed, raw=True, **changes, **options)
 
     expected = list(batches_of(loader(cpus(1), prefetch=0)))
-    for other in (loader(contexts(k), resident_bytes=2**20), loader(contexts(k), prefetch=prefetch)):
+    for other in (
+        loader(contexts(k), resident_bytes=2**20),
+        loader(contexts(k), prefetch=prefetch),
+    ):
         for found, wanted in zip(batches_of(other), expected):
             assert all(np.array_equal(a, b) for a, b in zip(found, wanted))
 
@@ -81,7 +108,9 @@ def test_several_workers_see_the_mixtures_that_one_would_see(budget, k, world_si
 
     def loader(ctxs, rank=0, workers=1):
         changes = dict(augment=Augment(1, flip=True), mixup=Mixup(0.4))
-        return Loader(split_of(16), ctxs, 7, 3, rank, workers, raw=True, resident_bytes=budget, **changes)
+        return Loader(
+            split_of(16), ctxs, 7, 3, rank, workers, raw=True, resident_bytes=budget, **changes
+        )
 
     alone = batches_of(loader(cpus(1)))
     together = batches_of(*(loader(contexts(k), rank, world_size) for rank in range(world_size)))
@@ -93,7 +122,9 @@ def test_several_workers_see_the_mixtures_that_one_would_see(budget, k, world_si
 def test_a_partner_is_augmented_as_it_is_in_the_batch():
     split = split_of(9)
     plain = Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True))
-    mixed = Loader(split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=Mixup(1))
+    mixed = Loader(
+        split, contexts(2), 5, 4, raw=True, augment=Augment(2, flip=True), mixup=Mixup(1)
+    )
     for step, (found, (images, labels)) in enumerate(zip(batches_of(mixed), batches_of(plain))):
         expected = by_numpy(images, labels, Mixup(1).draw(4, 0, step))
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-4)
@@ -103,7 +134,9 @@ def test_a_partner_is_augmented_as_it_is_in_the_batch():
 @pytest.mark.parametrize("budget", BUDGETS.values(), ids=list(BUDGETS))
 def test_a_loader_that_goes_on_later_mixes_the_same(budget):
     def loader(seed):
-        return Loader(split_of(20), contexts(2), 6, seed, raw=True, resident_bytes=budget, mixup=Mixup(0.4))
+        return Loader(
+            split_of(20), contexts(2), 6, seed, raw=True, resident_bytes=budget, mixup=Mixup(0.4)
+        )
 
     first = loader(5)
     expected = [batch for _ in range(2) for batch in batches_of(first)]
@@ -111,7 +144,9 @@ def test_a_loader_that_goes_on_later_mixes_the_same(budget):
     late.restore({"epoch": 0, "step": 2, "seed": 5})
     found = [batch for _ in range(2) for batch in batches_of(late)]
     assert len(found) == 6
-    assert all(np.array_equal(a, b) for one, other in zip(found, expected[2:]) for a, b in zip(one, other))
+    assert all(
+        np.array_equal(a, b) for one, other in zip(found, expected[2:]) for a, b in zip(one, other)
+    )
 
 
 class CountingSplit(ArraySplit):
@@ -141,8 +176,12 @@ def test_a_share_depends_on_seed_epoch_and_step(seed, epoch, step, alpha):
 
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 1, 5])
 def test_shares_are_distributed_as_beta(alpha):
-    """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500 draws."""
-    shares = np.array([Mixup(alpha).draw(0, epoch, step) for epoch in range(15) for step in range(100)])
+    """Mean 1/2, variance 1 / (4 (2 alpha + 1)), skewness 0; within five standard errors of 1,500
+    draws.
+    """
+    shares = np.array(
+        [Mixup(alpha).draw(0, epoch, step) for epoch in range(15) for step in range(100)]
+    )
     variance = 1 / (4 * (2 * alpha + 1))
     assert 0 <= shares.min() < shares.max() <= 1
     assert abs(shares.mean() - 0.5) < 5 * (variance / 1500) ** 0.5
@@ -158,7 +197,9 @@ def test_a_tiny_alpha_mixes_practically_nothing(alpha):
     assert all(min(share, 1 - share) < 1e-6 for share in shares)
     assert 60 < sum(share > 0.5 for share in shares) < 140
     split = split_of(12)
-    for images, labels in batches_of(Loader(split, contexts(2), 12, shuffle=False, raw=True, mixup=Mixup(alpha))):
+    for images, labels in batches_of(
+        Loader(split, contexts(2), 12, shuffle=False, raw=True, mixup=Mixup(alpha))
+    ):
         order = slice(None) if labels[0, 2] > 0.5 else slice(None, None, -1)
         np.testing.assert_allclose(images, split.images[order], atol=1e-3)
 

@@ -14,7 +14,10 @@ from gluonlab.errors import ModelError
 from gluonlab.models import MODELS, get_model
 from gluonlab.models.lanes import LaneConv2D, TrueChannels, lanes, padded
 
-CASCADE_LAKE = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon\nflags\t\t: fpu sse2 avx2 avx512f avx512cd\n"
+CASCADE_LAKE = (
+    "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Xeon\n"
+    "flags\t\t: fpu sse2 avx2 avx512f avx512cd\n"
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -26,7 +29,11 @@ def test_every_network_scores_each_class(name):
 
 
 def test_an_unknown_network_is_answered_with_the_choices():
-    with pytest.raises(ModelError, match=r"unknown model 'lennet': choose .*, lenet, lenet-avg, mlp, .*\(did you mean 'lenet'\?\)"):
+    with pytest.raises(
+        ModelError,
+        match=r"unknown model 'lennet': choose .*, lenet, lenet-avg, mlp, "
+        r".*\(did you mean 'lenet'\?\)",
+    ):
         get_model("lennet", 10)
 
 
@@ -56,13 +63,22 @@ def test_padded_is_the_next_multiple(channels, multiple):
 
 
 @settings(max_examples=15, deadline=None)
-@given(channels=st.tuples(st.integers(1, 3), st.integers(8, 20), st.integers(8, 40)), seed=st.integers(0, 1000))
+@given(
+    channels=st.tuples(st.integers(1, 3), st.integers(8, 20), st.integers(8, 40)),
+    seed=st.integers(0, 1000),
+)
 def test_padded_convolutions_compute_what_plain_ones_do(channels, seed):
-    """Two in a row, the second one fed with padded channels: same result, same gradients, true shapes."""
+    """Two in a row, the second one fed with padded channels: same result, same gradients, true
+    shapes.
+    """
     inputs, first, second = channels
     mx.random.seed(seed)
     filled, plain = nn.HybridSequential(), nn.HybridSequential()
-    filled.add(LaneConv2D(first, 3, 16), LaneConv2D(second, 3, 16, in_channels=first), TrueChannels(second, 16))
+    filled.add(
+        LaneConv2D(first, 3, 16),
+        LaneConv2D(second, 3, 16, in_channels=first),
+        TrueChannels(second, 16),
+    )
     plain.add(nn.Conv2D(first, 3), nn.Conv2D(second, 3))
     x = nd.array(np.random.RandomState(seed).uniform(-1, 1, (2, inputs, 7, 7)))
     results, gradients = [], []
@@ -80,6 +96,8 @@ def test_padded_convolutions_compute_what_plain_ones_do(channels, seed):
             total = (y * y).sum()
         total.backward()
         results.append(y.asnumpy())
-        gradients.append([param.list_grad()[0].asnumpy() for param in net.collect_params().values()])
+        gradients.append(
+            [param.list_grad()[0].asnumpy() for param in net.collect_params().values()]
+        )
     assert distance(results[:1], results[1:]) <= 1e-5
     assert distance(*gradients) <= 1e-4  # a bias's gradient is a sum over pixels, which may cancel

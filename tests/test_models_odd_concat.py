@@ -22,7 +22,9 @@ SHAPE = (3, 4, 6)
 
 
 class Branches(nn.HybridBlock):
-    """Convolutions of the same images, side by side, with the images themselves, if wanted, and a network behind them."""
+    """Convolutions of the same images, side by side, with the images themselves, if wanted, and a
+    network behind them.
+    """
 
     def __init__(self, channels, own, activated):
         super().__init__()
@@ -31,10 +33,18 @@ class Branches(nn.HybridBlock):
             self.parts = nn.HybridSequential()
             self.parts.add(*(nn.Conv2D(each, 3, padding=1) for each in channels))
             self.rest = nn.HybridSequential()
-            self.rest.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(10))
+            self.rest.add(
+                nn.Conv2D(16, 3, padding=1),
+                nn.BatchNorm(),
+                nn.GlobalAvgPool2D(),
+                nn.Flatten(),
+                nn.Dense(10),
+            )
 
     def hybrid_forward(self, F, x):
-        joined = F.concat(*[part(x) for part in self.parts._children.values()], *([x] if self.own else []), dim=1)
+        joined = F.concat(
+            *[part(x) for part in self.parts._children.values()], *([x] if self.own else []), dim=1
+        )
         return self.rest(F.relu(joined) if self.activated else joined)
 
 
@@ -46,7 +56,11 @@ def made(net, ctxs):
 
 
 def grads_of(net):
-    return [param.list_grad()[0].asnumpy() for param in net.collect_params().values() if param.grad_req != "null"]
+    return [
+        param.list_grad()[0].asnumpy()
+        for param in net.collect_params().values()
+        if param.grad_req != "null"
+    ]
 
 
 def in_float64(net, batch):
@@ -60,8 +74,12 @@ def in_float64(net, batch):
 
 
 def by_step(net, batch, ctxs):
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1e-12}, make_kvstore("device", ctxs))
-    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=len(ctxs) > 1)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 1e-12}, make_kvstore("device", ctxs)
+    )
+    step = DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=len(ctxs) > 1
+    )
     xs, ys = shard(nd.array(batch[0]), ctxs), shard(nd.array(batch[1], dtype="int32"), ctxs)
     for _ in range(2):
         loss = sum(float(part.asscalar()) for part in step(xs, ys))
@@ -78,7 +96,9 @@ def by_step(net, batch, ctxs):
 @example(channels=[24, 40], own=False, activated=True, k=1)
 @example(channels=[24, 40], own=False, activated=False, k=2)
 @example(channels=[32], own=True, activated=False, k=1)
-def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(channels, own, activated, k):
+def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(
+    channels, own, activated, k
+):
     (batch,) = random_batches([7], shape=SHAPE)
     expected, expected_grads = in_float64(made(Branches(channels, own, activated), cpus(1)), batch)
     ctxs = devices(k, threads=1)
@@ -87,7 +107,9 @@ def test_any_numbers_of_channels_give_the_losses_and_gradients_of_float64(channe
     assert distance([grads], [expected_grads]) <= 1e-4
 
 
-@pytest.mark.parametrize("channels, axes, replaced", [([16, 32], 4, False), ([16, 33], 4, True), ([5, 3], 2, False)])
+@pytest.mark.parametrize(
+    "channels, axes, replaced", [([16, 32], 4, False), ([16, 33], 4, True), ([5, 3], 2, False)]
+)
 def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels, axes, replaced):
     names = [f"part{i}" for i in range(len(channels))]
     graph = mx.sym.Concat(*[mx.sym.relu(mx.sym.var(name)) for name in names], dim=1, name="joined")
@@ -95,14 +117,20 @@ def test_only_images_whose_channels_fill_no_blocks_are_joined_otherwise(channels
     found = plain_where_channels_are_odd(graph, shapes)
     assert (found is not graph) == replaced
     assert (len(parsed(found)["nodes"]) != len(parsed(graph)["nodes"])) == replaced
-    assert found.list_outputs() == graph.list_outputs() and found.list_arguments() == graph.list_arguments()
+    assert (
+        found.list_outputs() == graph.list_outputs()
+        and found.list_arguments() == graph.list_arguments()
+    )
     assert found.infer_shape(**shapes)[1] == graph.infer_shape(**shapes)[1]
 
 
 def results(graph, shapes, dtype):
     """All outputs and gradients."""
     random, ctx = np.random.RandomState(0), device()
-    args = {name: nd.array(random.normal(size=shape), ctx, dtype=dtype) for name, shape in shapes.items()}
+    args = {
+        name: nd.array(random.normal(size=shape), ctx, dtype=dtype)
+        for name, shape in shapes.items()
+    }
     grads = {name: nd.zeros(shape, ctx, dtype) for name, shape in shapes.items()}
     executor = graph.bind(ctx, args, args_grad=grads)
     executor.forward(is_train=True)
@@ -111,7 +139,9 @@ def results(graph, shapes, dtype):
 
 
 def parts_of(kind):
-    """What is joined: of an operator with several outputs, of the graph's outputs, the same twice."""
+    """What is joined: of an operator with several outputs, of the graph's outputs, the same
+    twice.
+    """
     x, y = mx.sym.var("x"), mx.sym.var("y")
     if kind == "split":
         first, second, third = mx.sym.split(x, num_outputs=3, axis=1)
@@ -122,7 +152,8 @@ def parts_of(kind):
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     "kind, dim",
-    [(kind, dim) for kind in ("split", "twice", "topk") for dim in (1, -3)] + [("twice", dim) for dim in (0, 2, -1)],
+    [(kind, dim) for kind in ("split", "twice", "topk") for dim in (1, -3)]
+    + [("twice", dim) for dim in (0, 2, -1)],
 )
 def test_a_graph_computes_the_same_however_its_parts_are_made(kind, dtype, dim):
     joined = mx.sym.concat(*parts_of(kind), dim=dim, name="joined")

@@ -1,4 +1,6 @@
-"""--pretrained: everything in a file, everything but the last layer, or one clear error and nothing changed."""
+"""--pretrained: everything in a file, everything but the last layer, or one clear error and nothing
+changed.
+"""
 
 import struct
 from pathlib import Path
@@ -43,21 +45,34 @@ def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, 
 @pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
 def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, name):
     side = 224 if "squeeze" in name else 32
-    net, other = completed(name, (3, side, side), classes=6), completed(name, (3, side, side), classes=4)
+    net, other = (
+        completed(name, (3, side, side), classes=6),
+        completed(name, (3, side, side), classes=4),
+    )
     net.save_parameters(str(tmp_path / "a.params"))
     before = values(other)
     said = load_pretrained(other, str(tmp_path / "a.params"), 4)
     assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
     assert said.endswith(", which begin anew for 4 classes")
-    loaded = [a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))]
+    loaded = [
+        a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))
+    ]
     assert loaded == [param.shape[0] != 4 for param in other.collect_params().values()]
     assert all(kept for kept, came in zip(same(values(other), before), loaded) if not came)
 
 
-def test_a_file_of_another_network_is_refused_with_the_first_parameters_and_changes_nothing(tmp_path):
+def test_a_file_of_another_network_is_refused_with_the_first_parameters_and_changes_nothing(
+    tmp_path,
+):
     completed("resnet8").save_parameters(str(tmp_path / "a.params"))
     for name, said in [
-        ("resnet18", r"it lacks features\.0\.weight; it lacks .* and \d+ more; it must be a file of the same network"),
+        (
+            "resnet18",
+            (
+                r"it lacks features\.0\.weight; it lacks .* and \d+ more; "
+                r"it must be a file of the same network"
+            ),
+        ),
         ("cifar_resnet20", "does not fit the network: it lacks "),
         ("lenet", r"does not fit the network: .*lacks 0\.bias"),
     ]:
@@ -71,18 +86,25 @@ def test_a_file_of_another_network_is_refused_with_the_first_parameters_and_chan
 
 def test_a_file_for_other_images_names_the_shapes(tmp_path):
     completed("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
-    with pytest.raises(ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"):
+    with pytest.raises(
+        ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"
+    ):
         load_pretrained(completed("resnet8"), str(tmp_path / "a.params"), 10)
 
 
 def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
     completed("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
-    with pytest.raises(ModelError, match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is"):
+    with pytest.raises(
+        ModelError,
+        match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is",
+    ):
         load_parameters(completed("resnet8"), tmp_path / "a.params", "it", 10)
 
 
 def test_surplus_parameters_are_named(tmp_path):
-    arrays = {name: param.data() for name, param in completed("mlp")._collect_params_with_prefix().items()}
+    arrays = {
+        name: param.data() for name, param in completed("mlp")._collect_params_with_prefix().items()
+    }
     nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
     with pytest.raises(ModelError, match=r"9\.weight is too much"):
         load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
@@ -98,13 +120,17 @@ def damaged(folder, kind):
         completed("mlp").save_parameters(str(file))
         file.write_bytes(file.read_bytes()[:-7])
     else:
-        file.write_bytes({"empty": b"", "text": b"weights, weights, weights, and nothing but weights"}[kind])
+        file.write_bytes(
+            {"empty": b"", "text": b"weights, weights, weights, and nothing but weights"}[kind]
+        )
     return file
 
 
 @pytest.mark.parametrize("kind", ["a list", "nothing", "cut off", "empty", "text"])
 def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
-    with pytest.raises(ModelError, match="give a file that Gluon's save_parameters or export wrote"):
+    with pytest.raises(
+        ModelError, match="give a file that Gluon's save_parameters or export wrote"
+    ):
         load_pretrained(completed("mlp"), str(damaged(tmp_path, kind)), 10)
 
 
@@ -148,15 +174,22 @@ def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place)
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
-    """Their arrays begin with ndim and 32-bit sizes, or with a magic number and 64-bit sizes, or also with a storage type."""
-    arrays = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.array([7, 8], np.float32)}
+    """Their arrays begin with ndim and 32-bit sizes, or with a magic number and 64-bit sizes, or
+    also with a storage type.
+    """
+    arrays = {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "bias": np.array([7, 8], np.float32),
+    }
     content = struct.pack("<QQQ", 0x112, 0, 2)
     for array in arrays.values():
         content += struct.pack("<I", 0xF993FAC7 + version) if version else b""
         content += struct.pack("<i", 0) if version == 2 else b""
         content += struct.pack(f"<i{array.ndim}{'q' if version else 'I'}", array.ndim, *array.shape)
         content += struct.pack("<iii", 1, 0, 0) + array.tobytes()
-    content += struct.pack("<Q", 2) + b"".join(struct.pack("<Q", len(name)) + name.encode() for name in arrays)
+    content += struct.pack("<Q", 2) + b"".join(
+        struct.pack("<Q", len(name)) + name.encode() for name in arrays
+    )
     (tmp_path / "a.params").write_bytes(content)
     net = dense()
     assert load_parameters(net, tmp_path / "a.params", "it", 2) == []
@@ -171,10 +204,15 @@ def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
         expected = [param.data().asnumpy() for param in net.collect_params().values()]
     net = dense()
     load_parameters(net, tmp_path / "a.params", "it", 2)
-    assert all(np.array_equal(param.data().asnumpy(), wanted) for param, wanted in zip(net.collect_params().values(), expected))
+    assert all(
+        np.array_equal(param.data().asnumpy(), wanted)
+        for param, wanted in zip(net.collect_params().values(), expected)
+    )
 
 
 @pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
 def test_only_local_files_are_read(path):
-    with pytest.raises(ModelError, match="is no file: give a local file of parameters; nothing is downloaded"):
+    with pytest.raises(
+        ModelError, match="is no file: give a local file of parameters; nothing is downloaded"
+    ):
         load_parameters(completed("mlp"), Path(path), path, 10)

@@ -1,4 +1,6 @@
-"""Processes of one host share its cores: how many there are, by each launcher's variables and by the group itself."""
+"""Processes of one host share its cores: how many there are, by each launcher's variables and by
+the group itself.
+"""
 
 import json
 import os
@@ -40,8 +42,10 @@ def environment(monkeypatch):
         ({"PMI_LOCAL_SIZE": "6"}, 6),
         ({"PALS_LOCAL_SIZE": "6"}, 6),
         ({"PYTEST_XDIST_WORKER_COUNT": "4"}, 4),
-        ({**ELSEWHERE, "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_SIZE": "4"}, 4),  # two hosts of four each
-        ({"LOCAL_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),  # one in the other: the larger number is safe
+        # two hosts of four each
+        ({**ELSEWHERE, "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_SIZE": "4"}, 4),
+        # one in the other: the larger number is safe
+        ({"LOCAL_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, 3),
         ({"LOCAL_WORLD_SIZE": "many"}, 1),
         ({"LOCAL_WORLD_SIZE": "0"}, 1),
         ({"LOCAL_WORLD_SIZE": ""}, 1),
@@ -49,10 +53,12 @@ def environment(monkeypatch):
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "2"}, 2),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}, 1),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1,3"}, 3),  # which node this is, nobody says
-        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "8"}, 1),  # the job could have more than this step
+        # the job could have more than this step
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({"SLURM_TASKS_PER_NODE": "2(x2)"}, 2),
         ({"SLURM_NTASKS_PER_NODE": "6"}, 6),
-        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8"}, 1),  # a job's script, which is none of its tasks
+        # a job's script, which is none of its tasks
+        ({"SLURM_JOB_ID": "7", "SLURM_TASKS_PER_NODE": "8"}, 1),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3"}, 1),
         (LOOPBACK, 3),
         ({**ELSEWHERE, "DMLC_JOB_CLUSTER": "local"}, 3),
@@ -68,7 +74,9 @@ def test_the_processes_of_a_host_by_its_launcher(environment, variables, process
     assert neighbours.neighbours() == (processes, True)
 
 
-def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group_has_told(environment, monkeypatch):
+def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group_has_told(
+    environment, monkeypatch
+):
     environment(ELSEWHERE)
     assert neighbours.neighbours() == (3, False)
     monkeypatch.setattr(neighbours, "_told", [])
@@ -78,9 +86,12 @@ def test_workers_of_another_hosts_scheduler_take_the_safe_part_until_their_group
 
 
 @pytest.mark.parametrize(
-    ("cores", "processes", "threads"), [(8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 5, 1), (1, 2, 1), (7, 2, 3), (64, 8, 8)]
+    ("cores", "processes", "threads"),
+    [(8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 5, 1), (1, 2, 1), (7, 2, 3), (64, 8, 8)],
 )
-def test_each_process_takes_its_part_of_the_cores(environment, monkeypatch, cores, processes, threads):
+def test_each_process_takes_its_part_of_the_cores(
+    environment, monkeypatch, cores, processes, threads
+):
     environment({"LOCAL_WORLD_SIZE": str(processes)})
     monkeypatch.setattr(host_cores, "cores", lambda: cores)
     assert threads_per_device(1) == threads
@@ -103,10 +114,15 @@ def test_what_the_user_asks_for_counts_before_the_part(environment):
         (4, 0, 2, 2),  # who started them is not seen
     ],
 )
-def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(monkeypatch, own, all_together, processes, threads):
+def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(
+    monkeypatch, own, all_together, processes, threads
+):
     monkeypatch.setattr(host_cores, "cores", lambda: own)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own)))
-    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)  # nobody's; 1, if who started these tests has ended
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: set(range(all_together if pid else own))
+    )
+    # nobody's; 1, if who started these tests has ended
+    monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", str(processes))
     assert neighbours.own_cores() == threads
 
@@ -121,7 +137,9 @@ def test_cores_that_the_launcher_has_bound_a_process_to_are_all_its_own(monkeypa
         (4, 64, 1, 4),
     ],
 )
-def test_a_containers_limit_is_shared_wherever_processes_are_bound(monkeypatch, limit, own, processes, threads):
+def test_a_containers_limit_is_shared_wherever_processes_are_bound(
+    monkeypatch, limit, own, processes, threads
+):
     monkeypatch.setattr(host_cores, "core_limit", lambda: limit)
     monkeypatch.setattr(host_cores, "_physical", lambda cpus: cpus)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64 if pid else own)))
@@ -140,12 +158,19 @@ def test_slurm_tells_how_many_cpus_its_tasks_have_together(environment, monkeypa
 
 
 def test_a_launcher_is_found_behind_shells_that_it_has_bound(python):
-    """The shell has the launcher's variable, too, and the one core; this process, which started it, has neither."""
+    """The shell has the launcher's variable, too, and the one core; this process, which started it,
+    has neither.
+    """
     code = "from gluonlab import neighbours; print(neighbours._launchers_cpus())"
     variables = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "CODE": code, "PYTHON": sys.executable}
     shell = 'taskset -c $CPU sh -c \'"$PYTHON" -c "$CODE"; true\'; true'
     cpu = min(os.sched_getaffinity(0))
-    done = subprocess.run(["sh", "-c", shell], env=clean_environment(CPU=str(cpu), **variables), capture_output=True, text=True)
+    done = subprocess.run(
+        ["sh", "-c", shell],
+        env=clean_environment(CPU=str(cpu), **variables),
+        capture_output=True,
+        text=True,
+    )
     assert int(done.stdout) == len(os.sched_getaffinity(0)), done.stderr
 
 
@@ -155,7 +180,10 @@ def test_one_device_warns_where_the_workers_of_its_host_are_not_known(environmen
     set_threads([mx.cpu(0), mx.cpu(1)])
     environment(ELSEWHERE)
     monkeypatch.setattr(host_cores, "cores", lambda: 6)
-    with pytest.warns(GluonlabWarning, match="up to 3 workers may share this host's 6 cores: this one computes with 2"):
+    with pytest.warns(
+        GluonlabWarning,
+        match="up to 3 workers may share this host's 6 cores: this one computes with 2",
+    ):
         assert set_threads([mx.cpu(0)]) == 2
     assert set_threads([mx.cpu(0)]) == 2  # once
     set_threads([mx.cpu(0), mx.cpu(1)])
@@ -169,7 +197,11 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
     environment({"LOCAL_WORLD_SIZE": "4"})
     monkeypatch.setattr(host_cores, "cores", lambda: 8)
     started, real = [], folder.Decoders
-    monkeypatch.setattr(folder, "Decoders", lambda size, processes: started.append(processes) or real(size, processes))
+    monkeypatch.setattr(
+        folder,
+        "Decoders",
+        lambda size, processes: started.append(processes) or real(size, processes),
+    )
     write_folder(tmp_path)
     folder.load(tmp_path)
     assert started == [2]
@@ -178,21 +210,19 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
 # --- real workers of MXNet's parameter server
 
 SAYS = (
-    "import json, gluonlab\n"
-    "from gluonlab import neighbours\n"
-    "from gluonlab.devices import devices\n"
-    "from gluonlab.launch.hosts import ParameterServer\n"
-    "from gluonlab.threads import threads_per_device\n"
-    "import workers\n"
-    "before = neighbours.neighbours()\n"
-    "group = ParameterServer()\n"
-    "[ctx] = devices('cpu')\n"
-    "print(json.dumps([before, neighbours.neighbours(), threads_per_device(1), workers.team_size(ctx)]))"
+    "import json, gluonlab\nfrom gluonlab import neighbours\n"
+    "from gluonlab.devices import devices\nfrom gluonlab.launch.hosts import ParameterServer\n"
+    "from gluonlab.threads import threads_per_device\nimport workers\n"
+    "before = neighbours.neighbours()\ngroup = ParameterServer()\n[ctx] = devices('cpu')\n"
+    "print(json.dumps([before, neighbours.neighbours(), threads_per_device(1), "
+    "workers.team_size(ctx)]))"
 )
 
 
 @pytest.mark.parametrize(
-    ("count", "cores"), [(2, host_cores.cores()), pytest.param(3, host_cores.cores(), marks=pytest.mark.long)], ids=str
+    ("count", "cores"),
+    [(2, host_cores.cores()), pytest.param(3, host_cores.cores(), marks=pytest.mark.long)],
+    ids=str,
 )
 def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
     with parameter_server(count, SAYS) as workers:
@@ -203,10 +233,15 @@ def test_workers_of_one_host_each_take_their_part_of_its_cores(count, cores):
 
 @pytest.mark.long
 def test_workers_that_call_themselves_otherwise_are_on_other_hosts():
-    """Two workers whose hosts have other names: each has all cores, although the environment could not tell."""
+    """Two workers whose hosts have other names: each has all cores, although the environment could
+    not tell.
+    """
     named = SAYS.replace(
-        "import json, gluonlab\n", "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n"
+        "import json, gluonlab\n",
+        "import json, os, socket, gluonlab\nsocket.gethostname = lambda: str(os.getpid())\n",
     )
     with parameter_server(2, named) as workers:
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
-    assert [(group, threads) for _, group, threads, _ in said] == [([1, True], host_cores.cores())] * 2
+    assert [(group, threads) for _, group, threads, _ in said] == [
+        ([1, True], host_cores.cores())
+    ] * 2

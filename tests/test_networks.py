@@ -1,4 +1,6 @@
-"""Any network, under any store and either trainer, of either kind of arrays, hybridized or not: k devices train as one does."""
+"""Any network, under any store and either trainer, of either kind of arrays, hybridized or not: k
+devices train as one does.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from gluonlab.training.buckets import BucketedTrainer
 
 @st.composite
 def cases(draw, trainer_class):
-    """For BucketedTrainer also batches that leave devices without an image, or parameters unused: gluon.Trainer takes neither."""
+    """For BucketedTrainer also batches that leave devices without an image, or parameters unused:
+    gluon.Trainer takes neither.
+    """
     devices, bucketed = draw(st.integers(1, 4)), trainer_class is BucketedTrainer
     network = draw(networks(1 if bucketed else devices, some_heads=bucketed))
     return devices, network, draw(st.sampled_from(sorted(HYBRIDIZED))), draw(st.booleans())
@@ -25,10 +29,14 @@ def cases(draw, trainer_class):
 def check(name, trainer_class, case):
     devices, network, hybridize, numpy = case
     expected, _ = trained(network, gluon.Trainer, None, cpus(1))
-    found, alike = trained(network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy)
+    found, alike = trained(
+        network, trainer_class, make_kvstore(name), contexts(devices), hybridize, numpy
+    )
     assert all(np.isfinite(array).all() for array in expected)
     assert alike
-    whole, of_one = ([np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected))
+    whole, of_one = (
+        [np.concatenate([array.ravel() for array in arrays])] for arrays in (found, expected)
+    )
     assert distance(whole, of_one) < 1e-5
 
 

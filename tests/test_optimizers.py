@@ -1,4 +1,6 @@
-"""Each optimizer beside its definition in float64, whatever comes: rates, decay, limits, gradients of any size."""
+"""Each optimizer beside its definition in float64, whatever comes: rates, decay, limits, gradients
+of any size.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -41,7 +43,9 @@ def assert_close(found, expected, start, tolerance=1e-5):
 
 @st.composite
 def problems(draw):
-    """(weight, [(gradient, rate), ...]): float32 numbers of one size for weights and one for gradients, some of them 0."""
+    """(weight, [(gradient, rate), ...]): float32 numbers of one size for weights and one for
+    gradients, some of them 0.
+    """
     rng = np.random.RandomState(draw(st.integers(0, 2**31)))
     shape = draw(st.sampled_from([(1,), (3, 5), (2, 3, 2)]))
     rates = draw(st.lists(RATES, min_size=1, max_size=8))
@@ -52,7 +56,9 @@ def problems(draw):
         drawn = rng.standard_normal(shape) * (rng.random_sample(shape) < share) * scale
         return drawn.astype("float32").astype("float64")
 
-    return numbers(10.0 ** draw(st.integers(-3, 1))), [(numbers(size, kept), rate) for rate in rates]
+    return numbers(10.0 ** draw(st.integers(-3, 1))), [
+        (numbers(size, kept), rate) for rate in rates
+    ]
 
 
 def anything(examples):
@@ -66,7 +72,8 @@ def anything(examples):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@example((np.ones((2,)), [(np.zeros((2,)), 0.1)] * 3), 0.0, None, 0.9)  # nothing has ever had a gradient
+# nothing has ever had a gradient
+@example((np.ones((2,)), [(np.zeros((2,)), 0.1)] * 3), 0.0, None, 0.9)
 @anything(examples=6)
 def test_every_optimizer_does_what_its_definition_says(name, problem, wd, limit, momentum):
     check_definition(name, problem, wd, limit, momentum)
@@ -87,7 +94,9 @@ def check_definition(name, problem, wd, limit, momentum):
     if name == "signum":  # the sign of what is rounded is anybody's
         wd = momentum = options["momentum"] = 0.0
     expected = list(getattr(references, name)(weight, steps, wd=wd, clip=limit, **options))
-    found = updated(make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps)
+    found = updated(
+        make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps
+    )
     assert_close(found, expected, weight, 2e-6 if name in ("sgd", "nag") else 1e-5)
 
 
@@ -100,7 +109,9 @@ def test_every_optimizer_takes_weights_of_other_types(name, dtype, tolerance):
     steps = [(rng.choice([-1.5, 0.75, 2], (3, 4)), 0.02)] * 3
     options = {"momentum": 0.5} if name in WITH_MOMENTUM else {}
     expected = list(getattr(references, name)(weight, steps, **options))
-    assert_close(updated(make_optimizer(name, options), weight, steps, dtype), expected, weight, tolerance)
+    assert_close(
+        updated(make_optimizer(name, options), weight, steps, dtype), expected, weight, tolerance
+    )
 
 
 @pytest.mark.parametrize("momentum, wd", [(0.0, 0.5), (0.9, 0.5), (0.9, 0.0)])
@@ -114,8 +125,15 @@ def test_signum_takes_the_sign_of_momentum_and_decay(momentum, wd):
 
 @pytest.mark.parametrize("cls, mxnets", [(SGD, mx.optimizer.SGD), (NAG, mx.optimizer.NAG)])
 @settings(max_examples=5)
-@given(problem=problems(), rate=st.floats(1e-9, 1.0), limit=st.sampled_from([None, 0.05]), momentum=st.sampled_from([0.0, 0.9]))
-def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(cls, mxnets, problem, rate, limit, momentum):
+@given(
+    problem=problems(),
+    rate=st.floats(1e-9, 1.0),
+    limit=st.sampled_from([None, 0.05]),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
+def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(
+    cls, mxnets, problem, rate, limit, momentum
+):
     weight, steps = problem
     steps = [(grad, rate) for grad, _ in steps]
     for wd in (0.0, 0.1) if cls is SGD else (0.0,):
@@ -137,10 +155,18 @@ def test_float16_weights_keep_a_float32_copy(cls, rates, lr_mults):
     """Two parameters with rates of their own, which MXNet would update in one call."""
     rng = np.random.RandomState(1)
     starts = [rng.standard_normal((7,)).astype("float16").astype("float64") for _ in range(2)]
-    steps = [[(rng.standard_normal((7,)).astype("float16").astype("float64"), rate) for rate in rates] for _ in range(2)]
+    steps = [
+        [(rng.standard_normal((7,)).astype("float16").astype("float64"), rate) for rate in rates]
+        for _ in range(2)
+    ]
     optimizer = cls(momentum=0.9, wd=0.01, multi_precision=True)
-    optimizer.param_dict = {key: gluon.Parameter(f"p{key}", lr_mult=lr_mults[key]) for key in range(2)}
-    updater, weights = mx.optimizer.get_updater(optimizer), [nd.array(start, dtype="float16") for start in starts]
+    optimizer.param_dict = {
+        key: gluon.Parameter(f"p{key}", lr_mult=lr_mults[key]) for key in range(2)
+    }
+    updater, weights = (
+        mx.optimizer.get_updater(optimizer),
+        [nd.array(start, dtype="float16") for start in starts],
+    )
     for step, rate in enumerate(rates):
         optimizer.set_learning_rate(rate)
         grads = [nd.array(steps[key][step][0], dtype="float16") for key in range(2)]
@@ -159,7 +185,9 @@ def test_float16_weights_keep_a_float32_copy(cls, rates, lr_mults):
 
 
 @pytest.mark.filterwarnings("ignore:Accumulating with float16")
-@pytest.mark.parametrize("name", [name for name, kind in OPTIMIZERS.items() if "gluonlab" in kind.cls.__module__])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in OPTIMIZERS.items() if "gluonlab" in kind.cls.__module__]
+)
 def test_zero_gradients_leave_float16_weights_as_they_are(name):
     """An epsilon that float16 does not have is none."""
     weight = nd.ones((3,), dtype="float16")
@@ -170,7 +198,9 @@ def test_zero_gradients_leave_float16_weights_as_they_are(name):
 @pytest.mark.parametrize("cls", [AdaDelta, Adamax, NAG, Nadam, LARS, LAMB])
 def test_gradients_are_left_as_they_are(cls):
     grad, weight = nd.array([0.5, -3.0]), nd.array([1.0, 2.0])
-    mx.optimizer.get_updater(cls(rescale_grad=0.25, wd=0.1, clip_gradient=0.3, learning_rate=0.1))(0, grad, weight)
+    mx.optimizer.get_updater(cls(rescale_grad=0.25, wd=0.1, clip_gradient=0.3, learning_rate=0.1))(
+        0, grad, weight
+    )
     assert grad.asnumpy().tolist() == [0.5, -3.0]
 
 
@@ -179,7 +209,10 @@ def test_norms_of_large_parameters_are_those_of_float64(name, rate):
     """MXNet's own add a million squares one by one."""
     weight = np.random.RandomState(0).standard_normal(1_000_000).astype("float32").astype("float64")
     steps = [(weight[::-1] * 1e-3, rate)]
-    [expected], [found] = getattr(references, name)(weight, steps), updated(make_optimizer(name, {}), weight, steps)
+    [expected], [found] = (
+        getattr(references, name)(weight, steps),
+        updated(make_optimizer(name, {}), weight, steps),
+    )
     assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected - weight).max()
 
 
@@ -198,7 +231,10 @@ def test_lars_spares_biases_and_normalisations():
 def test_sparse_gradients_are_refused(cls):
     weight = nd.ones((3, 2))
     updater = mx.optimizer.get_updater(cls(momentum=0.9, learning_rate=0.1))
-    with pytest.raises(ConfigError, match=f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse ones"):
+    with pytest.raises(
+        ConfigError,
+        match=f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse ones",
+    ):
         updater(0, nd.ones((3, 2)).tostype("row_sparse"), weight)
 
 
@@ -227,4 +263,8 @@ def test_arguments_have_the_places_that_mxnets_have():
         count = {"Adamax": 3, "Nadam": 5}.get(ours.__name__, 4)
         values = [0.25, 0.5, 0.75, 0.125, 0.0625][:count]
         names = ["lr", "beta1", "beta2", "epsilon", "schedule_decay"][:count]
-        assert [getattr(ours(*values), name) for name in names] == [getattr(theirs(*values), name) for name in names] == values
+        assert (
+            [getattr(ours(*values), name) for name in names]
+            == [getattr(theirs(*values), name) for name in names]
+            == values
+        )

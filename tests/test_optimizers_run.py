@@ -23,8 +23,8 @@ from gluonlab.training.settle import settle
 def test_adamax_leaves_finite_parameters(python, tmp_path):
     """Weights at pixels that are black in all images never have a gradient."""
     result = python(
-        "-m", "gluonlab.run", "--optimizer", "adamax", "--wd", "1e-4", "--epochs", "3", "--json", "--out", "run",
-        timeout=300,
+        "-m", "gluonlab.run", "--optimizer", "adamax", "--wd", "1e-4", "--epochs", "3", "--json",
+        "--out", "run", timeout=300,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     run = json.loads(result.stdout)
@@ -34,13 +34,19 @@ def test_adamax_leaves_finite_parameters(python, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["adamax", *(pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS if name != "adamax")]
+    "optimizer",
+    [
+        "adamax",
+        *(pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS if name != "adamax"),
+    ],
 )
 def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tmp_path, optimizer):
-    """The MLP sees the digits' edges, which are black in all images; without decay nothing moves there."""
+    """The MLP sees the digits' edges, which are black in all images; without decay nothing moves
+    there.
+    """
     config = TrainConfig(
-        devices=named(2), model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500, warmup_epochs=0.5,
-        out=str(tmp_path / "run"),
+        devices=named(2), model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500,
+        warmup_epochs=0.5, out=str(tmp_path / "run"),
     )  # fmt: skip
     arrays = values(train(config, reporter=Reporter()).net)
     assert all(np.isfinite(array).all() for array in arrays)
@@ -82,8 +88,8 @@ def test_recipes_that_were_tuned_with_mxnets_rule_bring_it_along(dataset, asked,
 
 def trained(tmp_path, name, **settings):
     config = TrainConfig(
-        devices=named(1), model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9, warmup_epochs=1, lr_schedule="cosine",
-        out=str(tmp_path / name), **settings,
+        devices=named(1), model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9,
+        warmup_epochs=1, lr_schedule="cosine", out=str(tmp_path / name), **settings,
     )  # fmt: skip
     return values(train(config, reporter=Reporter()).net)
 

@@ -1,4 +1,6 @@
-"""What the pieces of a user's own loop answer to a mistake: one line, at once, with what to give."""
+"""What the pieces of a user's own loop answer to a mistake: one line, at once, with what to
+give.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -19,7 +21,9 @@ def split():
 
 @pytest.mark.parametrize("ctxs", NO_DEVICES, ids=repr)
 def test_a_loader_is_given_devices(split, ctxs):
-    with pytest.raises(DeviceError, match=r"is no list of devices: give gluonlab.devices.devices\('cpu\*2'\)") as raised:
+    with pytest.raises(
+        DeviceError, match=r"is no list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
+    ) as raised:
         Loader(split, ctxs, 8)
     assert "\n" not in str(raised.value)
 

@@ -37,12 +37,22 @@ def everything(split):
 
 @pytest.mark.parametrize("memory", [0, 2**30])
 def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
-    original, copy = load_dataset(f"folder:{source}", decoders=1), load_dataset(f"folder:{packed}", memory=memory)
-    assert (copy.name, copy.classes, copy.image_shape) == (original.name, original.classes, original.image_shape)
+    original, copy = (
+        load_dataset(f"folder:{source}", decoders=1),
+        load_dataset(f"folder:{packed}", memory=memory),
+    )
+    assert (copy.name, copy.classes, copy.image_shape) == (
+        original.name,
+        original.classes,
+        original.image_shape,
+    )
     assert (copy.defaults, copy.colours) == (original.defaults, original.colours)
     for one, other in ((original.train, copy.train), (original.test, copy.test)):
         assert type(other) is (ArraySplit if memory else PixelSplit)
-        assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(everything(one), everything(other)))
+        assert all(
+            np.array_equal(a, b) and a.dtype == b.dtype
+            for a, b in zip(everything(one), everything(other))
+        )
     images, labels = copy.train.batch(np.array([100, 3, 3]))
     assert np.array_equal(images[1], images[2]) and labels.tolist() == [1, 0, 0]
 
@@ -59,7 +69,11 @@ def test_the_command_refuses_a_place_that_is_taken_before_it_tries_any_image(end
     (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
     (empty_cwd / "taken").mkdir()
     status, out, err = ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "taken")
-    assert (status, out, err) == (2, "", "error: --out taken exists: give a new folder, so that nothing is lost\n")
+    assert (status, out, err) == (
+        2,
+        "",
+        "error: --out taken exists: give a new folder, so that nothing is lost\n",
+    )
 
 
 def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
@@ -72,7 +86,9 @@ def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
 
 def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
     dataset = load_dataset(f"folder:{source}", decoders=1)
-    with full_at(20_000), pytest.raises(OutputError, match=r"cannot write .*packed: File too large; choose another place"):
+    with full_at(20_000), pytest.raises(
+        OutputError, match=r"cannot write .*packed: File too large; choose another place"
+    ):
         pack(dataset, tmp_path / "packed")
     assert list(tmp_path.iterdir()) == []
 
@@ -89,17 +105,32 @@ def reindex(**changes):
 
 
 DAMAGES = {
-    "no json": (edit(INDEX, lambda content: content[:-5]), "pack.json: is not what gluonlab's pack writes"),
+    "no json": (
+        edit(INDEX, lambda content: content[:-5]),
+        "pack.json: is not what gluonlab's pack writes",
+    ),
     "another format": (reindex(format=2), "pack.json: is not what"),
     "no classes": (reindex(classes=3), "pack.json: is not what"),
     "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
     "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
-    "grey images": (reindex(image_shape=[1, 16, 16]), "images of 1x16x16, expected squares with 3 channels"),
+    "grey images": (
+        reindex(image_shape=[1, 16, 16]),
+        "images of 1x16x16, expected squares with 3 channels",
+    ),
     "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
-    "truncated": (edit("train-images.npy", lambda content: content[:-1]), "train-images.npy: damaged"),
+    "truncated": (
+        edit("train-images.npy", lambda content: content[:-1]),
+        "train-images.npy: damaged",
+    ),
     "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
-    "other values": (edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")), "holds other values"),
-    "missing": (lambda folder: (folder / "test-labels.npy").unlink(), "cannot be read .No such file"),
+    "other values": (
+        edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")),
+        "holds other values",
+    ),
+    "missing": (
+        lambda folder: (folder / "test-labels.npy").unlink(),
+        "cannot be read .No such file",
+    ),
 }
 
 
@@ -130,14 +161,20 @@ def test_damaged_files_give_a_data_set_or_a_data_error(source, tmp_path_factory,
 
 
 def test_another_image_size_than_the_packed_one_is_refused(packed):
-    with pytest.raises(DataError, match="packed with images of 16x16 pixels: leave --image-size out"):
+    with pytest.raises(
+        DataError, match="packed with images of 16x16 pixels: leave --image-size out"
+    ):
         load_dataset(f"folder:{packed}", image_size=32)
     assert load_dataset(f"folder:{packed}", image_size=16).image_shape == (3, 16, 16)
 
 
-@pytest.mark.parametrize(("option", "given"), [("--decoders", {"decoders": 2}), ("--skip-bad", {"skip_bad": True})])
+@pytest.mark.parametrize(
+    ("option", "given"), [("--decoders", {"decoders": 2}), ("--skip-bad", {"skip_bad": True})]
+)
 def test_options_for_decoding_are_refused_where_nothing_is_decoded(packed, option, given):
-    with pytest.raises(DataError, match=f"packed is packed, so nothing is left to decode: leave {option} out"):
+    with pytest.raises(
+        DataError, match=f"packed is packed, so nothing is left to decode: leave {option} out"
+    ):
         load_dataset(f"folder:{packed}", **given)
 
 
@@ -145,26 +182,43 @@ def test_options_for_decoding_are_refused_where_nothing_is_decoded(packed, optio
 
 
 def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
-    status, out, err = ended(main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8")
+    status, out, err = ended(
+        main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8"
+    )
     assert (status, err) == (0, "")
     assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
     assert out.endswith("--dataset folder:packed\n")
     assert load_dataset("folder:packed").image_shape == (3, 8, 8)
 
 
-@pytest.mark.parametrize(("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")])
+@pytest.mark.parametrize(
+    ("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
+)
 def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
     root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
     for folder in (root / "train").iterdir():
         for number in range(1000):
             os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
-    command = [sys.executable, "-m", "gluonlab.data", "pack", f"folder:{root}", "--out", "packed", "--decoders", "2"]
-    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "gluonlab.data",
+        "pack",
+        f"folder:{root}",
+        "--out",
+        "packed",
+        "--decoders",
+        "2",
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8"
+    )
     try:
         while not list(tmp_path.glob(".packed-*/train-images.npy")):
             assert process.poll() is None, process.stderr.read()
         process.send_signal(sign)
-        _, err = process.communicate(timeout=30)  # the decoders have this pipe, too: it ends with the last of them
+        # the decoders have this pipe, too: it ends with the last of them
+        _, err = process.communicate(timeout=30)
     finally:
         process.kill()
         process.wait()
@@ -177,7 +231,11 @@ MISTAKES = {
     ("pack", "folder:x"): ["lacks --out DIR"],
     ("pack", "folder:x", "--out", "y"): ["x does not exist"],
     ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
-    ("pack", "digits", "--image-size", "8", "--out", "y"): ["digits has no image files", "choose ", "folder:PATH"],
+    ("pack", "digits", "--image-size", "8", "--out", "y"): [
+        "digits has no image files",
+        "choose ",
+        "folder:PATH",
+    ],
     ("pack", "mnist", "--out", "y"): ["mnist has no image files", "imagenette2-320", "folder:PATH"],
     ("pack", "synthetic", "--out", "y"): ["synthetic has no image files", "folder:PATH"],
     ("pack", "folder:x", "--out", "y", "--image-size", "0"): ["--image-size 0", "from 8"],

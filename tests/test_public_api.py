@@ -12,7 +12,16 @@ import gluonlab
 
 PACKAGE = Path(gluonlab.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-NAMES = ("BucketedTrainer", "Loader", "TrainConfig", "get_model", "gpus", "load_dataset", "make_kvstore", "train")
+NAMES = (
+    "BucketedTrainer",
+    "Loader",
+    "TrainConfig",
+    "get_model",
+    "gpus",
+    "load_dataset",
+    "make_kvstore",
+    "train",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -24,7 +33,11 @@ def test_public_names_are_importable_and_documented(name):
 
 
 def test_dir_lists_the_public_names():
-    public = {name for name in dir(gluonlab) if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))}
+    public = {
+        name
+        for name in dir(gluonlab)
+        if name[0] != "_" and not inspect.ismodule(getattr(gluonlab, name))
+    }
     assert public - {"Any", "List", "TYPE_CHECKING", "annotations"} == set(NAMES)
 
 
@@ -32,7 +45,12 @@ def test_type_checkers_see_the_same_names():
     """What stands under TYPE_CHECKING is what is loaded when asked for, from where it is loaded."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
-    declared = {alias.asname: node.module for node in block.body for alias in node.names if alias.asname == alias.name}
+    declared = {
+        alias.asname: node.module
+        for node in block.body
+        for alias in node.names
+        if alias.asname == alias.name
+    }
     assert declared == gluonlab._PUBLIC
 
 
@@ -54,14 +72,18 @@ def test_the_package_says_that_it_is_typed():
 
 
 def undocumented(tree):
-    """Public functions, classes and methods without a docstring; a method of a class with bases may inherit its own."""
+    """Public functions, classes and methods without a docstring; a method of a class with bases may
+    inherit its own.
+    """
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
             if ast.get_docstring(node) is None:
                 yield node.name
             if isinstance(node, ast.ClassDef):
                 for method in node.body:
-                    is_method = isinstance(method, ast.FunctionDef) and not method.name.startswith("_")
+                    is_method = isinstance(method, ast.FunctionDef) and not method.name.startswith(
+                        "_"
+                    )
                     if is_method and ast.get_docstring(method) is None:
                         yield f"{node.name}.{method.name}"
 
@@ -81,5 +103,8 @@ def test_everything_public_has_a_docstring(path):
 
 
 def test_a_missing_docstring_would_be_found():
-    source = 'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\nclass B: ...\ndef _i(): ...\n'
+    source = (
+        'class A:\n    "doc"\n    def f(self): ...\n    def _g(self): ...\ndef h(): ...\n'
+        "class B: ...\ndef _i(): ...\n"
+    )
     assert list(undocumented(ast.parse(source))) == ["A.f", "h", "B"]

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "README.ja.md", "CONTRIBUTING.md", "CHANGELOG.md", "sagemaker/README.md", "labs/glossary.md"]
+PAGES = [
+    "README.md",
+    "README.ja.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "sagemaker/README.md",
+    "labs/glossary.md",
+]
 LINK = re.compile(r"\]\((?!https?://)([^)\s]*)\)")
 
 
@@ -33,7 +40,9 @@ def test_every_link_leads_somewhere(name):
     assert missing(ROOT / name) == []
 
 
-@pytest.mark.parametrize("bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](labs/pictures/none.png)"])
+@pytest.mark.parametrize(
+    "bad", ["[x](nowhere.md)", "[x](#no-such-heading)", "![x](labs/pictures/none.png)"]
+)
 def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
     page = tmp_path / "page.md"
     page.write_text(f"# A heading\n\n[x](#a-heading) {bad}\n", encoding="utf-8")
@@ -42,7 +51,11 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path, bad):
 
 def test_both_readmes_name_the_same_labs_tests_and_pictures():
     def named(name):
-        return {link for link in LINK.findall((ROOT / name).read_text(encoding="utf-8")) if link.startswith(("labs/", "tests/"))}
+        return {
+            link
+            for link in LINK.findall((ROOT / name).read_text(encoding="utf-8"))
+            if link.startswith(("labs/", "tests/"))
+        }
 
     assert named("README.md") == named("README.ja.md")
     assert {link for link in named("README.md") if link.endswith(".ipynb")} == {

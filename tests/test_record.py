@@ -55,13 +55,19 @@ def test_a_file_in_the_folders_place_is_refused(tmp_path):
     (tmp_path / "file").write_text("results")
     with pytest.raises(OutputError, match="/file is a file: give a folder"):
         RunDirectory.create(str(tmp_path / "file"), "name")
-    with pytest.raises(OutputError, match=r"/file/below cannot be written \(Not a directory\): choose another place"):
+    with pytest.raises(
+        OutputError,
+        match=r"/file/below cannot be written \(Not a directory\): choose another place",
+    ):
         RunDirectory.create(str(tmp_path / "file" / "below"), "name")
 
 
 def test_a_place_that_nobody_may_write_is_refused():
     """/proc takes no folders, not even root's."""
-    with pytest.raises(OutputError, match=r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out"):
+    with pytest.raises(
+        OutputError,
+        match=r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out",
+    ):
         RunDirectory.create("/proc/gluonlab", "name")
 
 
@@ -99,9 +105,20 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
     run.close()
     read = [json.loads(line) for line in lines_of(tmp_path)]
     assert read == read_metrics(tmp_path / "run")
-    assert read[0] == {"kind": "step", "epoch": 1, "step": 1, "seconds": 3.0, "images": 64, "loss": 2.5, "lr": 0.5}
+    assert read[0] == {
+        "kind": "step",
+        "epoch": 1,
+        "step": 1,
+        "seconds": 3.0,
+        "images": 64,
+        "loss": 2.5,
+        "lr": 0.5,
+    }
     assert [line["step"] for line in read[:3]] == [1, 2, 3]
-    assert read[3:] == [{"kind": "epoch", "epoch": 1, "accuracy": 0.5}, {"kind": "event", "event": "diverged"}]
+    assert read[3:] == [
+        {"kind": "epoch", "epoch": 1, "accuracy": 0.5},
+        {"kind": "event", "event": "diverged"},
+    ]
 
 
 def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
@@ -142,7 +159,9 @@ def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
     whole = (run.path / PARAMETERS).read_bytes()
     for param in net.collect_params().values():
         param.set_data(param.data() + 1)
-    with full_at(len(whole) - 1), pytest.raises(OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "):
+    with full_at(len(whole) - 1), pytest.raises(
+        OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "
+    ):
         run.parameters(net)
     run.close()
     assert names(run.path) == ["metrics.jsonl", PARAMETERS]
@@ -158,12 +177,18 @@ def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_pat
                 write()
 
 
-@pytest.mark.parametrize("first", [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize(
+    "first",
+    [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()],
+    ids=repr,
+)
 def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     run.steps(1, lambda step: step / 2, 3.0, STEPS)
     plan = SimpleNamespace(config=TrainConfig(), epochs=3)
-    with full_at(100), pytest.raises(type(first)) as raised, recorded(run, Result(plan, None, run.path, history=[None])):
+    with full_at(100), pytest.raises(type(first)) as raised, recorded(
+        run, Result(plan, None, run.path, history=[None])
+    ):
         raise first
     assert raised.value is first
 
@@ -175,7 +200,10 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
     monkeypatch.setattr("gluonlab.training.curves.draw", interrupted)
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     plan = SimpleNamespace(config=TrainConfig(), epochs=3)
-    said, result = "run holds every epoch that was finished, 1 of 3$", Result(plan, None, run.path, history=[None])
+    said, result = (
+        "run holds every epoch that was finished, 1 of 3$",
+        Result(plan, None, run.path, history=[None]),
+    )
     with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result):
         raise KeyboardInterrupt
     assert run._metrics.closed
@@ -200,25 +228,61 @@ def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_
 
 
 def test_the_curves_show_what_the_run_noted():
-    steps = [{"kind": "step", "step": n, "loss": 1 / n, "lr": rate} for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)]
+    steps = [
+        {"kind": "step", "step": n, "loss": 1 / n, "lr": rate}
+        for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)
+    ]
     epochs = [
-        {"kind": "epoch", "epoch": n, "step": 2 * n, "images": 100, "seconds": n, "loss": 1 / n, "accuracy": n / 4} for n in (1, 2)
+        {
+            "kind": "epoch",
+            "epoch": n,
+            "step": 2 * n,
+            "images": 100,
+            "seconds": n,
+            "loss": 1 / n,
+            "accuracy": n / 4,
+        }
+        for n in (1, 2)
     ]
     loss, accuracy, rate, speed = make_figure([*steps, *epochs]).axes
     titles = [axes.get_title() for axes in (loss, accuracy, rate, speed)]
-    assert titles == ["training loss", "validation accuracy, %", "learning rate", "images per second"]
+    assert titles == [
+        "training loss",
+        "validation accuracy, %",
+        "learning rate",
+        "images per second",
+    ]
     assert loss.lines[0].get_xydata().tolist() == [[0.5, 1], [1, 1 / 2], [1.5, 1 / 3], [2, 1 / 4]]
     assert accuracy.lines[0].get_xydata().tolist() == [[1, 25], [2, 50]]
-    held = [(0, 0.1), (0.5, 0.1), (0.5, 0.2), (1, 0.2), (1, 0.2), (1.5, 0.2), (1.5, 0.05), (2, 0.05)]
+    held = [
+        (0, 0.1),
+        (0.5, 0.1),
+        (0.5, 0.2),
+        (1, 0.2),
+        (1, 0.2),
+        (1.5, 0.2),
+        (1.5, 0.05),
+        (2, 0.05),
+    ]
     assert [tuple(point) for point in rate.lines[0].get_xydata()] == held
     assert [bar.get_height() for bar in speed.patches] == [100, 50]
 
 
 @pytest.mark.parametrize("accuracies", [(1.0,), (0.2, 1.0), (0.999, 1.0), (0.5, 0.6)])
 def test_no_accuracy_is_drawn_above_100_percent(accuracies):
-    steps = [{"kind": "step", "step": n, "loss": 1.0, "lr": 0.1} for n in range(1, len(accuracies) + 1)]
+    steps = [
+        {"kind": "step", "step": n, "loss": 1.0, "lr": 0.1} for n in range(1, len(accuracies) + 1)
+    ]
     epochs = [
-        {"kind": "epoch", "epoch": n, "step": n, "images": 9, "seconds": 1, "loss": 1.0, "accuracy": share}
+        {
+            "kind": "epoch",
+            "epoch": n,
+            "step": n,
+            "images": 9,
+            "seconds": 1,
+            "loss": 1.0,
+            "accuracy": share,
+        }
         for n, share in enumerate(accuracies, start=1)
     ]
     axes = make_figure([*steps, *epochs]).axes[1]

@@ -1,4 +1,6 @@
-"""The page about runs: it says what their folders say, whatever these are called, and needs nothing else."""
+"""The page about runs: it says what their folders say, whatever these are called, and needs nothing
+else.
+"""
 
 import dataclasses
 import json
@@ -26,17 +28,25 @@ from gluonlab.training.plan import make_plan
 from gluonlab.training.record import PARAMETERS
 from gluonlab.training.reporter import Reporter
 
-pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
 
 
 def test_the_page_holds_the_results_and_what_differs(tmp_path):
-    paths = [make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"])]
+    paths = [
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"]),
+    ]
     page = Page(as_page(read_runs(paths)))
     assert page.tables["results"][1:] == [
         ["a", "2", "0.8000", "0.9000", "100", "50", "3.0", ""],
         ["b", "1", "0.9000", "0.9000", "133", "133", "1.5", "2 of 3 epochs"],
     ]
-    assert page.tables["differences"][1:] == [["devices", "cpu(0) cpu(1)", "cpu(0)"], ["kvstore", "device", "ring"]]
+    assert page.tables["differences"][1:] == [
+        ["devices", "cpu(0) cpu(1)", "cpu(0)"],
+        ["kvstore", "device", "ring"],
+    ]
     assert page.tables[""][-2:] == [
         ["1", "2.0000", "1.0000", "0.5000", "200", "0.50"],
         ["2", "1.0000", "0.5000", "0.9000", "100", "1.00"],
@@ -46,10 +56,17 @@ def test_the_page_holds_the_results_and_what_differs(tmp_path):
 def test_the_page_needs_no_other_file(tmp_path):
     text = as_page(read_runs([make_run(tmp_path / "a")]))
     assert set(Page(text).fetched) == {"data:,"}
-    assert "default-src 'none'" in text and not re.search(r"url\((?!#)", text) and "<script" not in text
+    assert (
+        "default-src 'none'" in text
+        and not re.search(r"url\((?!#)", text)
+        and "<script" not in text
+    )
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft", "x" * 200])
+@pytest.mark.parametrize(
+    "name",
+    ["<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft", "x" * 200],
+)
 def test_a_folder_may_have_any_name(tmp_path, name):
     made = make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>")
     page = Page(as_page(read_runs([made, make_run(tmp_path / "other")])))
@@ -59,7 +76,9 @@ def test_a_folder_may_have_any_name(tmp_path, name):
 
 def points(svg, curve):
     """The number of points of the curve with this number among those with dots."""
-    groups = ElementTree.fromstring(svg[svg.index("<svg") :]).iter("{http://www.w3.org/2000/svg}path")
+    groups = ElementTree.fromstring(svg[svg.index("<svg") :]).iter(
+        "{http://www.w3.org/2000/svg}path"
+    )
     thick = [path for path in groups if "stroke-width: 1.6" in path.get("style", "")]
     return len(re.findall("[ML]", thick[curve].get("d")))
 
@@ -67,7 +86,8 @@ def points(svg, curve):
 def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
     drawn = charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))]))
     assert list(drawn) == [
-        "Training loss", "Validation accuracy, %", "Validation accuracy, %, against time", "Images per second", "Learning rate",
+        "Training loss", "Validation accuracy, %", "Validation accuracy, %, against time",
+        "Images per second", "Learning rate",
     ]  # fmt: skip
     for title in list(drawn)[:4]:
         assert [points(drawn[title], curve) for curve in range(2)] == [3, 2]
@@ -76,9 +96,14 @@ def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
 def ticks(svg, axis=2):
     """The numbers beside the horizontal axis, 1, or the vertical one, 2."""
     [axis] = [
-        group for group in ElementTree.fromstring(svg[svg.index("<svg") :]).iter() if group.get("id") == f"matplotlib.axis_{axis}"
+        group
+        for group in ElementTree.fromstring(svg[svg.index("<svg") :]).iter()
+        if group.get("id") == f"matplotlib.axis_{axis}"
     ]
-    texts = [text.text.replace("\N{MINUS SIGN}", "-") for text in axis.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [
+        text.text.replace("\N{MINUS SIGN}", "-")
+        for text in axis.iter("{http://www.w3.org/2000/svg}text")
+    ]
     return [float(text) for text in texts if not text[0].isalpha()]
 
 
@@ -90,7 +115,9 @@ def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
             assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
 
 
-@pytest.mark.parametrize("accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str)
+@pytest.mark.parametrize(
+    "accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str
+)
 def test_nobody_is_better_than_100_percent_nor_worse_than_0(tmp_path, accuracies):
     epochs = [line for line in lines() if line["kind"] == "epoch"]
     made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
@@ -117,14 +144,17 @@ def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
     unfinished = [line for line in lines() if line["kind"] == "step"][:3]
     runs = read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])
     page = Page(as_page(runs))
-    assert list(charts(runs)) == ["Training loss"] and charts(runs[1:]) == {}  # none without a point
+    # none without a point
+    assert list(charts(runs)) == ["Training loss"] and charts(runs[1:]) == {}
     assert "<figure" not in as_page(runs[1:])
-    assert [row[2:] for row in page.tables["results"][1:]] == [["-", "-", "-", "-", "0.0", "0 of 3 epochs"]] * 2
+    assert [row[2:] for row in page.tables["results"][1:]] == [
+        ["-", "-", "-", "-", "0.0", "0 of 3 epochs"]
+    ] * 2
 
 
 MORE = {
-    "label_smoothing": 0.1, "clip_norm": 1.0, "crop_padding": 2, "flip": True, "microbatches": 2, "wd": 1e-4, "no_bias_decay": True,
-    "bucket_bytes": 0, "resident_bytes": 0, "prefetch": 3,
+    "label_smoothing": 0.1, "clip_norm": 1.0, "crop_padding": 2, "flip": True, "microbatches": 2,
+    "wd": 1e-4, "no_bias_decay": True, "bucket_bytes": 0, "resident_bytes": 0, "prefetch": 3,
 }  # fmt: skip
 
 
@@ -132,69 +162,118 @@ MORE = {
 def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     first = train(TrainConfig(**PLAIN, out=str(tmp_path / "a")), reporter=Reporter())
     pretrained = str(first.run_dir / PARAMETERS)
-    train(TrainConfig(**PLAIN, **MORE, pretrained=pretrained, out=str(tmp_path / "b"), confusion=True), reporter=Reporter())
+    train(
+        TrainConfig(
+            **PLAIN, **MORE, pretrained=pretrained, out=str(tmp_path / "b"), confusion=True
+        ),
+        reporter=Reporter(),
+    )
     page = Page(as_page(read_runs([tmp_path / "a", tmp_path / "b"])))
     assert sorted(page.tables["differences"][1:]) == sorted(
         [
-            ["wd", "0", "0.0001"], ["label_smoothing", "0", "0.1"], ["clip_norm", "-", "1"], ["crop_padding", "0", "2"],
-            ["flip", "no", "yes"], ["microbatches", "-", "2"], ["no_bias_decay", "no", "yes"], ["bucket_bytes", "4194304", "0"],
-            ["resident_bytes", "268435456", "0"], ["prefetch", "2", "3"], ["pretrained", "-", pretrained],
+            ["wd", "0", "0.0001"], ["label_smoothing", "0", "0.1"], ["clip_norm", "-", "1"],
+            ["crop_padding", "0", "2"], ["flip", "no", "yes"], ["microbatches", "-", "2"],
+            ["no_bias_decay", "no", "yes"], ["bucket_bytes", "4194304", "0"],
+            ["resident_bytes", "268435456", "0"], ["prefetch", "2", "3"],
+            ["pretrained", "-", pretrained],
         ]
     )  # fmt: skip
     shared = dict(in_common(read_runs([tmp_path / "a", tmp_path / "b"])))
-    assert shared["image_shape"] == "1 28 28" and shared["sync_bn"] == "no" and "compress" not in shared
-    assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)  # said under other names, or products
+    assert (
+        shared["image_shape"] == "1 28 28"
+        and shared["sync_bn"] == "no"
+        and "compress" not in shared
+    )
+    # said under other names, or products
+    assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)
 
 
 # a setting that Plan.settings tells: what goes with it -> another value of it
 SETTLED = {
-    "gpus": ({}, 2), "devices": ({}, named(2)), "threads": ({"devices": "cpu", "threads": 1}, 2), "batch_size": ({}, 7),
-    "global_batch_size": ({}, 7), "epochs": ({}, 3), "lr": ({}, 0.5), "scale_lr": ({"gpus": 2}, True), "model": ({}, "lenet-avg"),
-    "dataset": ({}, "synthetic"), "kvstore": ({"gpus": 2}, "ring"), "optimizer": ({}, "adam"), "momentum": ({}, 0.5),
+    "gpus": ({}, 2), "devices": ({}, named(2)), "threads": ({"devices": "cpu", "threads": 1}, 2),
+    "batch_size": ({}, 7), "global_batch_size": ({}, 7), "epochs": ({}, 3), "lr": ({}, 0.5),
+    "scale_lr": ({"gpus": 2}, True), "model": ({}, "lenet-avg"), "dataset": ({}, "synthetic"),
+    "kvstore": ({"gpus": 2}, "ring"), "optimizer": ({}, "adam"), "momentum": ({}, 0.5),
     "wd": ({}, 0.5), "seed": ({}, 1), "lr_schedule": ({}, "cosine"), "warmup_epochs": ({}, 1),
     "lr_decay": ({"lr_schedule": "step"}, 0.3), "lr_decay_epochs": ({"lr_schedule": "step"}, "2"),
-    "final_lr": ({"lr_schedule": "linear"}, 1e-3), "normalise": ({}, "0.5/0.25"), "flip": ({}, True), "crop_padding": ({}, 2),
-    "mixup": ({}, 0.2), "label_smoothing": ({}, 0.1), "no_bias_decay": ({"wd": 1e-4}, True),
+    "final_lr": ({"lr_schedule": "linear"}, 1e-3), "normalise": ({}, "0.5/0.25"),
+    "flip": ({}, True), "crop_padding": ({}, 2), "mixup": ({}, 0.2), "label_smoothing": ({}, 0.1),
+    "no_bias_decay": ({"wd": 1e-4}, True),
 }  # fmt: skip
 
 
-FIELDS, ON_CPUS = {field.name for field in dataclasses.fields(TrainConfig)}, {"threads", "deterministic", "tf32"}
-OF_CPUS = pytest.mark.cpu_only("threads are of CPU devices, and a process settles once how GPUs compute")
+FIELDS, ON_CPUS = (
+    {field.name for field in dataclasses.fields(TrainConfig)},
+    {"threads", "deterministic", "tf32"},
+)
+OF_CPUS = pytest.mark.cpu_only(
+    "threads are of CPU devices, and a process settles once how GPUs compute"
+)
 
 
-@pytest.mark.parametrize("name", [*sorted(FIELDS - ON_CPUS), *(pytest.param(name, marks=OF_CPUS) for name in sorted(ON_CPUS))])
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(FIELDS - ON_CPUS), *(pytest.param(name, marks=OF_CPUS) for name in sorted(ON_CPUS))],
+)
 def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
-    """Those of a later gluonlab neither. ``require_gpu`` changes no run; ``image_size`` is in the images' shape, and LeNet on the
-    digits has one recipe alone, and nothing that could be cut anew.
+    """Those of a later gluonlab neither. ``require_gpu`` changes no run; ``image_size`` is in the
+    images' shape, and LeNet on the digits has one recipe alone, and nothing that could be cut anew.
     """
     more, value = SETTLED.get(name, ({}, None))
     config = TrainConfig(**{"optimizer": "sgd", "lr": 0.1, **more})
     used = make_plan(config).settings()
     if name in SETTLED:
-        changed = Description(Path(), config.to_dict(), make_plan(config.replace(**{name: value})).settings())
+        changed = Description(
+            Path(), config.to_dict(), make_plan(config.replace(**{name: value})).settings()
+        )
     else:
         changed = Description(Path(), {**config.to_dict(), name: "changed"}, used)
     different = changed.settings != Description(Path(), config.to_dict(), used).settings
-    same = ("require_gpu", "recipe", "image_size", "random_resized_crop", "memory", "confusion", "export", "out")
+    same = (
+        "require_gpu",
+        "recipe",
+        "image_size",
+        "random_resized_crop",
+        "memory",
+        "confusion",
+        "export",
+        "out",
+    )
     assert different == (name not in same)
 
 
 def test_a_comparison_stands_for_its_runs(tmp_path, ended):
     """As gluonlab.run writes them, beside other runs, by numbers of devices."""
-    rows = compare(TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter())
+    rows = compare(
+        TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter()
+    )
     for name in ("16-devices", "3-devices"):
         shutil.copytree(tmp_path / "cmp" / "1-device", tmp_path / "cmp" / name)
     make_run(tmp_path / "other")
-    status, out, err = ended(main, str(tmp_path / "cmp"), str(tmp_path / "other"), "--json", "--out", str(tmp_path / "a.html"))
+    status, out, err = ended(
+        main,
+        str(tmp_path / "cmp"),
+        str(tmp_path / "other"),
+        "--json",
+        "--out",
+        str(tmp_path / "a.html"),
+    )
     assert status == 0, err
     shown = json.loads(out)["runs"]
-    assert [(run["run"], run["devices"]) for run in shown[:2]] == [(rows[1].run_dir, 1), (rows[0].run_dir, 2)]
+    assert [(run["run"], run["devices"]) for run in shown[:2]] == [
+        (rows[1].run_dir, 1),
+        (rows[0].run_dir, 2),
+    ]
     names = ["1-device", "2-devices", "3-devices", "16-devices", "other"]
     assert [run.name for run in read_runs([tmp_path / "cmp", tmp_path / "other"])] == names
 
 
 def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
-    paths = [make_run(tmp_path / "x" / "run"), make_run(tmp_path / "y" / "run"), make_run(tmp_path / "y" / "other")]
+    paths = [
+        make_run(tmp_path / "x" / "run"),
+        make_run(tmp_path / "y" / "run"),
+        make_run(tmp_path / "y" / "other"),
+    ]
     assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
     assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
 
@@ -217,9 +296,13 @@ def test_settings_are_either_in_common_or_different(tmp_path):
 
 
 def test_the_text_fits_a_terminal(tmp_path):
-    runs = read_runs([make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))])
+    runs = read_runs(
+        [make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))]
+    )
     text = as_text(runs)
-    assert max(map(len, text.split("\n"))) <= 80 and "\n...ong-  " in text and "1 of 3 epochs" in text
+    assert (
+        max(map(len, text.split("\n"))) <= 80 and "\n...ong-  " in text and "1 of 3 epochs" in text
+    )
     assert len(results(runs)) == 2 and len(epochs(runs[0])) == 3
 
 
@@ -230,5 +313,13 @@ def test_the_command_writes_a_page(tmp_path, ended):
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == as_page(read_runs([made]))
     status, out, _ = ended(main, str(made), "--json", "--out", str(tmp_path / "other.html"))
     assert json.loads(out)["runs"] == [
-        {"run": str(made), "devices": 2, "epochs": 3, "accuracy": 0.8, "best_accuracy": 0.9, "images_per_second": 100, "seconds": 3}
+        {
+            "run": str(made),
+            "devices": 2,
+            "epochs": 3,
+            "accuracy": 0.8,
+            "best_accuracy": 0.9,
+            "images_per_second": 100,
+            "seconds": 3,
+        }
     ]

@@ -49,7 +49,9 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
     make_run(empty_cwd / "unmeasured").joinpath("metrics.jsonl").unlink()
     (make_run(empty_cwd / "damaged") / "config.json").write_text("{")
     (make_run(empty_cwd / "foreign") / "config.json").write_text("{}")
-    (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(json.dumps(lines()[0]) + '\n{"kind": \n{}\n')
+    (make_run(empty_cwd / "torn") / "metrics.jsonl").write_text(
+        json.dumps(lines()[0]) + '\n{"kind": \n{}\n'
+    )
     make_run(empty_cwd / "odd", [{**lines()[-1], "accuracy": None}])
     (make_run(empty_cwd / "nested") / "config.json").write_text("[" * 100_000)
     (make_run(empty_cwd / "deep") / "metrics.jsonl").write_text("[" * 100_000 + "\n")
@@ -62,7 +64,13 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
     make_run(make_comparison(empty_cwd / "twice") / "1-device")
     before = sorted(empty_cwd.rglob("*"))
     status, out, error = ended(main, *arguments)
-    assert status == 2 and out == "" and error.startswith("error: ") and error.count("\n") == 1 and message in error
+    assert (
+        status == 2
+        and out == ""
+        and error.startswith("error: ")
+        and error.count("\n") == 1
+        and message in error
+    )
     assert sorted(empty_cwd.rglob("*")) == before
 
 
@@ -70,16 +78,25 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, empty_cwd, ended):
 def real(tmp_path_factory):
     """config.json and metrics.jsonl of a real run of two epochs."""
     out = tmp_path_factory.mktemp("real") / "run"
-    train(TrainConfig(**{**PLAIN, "devices": named(1), "epochs": 2}, batch_size=1437, out=str(out)), reporter=Reporter())
+    train(
+        TrainConfig(**{**PLAIN, "devices": named(1), "epochs": 2}, batch_size=1437, out=str(out)),
+        reporter=Reporter(),
+    )
     return (out / "config.json").read_text(), (out / "metrics.jsonl").read_text()
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.integers(-1, 3)
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.integers(-1, 3)
     | st.sampled_from([10**400, -(10**400), 2**53, 1e308, 1e-320, "\ud800", 0, 2**31]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
     max_leaves=4,
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -100,7 +117,11 @@ def mutated(draw, value):
 def torn(draw, text):
     """The text with other bytes somewhere in it."""
     begin = draw(st.integers(0, len(text)))
-    return text.encode()[:begin] + draw(st.binary(max_size=9)) + text.encode()[begin + draw(st.integers(0, 9)) :]
+    return (
+        text.encode()[:begin]
+        + draw(st.binary(max_size=9))
+        + text.encode()[begin + draw(st.integers(0, 9)) :]
+    )
 
 
 @st.composite
@@ -115,9 +136,14 @@ def with_another_value(draw, metrics):
 def damaged(config, metrics):
     """Both files, one of them damaged."""
     changed_config = mutated(json.loads(config)).map(lambda value: json.dumps(value).encode())
-    changed_line = mutated(json.loads(metrics.splitlines()[-1])).map(lambda value: json.dumps(value).encode() + b"\n")
+    changed_line = mutated(json.loads(metrics.splitlines()[-1])).map(
+        lambda value: json.dumps(value).encode() + b"\n"
+    )
     return st.one_of(
-        *[st.tuples(st.just(config.encode()), made) for made in (with_another_value(metrics), changed_line, torn(metrics))],
+        *[
+            st.tuples(st.just(config.encode()), made)
+            for made in (with_another_value(metrics), changed_line, torn(metrics))
+        ],
         *[st.tuples(made, st.just(metrics.encode())) for made in (changed_config, torn(config))],
     )
 
@@ -157,13 +183,23 @@ def spoilt(change, kind="epoch"):
     ],
 )
 def test_a_number_that_cannot_be_is_named(tmp_path, change, kind, ended):
-    status, out, err = ended(main, str(make_run(tmp_path / "a", spoilt(change, kind))), "--out", str(tmp_path / "page.html"))
+    status, out, err = ended(
+        main,
+        str(make_run(tmp_path / "a", spoilt(change, kind))),
+        "--out",
+        str(tmp_path / "page.html"),
+    )
     assert (status, out, err.count("\n")) == (2, "", 1)
-    assert f"a line of kind '{kind}' has no possible number for {min(change)}: leave this run out" in err
+    assert (
+        f"a line of kind '{kind}' has no possible number for {min(change)}: leave this run out"
+        in err
+    )
 
 
 def test_texts_that_are_no_utf8_are_shown_as_far_as_they_are(tmp_path, ended):
-    made = [make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")]
+    made = [
+        make_run(tmp_path / os.fsdecode(name), model="\ud800net") for name in (b"a\xff", b"a\xfe")
+    ]
     status, out, _ = ended(main, *map(str, made), "--out", str(tmp_path / "page.html"))
     assert status == 0 and out.count("\na?  ") == 2
     assert "?net" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -23,7 +23,9 @@ def names(folder):
 
 
 def the_error(result, folder):
-    """The line of a mistake: the only one besides warnings, with exit status 2, and nothing was printed or written."""
+    """The line of a mistake: the only one besides warnings, with exit status 2, and nothing was
+    printed or written.
+    """
     status, out, err = result
     lines = [line for line in err.splitlines() if not line.startswith("warning: ")]
     assert (status, out, len(lines), names(folder)) == (2, "", 1, []), err
@@ -40,7 +42,11 @@ MISTAKES = {
     ("--gpus", "0"): ["--gpus 0", "a whole number from 1 up"],
     ("--gpus", ""): ["--gpus ''", "a whole number from 1 up"],
     ("--gpus",): ["--gpus lacks its value", "--gpus N", "--help"],
-    ("--gpus", "2", "--require-gpu"): ["2 GPUs required, none here", WHY_NO_GPU, "without --require-gpu"],
+    ("--gpus", "2", "--require-gpu"): [
+        "2 GPUs required, none here",
+        WHY_NO_GPU,
+        "without --require-gpu",
+    ],
     ("--require-gpu",): ["1 GPU required, none here", WHY_NO_GPU, "without --require-gpu"],
     ("--require-gpu=yes",): ["--require-gpu takes no value", "--help"],
     ("--require-gpu", "--devices", "cpu*2"): ["--devices cpu*2", "--require-gpu", "name GPUs"],
@@ -61,62 +67,158 @@ MISTAKES = {
     ("--kvstore", "rign"): ["'rign'", "choose bidirectional_ring, device, double_tree, "],
     ("--kvstore", "devcie"): ["'devcie'", "did you mean 'device'?"],
     ("--kvstore", "nccl"): ["'nccl'", "choose device or local"],
-    ("--model", "resnet"): ["'resnet'", "lenet, lenet-avg, mlp", "gluoncv:NAME", "did you mean 'resnet8'?"],
-    ("--model", "gluoncv:alexnett"): ["'gluoncv:alexnett'", "did you mean alexnet, ", "gluoncv:? names all"],
-    ("--model", "gluoncv:ssd_512_resnet50_v1_voc"): ["'gluoncv:ssd_512_resnet50_v1_voc'", "resnet50_v1"],
-    ("--model", "gluoncv:?"): ["'gluoncv:?'", "choose gluoncv: and one of alexnet, ", "mobilenet1.0, ", "xception71"],
+    ("--model", "resnet"): [
+        "'resnet'",
+        "lenet, lenet-avg, mlp",
+        "gluoncv:NAME",
+        "did you mean 'resnet8'?",
+    ],
+    ("--model", "gluoncv:alexnett"): [
+        "'gluoncv:alexnett'",
+        "did you mean alexnet, ",
+        "gluoncv:? names all",
+    ],
+    ("--model", "gluoncv:ssd_512_resnet50_v1_voc"): [
+        "'gluoncv:ssd_512_resnet50_v1_voc'",
+        "resnet50_v1",
+    ],
+    ("--model", "gluoncv:?"): [
+        "'gluoncv:?'",
+        "choose gluoncv: and one of alexnet, ",
+        "mobilenet1.0, ",
+        "xception71",
+    ],
     ("--model", "gluoncv:alexnet"): [
         "gluoncv:alexnet",
         "1x28x28",
         "the smallest square ones that it takes are 1x63x63",
         "--dataset",
     ],
-    ("--model", "gluoncv:resnest14"): ["gluoncv:resnest14", "1x28x28", "the smallest square ones that it takes are 3x17x17"],
+    ("--model", "gluoncv:resnest14"): [
+        "gluoncv:resnest14",
+        "1x28x28",
+        "the smallest square ones that it takes are 3x17x17",
+    ],
     ("--pretrained", "missing.params"): ["--pretrained missing.params is no file", "local file"],
     ("--pretrained", "/"): ["--pretrained / is no file", "local file"],
     ("--pretrained", "/dev/null"): ["--pretrained /dev/null is no file"],
-    ("--evaluate", "missing"): ["--evaluate missing is no folder", "config.json and parameters.params"],
+    ("--evaluate", "missing"): [
+        "--evaluate missing is no folder",
+        "config.json and parameters.params",
+    ],
     ("--evaluate", "."): ["--evaluate . holds no config.json", "config.json and parameters.params"],
-    ("--evaluate", "missing", "--compare", "1,2"): ["--evaluate missing", "--compare 1,2", "give one of them"],
+    ("--evaluate", "missing", "--compare", "1,2"): [
+        "--evaluate missing",
+        "--compare 1,2",
+        "give one of them",
+    ],
     ("--evaluate", "missing", "--lr", "1"): ["--lr is of no use with --evaluate", "leave it out"],
     ("--evaluate",): ["--evaluate lacks its value", "RUN_DIR"],
     ("--dataset", "mnits"): ["'mnits'", "choose cifar10, digits", "did you mean 'mnist'?"],
     ("--dataset", "mnist"): ["mnist", "--data-dir DIR", *NAMES],
     ("--dataset", "mnist", "--data-dir", "missing"): ["--data-dir missing is no folder", *NAMES],
-    ("--data-dir", "/data/mnist"): ["digits", "/data/mnist", "leave --data-dir out", "choose mnist"],
+    ("--data-dir", "/data/mnist"): [
+        "digits",
+        "/data/mnist",
+        "leave --data-dir out",
+        "choose mnist",
+    ],
     ("--batch-size", "0"): ["--batch-size 0", "a whole number from 1 up"],
-    ("--batch-size", "99999999999999999999"): ["--batch-size 99999999999999999999", "a whole number from 1 to"],
-    ("--batch-size", "8", "--global-batch-size", "16"): ["--batch-size 8", "--global-batch-size 16", "give one of them"],
+    ("--batch-size", "99999999999999999999"): [
+        "--batch-size 99999999999999999999",
+        "a whole number from 1 to",
+    ],
+    ("--batch-size", "8", "--global-batch-size", "16"): [
+        "--batch-size 8",
+        "--global-batch-size 16",
+        "give one of them",
+    ],
     ("--gpus", "2", "--sync-bn"): ["--sync-bn", "lenet has no BatchNorm", "leave it out"],
     ("--find-batch-size", "lots"): ["--find-batch-size lots", "64M"],
-    ("--find-batch-size", "1k"): ["--find-batch-size", "a batch of 1 per device needs", "smaller --model"],
+    ("--find-batch-size", "1k"): [
+        "--find-batch-size",
+        "a batch of 1 per device needs",
+        "smaller --model",
+    ],
     ("--find-batch-size", "1G", "--batch-size", "8"): ["--find-batch-size", "leave --batch-size"],
-    ("--find-batch-size", "1G", "--compare", "1,2"): ["--find-batch-size", "--compare", "one of them"],
+    ("--find-batch-size", "1G", "--compare", "1,2"): [
+        "--find-batch-size",
+        "--compare",
+        "one of them",
+    ],
     ("--microbatches", "0"): ["--microbatches 0", "a whole number from 1 up"],
     ("--microbatch-size", "0"): ["--microbatch-size 0", "a whole number from 1 up"],
-    ("--microbatches", "2", "--microbatch-size", "8"): ["--microbatches 2", "--microbatch-size 8", "give one of them"],
-    ("--gpus", "2", "--microbatches", "33"): ["--microbatches 33", "32 images (64 in all, 2 devices)", "give 1 to 32"],
-    ("--microbatches", "2000", "--batch-size", "9999"): ["--microbatches 2000", "1437 images (1437 in all, 1 device)", "1 to 1437"],
+    ("--microbatches", "2", "--microbatch-size", "8"): [
+        "--microbatches 2",
+        "--microbatch-size 8",
+        "give one of them",
+    ],
+    ("--gpus", "2", "--microbatches", "33"): [
+        "--microbatches 33",
+        "32 images (64 in all, 2 devices)",
+        "give 1 to 32",
+    ],
+    ("--microbatches", "2000", "--batch-size", "9999"): [
+        "--microbatches 2000",
+        "1437 images (1437 in all, 1 device)",
+        "1 to 1437",
+    ],
     ("--lr", "nan"): ["--lr nan", "a number above 0"],
     ("--lr", "0"): ["--lr 0", "a number above 0"],
     ("--lr", "fast"): ["--lr fast", "a number above 0"],
     ("--momentum", "1"): ["--momentum 1", "from 0 and below 1"],
     ("--wd", "-1"): ["--wd -1", "from 0 up"],
     ("--epochs", "-3"): ["--epochs -3", "a whole number from 1 up"],
-    ("--lr-schedule", "cosinus"): ["--lr-schedule", "'cosinus'", "choose constant, cosine, linear, step", "did you mean 'cosine'?"],
+    ("--lr-schedule", "cosinus"): [
+        "--lr-schedule",
+        "'cosinus'",
+        "choose constant, cosine, linear, step",
+        "did you mean 'cosine'?",
+    ],
     ("--lr-decay", "0.1"): ["--lr-decay 0.1", "--lr-schedule constant", "choose step"],
-    ("--lr-decay-epochs", "3", "--lr-schedule", "cosine"): ["--lr-decay-epochs 3", "--lr-schedule cosine", "choose step"],
+    ("--lr-decay-epochs", "3", "--lr-schedule", "cosine"): [
+        "--lr-decay-epochs 3",
+        "--lr-schedule cosine",
+        "choose step",
+    ],
     ("--final-lr", "0.1", "--lr-schedule", "step"): ["--final-lr 0.1", "choose cosine or linear"],
-    ("--final-lr", "3", "--lr-schedule", "linear"): ["--final-lr 3", "above the learning rate 0.002", "smaller"],
+    ("--final-lr", "3", "--lr-schedule", "linear"): [
+        "--final-lr 3",
+        "above the learning rate 0.002",
+        "smaller",
+    ],
     ("--lr-schedule", "step", "--lr-decay-epochs", "3,x"): ["--lr-decay-epochs 3,x", "10,20"],
     ("--lr-schedule", "step", "--lr-decay-epochs", "5,3"): ["--lr-decay-epochs 5,3", "in order"],
-    ("--lr-schedule", "step", "--lr-decay-epochs", "3,10"): ["--lr-decay-epochs 3,10", "over after 10", "--epochs"],
-    ("--lr-schedule", "step", "--lr-decay-epochs", "1", "--warmup-epochs", "2"): ["--lr-decay-epochs 1", "warm-up takes 2"],
-    ("--warmup-epochs", "1", "--optimizer", "LBSGD"): ["--optimizer LBSGD", "a warm-up of its own", "choose sgd"],
-    ("--momentum-rule", "mxnets"): ["--momentum-rule", "'mxnets'", "corrected, mxnet", "did you mean 'mxnet'?"],
+    ("--lr-schedule", "step", "--lr-decay-epochs", "3,10"): [
+        "--lr-decay-epochs 3,10",
+        "over after 10",
+        "--epochs",
+    ],
+    ("--lr-schedule", "step", "--lr-decay-epochs", "1", "--warmup-epochs", "2"): [
+        "--lr-decay-epochs 1",
+        "warm-up takes 2",
+    ],
+    ("--warmup-epochs", "1", "--optimizer", "LBSGD"): [
+        "--optimizer LBSGD",
+        "a warm-up of its own",
+        "choose sgd",
+    ],
+    ("--momentum-rule", "mxnets"): [
+        "--momentum-rule",
+        "'mxnets'",
+        "corrected, mxnet",
+        "did you mean 'mxnet'?",
+    ],
     ("--momentum-rule", "mxnet"): ["--momentum-rule mxnet says nothing to adam", "sgd or nag"],
-    ("--momentum-rule", "mxnet", "--optimizer", "lars"): ["--momentum-rule mxnet says nothing to lars", "sgd or nag"],
-    ("--momentum-rule", "mxnet", "--optimizer", "sgd"): ["--momentum-rule mxnet", "the momentum is 0", "--momentum 0.9"],
+    ("--momentum-rule", "mxnet", "--optimizer", "lars"): [
+        "--momentum-rule mxnet says nothing to lars",
+        "sgd or nag",
+    ],
+    ("--momentum-rule", "mxnet", "--optimizer", "sgd"): [
+        "--momentum-rule mxnet",
+        "the momentum is 0",
+        "--momentum 0.9",
+    ],
     ("--warmup-epochs", "10"): ["--warmup-epochs 10", "the run's 10", "fewer"],
     ("--warmup-epochs", "-1"): ["--warmup-epochs -1", "from 0 up"],
     ("--no-bias-decay",): ["--no-bias-decay", "weight decay is 0", "--wd"],
@@ -126,16 +228,36 @@ MISTAKES = {
     ("--label-smoothing", "1"): ["--label-smoothing 1", "from 0 and below 1"],
     ("--compress", "1bit"): ["--compress 1bit", "2bit:0.5"],
     ("--compress", "2bit:none"): ["--compress 2bit:none", "the threshold none"],
-    ("--compress", "2bit:0.5", "--kvstore", "local"): ["--compress 2bit:0.5", "'local' cannot compress", "choose device"],
-    ("--compress", "2bit:0.5", "--kvstore", "ring"): ["--compress 2bit:0.5", "'ring' cannot compress", "choose device"],
+    ("--compress", "2bit:0.5", "--kvstore", "local"): [
+        "--compress 2bit:0.5",
+        "'local' cannot compress",
+        "choose device",
+    ],
+    ("--compress", "2bit:0.5", "--kvstore", "ring"): [
+        "--compress 2bit:0.5",
+        "'ring' cannot compress",
+        "choose device",
+    ],
     ("--seed", "4294967296"): ["--seed 4294967296", "from 0 to 4294967295"],
     ("--resident-bytes", "lots"): ["--resident-bytes lots", "64M"],
     ("--optimizer", "sdg"): ["'sdg'", "choose", "adam", "did you mean 'sgd'?"],
     ("--optimizer", "adam", "--momentum", "0.9"): ["--momentum 0.9", "adam has no momentum", "sgd"],
-    ("--out", "/proc/gluonlab"): ["--out /proc/gluonlab", "cannot be written", "choose another place"],
-    ("--out", "/sys/gluonlab"): ["--out /sys/gluonlab", "cannot be written", "choose another place"],
+    ("--out", "/proc/gluonlab"): [
+        "--out /proc/gluonlab",
+        "cannot be written",
+        "choose another place",
+    ],
+    ("--out", "/sys/gluonlab"): [
+        "--out /sys/gluonlab",
+        "cannot be written",
+        "choose another place",
+    ],
     ("--out", "/dev/null"): ["--out /dev/null is a file", "give a folder"],
-    ("--out", "/dev/null/run"): ["--out /dev/null/run", "cannot be written", "choose another place"],
+    ("--out", "/dev/null/run"): [
+        "--out /dev/null/run",
+        "cannot be written",
+        "choose another place",
+    ],
     ("--out", "/"): ["--out / is not empty", "give a new folder"],
     ("--gpu", "2"): ["'--gpu'", "--gpus", "did you mean '--gpus'?"],
     ("-g", "2"): ["'-g'", "choose", "--gpus"],
@@ -152,10 +274,22 @@ MISTAKES = {
     ("--compare", "1,2", "--threads", "2"): ["--threads 2", "2 CPU devices", "leave it out"],
     ("--compare", "1,2", "--sync-bn"): ["--sync-bn", "lenet has no BatchNorm", "leave it out"],
     ("--compare", "1,2", "--model", "gluoncv:alexnet"): ["gluoncv:alexnet", "1x28x28", "--dataset"],
-    ("--compare", "1,2", "--pretrained", "missing.params"): ["--pretrained missing.params is no file", "local file"],
-    ("--compare", "1,2", "--kvstore", "sharded-optimizer", "--optimizer", "lamb"): ["lamb does not", "one of sgd, nag, adam, "],
-    ("--gpus", "2", "--kvstore", "sharded-optimizer", "--optimizer", "lamb"): ["--kvstore sharded-optimizer", "or another"],
-    ("--compare", "1,2", "--out", "/proc/gluonlab"): ["--out /proc/gluonlab", "choose another place"],
+    ("--compare", "1,2", "--pretrained", "missing.params"): [
+        "--pretrained missing.params is no file",
+        "local file",
+    ],
+    ("--compare", "1,2", "--kvstore", "sharded-optimizer", "--optimizer", "lamb"): [
+        "lamb does not",
+        "one of sgd, nag, adam, ",
+    ],
+    ("--gpus", "2", "--kvstore", "sharded-optimizer", "--optimizer", "lamb"): [
+        "--kvstore sharded-optimizer",
+        "or another",
+    ],
+    ("--compare", "1,2", "--out", "/proc/gluonlab"): [
+        "--out /proc/gluonlab",
+        "choose another place",
+    ],
 }
 
 
@@ -173,27 +307,56 @@ def damage(name, change):
 
 IMAGES, LABELS = NAMES[:2]
 DAMAGES = {
-    "empty folder": (lambda folder: [path.unlink() for path in folder.iterdir()], [*NAMES, "fetch what is missing"]),
-    "one file missing": (lambda folder: (folder / LABELS).unlink(), [LABELS, "fetch what is missing"]),
-    "truncated": (damage(IMAGES, lambda content: content[:-1]), [IMAGES, "truncated", "fetch it again"]),
-    "nothing in it": (damage(LABELS, lambda content: b""), [LABELS, "begins with nothing", "fetch it again"]),
+    "empty folder": (
+        lambda folder: [path.unlink() for path in folder.iterdir()],
+        [*NAMES, "fetch what is missing"],
+    ),
+    "one file missing": (
+        lambda folder: (folder / LABELS).unlink(),
+        [LABELS, "fetch what is missing"],
+    ),
+    "truncated": (
+        damage(IMAGES, lambda content: content[:-1]),
+        [IMAGES, "truncated", "fetch it again"],
+    ),
+    "nothing in it": (
+        damage(LABELS, lambda content: b""),
+        [LABELS, "begins with nothing", "fetch it again"],
+    ),
     "wrong magic": (
         damage(IMAGES, lambda content: b"<htm" + content[4:]),
         [IMAGES, "no IDX file", "00 00 08 03", "fetch it again"],
     ),
-    "wrong type": (damage(IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:]), [IMAGES, "0x0d", "0x08", "fetch it again"]),
-    "labels for images": (damage(IMAGES, lambda content: b"\0\0\x08\x01" + content[4:]), [IMAGES, "1 dimensions, expected 3"]),
+    "wrong type": (
+        damage(IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:]),
+        [IMAGES, "0x0d", "0x08", "fetch it again"],
+    ),
+    "labels for images": (
+        damage(IMAGES, lambda content: b"\0\0\x08\x01" + content[4:]),
+        [IMAGES, "1 dimensions, expected 3"],
+    ),
     "wrong shape": (
-        damage(IMAGES, lambda content: content[:8] + (14).to_bytes(4, "big") + (56).to_bytes(4, "big") + content[16:]),
+        damage(
+            IMAGES,
+            lambda content: (
+                content[:8] + (14).to_bytes(4, "big") + (56).to_bytes(4, "big") + content[16:]
+            ),
+        ),
         [IMAGES, "14x56", "28x28"],
     ),
-    "label out of range": (damage(LABELS, lambda content: content[:-1] + b"\x0a"), [LABELS, "label 10 at position 39", "0 to 9"]),
+    "label out of range": (
+        damage(LABELS, lambda content: content[:-1] + b"\x0a"),
+        [LABELS, "label 10 at position 39", "0 to 9"],
+    ),
     "fewer labels than images": (
         damage(LABELS, lambda content: content[:7] + b"\x27" + content[8:-1]),
         [LABELS, "39 labels for the 40 images", "fetch it again"],
     ),
     "damaged gzip": (
-        lambda folder: [(folder / LABELS).unlink(), (folder / f"{LABELS}.gz").write_bytes(b"\x1f\x8b\x08\0 damaged")],
+        lambda folder: [
+            (folder / LABELS).unlink(),
+            (folder / f"{LABELS}.gz").write_bytes(b"\x1f\x8b\x08\0 damaged"),
+        ],
         [f"{LABELS}.gz", "damaged gzip file", "fetch it again"],
     ),
 }
@@ -216,7 +379,9 @@ def test_results_of_an_earlier_run_are_not_touched(run, tmp_path):
     status, _, err = run(*QUICK, "--out", str(folder))
     assert status == 2
     assert f"--out {folder} is not empty: give a new folder" in err
-    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("config.json", "results")]
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [
+        ("config.json", "results")
+    ]
 
 
 def test_a_mistake_in_a_real_process_leaves_no_traceback_and_nothing_behind(python, tmp_path):
@@ -249,7 +414,9 @@ def test_help_tells_every_default(ended):
     assert status == 0
     shown = re.findall(r"\[default: ([^]]*)\]", " ".join(out.split()))
     defaults = [field.default for field in dataclasses.fields(TrainConfig)]
-    assert shown == [str(default) for default in defaults if default is not None and default is not False]
+    assert shown == [
+        str(default) for default in defaults if default is not None and default is not False
+    ]
 
 
 def test_a_bug_is_one_line_and_status_1(run, monkeypatch):
@@ -261,7 +428,10 @@ def test_a_bug_is_one_line_and_status_1(run, monkeypatch):
     monkeypatch.setattr("gluonlab.training.loop.train", broken)
     status, out, err = run(*QUICK)
     assert (status, out) == (1, "")
-    assert err == "error: ZeroDivisionError: division by zero (run again with --debug for the traceback)\n"
+    assert (
+        err
+        == "error: ZeroDivisionError: division by zero (run again with --debug for the traceback)\n"
+    )
 
 
 # --- all commands in one
@@ -282,8 +452,10 @@ def test_the_group_names_its_commands_and_hands_options_on(python, tmp_path):
     ]
     wrong = python("-m", "gluonlab", "rum")
     assert (
-        "unknown command 'rum': choose bench, data, doctor, exercises, launch, report, run, scratch (did you mean 'run'?)"
-        in the_error((wrong.returncode, wrong.stdout, wrong.stderr), tmp_path)
-    )
+        "unknown command 'rum': choose bench, data, doctor, exercises, launch, report, run, "
+        "scratch (did you mean 'run'?)"
+    ) in the_error((wrong.returncode, wrong.stdout, wrong.stderr), tmp_path)
     handed_on = python("-m", "gluonlab", "run", "--gpus", "0")
-    assert "--gpus 0" in the_error((handed_on.returncode, handed_on.stdout, handed_on.stderr), tmp_path)
+    assert "--gpus 0" in the_error(
+        (handed_on.returncode, handed_on.stdout, handed_on.stderr), tmp_path
+    )

@@ -30,7 +30,10 @@ def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(r
     with full_at(2048):
         status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
     assert (status, out) == (2, "")
-    assert re.fullmatch(r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n", err)
+    assert re.fullmatch(
+        r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n",
+        err,
+    )
     assert names(empty_cwd) == []
 
 
@@ -50,9 +53,13 @@ MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run -
 LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
     (1, ()): "no epoch was finished; run holds the steps of the first",
     (30, ()): "run holds every epoch that was finished, 1 of 4",
-    (70, ("--confusion", "--export")): f"run holds every epoch that was finished, 3 of 4; {MAKE_UP}",
+    (
+        70,
+        ("--confusion", "--export"),
+    ): f"run holds every epoch that was finished, 3 of 4; {MAKE_UP}",
     (30, ("--export",)): (
-        "run holds every epoch that was finished, 1 of 4; for --export: python -m gluonlab.run --evaluate run --export"
+        "run holds every epoch that was finished, 1 of 4; for --export: "
+        "python -m gluonlab.run --evaluate run --export"
     ),
 }
 
@@ -60,13 +67,22 @@ LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run sa
 @pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
 def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, more):
     monkeypatch.setattr("gluonlab.training.reporter.Reporter", lambda: InterruptedAt(steps))
-    status, out, err = run("--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more)
+    status, out, err = run(
+        "--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more
+    )
     assert (status, out, err.splitlines()[-1]) == (130, "", f"interrupted: {LEFT[steps, more]}")
     assert ("curves.png" in names(Path("run"))) == (steps > 23)
     if more:
         assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
         assert names(Path("run")) == sorted(
-            ["config.json", "curves.png", "metrics.jsonl", PARAMETERS, "export", *["confusion.png"] * ("--confusion" in more)]
+            [
+                "config.json",
+                "curves.png",
+                "metrics.jsonl",
+                PARAMETERS,
+                "export",
+                *["confusion.png"] * ("--confusion" in more),
+            ]
         )
 
 
@@ -77,34 +93,58 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monk
                 raise KeyboardInterrupt
 
     monkeypatch.setattr("gluonlab.training.reporter.Reporter", Interrupted)
-    status, _, err = run("--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both")
-    assert (status, err.splitlines()[-1]) == (130, "interrupted: both holds the runs that were finished, 1 of 2")
+    status, _, err = run(
+        "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"
+    )
+    assert (status, err.splitlines()[-1]) == (
+        130,
+        "interrupted: both holds the runs that were finished, 1 of 2",
+    )
 
 
-def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(run, empty_cwd, monkeypatch):
+def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
+    run, empty_cwd, monkeypatch
+):
     def interrupted():
         raise KeyboardInterrupt
 
     monkeypatch.setitem(DATASETS, "digits", DATASETS["digits"]._replace(load=interrupted))
     status, _, err = run("--quiet")
-    assert (status, err.splitlines()[-1], names(empty_cwd)) == (130, "interrupted: nothing was written", [])
+    assert (status, err.splitlines()[-1], names(empty_cwd)) == (
+        130,
+        "interrupted: nothing was written",
+        [],
+    )
 
 
 def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
     reporter = InterruptedAt(30, DivergedError("the loss became nan"))
     with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
-        train(TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"), reporter=reporter)
+        train(
+            TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"),
+            reporter=reporter,
+        )
     [event] = [line for line in read_metrics(Path("run")) if line["kind"] == "event"]
     assert event["message"] == "the loss became nan"
 
 
 def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(run):
-    status, out, err = run("--model", "mlp", "--lr", "1e6", "--optimizer", "sgd", "--out", "run", "--quiet")
+    status, out, err = run(
+        "--model", "mlp", "--lr", "1e6", "--optimizer", "sgd", "--out", "run", "--quiet"
+    )
     assert (status, out) == (1, "")
     [line] = err.splitlines()
-    step = int(re.fullmatch(r"error: the loss became (nan|inf|\d\S+) at step (\d+): use a smaller learning rate \(--lr\)", line)[2])
+    step = int(
+        re.fullmatch(
+            r"error: the loss became (nan|inf|\d\S+) at step (\d+): "
+            r"use a smaller learning rate \(--lr\)",
+            line,
+        )[2]
+    )
     metrics = read_metrics(Path("run"))
-    assert [entry["message"] for entry in metrics if entry["kind"] == "event"] == [line[len("error: ") :]]
+    assert [entry["message"] for entry in metrics if entry["kind"] == "event"] == [
+        line[len("error: ") :]
+    ]
     assert all(entry["step"] < step for entry in metrics if entry["kind"] == "step")
 
 
@@ -124,7 +164,9 @@ def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
 
 
 def interrupted(folder, arguments, after, sign):
-    """A real process in ``folder`` that gets a signal ``after`` seconds after its second epoch: exit status and errors."""
+    """A real process in ``folder`` that gets a signal ``after`` seconds after its second epoch:
+    exit status and errors.
+    """
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
         cwd=folder,
@@ -150,18 +192,29 @@ QUICK = ["--model", "mlp"] if on_gpus() else []
 
 
 @pytest.mark.parametrize(
-    ("sign", "after"), [pytest.param(signal.SIGINT, 0, marks=pytest.mark.long), (signal.SIGINT, 0.35), (signal.SIGTERM, 0.35)]
+    ("sign", "after"),
+    [
+        pytest.param(signal.SIGINT, 0, marks=pytest.mark.long),
+        (signal.SIGINT, 0.35),
+        (signal.SIGTERM, 0.35),
+    ],
 )
 def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
-    status, err = interrupted(tmp_path, ["--gpus", "2", *QUICK, "--epochs", "1000", "--out", "run"], after, sign)
+    status, err = interrupted(
+        tmp_path, ["--gpus", "2", *QUICK, "--epochs", "1000", "--out", "run"], after, sign
+    )
     assert status == 128 + sign
     assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: ")
+    assert err.splitlines()[-1].startswith(
+        "interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: "
+    )
     run = tmp_path / "run"
     assert names(run) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
     metrics = (run / "metrics.jsonl").read_text()
     assert metrics.endswith("\n")
-    assert all(json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines())
+    assert all(
+        json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines()
+    )
     json.loads((run / "config.json").read_text())
     net = get_model("mlp" if QUICK else "lenet", 10)
     net.load_parameters(str(run / PARAMETERS), ctx=device())

@@ -47,10 +47,17 @@ def test_json_is_one_document_and_nothing_else(run, empty_cwd):
     assert status == 0
     result = json.loads(out)
     assert result["devices"] == [str(ctx) for ctx in contexts(2)]
-    assert (result["model"], result["epochs"], result["seed"], result["run_dir"]) == ("mlp", 1, 7, "run")
+    assert (result["model"], result["epochs"], result["seed"], result["run_dir"]) == (
+        "mlp",
+        1,
+        7,
+        "run",
+    )
     [epoch] = [line for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
     assert result["accuracy"] == epoch["accuracy"] == result["history"][0]["accuracy"]
-    assert err == ("" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
+    assert err == (
+        "" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
+    )
 
 
 def test_quiet_prints_two_lines(run):
@@ -58,7 +65,9 @@ def test_quiet_prints_two_lines(run):
     assert status == 0
     first, second = out.splitlines()
     accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
-    assert re.fullmatch(accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first)
+    assert re.fullmatch(
+        accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first
+    )
     assert second == "written to run"
 
 
@@ -73,13 +82,17 @@ def test_a_run_prints_what_it_does_and_ends_with_the_same_two_lines(run):
 
 def test_images_from_files_can_be_trained_on(run, tmp_path):
     write_mnist(tmp_path / "data", ending=".gz")
-    status, out, _ = run("--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--json", *QUICK)
+    status, out, _ = run(
+        "--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--json", *QUICK
+    )
     assert status == 0
     assert json.loads(out)["history"][0]["images"] == 40
 
 
 def test_a_comparison_as_json_is_one_document(run):
-    status, out, _ = run("--compare", "1,2", "--model", "mlp", "--epochs", "1", "--json", "--out", "run")
+    status, out, _ = run(
+        "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--json", "--out", "run"
+    )
     assert status == 0
     assert [row["devices"] for row in json.loads(out)] == [1, 2]
 

@@ -26,8 +26,13 @@ SIZES = {"even": (12,) * 5, "ragged": (7,) * 5, "tiny": (12, 1, 7, 2, 12)}
 
 
 def as_gluon(params):
-    """The eight arrays as Gluon's layers hold them: Dense has (out, in), by hand it is (in, out)."""
-    return [param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy() for param in params]
+    """The eight arrays as Gluon's layers hold them: Dense has (out, in), by hand it is (in,
+    out).
+    """
+    return [
+        param.asnumpy().T if param.shape[0] in (800, 128) and param.ndim == 2 else param.asnumpy()
+        for param in params
+    ]
 
 
 @lru_cache(maxsize=None)
@@ -59,23 +64,35 @@ def test_lenet_is_gluons_with_average_pooling():
     x, y = nd.array(images, ctx), nd.array(labels, ctx, "int32")
     with autograd.record():
         scores, expected = lenet(x, params), net(x)
-        losses, expected_losses = cross_entropy(scores, y), gluon.loss.SoftmaxCrossEntropyLoss()(expected, y)
+        losses, expected_losses = (
+            cross_entropy(scores, y),
+            gluon.loss.SoftmaxCrossEntropyLoss()(expected, y),
+        )
         total = losses.sum() + expected_losses.sum()
     total.backward()
     assert losses.shape == (9,)
-    assert distance([scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()]) <= TOLERANCE
+    assert (
+        distance(
+            [scores.asnumpy(), losses.asnumpy()], [expected.asnumpy(), expected_losses.asnumpy()]
+        )
+        <= TOLERANCE
+    )
     gradients = [param.grad(ctx).asnumpy() for param in net.collect_params().values()]
     assert distance(as_gluon(grads), gradients) <= TOLERANCE
 
 
-@pytest.mark.parametrize(("spread", "variance"), [(he, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}), (chapter, None)])
+@pytest.mark.parametrize(
+    ("spread", "variance"),
+    [(he, {9: 2 / 9, 500: 2 / 500, 800: 2 / 800, 128: 2 / 128}), (chapter, None)],
+)
 def test_weights_are_as_spread_as_the_initialisation_says_and_biases_zero(spread, variance):
     params = init_params(spread, seed=2)
     assert [param.shape for param in params] == list(SHAPES)
     for weights, fan_in in zip(params[::2], (9, 500, 800, 128)):
         drawn = weights.asnumpy()
         expected = variance[fan_in] if variance else 0.01**2
-        assert drawn.var() == pytest.approx(expected, rel=6 * math.sqrt(2 / drawn.size))  # six standard errors
+        # six standard errors
+        assert drawn.var() == pytest.approx(expected, rel=6 * math.sqrt(2 / drawn.size))
         assert abs(drawn.mean()) <= 6 * math.sqrt(expected / drawn.size)
     assert all(not bias.asnumpy().any() for bias in params[1::2])
     assert same_bits(params, init_params(spread, seed=2))
@@ -92,7 +109,8 @@ def test_allreduce_leaves_the_sum_on_every_device(data):
     shape = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple), "shape")
     dtype = data.draw(st.sampled_from(["float32", "float64", "float16", "int32"]), "dtype")
     random = np.random.RandomState(data.draw(st.integers(0, 99), "seed"))
-    parts = [random.randint(-99, 99, shape) for _ in ctxs]  # whole numbers: every order of summation gives the same
+    # whole numbers: every order of summation gives the same
+    parts = [random.randint(-99, 99, shape) for _ in ctxs]
     arrays = [nd.array(part, ctx=ctx, dtype=dtype) for part, ctx in zip(parts, ctxs)]
     allreduce(arrays)
     for array, ctx in zip(arrays, ctxs):
@@ -147,7 +165,9 @@ def test_an_allreduce_is_given_the_same_arrays_in_every_batch():
     for images, labels in random_batches([4, 1]):
         train_batch(nd.array(images), nd.array(labels, dtype="int32"), replicas, 0.1, seen.append)
     assert [[grad.context for grad in grads] for grads in seen] == [devices(2)] * 16
-    assert [grads[0].shape for grads in seen] == [grads[1].shape for grads in seen] == 2 * list(SHAPES)
+    assert (
+        [grads[0].shape for grads in seen] == [grads[1].shape for grads in seen] == 2 * list(SHAPES)
+    )
     assert all(a is b for first, second in zip(seen[:8], seen[8:]) for a, b in zip(first, second))
 
 
@@ -180,13 +200,18 @@ def dataset(train_split, test_split, classes=10):
 def some_digits(train_images, test_images):
     digits = load_dataset("digits")
     return dataset(
-        *[ArraySplit(split.images[:n], split.labels[:n]) for split, n in ((digits.train, train_images), (digits.test, test_images))]
+        *[
+            ArraySplit(split.images[:n], split.labels[:n])
+            for split, n in ((digits.train, train_images), (digits.test, test_images))
+        ]
     )
 
 
 @pytest.fixture(scope="module")
 def learned():
-    """Three epochs on some of the digits, on two devices: (the digits, what train returned, what it reported)."""
+    """Three epochs on some of the digits, on two devices: (the digits, what train returned, what it
+    reported).
+    """
     digits, reported = some_digits(400, 100), []
     trained = train(digits, init_params(), devices(2), 16, 0.1, 3, report=reported.append)
     return digits, trained, reported
@@ -211,12 +236,20 @@ def test_accuracy_counts_every_test_image_once(learned):
 
 
 def test_the_loss_of_an_epoch_is_the_mean_over_its_images():
-    """Of more batches than are read late, of different sizes; the learning rate is too small to change anything."""
+    """Of more batches than are read late, of different sizes; the learning rate is too small to
+    change anything.
+    """
     sizes = [1 + i % 5 for i in range(2 * LATE + 3)]
     batches = random_batches(sizes)
     replicas = replicas_on(devices(3))
-    found = train_epoch([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30)
-    scores = lenet(nd.array(np.concatenate([x for x, _ in batches])), init_params()).asnumpy().astype("float64")
+    found = train_epoch(
+        [(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches], replicas, 1e-30
+    )
+    scores = (
+        lenet(nd.array(np.concatenate([x for x, _ in batches])), init_params())
+        .asnumpy()
+        .astype("float64")
+    )
     labels = np.concatenate([y for _, y in batches])
     expected = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
     assert found == pytest.approx(expected.mean(), rel=1e-5)
@@ -232,7 +265,8 @@ def test_same_seed_same_bits():
     for replica in (*first.replicas, *again.replicas):
         assert same_bits(replica.params, first.replicas[0].params)
     assert [epoch.loss for epoch in first.epochs] == [epoch.loss for epoch in again.epochs]
-    assert not same_bits(other.replicas[0].params, first.replicas[0].params)  # another order of the images
+    # another order of the images
+    assert not same_bits(other.replicas[0].params, first.replicas[0].params)
 
 
 def test_a_loss_that_is_no_number_ends_the_training():

@@ -1,4 +1,6 @@
-"""python -m gluonlab.scratch: it trains as Gluon does with every allreduce, and every mistake is one line with its remedy."""
+"""python -m gluonlab.scratch: it trains as Gluon does with every allreduce, and every mistake is
+one line with its remedy.
+"""
 
 import json
 
@@ -51,7 +53,18 @@ def loss_of_gluon(folder):
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_the_command_with_every_allreduce_trains_as_gluon_does(run, tmp_path, name):
     write_mnist(tmp_path / "mnist", train=20, test=10)
-    arguments = ["--dataset", "mnist", "--data-dir", str(tmp_path), "--gpus", "3", "--global-batch-size", "8", "--lr", "0.02"]
+    arguments = [
+        "--dataset",
+        "mnist",
+        "--data-dir",
+        str(tmp_path),
+        "--gpus",
+        "3",
+        "--global-batch-size",
+        "8",
+        "--lr",
+        "0.02",
+    ]
     status, out, _ = run(*arguments, "--epochs", "1", "--json", "--allreduce", name)
     assert status == 0
     assert json.loads(out)["epochs"][0]["loss"] == pytest.approx(loss_of_gluon(tmp_path), rel=1e-5)
@@ -59,17 +72,27 @@ def test_the_command_with_every_allreduce_trains_as_gluon_does(run, tmp_path, na
 
 def test_the_command_prints_a_line_per_epoch_and_a_last_one(run, tmp_path):
     write_mnist(tmp_path / "mnist", train=20, test=10)
-    status, out, err = run("--dataset", "mnist", "--data-dir", str(tmp_path), "--gpus", "2", "--epochs", "3")
+    status, out, err = run(
+        "--dataset", "mnist", "--data-dir", str(tmp_path), "--gpus", "2", "--epochs", "3"
+    )
     *epochs, empty, last = out.splitlines()
-    assert (status, [line.split()[:2] for line in epochs], empty) == (0, [["epoch", str(i)] for i in (1, 2, 3)], "")
+    assert (status, [line.split()[:2] for line in epochs], empty) == (
+        0,
+        [["epoch", str(i)] for i in (1, 2, 3)],
+        "",
+    )
     assert all("images/s  loss " in line and "test accuracy 0." in line for line in epochs)
     assert last.startswith("test accuracy 0.") and last.endswith("on {} {}".format(*contexts(2)))
-    assert err == ("" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n")
+    assert err == (
+        "" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
+    )
 
 
 def test_without_the_number_of_devices_there_is_one(run, tmp_path):
     write_mnist(tmp_path / "mnist", train=20, test=10)
-    status, out, err = run("--dataset", "mnist", "--data-dir", str(tmp_path), "--epochs", "1", "--init", "chapter")
+    status, out, err = run(
+        "--dataset", "mnist", "--data-dir", str(tmp_path), "--epochs", "1", "--init", "chapter"
+    )
     assert (status, err) == (0, "")
     assert out.splitlines()[-1].endswith(f"on {device()}")
 
@@ -108,7 +131,9 @@ def test_a_training_that_diverges_ends_with_1(run):
 def test_help_needs_no_mxnet(python):
     """As a module, in a process that cannot load MXNet."""
     block = "import sys; sys.modules['mxnet'] = None; sys.argv[1:] = ['--help']"
-    done = python("-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')")
+    done = python(
+        "-c", f"{block}; import runpy; runpy.run_module('gluonlab.scratch', run_name='__main__')"
+    )
     assert done.returncode == 0, done.stderr
     assert "--global-batch-size" in done.stdout and "1/k" in done.stdout
 
@@ -116,6 +141,8 @@ def test_help_needs_no_mxnet(python):
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_the_chapters_numbers_learn_the_digits(run, seed):
-    status, out, _ = run("--gpus", "2", "--global-batch-size", "256", "--lr", "0.2", "--seed", str(seed), "--json")
+    status, out, _ = run(
+        "--gpus", "2", "--global-batch-size", "256", "--lr", "0.2", "--seed", str(seed), "--json"
+    )
     assert status == 0
     assert json.loads(out)["accuracy"] >= 0.95

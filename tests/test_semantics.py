@@ -39,7 +39,9 @@ def as_set():
 def few_digits():
     """The digits, but a hundred of them."""
     digits = load_dataset("digits")
-    few = [ArraySplit(split.images[:100], split.labels[:100]) for split in (digits.train, digits.test)]
+    few = [
+        ArraySplit(split.images[:100], split.labels[:100]) for split in (digits.train, digits.test)
+    ]
     return dataclasses.replace(digits, train=few[0], test=few[1])
 
 
@@ -47,10 +49,15 @@ def few_digits():
 @pytest.mark.parametrize("how", ["plain", "augmented and mixed", "raw"])
 def test_a_loader_gives_the_same_batches_as_np_arrays(resident_bytes, how, set_np):
     split = few_digits().test
-    changes = {"augmented and mixed": {"augment": Augment(2, True), "mixup": Mixup(0.3)}, "raw": {"raw": True}}.get(how, {})
+    changes = {
+        "augmented and mixed": {"augment": Augment(2, True), "mixup": Mixup(0.3)},
+        "raw": {"raw": True},
+    }.get(how, {})
 
     def batches():
-        return list(Loader(split, contexts(3), 33, seed=2, resident_bytes=resident_bytes, **changes))
+        return list(
+            Loader(split, contexts(3), 33, seed=2, resident_bytes=resident_bytes, **changes)
+        )
 
     found = batches()
     with mx.util.np_array(False), mx.util.np_shape(False):
@@ -59,11 +66,19 @@ def test_a_loader_gives_the_same_batches_as_np_arrays(resident_bytes, how, set_n
     assert kinds == {mx.np.ndarray}
     assert {type(array) for xs, ys in expected for array in (*xs, *ys)} == {nd.NDArray}
     for (xs, ys), (others, theirs) in zip(found, expected):
-        assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip((*xs, *ys), (*others, *theirs)))
+        assert all(
+            np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip((*xs, *ys), (*others, *theirs))
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("lenet", (1, 28, 28)), ("lenet-avg", (1, 28, 28)), ("mlp", (1, 9, 9)), ("resnet8", (3, 16, 16))]
+    ("name", "shape"),
+    [
+        ("lenet", (1, 28, 28)),
+        ("lenet-avg", (1, 28, 28)),
+        ("mlp", (1, 9, 9)),
+        ("resnet8", (3, 16, 16)),
+    ],
 )
 def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
     found, start = [], None
@@ -73,7 +88,8 @@ def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
             net = get_model(name, 7, contexts(1))
             net.initialize(mx.init.Xavier())
             kind = mx.np if active else nd
-            net(kind.array(images))  # which makes the shapes known; MXNet's two kinds of arrays draw other numbers
+            # which makes the shapes known; MXNet's two kinds of arrays draw other numbers
+            net(kind.array(images))
             start = start or values(net)
             for param, array in zip(net.collect_params().values(), start):
                 param.set_data(kind.array(array))
@@ -81,7 +97,11 @@ def test_networks_give_the_same_scores_and_gradients_for_np_arrays(name, shape):
                 scores = net(kind.array(images))
             scores.backward()
             assert isinstance(scores, mx.np.ndarray) == active
-            grads = [param.list_grad()[0].asnumpy() for param in net.collect_params().values() if param.grad_req != "null"]
+            grads = [
+                param.list_grad()[0].asnumpy()
+                for param in net.collect_params().values()
+                if param.grad_req != "null"
+            ]
             found.append([scores.asnumpy(), *grads])
     assert distance(found[1], found[0]) < 1e-5
 
@@ -95,7 +115,10 @@ def test_networks_of_gluoncv_are_refused_in_one_line(set_np):
 @pytest.mark.parametrize("model", [pytest.param("lenet", marks=pytest.mark.long), "mlp"])
 def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
     def result():
-        return train(TrainConfig(devices=named(2), model=model, epochs=1, kvstore="ring"), dataset=few_digits())
+        return train(
+            TrainConfig(devices=named(2), model=model, epochs=1, kvstore="ring"),
+            dataset=few_digits(),
+        )
 
     expected = result()
     mx.npx.set_np()
@@ -110,7 +133,8 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         gradient = next(iter(found.net.collect_params().values())).list_grad()[0]
         assert type(gradient) is mx.np.ndarray
         assert float(abs(gradient).sum()) > 0
-        assert 0 < evaluate_run(str(found.run_dir), devices=named(3)).score.accuracy < 1  # of all digits
+        # of all digits
+        assert 0 < evaluate_run(str(found.run_dir), devices=named(3)).score.accuracy < 1
         assert as_set() == (True, True)
         file = str(empty_cwd / "again")
         found.net.save_parameters(file)
@@ -119,24 +143,32 @@ def test_a_run_and_its_network_are_what_they_are_without(model, empty_cwd):
         mx.npx.reset_np()
     assert found.accuracy == expected.accuracy
     assert all(np.array_equal(a, b) for a, b in zip(values(found.net), values(expected.net)))
-    np.testing.assert_array_equal(scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy())
+    np.testing.assert_array_equal(
+        scores.asnumpy(), expected.net(nd.array(images, ctx=device())).asnumpy()
+    )
 
 
 def test_training_by_hand_is_what_it_is_without(set_np):
     data, params = few_digits(), init_params()
 
     def accuracy():
-        return train_by_hand(data, params, contexts(2), epochs=1, report=lambda epoch: None).accuracy
+        return train_by_hand(
+            data, params, contexts(2), epochs=1, report=lambda epoch: None
+        ).accuracy
 
     found = accuracy()
     with mx.util.np_array(False), mx.util.np_shape(False):
         assert accuracy() == found
 
 
-# What d2l's two chapters on several GPUs do, in other words: a network of arrays with an allreduce of one's own, and gluon's.
+# What d2l's two chapters on several GPUs do, in other words: a network of arrays with an allreduce
+# of one's own, and gluon's.
 
 BATCHES = [
-    (np.random.RandomState(step).normal(size=(n, 1, 10, 10)).astype("float32"), np.arange(n, dtype="int32") % 4)
+    (
+        np.random.RandomState(step).normal(size=(n, 1, 10, 10)).astype("float32"),
+        np.arange(n, dtype="int32") % 4,
+    )
     for step, n in enumerate((8, 8, 6))
 ]
 
@@ -152,7 +184,8 @@ def by_hand(ctxs, store):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         xs, ys = (
-            gluon.utils.split_and_load(np_.array(array, dtype=array.dtype), ctxs, even_split=False) for array in (images, labels)
+            gluon.utils.split_and_load(np_.array(array, dtype=array.dtype), ctxs, even_split=False)
+            for array in (images, labels)
         )
         with autograd.record():
             losses = []
@@ -179,11 +212,16 @@ def by_gluon(ctxs, store, hybridize):
     net(mx.np.zeros((1, 1, 10, 10), ctx=ctxs[0]))
     if hybridize:
         net.hybridize(static_alloc=True, static_shape=True)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store)
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store
+    )
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         xs, ys = (
-            gluon.utils.split_and_load(mx.np.array(array, dtype=array.dtype), ctxs, even_split=False) for array in (images, labels)
+            gluon.utils.split_and_load(
+                mx.np.array(array, dtype=array.dtype), ctxs, even_split=False
+            )
+            for array in (images, labels)
         )
         with autograd.record():
             losses = [loss(net(x), y) for x, y in zip(xs, ys)]
@@ -198,7 +236,9 @@ def by_gluon(ctxs, store, hybridize):
 @pytest.mark.parametrize("devices", [2, 3])
 @pytest.mark.parametrize("name", SOME_NOW)
 def test_the_chapters_on_several_devices_give_what_one_device_gives(name, devices, set_np):
-    assert distance(by_hand(contexts(devices), make_kvstore(name)), by_hand(contexts(1), None)) < 1e-5
+    assert (
+        distance(by_hand(contexts(devices), make_kvstore(name)), by_hand(contexts(1), None)) < 1e-5
+    )
     for hybridize in (False, True):
         expected = by_gluon(cpus(1), None, hybridize)
         assert distance(by_gluon(contexts(devices), make_kvstore(name), hybridize), expected) < 1e-5

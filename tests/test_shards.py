@@ -1,4 +1,6 @@
-"""A batch cut into shards: nothing is lost, no part is empty, and the bounds are those of the arrays."""
+"""A batch cut into shards: nothing is lost, no part is empty, and the bounds are those of the
+arrays.
+"""
 
 import numpy as np
 from devices import contexts
@@ -18,4 +20,6 @@ def test_shards_are_even_parts_in_order_one_for_each_device_that_has_any(size, k
     sizes = [len(part) for part in parts]
     assert sizes == sorted(sizes, reverse=True) and (not sizes or sizes[0] - sizes[-1] <= 1)
     assert [end - begin for begin, end in shard_bounds(size, k)] == sizes
-    assert [begin for begin, _ in shard_bounds(size, k)] == list(np.cumsum([0, *sizes]))[: len(sizes)]
+    assert [begin for begin, _ in shard_bounds(size, k)] == list(np.cumsum([0, *sizes]))[
+        : len(sizes)
+    ]

@@ -1,4 +1,6 @@
-"""Threads: several CPU devices never hang, whatever the environment says, and a team is never too large for its worker."""
+"""Threads: several CPU devices never hang, whatever the environment says, and a team is never too
+large for its worker.
+"""
 
 import json
 import os
@@ -38,7 +40,10 @@ def test_several_devices_take_one_thread_each():
 def test_several_devices_put_a_larger_number_aside_with_one_warning(exported):
     exported("8")
     set_threads(ONE, 2)
-    with pytest.warns(GluonlabWarning, match="OMP_NUM_THREADS=8 would hang 2 CPU devices: each computes with 1 thread"):
+    with pytest.warns(
+        GluonlabWarning,
+        match="OMP_NUM_THREADS=8 would hang 2 CPU devices: each computes with 1 thread",
+    ):
         assert set_threads(TWO) == 1
     assert set_threads(TWO) == 1  # a warning would be an error here
 
@@ -108,10 +113,24 @@ EXPORTED = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("exported_threads", ["2", pytest.param("8", marks=pytest.mark.long)])
 def test_two_devices_train_whatever_is_exported(python, tmp_path, exported_threads):
-    result = python("-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--quiet", OMP_NUM_THREADS=exported_threads)
+    result = python(
+        "-m",
+        "gluonlab.run",
+        "--gpus",
+        "2",
+        "--epochs",
+        "1",
+        "--quiet",
+        OMP_NUM_THREADS=exported_threads,
+    )
     assert result.returncode == 0, result.stderr
     said = [line for line in result.stderr.splitlines() if "OMP_NUM_THREADS" in line]
-    assert said == [f"warning: OMP_NUM_THREADS={exported_threads} would hang 2 CPU devices: each computes with 1 thread"]
+    assert said == [
+        (
+            f"warning: OMP_NUM_THREADS={exported_threads} would hang 2 CPU devices: "
+            "each computes with 1 thread"
+        )
+    ]
 
 
 def test_two_devices_compute_when_mxnet_was_imported_first(python):
@@ -137,28 +156,27 @@ def test_two_devices_compute_after_the_process_has_forked(python, environment):
     """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
     code = (
         "import json, os, subprocess, sys, warnings, gluonlab.devices, workers\n"
-        "warnings.simplefilter('ignore')\n"
-        "ctxs = gluonlab.devices.devices('cpu*2')\n"
-        "child = os.fork()\n"
-        "if not child: os._exit(0)\n"
-        "os.waitpid(child, 0)\n"
+        "warnings.simplefilter('ignore')\nctxs = gluonlab.devices.devices('cpu*2')\n"
+        "child = os.fork()\nif not child: os._exit(0)\nos.waitpid(child, 0)\n"
         "sizes = [workers.team_size(ctx) for ctx in ctxs]\n"
         "subprocess.run([sys.executable, '-c', ''])\n"
-        "print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], workers.compute(ctxs)]))"
+        "print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], "
+        "workers.compute(ctxs)]))"
     )
     assert finished(python("-c", code, **environment)) == [[1, 1], [1, 1], [256.0, 256.0]]
 
 
 def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(python):
-    """oneDNN's operators would write beyond their scratch memory: the process would end in a segmentation fault."""
+    """oneDNN's operators would write beyond their scratch memory: the process would end in a
+    segmentation fault.
+    """
     code = (
         "import json, gluonlab.threads, mxnet as mx, workers\n"
-        "one, two = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]\n"
-        "results = []\n"
+        "one, two = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]\nresults = []\n"
         "for ctxs, threads in [(two, 1), (one, 2), (two, 1), (one, 4), (one, 8), (two, 1)]:\n"
         "    gluonlab.threads.set_threads(ctxs, threads)\n"
-        "    results += [[workers.convolve(ctx, images) for images in (1, 8, 64)] for ctx in ctxs]\n"
-        "print(json.dumps(results))"
+        "    results += [[workers.convolve(ctx, images) for images in (1, 8, "
+        "64)] for ctx in ctxs]\nprint(json.dumps(results))"
     )
     first, *others = finished(python("-c", code))
     assert len(others) == 8
@@ -175,12 +193,15 @@ def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(pyth
     ids=str,
 )
 def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
-    """It shares its sums out over as many threads as the team is said to have; those of the others would be missing, or noise."""
+    """It shares its sums out over as many threads as the team is said to have; those of the others
+    would be missing, or noise.
+    """
     code = (
         "import json, os, warnings; warnings.simplefilter('ignore')\n"
         "import gluonlab.threads, mxnet as mx, workers\n"
         "gluonlab.threads.set_threads([mx.cpu(0)], 4)\n"
-        "print(json.dumps([workers.convolve(mx.cpu(0), images) for images in (8, 64)] + [len(os.sched_getaffinity(0))]))"
+        "print(json.dumps([workers.convolve(mx.cpu(0), images) for images in (8, "
+        "64)] + [len(os.sched_getaffinity(0))]))"
     )
     set_threads(ONE, 1)
     alone = [list(convolve(ONE[0], images)) for images in (8, 64)]
@@ -189,28 +210,36 @@ def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
 
 TORCH_FIRST = (
     "import json, torch, warnings; before = torch.get_num_threads()\n"
-    "import gluonlab, mxnet as mx, workers\n"
-    "from gluonlab.devices import devices\n"
+    "import gluonlab, mxnet as mx, workers\nfrom gluonlab.devices import devices\n"
     "plain = [workers.team_size(mx.cpu(i)) for i in range(2)]\n"
     "values = workers.compute([mx.cpu(0), mx.cpu(1)])\n"
     "with warnings.catch_warnings(record=True) as said:\n"
     "    warnings.simplefilter('always'); devices('cpu', threads=2); devices('cpu', threads=2)\n"
-    "print(json.dumps([plain, values, before == torch.get_num_threads(), [str(warning.message) for warning in said]]))"
+    "print(json.dumps([plain, values, before == torch.get_num_threads(), [str(warning.message) "
+    "for warning in said]]))"
 )
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("exported", [{}, {"OMP_NUM_THREADS": "4"}, {"GOMP_SPINCOUNT": "0"}], ids=str)
+@pytest.mark.parametrize(
+    "exported", [{}, {"OMP_NUM_THREADS": "4"}, {"GOMP_SPINCOUNT": "0"}], ids=str
+)
 def test_plain_contexts_compute_when_torch_has_brought_openmp_first(python, exported):
-    """torch's libgomp is then MXNet's, too, and has read its variables before gluonlab could set them."""
+    """torch's libgomp is then MXNet's, too, and has read its variables before gluonlab could set
+    them.
+    """
     plain, values, torchs_own, said = finished(python("-c", TORCH_FIRST, **exported))
     assert (plain, values, torchs_own) == ([1, 1], [256.0, 256.0], True)
-    assert [message.startswith("OpenMP was loaded before gluonlab") for message in said] == [True] * (
-        "GOMP_SPINCOUNT" not in exported
-    )
+    assert [message.startswith("OpenMP was loaded before gluonlab") for message in said] == [
+        True
+    ] * ("GOMP_SPINCOUNT" not in exported)
 
 
-@pytest.mark.parametrize("prepare", ["", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)"], ids=str)
+@pytest.mark.parametrize(
+    "prepare",
+    ["", "devices('cpu:0'); devices('cpu:1')", "devices('cpu'); os.fork() or os._exit(0)"],
+    ids=str,
+)
 @EXPORTED
 def test_plain_contexts_compute_whatever_was_asked_for_before(python, prepare, environment):
     """Large products run in OpenBLAS, where two teams wait for each other for ever."""

@@ -47,18 +47,27 @@ OPTIMIZERS = [cls.__name__.lower() for cls in registry.MXNETS_ELEMENT_WISE]
 def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     """Same bits: on one device nothing is even summed differently."""
     expected_net, net = small_net(contexts(1)), small_net(contexts(1))
-    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None), contexts(1), BATCHES)
+    expected = train(
+        expected_net,
+        gluon.Trainer(expected_net.collect_params(), optimizer, kvstore=None),
+        contexts(1),
+        BATCHES,
+    )
     found = train(net, BucketedTrainer(net.collect_params(), optimizer), contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
 
-@pytest.mark.parametrize("params", [{"momentum": 0.9, "wd": 0.01}, {"wd": 0.1, "clip_gradient": 0.02}, {}], ids=str)
+@pytest.mark.parametrize(
+    "params", [{"momentum": 0.9, "wd": 0.01}, {"wd": 0.1, "clip_gradient": 0.02}, {}], ids=str
+)
 def test_sgd_follows_its_settings_while_they_change(params):
     results = []
     for make in (lambda *args: gluon.Trainer(*args, kvstore=None), BucketedTrainer):
         net = small_net(contexts(1))
         schedule = mx.lr_scheduler.FactorScheduler(step=2, factor=0.5, base_lr=0.4)
-        trainer = make(net.collect_params(), "sgd", {"lr_scheduler": schedule, "learning_rate": 0.4, **params})
+        trainer = make(
+            net.collect_params(), "sgd", {"lr_scheduler": schedule, "learning_rate": 0.4, **params}
+        )
         train(net, trainer, contexts(1), BATCHES)
         results.append(train(net, trainer, contexts(1), random_batches([3, 5], 1, (1, 2, 3), 4)))
     assert all(np.array_equal(a, b) for a, b in zip(*results))
@@ -67,8 +76,15 @@ def test_sgd_follows_its_settings_while_they_change(params):
 def test_it_trains_with_gluons_own_recording_on_several_devices():
     ctxs = contexts(3)
     expected_net, net = small_net(cpus(1)), small_net(ctxs)
-    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", {"momentum": 0.9}), cpus(1), BATCHES)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, make_kvstore("device"))
+    expected = train(
+        expected_net,
+        gluon.Trainer(expected_net.collect_params(), "sgd", {"momentum": 0.9}),
+        cpus(1),
+        BATCHES,
+    )
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"momentum": 0.9}, make_kvstore("device")
+    )
     trainer.prepare()
     assert distance(train(net, trainer, ctxs, BATCHES), expected) <= 1e-5
 
@@ -76,10 +92,21 @@ def test_it_trains_with_gluons_own_recording_on_several_devices():
 def test_multipliers_of_a_parameter_count():
     expected_net, net = small_net(contexts(1)), small_net(contexts(1))
     for network in (expected_net, net):
-        network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = 0.1, 0.0, 0.0
+        network[0].weight.lr_mult, network[1].bias.wd_mult, network[2].weight.lr_mult = (
+            0.1,
+            0.0,
+            0.0,
+        )
     params = {"learning_rate": 0.3, "wd": 0.1}
-    expected = train(expected_net, gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES)
-    found = train(net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES)
+    expected = train(
+        expected_net,
+        gluon.Trainer(expected_net.collect_params(), "sgd", dict(params)),
+        contexts(1),
+        BATCHES,
+    )
+    found = train(
+        net, BucketedTrainer(net.collect_params(), "sgd", dict(params)), contexts(1), BATCHES
+    )
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
     assert np.array_equal(found[4], values(small_net(contexts(1)))[4])  # lr_mult 0
 
@@ -88,7 +115,9 @@ def test_frozen_parameters_stay():
     net = small_net(contexts(2))
     net[1].collect_params().setattr("grad_req", "null")
     before = values(net)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device")
+    )
     trainer.prepare()
     after = train(net, trainer, contexts(2), BATCHES)
     changed = [not np.array_equal(a, b) for a, b in zip(before, after)]
@@ -97,7 +126,9 @@ def test_frozen_parameters_stay():
 
 def test_parameters_can_be_set_and_loaded_afterwards(tmp_path):
     net = small_net(contexts(2))
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device"))
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.3}, make_kvstore("device")
+    )
     step = DataParallelStep(net, LOSS, trainer, contexts(2), as_is)
     net.save_parameters(str(tmp_path / "start"))
     start = values(net)
@@ -123,7 +154,9 @@ def test_buckets_keep_order_and_hold_no_more_than_they_may(sizes, bucket_bytes):
     groups = group(params, bucket_bytes)
     assert [param for bucket in groups for param in bucket] == params
     for bucket in groups:
-        assert len(bucket) == 1 or sum(math.prod(param.shape) for param in bucket) * 4 <= bucket_bytes
+        assert (
+            len(bucket) == 1 or sum(math.prod(param.shape) for param in bucket) * 4 <= bucket_bytes
+        )
     for a, b in zip(groups, groups[1:]):  # none is closed while the next parameter still fits
         assert sum(math.prod(param.shape) for param in [*a, b[0]]) * 4 > bucket_bytes
 
@@ -138,14 +171,18 @@ def test_buckets_are_moved_together_in_order_up_to_as_many_bytes(sizes, bucket_b
     assert [position for positions in groups for position in positions] == list(range(len(sizes)))
     taken = [[4 * sizes[position] for position in positions] for positions in groups]
     assert all(sum(taking) <= bucket_bytes or len(taking) == 1 for taking in taken)
-    assert all(sum(taking) + following[0] > bucket_bytes for taking, following in zip(taken, taken[1:]))
+    assert all(
+        sum(taking) + following[0] > bucket_bytes for taking, following in zip(taken, taken[1:])
+    )
 
 
 def test_every_parameter_begins_on_a_cache_line():
     net = small_net(contexts(1))
     trainer = BucketedTrainer(net.collect_params(), "sgd")
     trainer.prepare()
-    assert all(begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.begins)
+    assert all(
+        begin * 4 % ALIGNMENT_BYTES == 0 for bucket in trainer.buckets for begin in bucket.begins
+    )
     assert len(trainer.buckets) == 1
 
 
@@ -163,9 +200,13 @@ def reloaded(make, file, optimizer, params):
     return train(net, trainer, contexts(1), BATCHES)
 
 
-@pytest.mark.parametrize("optimizer, params", [("sgd", {"momentum": 0.9}), ("adam", {}), ("lamb", {})], ids=str)
+@pytest.mark.parametrize(
+    "optimizer, params", [("sgd", {"momentum": 0.9}), ("adam", {}), ("lamb", {})], ids=str
+)
 def test_states_are_saved_and_loaded_like_gluons(optimizer, params, tmp_path):
-    expected = reloaded(lambda *args: gluon.Trainer(*args, kvstore=None), str(tmp_path / "gluon"), optimizer, params)
+    expected = reloaded(
+        lambda *args: gluon.Trainer(*args, kvstore=None), str(tmp_path / "gluon"), optimizer, params
+    )
     found = reloaded(BucketedTrainer, str(tmp_path / "ours"), optimizer, params)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected))
 
@@ -173,7 +214,9 @@ def test_states_are_saved_and_loaded_like_gluons(optimizer, params, tmp_path):
 @pytest.mark.parametrize("optimizer", registry.OPTIMIZERS)
 def test_replicas_stay_identical_under_every_optimizer_that_is_offered(optimizer):
     net = small_net(contexts(2))
-    made = make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": Rates(0.1, 4, "cosine", 2)})
+    made = make_optimizer(
+        optimizer, {"learning_rate": 0.1, "lr_scheduler": Rates(0.1, 4, "cosine", 2)}
+    )
     trainer = BucketedTrainer(net.collect_params(), made, None, make_kvstore("device"))
     trainer.prepare()
     train(net, trainer, contexts(2), BATCHES)

@@ -24,12 +24,21 @@ SGD = {"learning_rate": 0.1, "momentum": 0.9}
 
 
 def blocks_of_channels(ctxs, known=True):
-    """Whose weights oneDNN would like in blocks: 16 and 32 channels, in convolutions forth and back, and in groups."""
+    """Whose weights oneDNN would like in blocks: 16 and 32 channels, in convolutions forth and
+    back, and in groups.
+    """
     mx.random.seed(4)
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(32, 3, padding=1, activation="tanh"),
-        nn.Conv2D(16, 3, padding=1, groups=16 if known else 1, in_channels=32 if known else 0, use_bias=False),
+        nn.Conv2D(
+            16,
+            3,
+            padding=1,
+            groups=16 if known else 1,
+            in_channels=32 if known else 0,
+            use_bias=False,
+        ),
         nn.Conv2DTranspose(24, 3, activation="tanh"),
         nn.GlobalAvgPool2D(),
         nn.Dense(64, activation="tanh"),
@@ -70,7 +79,13 @@ def test_scoring_between_steps_leaves_the_parameters_alone():
     ctxs, results = contexts(2), []
     for scored in (False, True):
         net = blocks_of_channels(ctxs)
-        step = DataParallelStep(net, LOSS, BucketedTrainer(net.collect_params(), "sgd", SGD, make_kvstore("device")), ctxs, as_is)
+        step = DataParallelStep(
+            net,
+            LOSS,
+            BucketedTrainer(net.collect_params(), "sgd", SGD, make_kvstore("device")),
+            ctxs,
+            as_is,
+        )
         for images, labels in BATCHES:
             step(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs))
             if scored:
@@ -94,7 +109,9 @@ def test_a_compiled_network_trains_as_with_gluons_trainer(compiled):
 
 @pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
 def test_unknown_shapes_are_no_obstacle(compiled):
-    """They become known in the first step, when the network is compiled with the arrays that it has then."""
+    """They become known in the first step, when the network is compiled with the arrays that it has
+    then.
+    """
     ctxs, results = contexts(2), []
     for trainer_class in TRAINERS:
         net = blocks_of_channels(ctxs, known=False)
@@ -148,13 +165,19 @@ def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_pa
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_predictions_on_one_device_before_an_update_do_not_part_replicas(optimizer, store):
-    """They leave the weights of its convolutions in an order of oneDNN's own, which an update must not notice."""
+    """They leave the weights of its convolutions in an order of oneDNN's own, which an update must
+    not notice.
+    """
     if store == "sharded-optimizer" and not OPTIMIZERS[optimizer].element_wise:
         store = "ring"
     ctxs = contexts(2)
     mx.random.seed(2)
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(16, 3, in_channels=3, activation="tanh"), nn.Conv2D(8, 3, in_channels=16), nn.Dense(2))
+    net.add(
+        nn.Conv2D(16, 3, in_channels=3, activation="tanh"),
+        nn.Conv2D(8, 3, in_channels=16),
+        nn.Dense(2),
+    )
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     settings = {"momentum": 0.9} if OPTIMIZERS[optimizer].momentum else {}
     made = make_optimizer(optimizer, {"learning_rate": 0.01, "wd": 0.01, **settings})

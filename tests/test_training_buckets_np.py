@@ -28,7 +28,12 @@ def _numpy_semantics():
 def numpy_net(ctxs, compiled=None):
     mx.random.seed(5)
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(3, 3, activation="tanh"), nn.Flatten(), nn.Dense(7, activation="tanh"), nn.Dense(4))
+    net.add(
+        nn.Conv2D(3, 3, activation="tanh"),
+        nn.Flatten(),
+        nn.Dense(7, activation="tanh"),
+        nn.Dense(4),
+    )
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     if compiled is not None:
         net.hybridize(**compiled)
@@ -39,7 +44,10 @@ def numpy_net(ctxs, compiled=None):
 def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in batches:
-        xs, ys = (gluon.utils.split_and_load(mnp.array(array), ctxs, even_split=False) for array in (images, labels))
+        xs, ys = (
+            gluon.utils.split_and_load(mnp.array(array), ctxs, even_split=False)
+            for array in (images, labels)
+        )
         with autograd.record():
             losses = [loss(net(x), y).sum() * scale for x, y in zip(xs, ys)]
         autograd.backward(losses)
@@ -49,13 +57,19 @@ def train(net, trainer, ctxs, batches=BATCHES, scale=1.0):
 
 def expected(optimizer, params):
     net = numpy_net(contexts(1))
-    return train(net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), contexts(1))
+    return train(
+        net, gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None), contexts(1)
+    )
 
 
-@pytest.mark.parametrize("optimizer", [*(cls.__name__.lower() for cls in ELEMENT_WISE), "lamb", "dcasgd"])
+@pytest.mark.parametrize(
+    "optimizer", [*(cls.__name__.lower() for cls in ELEMENT_WISE), "lamb", "dcasgd"]
+)
 def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
     net = numpy_net(contexts(1))
-    found = train(net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1))
+    found = train(
+        net, BucketedTrainer(net.collect_params(), optimizer, {"learning_rate": 0.01}), contexts(1)
+    )
     assert all(type(param.data(device())) is mnp.ndarray for param in net.collect_params().values())
     assert all(map(np.array_equal, found, expected(optimizer, {"learning_rate": 0.01})))
 
@@ -65,7 +79,9 @@ def test_every_optimizer_makes_the_updates_of_gluons_trainer(optimizer):
 def test_k_devices_train_as_one(store, bucket_bytes):
     params = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
     net = numpy_net(contexts(3), {"static_alloc": True, "static_shape": True})
-    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(params), kvstore=store, bucket_bytes=bucket_bytes)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", dict(params), kvstore=store, bucket_bytes=bucket_bytes
+    )
     found = train(net, trainer, contexts(3))
     assert distance(found, expected("sgd", params)) <= 1e-5
     assert all(np.array_equal(a, b) for a, b in zip(found, values(net, device(0))))
@@ -76,16 +92,29 @@ def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
     net, scaled = numpy_net(contexts(2)), LossScale(256.0)
     start = values(net)
     trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.5}, store, clip_norm=0.1, loss_scale=scaled, bucket_bytes=100
+        net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.5},
+        store,
+        clip_norm=0.1,
+        loss_scale=scaled,
+        bucket_bytes=100,
     )
     found = train(net, trainer, contexts(2), scale=256.0)
     npx.reset_np()
     plain = nn.HybridSequential()
-    plain.add(nn.Conv2D(3, 3, activation="tanh"), nn.Flatten(), nn.Dense(7, activation="tanh"), nn.Dense(4))
+    plain.add(
+        nn.Conv2D(3, 3, activation="tanh"),
+        nn.Flatten(),
+        nn.Dense(7, activation="tanh"),
+        nn.Dense(4),
+    )
     plain.initialize()
     plain(mx.nd.zeros((1, 1, 6, 6)))
     set_values(plain, start)
-    reference = BucketedTrainer(plain.collect_params(), "sgd", {"learning_rate": 0.5}, clip_norm=0.1)
+    reference = BucketedTrainer(
+        plain.collect_params(), "sgd", {"learning_rate": 0.5}, clip_norm=0.1
+    )
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for images, labels in BATCHES:
         with autograd.record():
@@ -147,27 +176,39 @@ def test_a_device_without_a_shard_and_a_parameter_without_a_use(store):
         with pytest.raises(UserWarning, match=r"dense\d+_weight on [cg]pu\(0\)"):
             trainer.step(len(images))
         trainer.step(len(images), ignore_stale_grad=True)
-    assert distance(values(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
+    assert (
+        distance(values(net, device(1)), expected("sgd", {"learning_rate": 0.1, "wd": 0.1})) <= 1e-5
+    )
     assert all(np.array_equal(a, b) for a, b in zip(before, values(unused, device(1))))
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 @pytest.mark.parametrize("of_nd", [True, False])
 def test_a_trainer_may_be_made_and_used_under_the_other_semantics(store, of_nd, tmp_path):
-    """A network of mx.nd whose trainer is made and steps after npx.set_np(), and a network of mx.np in a trainer from before it."""
+    """A network of mx.nd whose trainer is made and steps after npx.set_np(), and a network of mx.np
+    in a trainer from before it.
+    """
     states, found = str(tmp_path / "states"), []
     for other_way in (False, True):
         ctxs = contexts(2)
         with semantics(not of_nd):
             net = numpy_net(ctxs) if not of_nd else nd_net(ctxs)
         with semantics(of_nd == other_way):
-            trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store)
+            trainer = BucketedTrainer(
+                net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=store
+            )
         for images, labels in BATCHES:
             with semantics(not of_nd):
                 array = mx.nd.array if of_nd else mnp.array
-                xs, ys = (gluon.utils.split_and_load(array(part), ctxs, even_split=False) for part in (images, labels))
+                xs, ys = (
+                    gluon.utils.split_and_load(array(part), ctxs, even_split=False)
+                    for part in (images, labels)
+                )
                 with autograd.record():
-                    losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum() for x, y in zip(xs, ys)]
+                    losses = [
+                        gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum()
+                        for x, y in zip(xs, ys)
+                    ]
                 autograd.backward(losses)
             with semantics(of_nd == other_way):
                 trainer.step(len(images))

@@ -1,4 +1,6 @@
-"""BucketedTrainer in somebody's own Gluon loop: the one of the README, and networks however they are compiled."""
+"""BucketedTrainer in somebody's own Gluon loop: the one of the README, and networks however they
+are compiled.
+"""
 
 import re
 from pathlib import Path
@@ -52,22 +54,30 @@ def test_the_loop_of_the_readme_runs_as_it_is_printed(capsys):
 
 
 @pytest.mark.parametrize(("devices", "batch_size"), [(1, 128), (3, 128), (4, 359)])
-def test_the_loop_of_the_readme_trains_any_number_of_devices_as_gluon_trains_one(devices, batch_size):
+def test_the_loop_of_the_readme_trains_any_number_of_devices_as_gluon_trains_one(
+    devices, batch_size
+):
     """1437 images: the last batch of 359 has one image, for one of four devices."""
     loop = changed(the_loop(), epochs=("range(10)", "range(2)"), batch=("128", str(batch_size)))
     ours = run_loop(changed(loop, devices=('"cpu*2"', f'"{named(devices)}"')))
     one = run_loop(
         changed(
-            loop, devices=('"cpu*2"', '"cpu"'), trainer=("gluonlab.BucketedTrainer(", "gluon.Trainer("),
+            loop, devices=('"cpu*2"', '"cpu"'),
+            trainer=("gluonlab.BucketedTrainer(", "gluon.Trainer("),
         )
     )  # fmt: skip
-    assert isinstance(ours["trainer"], BucketedTrainer) and not isinstance(one["trainer"], BucketedTrainer)
+    assert isinstance(ours["trainer"], BucketedTrainer) and not isinstance(
+        one["trainer"], BucketedTrainer
+    )
     assert distance(values(ours["net"], ours["ctxs"][-1]), values(one["net"])) <= 1e-4
 
 
 @pytest.mark.cpu_only("it is about imports")
 def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
-    done = python("-c", "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)")
+    done = python(
+        "-c",
+        "import gluonlab; print(*gluonlab.devices.devices('cpu*2'), gluonlab.training.__name__)",
+    )
     assert done.stdout.split() == ["cpu(0)", "cpu(1)", "gluonlab.training"], done.stderr
 
 
@@ -77,7 +87,13 @@ def test_the_parts_of_gluonlab_need_no_import_of_their_own(python):
 def small_net(ctxs, known=False):
     mx.random.seed(5)
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(8, 3, activation="tanh"), nn.Flatten(), nn.Dense(9, activation="tanh"), nn.Dense(7), nn.Dense(4))
+    net.add(
+        nn.Conv2D(8, 3, activation="tanh"),
+        nn.Flatten(),
+        nn.Dense(9, activation="tanh"),
+        nn.Dense(7),
+        nn.Dense(4),
+    )
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     if known:
         net(nd.zeros((1, 1, 8, 8), ctx=ctxs[0]))
@@ -103,7 +119,9 @@ COMPILED = {
 @pytest.mark.parametrize("when", ["first of all", "after a forward", "after a backward"])
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("k", [1, 3])
-def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(k, compiled, when):
+def test_networks_train_however_they_are_compiled_and_whenever_the_trainer_is_made(
+    k, compiled, when
+):
     """Ragged batches on three devices: 7 images, 2 images, 1 image."""
     ctxs, net = contexts(k), small_net(contexts(k))
     if COMPILED[compiled] is not None:
@@ -123,12 +141,21 @@ class NoTrainer:
 
 
 def test_a_gradient_can_be_changed_between_backward_and_step():
-    """What param.grad() gives is what the network has written and the step will use, also under static_shape."""
+    """What param.grad() gives is what the network has written and the step will use, also under
+    static_shape.
+    """
     norms = []
-    for make in (lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None), BucketedTrainer):
+    for make in (
+        lambda params: gluon.Trainer(params, "sgd", dict(SGD), kvstore=None),
+        BucketedTrainer,
+    ):
         net = small_net(contexts(1))
         net.hybridize(static_alloc=True, static_shape=True)
-        trainer = make(net.collect_params(), "sgd", dict(SGD)) if make is BucketedTrainer else make(net.collect_params())
+        trainer = (
+            make(net.collect_params(), "sgd", dict(SGD))
+            if make is BucketedTrainer
+            else make(net.collect_params())
+        )
         norms.append([])
         for images, labels in BATCHES:
             with autograd.record():
@@ -136,7 +163,11 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
                 loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y).sum()
             loss.backward()
             loss = None
-            norms[-1].append(gluon.utils.clip_global_norm([p.grad(device()) for p in net.collect_params().values()], 0.3))
+            norms[-1].append(
+                gluon.utils.clip_global_norm(
+                    [p.grad(device()) for p in net.collect_params().values()], 0.3
+                )
+            )
             trainer.step(len(images))
         norms[-1] += values(net)
     assert distance(norms[1], norms[0]) <= 1e-5
@@ -144,7 +175,9 @@ def test_a_gradient_can_be_changed_between_backward_and_step():
 
 @pytest.mark.parametrize("store", ["device", "ring"])
 def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
-    """allreduce_grads, gluon.utils.clip_global_norm on each device, update: with idle devices, and where all is fresh."""
+    """allreduce_grads, gluon.utils.clip_global_norm on each device, update: with idle devices, and
+    where all is fresh.
+    """
     results = []
     for ctxs, make in ((contexts(1), gluon.Trainer), (contexts(3), BucketedTrainer)):
         net = small_net(ctxs)
@@ -154,7 +187,9 @@ def test_gradients_that_were_summed_can_be_clipped_before_the_update(store):
             train_on_devices(net, NoTrainer(), ctxs, [(images, labels)])
             trainer.allreduce_grads()
             for ctx in ctxs:
-                gluon.utils.clip_global_norm([param.grad(ctx) for param in net.collect_params().values()], 0.3)
+                gluon.utils.clip_global_norm(
+                    [param.grad(ctx) for param in net.collect_params().values()], 0.3
+                )
             trainer.update(len(images))
         results.append(values(net, ctxs[-1]))
     assert distance(results[1], results[0]) <= 1e-5
@@ -194,7 +229,9 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
     net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD))
     for act in (trainer.prepare, lambda: trainer.step(1), trainer.allreduce_grads):
-        with pytest.raises(RunError, match=r"4 parameters are not known.* conv\d+_weight.*call the network once") as raised:
+        with pytest.raises(
+            RunError, match=r"4 parameters are not known.* conv\d+_weight.*call the network once"
+        ) as raised:
             act()
         assert "\n" not in str(raised.value)
     net(nd.zeros((1, 1, 8, 8), ctx=device()))
@@ -208,7 +245,12 @@ def test_buckets_cannot_be_made_before_the_shapes_are_known():
 
 @pytest.mark.parametrize(
     ("store", "settings"),
-    [("device", {}), ("ring", {"clip_norm": 0.1}), ("sharded-optimizer", {}), ("local", {"optimizer": "lamb"})],
+    [
+        ("device", {}),
+        ("ring", {"clip_norm": 0.1}),
+        ("sharded-optimizer", {}),
+        ("local", {"optimizer": "lamb"}),
+    ],
     ids=str,
 )
 def test_a_step_inside_record_is_not_recorded(store, settings):
@@ -216,7 +258,14 @@ def test_a_step_inside_record_is_not_recorded(store, settings):
     results = []
     for recorded in (False, True):
         net, settings_ = small_net(contexts(2)), {"optimizer": "sgd", **settings}
-        trainer = BucketedTrainer(net.collect_params(), settings_.pop("optimizer"), None, store, bucket_bytes=0, **settings_)
+        trainer = BucketedTrainer(
+            net.collect_params(),
+            settings_.pop("optimizer"),
+            None,
+            store,
+            bucket_bytes=0,
+            **settings_,
+        )
         with autograd.record() if recorded else autograd.pause():
             train_on_devices(net, trainer, contexts(2), BATCHES)
             assert autograd.is_recording() == recorded
@@ -233,13 +282,18 @@ def amp(monkeypatch):
 
 
 def amp_steps(amp, make, ctxs, store):
-    """Three steps, of which the second overflows on one device; the scales of the loss, and the parameters."""
+    """Three steps, of which the second overflows on one device; the scales of the loss, and the
+    parameters.
+    """
     net = small_net(ctxs)
     trainer = make(net.collect_params(), "sgd", dict(SGD), kvstore=store, update_on_kvstore=False)
     amp.init_trainer(trainer)
     scales = []
     for number, (images, labels) in enumerate(BATCHES[:2] + BATCHES[3:4]):
-        xs, ys = (gluon.utils.split_and_load(nd.array(array), ctxs, even_split=False) for array in (images, labels))
+        xs, ys = (
+            gluon.utils.split_and_load(nd.array(array), ctxs, even_split=False)
+            for array in (images, labels)
+        )
         with autograd.record():
             losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(x), y) for x, y in zip(xs, ys)]
             with amp.scale_loss(losses, trainer) as scaled:
@@ -263,6 +317,8 @@ def test_amp_and_a_store_that_updates_are_refused_together(amp):
     net = small_net(contexts(2))
     trainer = BucketedTrainer(net.collect_params(), "sgd", dict(SGD), "sharded-optimizer")
     amp.init_trainer(trainer)
-    with pytest.raises(RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale") as raised:
+    with pytest.raises(
+        RunError, match=r"'sharded-optimizer' updates before amp can look.*LossScale"
+    ) as raised:
         train_on_devices(net, trainer, contexts(2), BATCHES[:1])
     assert "\n" not in str(raised.value)

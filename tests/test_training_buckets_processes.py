@@ -32,7 +32,12 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
     """Which a store of its own would serve alike; MXNet's does not take a key twice."""
     store, found = mx.kv.create("device"), []
     first = small_net(contexts(2))
-    train_on_devices(first, before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False), contexts(2), BATCHES)
+    train_on_devices(
+        first,
+        before(first.collect_params(), "sgd", {}, kvstore=store, update_on_kvstore=False),
+        contexts(2),
+        BATCHES,
+    )
     for kvstore in (store, "device"):
         net = small_net(contexts(2), seed=5)
         trainer = BucketedTrainer(net.collect_params(), "sgd", {"momentum": 0.9}, kvstore=kvstore)
@@ -42,7 +47,9 @@ def test_an_instance_of_mxnets_serves_one_trainer_after_another(before):
 
 
 class TwoProcesses(KVStoreBase):
-    """A store such as Horovod's, whose other process has the same gradients, and the parameters ``begin``."""
+    """A store such as Horovod's, whose other process has the same gradients, and the parameters
+    ``begin``.
+    """
 
     type, rank, num_workers = "two processes", 1, 2
 
@@ -65,12 +72,16 @@ class TwoProcesses(KVStoreBase):
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_store_of_another_kind_sums_over_its_processes(devices):
-    """One device of each process is several devices all the same; what is not trained comes from the first process, too."""
+    """One device of each process is several devices all the same; what is not trained comes from
+    the first process, too.
+    """
     net = nn.Dense(3, in_units=4)
     net.bias.grad_req = "null"
     net.initialize(mx.init.One(), ctx=contexts(devices))
     net.bias.set_data(nd.ones(3))
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25))
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=TwoProcesses(0.25)
+    )
     before = {name: param.data(device()).asnumpy() for name, param in net.collect_params().items()}
     assert all((array == 0.25).all() for array in before.values())
     with autograd.record():
@@ -78,12 +89,15 @@ def test_a_store_of_another_kind_sums_over_its_processes(devices):
     autograd.backward(losses)
     trainer.step(4 * devices)
     assert np.array_equal(
-        net.weight.data(device()).asnumpy(), np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32")
+        net.weight.data(device()).asnumpy(),
+        np.full((3, 4), 0.25 - 0.5 * (2 * 2 * devices) / (4 * devices), "float32"),
     )
 
 
 def test_a_process_without_a_shard_counts_as_zero():
-    """It takes part in the sum, and makes the update of the others, if it is told that stale gradients are meant."""
+    """It takes part in the sum, and makes the update of the others, if it is told that stale
+    gradients are meant.
+    """
     net = nn.Dense(3, in_units=4, use_bias=False)
     net.initialize(mx.init.One(), ctx=device())
 
@@ -92,15 +106,21 @@ def test_a_process_without_a_shard_counts_as_zero():
             assert not value[0].asnumpy().any()
             value[0][:] = 3
 
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0))
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=OthersGradients(1.0)
+    )
     for _ in range(2):
         trainer.step(2, ignore_stale_grad=True)
-    assert np.array_equal(net.weight.data(device()).asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32"))
+    assert np.array_equal(
+        net.weight.data(device()).asnumpy(), np.full((3, 4), 1 - 2 * 0.5 * 3 / 2, "float32")
+    )
 
 
 def test_the_name_of_a_store_of_processes_is_refused_with_what_to_give():
     with pytest.raises(
-        KVStoreError, match=r"^unknown kvstore 'dist_sync': choose .*; .* an instance .*mx.kv.create\('dist_sync'\)$"
+        KVStoreError,
+        match=r"^unknown kvstore 'dist_sync': choose .*; .* an instance "
+        r".*mx.kv.create\('dist_sync'\)$",
     ):
         make_kvstore("dist_sync")
 
@@ -162,7 +182,9 @@ def test_dist_sync_trains_as_gluons_trainer_does_with_it(count, devices):
         said = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
     begin, [expected, *_] = said[0]["gluon"]
     for of_worker in said:
-        assert of_worker["refused"].startswith("compression_params {'type': '2bit'}: kvstore 'dist_sync' cannot compress")
+        assert of_worker["refused"].startswith(
+            "compression_params {'type': '2bit'}: kvstore 'dist_sync' cannot compress"
+        )
         for name in ("gluon", "ours", "single"):
             assert of_worker[name][0] == begin  # rank 0's, also of what is not trained
             for found in of_worker[name][1]:
@@ -175,15 +197,24 @@ def arrays(lists):
 
 
 def by_one_device(begin, count, devices, steps=5, lr=0.1, momentum=0.9, wd=0.01):
-    """The same training in float64: loss |W2 tanh(W1 x + b1) + b2|^2, momentum, weight decay; b2 stays."""
+    """The same training in float64: loss |W2 tanh(W1 x + b1) + b2|^2, momentum, weight decay; b2
+    stays.
+    """
     w1, b1, w2, b2 = arrays(begin)
     random, velocity = np.random.RandomState(0), [0.0, 0.0, 0.0]
     for _ in range(steps):
-        x = random.uniform(-1, 1, (count, devices, 2, 5)).astype("float32").astype("float64").reshape(-1, 5)
+        x = (
+            random.uniform(-1, 1, (count, devices, 2, 5))
+            .astype("float32")
+            .astype("float64")
+            .reshape(-1, 5)
+        )
         hidden = np.tanh(x @ w1.T + b1)
         back = 2 * (hidden @ w2.T + b2)
         inner = (back @ w2) * (1 - hidden**2)
-        for i, (weight, grad) in enumerate(zip((w1, b1, w2), (inner.T @ x, inner.sum(0), back.T @ hidden))):
+        for i, (weight, grad) in enumerate(
+            zip((w1, b1, w2), (inner.T @ x, inner.sum(0), back.T @ hidden))
+        ):
             velocity[i] = momentum * velocity[i] + grad / len(x) + wd * weight
             weight -= lr * velocity[i]
     return [w1, b1, w2, b2]

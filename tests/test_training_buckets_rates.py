@@ -1,6 +1,8 @@
-"""One step, one rate: what each parameter gets under a schedule when some are left out of some steps, in float64.
+"""One step, one rate: what each parameter gets under a schedule when some are left out of some
+steps, in float64.
 
-The rate of a step is the schedule's for the most updates that any parameter has seen, the step's own included.
+The rate of a step is the schedule's for the most updates that any parameter has seen, the step's
+own included.
 """
 
 import math
@@ -18,7 +20,11 @@ from gluonlab.optimizers import NAG, SGD
 from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.states import gather_states, restore_states
 
-BASE, SHAPES, STORES = 0.5, [(3,), (2, 2), (5,), (1, 4)], ("device", "local", "ring", "sharded-optimizer")
+BASE, SHAPES, STORES = (
+    0.5,
+    [(3,), (2, 2), (5,), (1, 4)],
+    ("device", "local", "ring", "sharded-optimizer"),
+)
 
 
 def factor(n, every=2):
@@ -28,7 +34,10 @@ def factor(n, every=2):
 def cosine(n, warm=2, most=6):
     if n < warm:
         return 0.01 + (BASE - 0.01) * n / warm
-    return 0.02 + (BASE - 0.02) * (1 + math.cos(math.pi * min(n - warm, most - warm) / (most - warm))) / 2
+    return (
+        0.02
+        + (BASE - 0.02) * (1 + math.cos(math.pi * min(n - warm, most - warm) / (most - warm))) / 2
+    )
 
 
 def polynomial(n, most=5):
@@ -42,7 +51,9 @@ def steps_down(n):
 SCHEDULES = {
     factor: lambda: mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=BASE),
     steps_down: lambda: mx.lr_scheduler.MultiFactorScheduler([1, 4], 0.5, base_lr=BASE),
-    cosine: lambda: mx.lr_scheduler.CosineScheduler(6, base_lr=BASE, final_lr=0.02, warmup_steps=2, warmup_begin_lr=0.01),
+    cosine: lambda: mx.lr_scheduler.CosineScheduler(
+        6, base_lr=BASE, final_lr=0.02, warmup_steps=2, warmup_begin_lr=0.01
+    ),
     polynomial: lambda: mx.lr_scheduler.PolyScheduler(5, base_lr=BASE, final_lr=0.02, pwr=2),
 }
 
@@ -53,7 +64,9 @@ def adam(start, steps, momentum, wd):
     for t, (grad, rate) in enumerate(steps, 1):
         grad = grad + wd * weight
         mean, square = 0.9 * mean + 0.1 * grad, 0.999 * square + 0.001 * grad**2
-        weight = weight - rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * mean / (np.sqrt(square) + 1e-8)
+        weight = weight - rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t) * mean / (
+            np.sqrt(square) + 1e-8
+        )
         yield weight
 
 
@@ -67,14 +80,18 @@ KINDS = {
 
 @st.composite
 def freshness(draw):
-    """[step][device]: the parameters with a fresh gradient there; none of them: the device is idle."""
+    """[step][device]: the parameters with a fresh gradient there; none of them: the device is
+    idle.
+    """
     params, devices = draw(st.integers(1, len(SHAPES))), draw(st.integers(1, 3))
     some = st.one_of(st.just(set(range(params))), st.sets(st.integers(0, params - 1)))
     return draw(st.lists(st.tuples(*[some] * devices), min_size=1, max_size=8)), params
 
 
 def check(run, kind, schedule, stores, bucket_bytes, halves, resumed):
-    """After ``resumed`` steps a second trainer, with the second of ``stores``, goes on from the states of the first."""
+    """After ``resumed`` steps a second trainer, with the second of ``stores``, goes on from the
+    states of the first.
+    """
     steps, count = run
     ctxs, random = contexts(len(steps[0])), np.random.RandomState(0)
     options = {"wd": 0.01, **({} if kind is mx.optimizer.Adam else {"momentum": 0.9})}
@@ -103,7 +120,9 @@ def check(run, kind, schedule, stores, bucket_bytes, halves, resumed):
                 for number in used:
                     grad = random.standard_normal(SHAPES[number]).astype("float32")
                     grads[number] += grad
-                    losses.append((params.get(f"p{number}").data(ctx) * nd.array(grad, ctx=ctx)).sum())
+                    losses.append(
+                        (params.get(f"p{number}").data(ctx) * nd.array(grad, ctx=ctx)).sum()
+                    )
         if losses:
             autograd.backward(losses)
         if halves and store != "sharded-optimizer":
@@ -116,9 +135,10 @@ def check(run, kind, schedule, stores, bucket_bytes, halves, resumed):
         for number in updated:
             seen[number].append((grads[number], schedule(most)))
     for number, start in enumerate(starts):
-        expected = [start.astype("float64"), *KINDS[kind](start.astype("float64"), seen[number], **{"momentum": 0.9, **options})][
-            -1
-        ]
+        expected = [
+            start.astype("float64"),
+            *KINDS[kind](start.astype("float64"), seen[number], **{"momentum": 0.9, **options}),
+        ][-1]
         for ctx in ctxs:
             found = params.get(f"p{number}").data(ctx).asnumpy()
             assert np.abs(found - expected).max() <= 1e-4 * max(1, np.abs(expected).max())
@@ -137,14 +157,18 @@ CHOICES = {
 
 @settings(max_examples=5)
 @given(**CHOICES)
-def test_all_parameters_of_a_step_have_its_rate(run, kind, schedule, stores, bucket_bytes, halves, resumed):
+def test_all_parameters_of_a_step_have_its_rate(
+    run, kind, schedule, stores, bucket_bytes, halves, resumed
+):
     check(run, kind, schedule, stores, bucket_bytes, halves, resumed)
 
 
 @pytest.mark.long
 @settings(max_examples=300)
 @given(**CHOICES)
-def test_all_parameters_of_a_step_have_its_rate_in_many_runs(run, kind, schedule, stores, bucket_bytes, halves, resumed):
+def test_all_parameters_of_a_step_have_its_rate_in_many_runs(
+    run, kind, schedule, stores, bucket_bytes, halves, resumed
+):
     check(run, kind, schedule, stores, bucket_bytes, halves, resumed)
 
 
@@ -154,12 +178,21 @@ def test_gluons_trainer_has_an_earlier_rate_for_those_that_come_before(trainer):
     params = gluon.ParameterDict()
     for name in ("first", "second"):
         params.get(name, shape=(1,), init="zeros").initialize()
-    optimizer = mx.optimizer.NAG(learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=1.0))
-    made = trainer(params, optimizer, bucket_bytes=0) if trainer is BucketedTrainer else trainer(params, optimizer)
+    optimizer = mx.optimizer.NAG(
+        learning_rate=1.0, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.5, base_lr=1.0)
+    )
+    made = (
+        trainer(params, optimizer, bucket_bytes=0)
+        if trainer is BucketedTrainer
+        else trainer(params, optimizer)
+    )
     for used in (["second"], ["second"], ["first", "second"]):
         with autograd.record():
             loss = sum(params.get(name).data() for name in used)
         loss.backward()
         made.step(1, ignore_stale_grad=True)
     expected = {gluon.Trainer: 0.5, BucketedTrainer: 0.25}[trainer]
-    assert [-params.get(name).data().asscalar() for name in ("first", "second")] == [expected, 1 + 0.5 + 0.25]
+    assert [-params.get(name).data().asscalar() for name in ("first", "second")] == [
+        expected,
+        1 + 0.5 + 0.25,
+    ]

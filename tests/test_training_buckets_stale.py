@@ -1,4 +1,6 @@
-"""Gradients that backward has not written since the last step: refused, or left out, on every device alike."""
+"""Gradients that backward has not written since the last step: refused, or left out, on every
+device alike.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -16,8 +18,12 @@ from gluonlab.training.buckets import BucketedTrainer
 STORES = ("device", "local", "ring", "double_tree", "sharded-optimizer")
 OPTIMIZERS = {
     "sgd": lambda: mx.optimizer.SGD(learning_rate=0.2, momentum=0.9, wd=0.01),
-    "corrected": lambda: SGD(momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.2)),
-    "nag": lambda: NAG(momentum=0.9, wd=0.01, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.1)),
+    "corrected": lambda: SGD(
+        momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.2)
+    ),
+    "nag": lambda: NAG(
+        momentum=0.9, wd=0.01, lr_scheduler=mx.lr_scheduler.FactorScheduler(1, 0.6, base_lr=0.1)
+    ),
     "adam": lambda: mx.optimizer.Adam(learning_rate=0.05, wd=0.01),
     "ftml": lambda: mx.optimizer.FTML(learning_rate=0.05),
     "adamax": lambda: Adamax(learning_rate=0.05),
@@ -43,7 +49,9 @@ def identical(net, ctxs):
 
 @st.composite
 def runs(draw):
-    """How many branches and devices there are, and which branches each device uses in each step; () is an idle device."""
+    """How many branches and devices there are, and which branches each device uses in each step; ()
+    is an idle device.
+    """
     branches, devices = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     used = st.sets(st.integers(0, branches - 1)).map(lambda some: tuple(sorted(some)))
     steps = draw(st.lists(st.tuples(*[used] * devices), min_size=1, max_size=4))
@@ -54,8 +62,16 @@ def check_against_one_device(run, store, optimizer, bucket_bytes, clip_norm, sca
     branches, devices, steps = run
     ctxs = contexts(devices)
     net = branching_net(branches, ctxs)
-    scaled = scaled and optimizer not in SCHEDULED  # with a scale, every step counts for the schedule
-    trainer = bucketed(net, optimizer, store, bucket_bytes=bucket_bytes, clip_norm=clip_norm, loss_scale=scale_or_none(scaled))
+    # with a scale, every step counts for the schedule
+    scaled = scaled and optimizer not in SCHEDULED
+    trainer = bucketed(
+        net,
+        optimizer,
+        store,
+        bucket_bytes=bucket_bytes,
+        clip_norm=clip_norm,
+        loss_scale=scale_or_none(scaled),
+    )
     on_devices(net, trainer, steps, ctxs)
     expected = on_one_device(branches, steps, OPTIMIZERS[optimizer](), clip_norm)
     assert identical(net, ctxs)
@@ -74,7 +90,9 @@ CHOICES = {
 
 @settings(max_examples=10)
 @given(**CHOICES)
-def test_what_is_fresh_somewhere_is_updated_everywhere_and_the_rest_stays(run, store, optimizer, bucket_bytes, clip_norm, scaled):
+def test_what_is_fresh_somewhere_is_updated_everywhere_and_the_rest_stays(
+    run, store, optimizer, bucket_bytes, clip_norm, scaled
+):
     """As gluon.Trainer's own flag does on one device: weights, states and counts of updates."""
     check_against_one_device(run, store, optimizer, bucket_bytes, clip_norm, scaled)
 
@@ -82,7 +100,9 @@ def test_what_is_fresh_somewhere_is_updated_everywhere_and_the_rest_stays(run, s
 @pytest.mark.long
 @settings(max_examples=300)
 @given(**CHOICES)
-def test_what_is_fresh_somewhere_is_updated_everywhere_in_many_networks(run, store, optimizer, bucket_bytes, clip_norm, scaled):
+def test_what_is_fresh_somewhere_is_updated_everywhere_in_many_networks(
+    run, store, optimizer, bucket_bytes, clip_norm, scaled
+):
     check_against_one_device(run, store, optimizer, bucket_bytes, clip_norm, scaled)
 
 
@@ -117,19 +137,30 @@ def test_an_idle_device_counts_as_zero_without_a_word(store):
     ],
 )
 @pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
-def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_changes(store, uses, named, first):
+def test_a_parameter_that_a_busy_device_did_not_use_is_named_before_anything_changes(
+    store, uses, named, first
+):
     ctxs = contexts(2)
     net = branching_net(2, ctxs)
     trainer = bucketed(net, store=store)
     if not first:
         on_devices(net, trainer, [(BOTH, BOTH)], ctxs)
     before = replicas_of(net, ctxs)
-    grads = [grad.asnumpy() for param in net.collect_params().values() for grad in param.list_grad()]
+    grads = [
+        grad.asnumpy() for param in net.collect_params().values() for grad in param.list_grad()
+    ]
     backward(net, shards_of(1, 2), uses, ctxs)
     for _ in range(2):  # the flags are not used up by complaining
-        with pytest.raises(UserWarning, match=f"no fresh gradient since the last step: .*{named}.*ignore_stale_grad=True"):
+        with pytest.raises(
+            UserWarning,
+            match=f"no fresh gradient since the last step: .*{named}.*ignore_stale_grad=True",
+        ):
             trainer.step(4)
-    assert all(np.array_equal(a, b) for old, new in zip(before, replicas_of(net, ctxs)) for a, b in zip(old, new))
+    assert all(
+        np.array_equal(a, b)
+        for old, new in zip(before, replicas_of(net, ctxs))
+        for a, b in zip(old, new)
+    )
     assert grads  # and what follows is as if nobody had asked
     trainer.step(4, ignore_stale_grad=True)
     steps = [(uses)] if first else [(BOTH, BOTH), uses]
@@ -166,12 +197,19 @@ def test_both_halves_of_a_step_see_the_same_gradients():
 def test_gradients_that_are_added_up_are_fresh_after_one_backward_of_several():
     """grad_req "add": each device's second part of a batch may be missing."""
     results = []
-    for make in (lambda params: gluon.Trainer(params, OPTIMIZERS["sgd"](), kvstore=None), BucketedTrainer):
+    for make in (
+        lambda params: gluon.Trainer(params, OPTIMIZERS["sgd"](), kvstore=None),
+        BucketedTrainer,
+    ):
         several = make is BucketedTrainer
         ctxs = contexts(3) if several else contexts(1) * 3
         net = branching_net(2, ctxs if several else ctxs[:1])
         net.collect_params().setattr("grad_req", "add")
-        trainer = make(net.collect_params(), OPTIMIZERS["sgd"]()) if several else make(net.collect_params())
+        trainer = (
+            make(net.collect_params(), OPTIMIZERS["sgd"]())
+            if several
+            else make(net.collect_params())
+        )
         for number in range(3):
             for part, uses in enumerate([(BOTH, BOTH, BOTH), (BOTH, NONE, NONE)]):
                 shards = shards_of(2 * number + part, 3)
@@ -205,10 +243,14 @@ def test_a_frozen_parameter_has_no_gradient_to_be_fresh():
 
 
 def gluon_steps(steps, **settings):
-    """gluon.Trainer over two devices: the net, and the weights after every step of ``steps``: (uses, ignore_stale_grad)."""
+    """gluon.Trainer over two devices: the net, and the weights after every step of ``steps``:
+    (uses, ignore_stale_grad).
+    """
     ctxs = contexts(2)
     net = branching_net(2, ctxs)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore="device", **settings)
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore="device", **settings
+    )
     seen = []
     for number, (uses, ignore) in enumerate(steps):
         backward(net, shards_of(number, 2), uses, ctxs)
@@ -226,7 +268,9 @@ def test_gluon_adds_a_stale_gradient_again_where_the_store_updates():
 
 
 def test_gluon_lets_replicas_part_with_its_own_flag():
-    *_, (first, second) = gluon_steps([((BOTH, BOTH), True), ((FIRST, SECOND), True)], update_on_kvstore=False)
+    *_, (first, second) = gluon_steps(
+        [((BOTH, BOTH), True), ((FIRST, SECOND), True)], update_on_kvstore=False
+    )
     assert not all(np.array_equal(a, b) for a, b in zip(first, second))
 
 
@@ -247,7 +291,9 @@ def test_gluon_complains_in_the_first_step_when_all_is_updated():
 @pytest.mark.parametrize("optimizer", ["adam", "corrected"])
 @pytest.mark.parametrize("store", ["device", "ring", "sharded-optimizer"])
 def test_states_that_are_saved_know_which_parameters_stayed_behind(store, optimizer, tmp_path):
-    """Parameters of one bucket that were updated more often than others go on, each from its own count."""
+    """Parameters of one bucket that were updated more often than others go on, each from its own
+    count.
+    """
     before, after = [(BOTH, FIRST), (FIRST, FIRST), (NONE, FIRST)], [(BOTH, BOTH), (SECOND, FIRST)]
     ctxs = contexts(2)
     net, other = branching_net(2, ctxs), branching_net(2, ctxs)

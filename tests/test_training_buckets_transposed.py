@@ -1,4 +1,6 @@
-"""Transposed convolutions under a BucketedTrainer: oneDNN lays out their weights and gradients in its own ways."""
+"""Transposed convolutions under a BucketedTrainer: oneDNN lays out their weights and gradients in
+its own ways.
+"""
 
 import copy
 import gc
@@ -35,9 +37,13 @@ class Own(gluon.HybridBlock):
 
 
 def generator(dims, inputs, channels, own):
-    """As in networks that draw images: up by transposed convolutions, and to a score for these tests."""
+    """As in networks that draw images: up by transposed convolutions, and to a score for these
+    tests.
+    """
     net = nn.HybridSequential()
-    up = Own(channels, inputs) if own and dims == 2 else KINDS[dims](channels, 3, in_channels=inputs)
+    up = (
+        Own(channels, inputs) if own and dims == 2 else KINDS[dims](channels, 3, in_channels=inputs)
+    )
     net.add(up, nn.Activation("tanh"), nn.Dense(3, in_units=channels * 6**dims))
     return net
 
@@ -55,17 +61,25 @@ def generator(dims, inputs, channels, own):
 def test_they_train_as_under_gluons_trainer(dims, inputs, channels, own, store, devices, predicts):
     random = np.random.RandomState(0)
     shape = (3, inputs, *[4] * dims)
-    batches = [(random.normal(size=shape).astype("float32"), random.randint(0, 3, 3)) for _ in range(3)]
+    batches = [
+        (random.normal(size=shape).astype("float32"), random.randint(0, 3, 3)) for _ in range(3)
+    ]
     found = []
-    for ctxs, trainer_class, kvstore in ((cpus(1), gluon.Trainer, None), (contexts(devices), BucketedTrainer, store)):
+    for ctxs, trainer_class, kvstore in (
+        (cpus(1), gluon.Trainer, None),
+        (contexts(devices), BucketedTrainer, store),
+    ):
         net = generator(dims, inputs, channels, own)
         net.initialize(ctx=ctxs)
         set_values(net, found[0][0] if found else values(net))
         begin = values(net)
-        trainer = trainer_class(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore)
+        trainer = trainer_class(
+            net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=kvstore
+        )
         for batch in batches:
             train_on_devices(net, trainer, ctxs, [batch])
-            if predicts and dims == 2:  # of three and five axes, plain Gluon cannot read a weight afterwards
+            # of three and five axes, plain Gluon cannot read a weight afterwards
+            if predicts and dims == 2:
                 net(mx.nd.array(batch[0], ctx=ctxs[0]))
         found.append((begin, values(net)))
     assert distance(found[1][1], found[0][1]) < 1e-5
@@ -85,7 +99,8 @@ def test_a_network_that_the_collector_does_not_see_is_on_the_safe_side():
     gc.collect()
     hidden = nn.Conv2D(3, 3, in_channels=5)
     gc.freeze()
-    assert hidden.weight not in of_convolutions(living_blocks()) or living.NEEDED  # there nobody asks the collector
+    # there nobody asks the collector
+    assert hidden.weight not in of_convolutions(living_blocks()) or living.NEEDED
 
 
 class Noted(nn.Conv2D):

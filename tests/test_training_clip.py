@@ -1,4 +1,6 @@
-"""Clipping by the global norm on several devices is that of one device which sees the whole batch."""
+"""Clipping by the global norm on several devices is that of one device which sees the whole
+batch.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -21,7 +23,9 @@ LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 
 def clipped_on_one_device(net, batches, clip_norm, optimizer, params):
     """gluon.utils.clip_global_norm between allreduce and update; and the norms before it."""
-    trainer = gluon.Trainer(net.collect_params(), optimizer, dict(params), kvstore=None, update_on_kvstore=False)
+    trainer = gluon.Trainer(
+        net.collect_params(), optimizer, dict(params), kvstore=None, update_on_kvstore=False
+    )
     norms = []
     for images, labels in batches:
         with autograd.record():
@@ -52,7 +56,9 @@ def clipped(store, optimizer, k, clip_norm, bucket_bytes=100):
 @pytest.mark.parametrize("clip_norm", [0.01, 0.8])
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_k_devices_clip_as_one(k, clip_norm, store, optimizer):
-    expected, norms = clipped_on_one_device(small_net(cpus(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer])
+    expected, norms = clipped_on_one_device(
+        small_net(cpus(1)), BATCHES, clip_norm, optimizer, OPTIMIZERS[optimizer]
+    )
     assert max(norms) > clip_norm
     assert clip_norm < 0.1 or min(norms) < clip_norm  # the larger one lets some of the steps be
     net = clipped(store, optimizer, k, clip_norm)
@@ -90,7 +96,12 @@ def test_devices_that_have_parts_scale_them_by_the_norm_of_all():
     ]
     clip = GlobalNormClipping(grads, ctxs, parts=True)
     clip(6.5)
-    assert [[array.asnumpy().tolist() for array in arrays] for arrays in grads] == [[[1.5]], [], [[0, -2]], [[6], [0, 0]]]
+    assert [[array.asnumpy().tolist() for array in arrays] for arrays in grads] == [
+        [[1.5]],
+        [],
+        [[0, -2]],
+        [[6], [0, 0]],
+    ]
     clip(6.5)
     assert grads[2][0].asnumpy().tolist() == [0, -2]
 
@@ -127,7 +138,9 @@ def test_convolutions_are_clipped_between_evaluations():
     set_values(net, values(expected_net))
     expected, norms = clipped_on_one_device(expected_net, batches, 0.2, "sgd", params)
     assert min(norms) > 0.2
-    trainer = BucketedTrainer(net.collect_params(), "sgd", dict(params), make_kvstore("device"), clip_norm=0.2)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", dict(params), make_kvstore("device"), clip_norm=0.2
+    )
     step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)

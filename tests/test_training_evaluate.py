@@ -21,7 +21,9 @@ from gluonlab.training.evaluate import AHEAD, Scored, evaluate
 
 
 def looked_up(scores):
-    """A network that knows its answers: an image of four bytes holds the row of ``scores`` (N, classes) that it gets."""
+    """A network that knows its answers: an image of four bytes holds the row of ``scores`` (N,
+    classes) that it gets.
+    """
     base = nd.array([1, 256, 65536, 0])
 
     def score(xs, ys):
@@ -57,14 +59,25 @@ def expected(scores, labels):
     resident=st.sampled_from([0, 2**20]),
     seed=st.integers(0, 2**16),
 )
-def test_counts_are_numpys_over_any_split_and_number_of_devices(size, classes, batch, k, values, resident, seed):
+def test_counts_are_numpys_over_any_split_and_number_of_devices(
+    size, classes, batch, k, values, resident, seed
+):
     """Few different values make ties, of which the first class wins, as in argmax."""
     random = np.random.RandomState(seed)
-    scores, labels = random.randint(0, values, (size, classes)).astype("float32"), random.randint(0, classes, size)
-    loader = Loader(split_of(labels), contexts(k), batch, shuffle=False, raw=True, resident_bytes=resident)
+    scores, labels = (
+        random.randint(0, values, (size, classes)).astype("float32"),
+        random.randint(0, classes, size),
+    )
+    loader = Loader(
+        split_of(labels), contexts(k), batch, shuffle=False, raw=True, resident_bytes=resident
+    )
     found = evaluate(looked_up(scores), loader, contexts(k), confusion=True)
     correct, in_top5, matrix = expected(scores, labels)
-    assert (found.images, found.correct, found.in_top5) == (size, correct, in_top5 if classes > 5 else None)
+    assert (found.images, found.correct, found.in_top5) == (
+        size,
+        correct,
+        in_top5 if classes > 5 else None,
+    )
     assert np.array_equal(found.confusion, matrix)
     assert found.accuracy == correct / size
     assert found.top5_accuracy == (in_top5 / size if classes > 5 else None)
@@ -79,14 +92,20 @@ def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
     counts = []
     for batch in (60, 3):
         reads.clear()
-        evaluate(looked_up(np.eye(10)[labels]), Loader(split_of(labels), contexts(2), batch, raw=True), contexts(2))
+        evaluate(
+            looked_up(np.eye(10)[labels]),
+            Loader(split_of(labels), contexts(2), batch, raw=True),
+            contexts(2),
+        )
         counts.append(len(reads))
     assert counts == [4, 4]
 
 
 @pytest.mark.cpu_only("it puts a function into the queue of a CPU device")
 def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
-    """Each holds its images: all of a large split were in memory while the device was at the first."""
+    """Each holds its images: all of a large split were in memory while the device was at the
+    first.
+    """
     labels, handed_out, ahead, kept = np.arange(40) % 10, [], [], []
 
     def worker(*_):
@@ -98,7 +117,19 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
             loss = x.astype("float32").sum()
             kept.append(ON_WORKER(worker))
             where = EngineContext(1, x.context.device_id)
-            push = (kept[-1], None, None, ctypes.byref(where), None, 0, ctypes.byref(loss.handle), 1, None, 0, b"slow")
+            push = (
+                kept[-1],
+                None,
+                None,
+                ctypes.byref(where),
+                None,
+                0,
+                ctypes.byref(loss.handle),
+                1,
+                None,
+                0,
+                b"slow",
+            )
             check_call(_LIB.MXEnginePushSyncND(*push))
             yield Scored(device, loss, y.one_hot(10), y)
 
@@ -114,12 +145,28 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
 
 def test_a_confusion_matrix_is_counted_only_on_request():
     labels = np.arange(7)
-    assert evaluate(looked_up(np.eye(7)), Loader(split_of(labels), contexts(1), 7, raw=True), contexts(1)).confusion is None
+    assert (
+        evaluate(
+            looked_up(np.eye(7)), Loader(split_of(labels), contexts(1), 7, raw=True), contexts(1)
+        ).confusion
+        is None
+    )
 
 
 # --- the table and the picture
 
-CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 
 
 @given(st.integers(1, 14), st.integers(0, 10**5), st.booleans(), st.integers(0, 1000))
@@ -130,7 +177,9 @@ def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named,
     assert max(map(len, lines)) <= COLUMNS
     if classes <= 10 and largest <= 9999:
         rows = [line.split()[-classes - 1 :] for line in lines[2:]]
-        assert [[0 if cell == "." else int(cell) for cell in row[:-1]] for row in rows] == matrix.tolist()
+        assert [
+            [0 if cell == "." else int(cell) for cell in row[:-1]] for row in rows
+        ] == matrix.tolist()
 
 
 def test_a_table_reads_like_this():
@@ -146,7 +195,10 @@ def test_a_table_reads_like_this():
 
 def test_of_many_classes_the_most_frequent_confusions_are_told():
     matrix = np.eye(40, dtype=int) * 9
-    assert table(matrix, [str(label) for label in range(40)]) == "no image was taken for one of another class"
+    assert (
+        table(matrix, [str(label) for label in range(40)])
+        == "no image was taken for one of another class"
+    )
     matrix[3, 5], matrix[7, 1] = 1, 4
     assert table(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
         "the most frequent confusions",
@@ -164,7 +216,10 @@ def test_the_picture_is_a_png_whose_diagonal_is_dark(tmp_path, classes):
     picture = imread(tmp_path / "confusion.png")[..., :3]
     dark = (picture[..., 0] < 0.2) & (picture[..., 2] > 0.3)  # the darkest of the blues
     rows, columns = np.nonzero(dark)
-    heights, widths = (rows - rows.min()) / np.ptp(rows), (columns - columns.min()) / np.ptp(columns)
+    heights, widths = (
+        (rows - rows.min()) / np.ptp(rows),
+        (columns - columns.min()) / np.ptp(columns),
+    )
     assert dark.sum() > 0.5 * np.ptp(rows) * np.ptp(columns) / classes
     assert np.abs(heights - widths).max() <= 1.05 / classes  # within the cells of the diagonal
 
@@ -206,7 +261,10 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
     scores = np.array(data.draw(st.lists(rows, min_size=1, max_size=12)), "float32")
     labels = np.array([data.draw(st.integers(0, classes - 1)) for _ in scores])
     found = evaluate(
-        looked_up(scores), Loader(split_of(labels), contexts(k), 5, shuffle=False, raw=True), contexts(k), confusion=True
+        looked_up(scores),
+        Loader(split_of(labels), contexts(k), 5, shuffle=False, raw=True),
+        contexts(k),
+        confusion=True,
     )
     decided = np.isfinite(scores.max(axis=1))  # NaN is the largest of a row that has one, for numpy
     order = np.argsort(-np.where(decided[:, None], scores, 0), axis=1, kind="stable")
@@ -221,23 +279,36 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
 
 def test_five_rows_of_nan_are_no_five_correct_ones():
     scores, labels = np.full((5, 6), math.nan, "float32"), np.zeros(5, int)
-    found = evaluate(looked_up(scores), Loader(split_of(labels), contexts(2), 5, raw=True), contexts(2), confusion=True)
+    found = evaluate(
+        looked_up(scores),
+        Loader(split_of(labels), contexts(2), 5, raw=True),
+        contexts(2),
+        confusion=True,
+    )
     assert (found.accuracy, found.top5_accuracy, found.confusion.sum()) == (0, 0, 0)
 
 
 def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_sixth_is_not():
-    scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)  # class 0 is the best everywhere
-    found = evaluate(looked_up(scores), Loader(split_of(np.arange(6)), contexts(1), 6, raw=True), contexts(1))
+    # class 0 is the best everywhere
+    scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)
+    found = evaluate(
+        looked_up(scores), Loader(split_of(np.arange(6)), contexts(1), 6, raw=True), contexts(1)
+    )
     assert (found.correct, found.in_top5) == (1, 5)
 
 
 def test_an_infinitely_small_score_is_right_nowhere():
-    """Two finite scores out of seven: of the others none is among the first five, nor the best where all are infinitely small."""
+    """Two finite scores out of seven: of the others none is among the first five, nor the best
+    where all are infinitely small.
+    """
     scores = np.full((8, 7), -math.inf, "float32")
     scores[:7, :2] = [2, 1]
     labels = np.array([0, 1, 2, 3, 4, 5, 6, 0])
     found = evaluate(
-        looked_up(scores), Loader(split_of(labels), contexts(1), 8, shuffle=False, raw=True), contexts(1), confusion=True
+        looked_up(scores),
+        Loader(split_of(labels), contexts(1), 8, shuffle=False, raw=True),
+        contexts(1),
+        confusion=True,
     )
     assert (found.correct, found.in_top5, found.confusion.sum()) == (1, 2, 7)
 
@@ -246,6 +317,10 @@ def test_an_infinitely_small_score_is_right_nowhere():
 def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
     random = np.random.RandomState(0)
     scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
-    found = evaluate(looked_up(scores), Loader(split_of(labels), contexts(k), 5, raw=True), contexts(k))
+    found = evaluate(
+        looked_up(scores), Loader(split_of(labels), contexts(k), 5, raw=True), contexts(k)
+    )
     chosen = scores[np.arange(23), labels]
-    assert found.loss == pytest.approx(np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5)
+    assert found.loss == pytest.approx(
+        np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5
+    )

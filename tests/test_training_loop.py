@@ -24,21 +24,39 @@ from gluonlab.training.losses import StepLoss
 from gluonlab.training.record import read_metrics
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
-pytestmark = pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
 
 
 def quick(tmp_path, name="run", **settings):
-    settings = {"gpus": 2, "epochs": 2, "batch_size": 40, "model": "mlp", "out": str(tmp_path / name), **settings}
+    settings = {
+        "gpus": 2,
+        "epochs": 2,
+        "batch_size": 40,
+        "model": "mlp",
+        "out": str(tmp_path / name),
+        **settings,
+    }
     return loop.train(TrainConfig(**settings), reporter=Reporter())
 
 
-@pytest.mark.parametrize("settings", [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}],
+    ids=str,
+)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
-    runs = [quick(tmp_path, f"{i}", **settings, seed=seed, deterministic=on_gpus()) for i, seed in enumerate((5, 5, 6))]
+    runs = [
+        quick(tmp_path, f"{i}", **settings, seed=seed, deterministic=on_gpus())
+        for i, seed in enumerate((5, 5, 6))
+    ]
     bits = [[array.tobytes() for array in values(run.net)] for run in runs]
     assert bits[0] == bits[1]
     assert bits[0] != bits[2]
-    assert [epoch.accuracy for epoch in runs[0].history] == [epoch.accuracy for epoch in runs[1].history]
+    assert [epoch.accuracy for epoch in runs[0].history] == [
+        epoch.accuracy for epoch in runs[1].history
+    ]
 
 
 def test_streaming_and_resident_runs_end_with_the_same_bits(tmp_path):
@@ -53,9 +71,14 @@ def test_replicas_are_bit_identical_after_training(tmp_path):
 
 
 def test_the_number_of_devices_hardly_changes_the_accuracy(tmp_path):
-    """Over whole epochs the order of summation grows to more than a tolerance: compare what it is for."""
+    """Over whole epochs the order of summation grows to more than a tolerance: compare what it is
+    for.
+    """
     accuracies = [
-        quick(tmp_path, str(k), gpus=k, batch_size=None, global_batch_size=48, epochs=4, threads=1).accuracy for k in (1, 2, 3)
+        quick(
+            tmp_path, str(k), gpus=k, batch_size=None, global_batch_size=48, epochs=4, threads=1
+        ).accuracy
+        for k in (1, 2, 3)
     ]
     assert min(accuracies) > 0.9
     assert max(accuracies) - min(accuracies) < 0.03
@@ -67,8 +90,15 @@ def test_evaluation_counts_every_image_once(batch):
     net = get_model("mlp", 10)
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     random = np.random.RandomState(0)
-    split = ArraySplit(random.randint(0, 256, (50, 1, 6, 6)).astype(np.uint8), random.randint(0, 10, 50).astype(np.int32))
-    scores = net(to_float(nd, nd.array(split.images, ctx=ctxs[0], dtype="uint8"))).asnumpy().astype("float64")
+    split = ArraySplit(
+        random.randint(0, 256, (50, 1, 6, 6)).astype(np.uint8),
+        random.randint(0, 10, 50).astype(np.int32),
+    )
+    scores = (
+        net(to_float(nd, nd.array(split.images, ctx=ctxs[0], dtype="uint8")))
+        .asnumpy()
+        .astype("float64")
+    )
     plan = SimpleNamespace(
         make_optimizer=SGD,
         kvstore=mx.kv.create("device"),
@@ -91,15 +121,20 @@ def test_the_folder_of_a_run_holds_everything(tmp_path):
     assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
     assert (run.run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
     config = json.loads((run.run_dir / "config.json").read_text())
-    assert TrainConfig(**config["config"]) == run.plan.config.replace(bucket_bytes=(25 if on_gpus() else 4) * 2**20)
+    assert TrainConfig(**config["config"]) == run.plan.config.replace(
+        bucket_bytes=(25 if on_gpus() else 4) * 2**20
+    )
     assert config["settings"]["global_batch_size"] == 80
     lines = read_metrics(run.run_dir)
     steps, epochs = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
-    assert [line["step"] for line in steps] == list(range(1, 3 * 18 + 1))  # 1437 images in batches of 80
+    # 1437 images in batches of 80
+    assert [line["step"] for line in steps] == list(range(1, 3 * 18 + 1))
     for number, epoch in enumerate(epochs, start=1):
         own = [line for line in steps if line["epoch"] == number]
         assert sum(line["images"] for line in own) == epoch["images"] == 1437
-        assert epoch["loss"] == pytest.approx(sum(line["loss"] * line["images"] for line in own) / 1437)
+        assert epoch["loss"] == pytest.approx(
+            sum(line["loss"] * line["images"] for line in own) / 1437
+        )
 
 
 def test_the_parameters_file_gives_the_same_answers_on_one_device(tmp_path):
@@ -130,7 +165,9 @@ def test_a_run_that_diverges_in_its_last_update_fails_too(tmp_path):
 
 @pytest.mark.parametrize("optimizer", NOT_OFFERED)
 def test_optimizers_that_are_of_no_use_here_are_refused_with_the_reason(tmp_path, optimizer):
-    with pytest.raises(ConfigError, match=f"--optimizer {optimizer} is not offered: it .*: choose "):
+    with pytest.raises(
+        ConfigError, match=f"--optimizer {optimizer} is not offered: it .*: choose "
+    ):
         quick(tmp_path, optimizer=optimizer)
     assert not (tmp_path / "run").exists()
 
@@ -150,7 +187,9 @@ def test_ctrl_c_keeps_the_finished_epochs(tmp_path):
         loop.train(config, reporter=Interrupting())
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
-    assert [line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"] == [1]
+    assert [
+        line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"
+    ] == [1]
 
 
 class InTheWay(Reporter):
@@ -164,7 +203,9 @@ class InTheWay(Reporter):
 
 
 def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path):
-    config = TrainConfig(gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run"))
+    config = TrainConfig(
+        gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run")
+    )
     with pytest.raises(OutputError, match=r"cannot write .*confusion.png: Is a directory"):
         loop.train(config, reporter=InTheWay(tmp_path / "run"))
     lines = read_metrics(tmp_path / "run")
@@ -205,7 +246,8 @@ class Counting(Reporter):
 
 
 def test_no_step_waits_for_its_own_result(tmp_path, monkeypatch):
-    """Of 60 steps on 2 devices, losses are fetched in blocks of 4 steps: 2 reads a block, and those of the end.
+    """Of 60 steps on 2 devices, losses are fetched in blocks of 4 steps: 2 reads a block, and those
+    of the end.
 
     The first two steps look, with a read each, whether gradients arrive where they should.
     """
@@ -250,9 +292,12 @@ def test_compare_trains_with_each_number_of_devices(tmp_path):
     assert (rows[0].speedup, rows[0].efficiency) == (1, 1)
     assert rows[1].speedup == pytest.approx(rows[1].images_per_second / rows[0].images_per_second)
     assert rows[1].efficiency == pytest.approx(rows[1].speedup / 2)
-    assert json.loads((tmp_path / "compare" / "compare.json").read_text()) == [vars(row) for row in rows]
+    assert json.loads((tmp_path / "compare" / "compare.json").read_text()) == [
+        vars(row) for row in rows
+    ]
     settings = [
-        json.loads((tmp_path / "compare" / name / "config.json").read_text())["settings"] for name in ("1-device", "2-devices")
+        json.loads((tmp_path / "compare" / name / "config.json").read_text())["settings"]
+        for name in ("1-device", "2-devices")
     ]
     assert on_gpus() or [s["threads_per_device"] for s in settings] == [1, 1]
 

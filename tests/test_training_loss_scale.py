@@ -1,4 +1,5 @@
-"""Scaling the loss changes no bit of the training; what overflows is left out on all devices, and the scale finds its way.
+"""Scaling the loss changes no bit of the training; what overflows is left out on all devices, and
+the scale finds its way.
 
 None of it depends on the type that the network computes in, so it is tried in float32 here.
 """
@@ -32,13 +33,25 @@ STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
 ONE_IMAGE = random_batches([1], seed=5, shape=(1, 4, 4), classes=4)
 
 
-def make_step(net, ctxs, loss_scale, store="device", cut=WHOLE, optimizer="sgd", sync_bn=False, clip_norm=None, **params):
+def make_step(
+    net,
+    ctxs,
+    loss_scale,
+    store="device",
+    cut=WHOLE,
+    optimizer="sgd",
+    sync_bn=False,
+    clip_norm=None,
+    **params,
+):
     params = params or (dict(OPTIMIZERS.get(optimizer, {})) if isinstance(optimizer, str) else None)
     trainer = BucketedTrainer(
-        net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=100, clip_norm=clip_norm,
-        loss_scale=loss_scale,
+        net.collect_params(), optimizer, params, make_kvstore(store), bucket_bytes=100,
+        clip_norm=clip_norm, loss_scale=loss_scale,
     )  # fmt: skip
-    return DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn)
+    return DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+    )
 
 
 def shards(batch, ctxs):
@@ -63,7 +76,9 @@ def trained(loss_scale, k=2, batches=BATCHES, make_net=small_net, warm=(), **set
 
 
 def same(devices, others):
-    return all(np.array_equal(a, b) for own, other in zip(devices, others) for a, b in zip(own, other))
+    return all(
+        np.array_equal(a, b) for own, other in zip(devices, others) for a, b in zip(own, other)
+    )
 
 
 def linear_net(ctxs):
@@ -75,14 +90,23 @@ def linear_net(ctxs):
 
 
 def overflowing(batch, images=slice(None)):
-    """The batch with some images so large that their losses are still numbers in float32, but not gradients times 2**16."""
+    """The batch with some images so large that their losses are still numbers in float32, but not
+    gradients times 2**16.
+    """
     pixels = batch[0].copy()
     pixels[images] *= 1e34
     return pixels, batch[1]
 
 
 SINGLE = random_batches([7, 9, 8, 7, 9, 1], shape=(1, 4, 4), classes=4)
-MIXED = [overflowing(SINGLE[0]), *SINGLE[:2], overflowing(SINGLE[5]), overflowing(SINGLE[2]), *SINGLE[3:], overflowing(SINGLE[4])]
+MIXED = [
+    overflowing(SINGLE[0]),
+    *SINGLE[:2],
+    overflowing(SINGLE[5]),
+    overflowing(SINGLE[2]),
+    *SINGLE[3:],
+    overflowing(SINGLE[4]),
+]
 LEFT_OUT = [0, 3, 4, 8]  # places in MIXED
 KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
 
@@ -98,7 +122,14 @@ KEPT = [batch for place, batch in enumerate(MIXED) if place not in LEFT_OUT]
 )
 def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_norm):
     """On any devices, under any store, cut and clipped or not; some batches leave devices idle."""
-    options = dict(k=k, store=store, optimizer=optimizer, cut=cut, clip_norm=clip_norm, batches=BATCHES[:2] + ONE_IMAGE)
+    options = dict(
+        k=k,
+        store=store,
+        optimizer=optimizer,
+        cut=cut,
+        clip_norm=clip_norm,
+        batches=BATCHES[:2] + ONE_IMAGE,
+    )
     scale = LossScale(2.0**exponent)
     assert same(trained(scale, **options), trained(None, **options))
     assert (scale.value, scale.steps, scale.skipped) == (2.0**exponent, 3, 0)
@@ -106,14 +137,21 @@ def test_a_power_of_two_changes_no_bit(exponent, k, store, optimizer, cut, clip_
 
 @pytest.mark.parametrize("name", OFFERED)
 def test_no_optimizer_sees_the_scale(name):
-    scaled, plain = (trained(scale, optimizer=make_optimizer(name, {})) for scale in (LossScale(2.0**12), None))
+    scaled, plain = (
+        trained(scale, optimizer=make_optimizer(name, {})) for scale in (LossScale(2.0**12), None)
+    )
     assert same(scaled, plain)
 
 
 def normalising_net(ctxs):
     mx.random.seed(3)
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, in_channels=1), nn.BatchNorm(in_channels=4), nn.Activation("tanh"), nn.Dense(4, in_units=16))
+    net.add(
+        nn.Conv2D(4, 3, in_channels=1),
+        nn.BatchNorm(in_channels=4),
+        nn.Activation("tanh"),
+        nn.Dense(4, in_units=16),
+    )
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     return net
 
@@ -129,7 +167,9 @@ def test_the_graph_of_all_devices_is_scaled_as_well(cut):
 @pytest.mark.parametrize("store", ["device", "local", "ring", "sharded-optimizer"])
 @pytest.mark.parametrize("k", [1, 3])
 def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
-    """The same bits as without these batches, in the parameters and, since training goes on, in momentum and counts."""
+    """The same bits as without these batches, in the parameters and, since training goes on, in
+    momentum and counts.
+    """
     ctxs, scale = contexts(k), LossScale(2.0**24)
     net = linear_net(ctxs)
     step = make_step(net, ctxs, scale, store, optimizer=optimizer, clip_norm=clip_norm)
@@ -142,7 +182,9 @@ def test_steps_that_overflow_leave_no_trace(k, store, optimizer, clip_norm):
             assert same([values(net, ctx) for ctx in ctxs], before)
             left_out.append(place)
     assert left_out == LEFT_OUT
-    expected = trained(None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm)
+    expected = trained(
+        None, k, KEPT, linear_net, store=store, optimizer=optimizer, clip_norm=clip_norm
+    )
     assert same([values(net, ctx) for ctx in ctxs], expected)
 
 
@@ -168,7 +210,9 @@ def test_an_overflow_on_one_device_stops_all(device, store, clip_norm):
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 def test_a_step_that_is_left_out_counts_for_the_learning_rate(store):
-    """As in PyTorch's recipes, where the schedule goes on with every batch: a run ends with the rate that was planned."""
+    """As in PyTorch's recipes, where the schedule goes on with every batch: a run ends with the
+    rate that was planned.
+    """
     rates, ctxs, scale = Rates(0.1, len(MIXED), "linear"), contexts(2), LossScale(2.0**24)
     step = make_step(linear_net(ctxs), ctxs, scale, store, lr_scheduler=rates)
     used = []
@@ -180,7 +224,9 @@ def test_a_step_that_is_left_out_counts_for_the_learning_rate(store):
 
 
 def overflowing_net(ctxs):
-    """Whose gradients overflow behind BatchNorm when they are scaled by 2**24, and do not when they are not scaled."""
+    """Whose gradients overflow behind BatchNorm when they are scaled by 2**24, and do not when they
+    are not scaled.
+    """
     net = normalising_net(ctxs)
     net[-1].weight.set_data(net[-1].weight.data(ctxs[0]) * 1e33)
     return net
@@ -202,7 +248,22 @@ def test_running_statistics_move_in_a_step_that_is_left_out():
 def test_the_scale_doubles_after_good_steps_only():
     scale = LossScale(8.0, good_steps=3, largest=32.0)
     followed = []
-    for finite in [True, True, False, True, True, True, True, True, True, True, True, True, False, True]:
+    for finite in [
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]:
         scale.after(finite)
         followed.append(scale.value)
     assert followed == [8, 8, 4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 16, 16]
@@ -214,7 +275,10 @@ def test_the_scale_doubles_after_good_steps_only():
 
 def test_training_goes_on_through_doubling_and_halving_with_the_same_bits():
     scale = LossScale(2.0**24, good_steps=2)
-    assert same(trained(scale, batches=MIXED, make_net=linear_net), trained(None, batches=KEPT, make_net=linear_net))
+    assert same(
+        trained(scale, batches=MIXED, make_net=linear_net),
+        trained(None, batches=KEPT, make_net=linear_net),
+    )
     assert scale.skipped == len(LEFT_OUT)
     assert scale.value == 2.0**22  # four times halved and twice doubled
 
@@ -229,7 +293,8 @@ def test_an_endless_overflow_ends_the_run(store):
     for _ in range(3):
         feed(step, batch, ctxs)
     with pytest.raises(
-        DivergedError, match=r"overflow at step 4, even with the smallest loss scale 1: use a smaller learning rate"
+        DivergedError,
+        match=r"overflow at step 4, even with the smallest loss scale 1: use a smaller learning rate",
     ):
         feed(step, batch, ctxs)
     assert same([values(net, ctx) for ctx in ctxs], [values(small_net(contexts(1)))] * 2)
@@ -241,7 +306,9 @@ def divided(arrays, scale):
 
 
 FLOATS = st.floats(width=32, allow_subnormal=False) | st.sampled_from([np.nan, np.inf, -np.inf])
-DEVICES = st.lists(st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=3), min_size=1, max_size=3)
+DEVICES = st.lists(
+    st.lists(st.lists(FLOATS, min_size=1, max_size=3), max_size=3), min_size=1, max_size=3
+)
 
 
 def unscaled(grads, scale, parts=False):
@@ -253,7 +320,10 @@ def unscaled(grads, scale, parts=False):
 @given(DEVICES, st.sampled_from([0.25, 1.0, 1024.0]))
 def test_parts_are_divided_and_all_numbers_on_all_devices_looked_at(devices, scale):
     arrays = [[np.array(numbers, "float32") for numbers in part] for part in devices]
-    grads = [[nd.array(array, ctx=ctx) for array in part] for ctx, part in zip(contexts(len(arrays)), arrays)]
+    grads = [
+        [nd.array(array, ctx=ctx) for array in part]
+        for ctx, part in zip(contexts(len(arrays)), arrays)
+    ]
     finite = all(np.isfinite(array).all() for part in arrays for array in part)
     assert unscaled(grads, scale, parts=True) is finite
     for part, expected in zip(grads, arrays):
@@ -293,10 +363,14 @@ def test_gradients_of_another_type_are_refused():
     net = small_net(contexts(2))
     net.cast("float64")
     with pytest.raises(KVStoreError, match=r"loss_scale is for float32, and \S+ is float64"):
-        BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore("device"), loss_scale=LossScale())
+        BucketedTrainer(
+            net.collect_params(), "sgd", {}, make_kvstore("device"), loss_scale=LossScale()
+        )
 
 
-@pytest.mark.parametrize(("images", "value"), [(1, 65536), (64, 1024), (100, 1024), (128, 512), (2**20, 1)])
+@pytest.mark.parametrize(
+    ("images", "value"), [(1, 65536), (64, 1024), (100, 1024), (128, 512), (2**20, 1)]
+)
 def test_the_first_scale_is_that_of_a_mean_over_the_shard(images, value):
     assert make_loss_scale(TrainConfig(dtype="float16"), images).value == value
     assert make_loss_scale(TrainConfig(), images) is None

@@ -32,7 +32,10 @@ def smoothed(scores, labels, smoothing):
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(0.001, 0.99), st.integers(0, 1000))
 def test_the_loss_and_its_gradient_are_those_of_the_formula(classes, images, smoothing, seed):
     random = np.random.RandomState(seed)
-    scores, labels = random.normal(0, 3, (images, classes)).astype("float32"), random.randint(0, classes, images)
+    scores, labels = (
+        random.normal(0, 3, (images, classes)).astype("float32"),
+        random.randint(0, classes, images),
+    )
     expected, gradient = smoothed(scores, labels, smoothing)
     x = nd.array(scores)
     x.attach_grad()
@@ -44,7 +47,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(classes, images, smo
 
 
 def test_it_is_the_loss_of_smoothed_one_hot_labels():
-    """As gluon-cv writes it: one_hot(labels, K, 1 - s + s / K, s / K), and a loss that takes no sparse labels."""
+    """As gluon-cv writes it: one_hot(labels, K, 1 - s + s / K, s / K), and a loss that takes no
+    sparse labels.
+    """
     scores, labels = nd.random.normal(shape=(6, 5)), nd.array([0, 4, 2, 2, 1, 3], dtype="int32")
     soft = nd.one_hot(labels, 5, 1 - 0.1 + 0.1 / 5, 0.1 / 5)
     expected = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)(scores, soft)
@@ -83,7 +88,9 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
         trainer.step(len(images))
     ctxs = contexts(k)
     net = small_net(ctxs)
-    bucketed = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device"))
+    bucketed = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device")
+    )
     step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, as_is)
     for images, labels in BATCHES:
         step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))

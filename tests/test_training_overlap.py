@@ -1,4 +1,6 @@
-"""The first gradients travel while backward still computes the others: seen in MXNet's own trace."""
+"""The first gradients travel while backward still computes the others: seen in MXNet's own
+trace.
+"""
 
 import json
 
@@ -43,7 +45,11 @@ def traced(python, tmp_path, store, bucket_bytes, **environment):
     run = python("-c", TRACED_STEP, store, str(bucket_bytes), str(file), **environment)
     assert run.returncode == 0, run.stderr
     events = json.loads(file.read_text())["traceEvents"]
-    return [(event["name"], event["ph"], event["ts"]) for event in events if event.get("ph") in ("B", "E")]
+    return [
+        (event["name"], event["ph"], event["ts"])
+        for event in events
+        if event.get("ph") in ("B", "E")
+    ]
 
 
 def first_sum(events, store):

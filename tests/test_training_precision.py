@@ -1,6 +1,8 @@
-"""--dtype float16: which types a network computes in after conversion, and float16 itself, as far as CPUs have it.
+"""--dtype float16: which types a network computes in after conversion, and float16 itself, as far
+as CPUs have it.
 
-MXNet has no float16 products on the CPU: there the graphs are bound, which finds every type, forward and backward, but not run.
+MXNet has no float16 products on the CPU: there the graphs are bound, which finds every type,
+forward and backward, but not run.
 """
 
 import dataclasses
@@ -34,7 +36,15 @@ from gluonlab.training.loss_scale import LossScale
 from gluonlab.training.memory import Needs
 from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import make_plan
-from gluonlab.training.precision import FULL, HALF, as_it_is, check_devices, conversion, for_sync_bn, mixed_precision
+from gluonlab.training.precision import (
+    FULL,
+    HALF,
+    as_it_is,
+    check_devices,
+    conversion,
+    for_sync_bn,
+    mixed_precision,
+)
 from gluonlab.training.record import read_metrics
 from gluonlab.training.replica import IMAGES, LABELS, loss_graph
 from gluonlab.training.reporter import Reporter
@@ -43,14 +53,16 @@ from gluonlab.training.stages import cut
 from gluonlab.training.step import DataParallelStep
 
 NETWORKS = {
-    "lenet": (1, 28, 28), "mlp": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64), "resnet50": (3, 64, 64),
-    "cifar_resnet20": (3, 32, 32), "gluoncv:mobilenetv2_0.25": (3, 64, 64), "gluoncv:se_resnext50_32x4d": (3, 64, 64),
+    "lenet": (1, 28, 28), "mlp": (1, 28, 28), "resnet8": (3, 32, 32), "resnet18": (3, 64, 64),
+    "resnet50": (3, 64, 64), "cifar_resnet20": (3, 32, 32), "gluoncv:mobilenetv2_0.25": (3, 64, 64),
+    "gluoncv:se_resnext50_32x4d": (3, 64, 64),
 }  # fmt: skip
 LARGE = ("resnet50", "gluoncv:se_resnext50_32x4d")
 COLOURS = ((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
 PRODUCTS = {"Convolution", "FullyConnected"}
 EXACT = {"log_softmax", "pick", "sum", "mean", "_image_normalize"}
-HALVES = partial(mixed_precision, half=("tanh", "Pooling"), full=(*FULL, *HALF))  # which CPUs can compute
+# which CPUs can compute
+HALVES = partial(mixed_precision, half=("tanh", "Pooling"), full=(*FULL, *HALF))
 GPU = mx.gpu(0)
 NOWHERE = partial(mixed_precision, half=(), full=(*FULL, *HALF))
 
@@ -74,7 +86,11 @@ def types_in(graph, **inputs):
         first.setdefault(output.name, np.dtype(dtype).name)
     for node in nodes:
         if node["op"] != "null":
-            yield node["op"], [first[nodes[place]["name"]] for place, *_ in node["inputs"]], first[node["name"]]
+            yield (
+                node["op"],
+                [first[nodes[place]["name"]] for place, *_ in node["inputs"]],
+                first[node["name"]],
+            )
 
 
 def check_types(graph, net, **inputs):
@@ -86,7 +102,9 @@ def check_types(graph, net, **inputs):
 
 
 @pytest.mark.parametrize("lanes_as", [GPU, mx.cpu(0)], ids=str)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in NETWORKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LARGE)) for name in NETWORKS]
+)
 def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, lanes_as):
     graph, net = graph_of(name, mixed_precision, lanes_as)
     plain = graph_of(name, as_it_is, lanes_as)[0]
@@ -108,13 +126,17 @@ def test_products_are_float16_and_all_that_adds_up_or_is_kept_is_float32(name, l
             assert (of_inputs, of_output) == (["uint8"], "float32")
         elif operator in ("Pooling", "Activation"):
             assert of_output == "float16"
-    assert found["product"] == sum(param.name.endswith("weight") for param in net.collect_params().values())
+    assert found["product"] == sum(
+        param.name.endswith("weight") for param in net.collect_params().values()
+    )
     assert found["exact"] >= 5
 
 
 def test_the_images_reach_the_network_as_they_did():
     """Nothing before the first product is cast: bytes to float32, and normalised there."""
-    first = list(types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32}))[:4]
+    first = list(
+        types_in(graph_of("resnet8", mixed_precision)[0], **{IMAGES: np.uint8, LABELS: np.int32})
+    )[:4]
     assert [node[0] for node in first[:3]] == ["Cast", "_mul_scalar", "_image_normalize"]
     assert first[3] == ("amp_cast", ["float32"], "float16")
 
@@ -122,20 +144,34 @@ def test_the_images_reach_the_network_as_they_did():
 # Images (n, 3, 6, 6) -> the same, in float16, in float32, in the widest of both, or as they come.
 LAYERS = {
     "product": lambda x, y: mx.sym.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=3),
-    "exp": lambda x, y: mx.sym.exp(x), "sum": lambda x, y: x + y, "relu": lambda x, y: mx.sym.relu(x),
-    "join": lambda x, y: mx.sym.slice_axis(mx.sym.concat(x, y, dim=1), axis=1, begin=1, end=4),
-    "pool": lambda x, y: mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type="avg"),
-    "turn": lambda x, y: mx.sym.transpose(x, axes=(0, 1, 3, 2)), "twice": lambda x, y: mx.sym.add_n(x, y, x),
+    "exp": lambda x, y: mx.sym.exp(x), "sum": lambda x, y: x + y, "relu": lambda x,
+    y: mx.sym.relu(x), "join": lambda x,
+    y: mx.sym.slice_axis(mx.sym.concat(x, y, dim=1), axis=1, begin=1, end=4), "pool": lambda x,
+    y: mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type="avg"), "turn": lambda x,
+    y: mx.sym.transpose(x, axes=(0, 1, 3, 2)), "twice": lambda x, y: mx.sym.add_n(x, y, x),
     "soft": lambda x, y: mx.sym.Activation(x, act_type="softrelu"),
 }  # fmt: skip
-STEPS = st.lists(st.tuples(st.sampled_from(list(LAYERS)), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=7)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(list(LAYERS)), st.integers(0, 9), st.integers(0, 9)),
+    min_size=1,
+    max_size=7,
+)
 
 
 @settings(max_examples=30)
 @given(STEPS)
 @example([("product", 0, 0), ("relu", 1, 0), ("relu", 0, 0), ("join", 2, 3)])
 @example([("product", 0, 0), ("turn", 0, 0), ("product", 2, 0)])
-@example([("turn", 0, 0), ("join", 1, 0), ("exp", 2, 0), ("relu", 2, 0), ("product", 0, 0), ("sum", 4, 5)])
+@example(
+    [
+        ("turn", 0, 0),
+        ("join", 1, 0),
+        ("exp", 2, 0),
+        ("relu", 2, 0),
+        ("product", 0, 0),
+        ("sum", 4, 5),
+    ]
+)
 def test_whatever_reads_an_array_beside_a_product_gets_types_that_fit(steps):
     """A copy in float16 is for the product alone."""
     values = [mx.sym.var("data")]
@@ -144,7 +180,9 @@ def test_whatever_reads_an_array_beside_a_product_gets_types_that_fit(steps):
     plain = mx.sym.add_n(*[value.sum() for value in values])
     graph = mixed_precision(plain)
     assert graph.list_arguments() == plain.list_arguments()
-    assert "_copy" not in {node["op"] for node in json.loads(graph.tojson(remove_amp_cast=False))["nodes"]}
+    assert "_copy" not in {
+        node["op"] for node in json.loads(graph.tojson(remove_amp_cast=False))["nodes"]
+    }
     bound(graph, {"data": (2, 3, 6, 6)}, {"data": "float32"})
     everything = graph.get_internals()
     types = everything.infer_type(**dict.fromkeys(graph.list_arguments(), np.float32))[1]
@@ -157,15 +195,22 @@ def bound(graph, shapes, types):
     arguments, _, states = graph.infer_shape(**shapes)
     names = graph.list_arguments()
     ctx = device()
-    args = [nd.zeros(shape, ctx, dtype=types.get(name, "float32")) for name, shape in zip(names, arguments)]
-    grads = {name: nd.zeros(shape, ctx) for name, shape in zip(names, arguments) if name not in types}
+    args = [
+        nd.zeros(shape, ctx, dtype=types.get(name, "float32"))
+        for name, shape in zip(names, arguments)
+    ]
+    grads = {
+        name: nd.zeros(shape, ctx) for name, shape in zip(names, arguments) if name not in types
+    }
     requests = {name: "add" if name in grads else "null" for name in names}
     return graph.bind(ctx, args, grads, requests, [nd.zeros(shape, ctx) for shape in states])
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20"])
 def test_backward_has_types_that_fit(name):
-    """Bound with gradients in float32, to which microbatches add; the executor refuses types that do not fit."""
+    """Bound with gradients in float32, to which microbatches add; the executor refuses types that
+    do not fit.
+    """
     graph = graph_of(name, mixed_precision)[0]
     shapes = {IMAGES: (4, *NETWORKS[name]), LABELS: (4,)}
     executor = bound(graph, shapes, {IMAGES: "uint8", LABELS: "int32"})
@@ -191,11 +236,15 @@ def test_synchronised_batchnorm_is_float32_in_all_stages():
                 assert set(of_inputs) == {"float16"}
                 products += 1
     assert products == sum(param.name.endswith("weight") for param in net.collect_params().values())
-    assert {np.dtype(between[layer.data][1]).name for stage in stages for layer in stage.layers} == {"float32"}
+    assert {
+        np.dtype(between[layer.data][1]).name for stage in stages for layer in stage.layers
+    } == {"float32"}
 
 
 def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
-    trainer = BucketedTrainer(net.collect_params(), "sgd", params, make_kvstore("device"), loss_scale=loss_scale)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", params, make_kvstore("device"), loss_scale=loss_scale
+    )
     return DataParallelStep(net, loss or make_loss(), trainer, ctxs, as_is, convert=convert)
 
 
@@ -213,19 +262,30 @@ def lenet(ctxs):
 
 
 def smooth(ctxs):
-    """Like LeNet, without kinks: one of LeNet's ReLUs got 1e-5 on a CPU, and -3e-6 on a GPU, which adds up otherwise."""
+    """Like LeNet, without kinks: one of LeNet's ReLUs got 1e-5 on a CPU, and -3e-6 on a GPU, which
+    adds up otherwise.
+    """
     mx.random.seed(3)
     net = nn.HybridSequential(prefix="net_")
     with net.name_scope():
         net.add(nn.Conv2D(20, 3), nn.MaxPool2D(2), nn.HybridLambda("tanh"))
-        net.add(nn.Conv2D(50, 5), nn.AvgPool2D(2), nn.HybridLambda("tanh"), nn.Dense(64), nn.HybridLambda("tanh"), nn.Dense(10))
+        net.add(
+            nn.Conv2D(50, 5),
+            nn.AvgPool2D(2),
+            nn.HybridLambda("tanh"),
+            nn.Dense(64),
+            nn.HybridLambda("tanh"),
+            nn.Dense(10),
+        )
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     net(nd.zeros((1, 1, 16, 16), ctx=ctxs[0]))
     return net
 
 
 def trained(convert, loss_scale=None, make_net=lenet, shape=(1, 16, 16)):
-    """The parameters on the second device; nothing is fused, for fused operators have float32 between their casts."""
+    """The parameters on the second device; nothing is fused, for fused operators have float32
+    between their casts.
+    """
     ctxs = contexts(2)
     net = make_net(ctxs)
     step = make_step(net, ctxs, convert, loss_scale, learning_rate=0.1, momentum=0.9)
@@ -245,7 +305,9 @@ def test_a_network_with_real_float16_pooling_trains_like_float32():
 
 
 class Faint(gluon.HybridBlock):
-    """A layer whose gradients are some 1e-10, less than float16 can say: what follows it has very small weights."""
+    """A layer whose gradients are some 1e-10, less than float16 can say: what follows it has very
+    small weights.
+    """
 
     def __init__(self):
         super().__init__()
@@ -306,9 +368,11 @@ def whole_run(out, monkeypatch, loss_scale, strategy=loop.data_parallel):
 
 
 class BrightBatches:
-    """A step in which the images of some batches are so bright that float16 has no numbers for them.
+    """A step in which the images of some batches are so bright that float16 has no numbers for
+    them.
 
-    LeNet's ReLU makes 0 of what is no number; the losses are those of a network that ends where float16 does.
+    LeNet's ReLU makes 0 of what is no number; the losses are those of a network that ends where
+    float16 does.
     """
 
     def __init__(self, bright, *parts):
@@ -328,28 +392,40 @@ def test_a_run_tells_how_often_gradients_overflowed(tmp_path, monkeypatch):
     scale = result.plan.loss_scale
     assert 0 < scale.skipped == math.log2(2.0**24 / scale.value)
     noted = [line for line in read_metrics(result.run_dir) if line["kind"] == "event"]
-    assert [(line["event"], line["epoch"], line["step"]) for line in noted] == [("loss_scale", 1, 6)]
+    assert [(line["event"], line["epoch"], line["step"]) for line in noted] == [
+        ("loss_scale", 1, 6)
+    ]
     assert (noted[0]["skipped"], noted[0]["loss_scale"]) == (scale.skipped, scale.value)
     assert f"loss scale {scale.value:g}; {scale.skipped} of 6 steps left out" in said
 
 
 def test_a_batch_whose_loss_overflows_is_left_out_and_the_run_goes_on(tmp_path, monkeypatch):
-    result, said = whole_run(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, (2, 5)))
+    result, said = whole_run(
+        tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, (2, 5))
+    )
     metrics = read_metrics(result.run_dir)
     steps = [line for line in metrics if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 3, 4, 6]
     assert "loss scale 16; 2 of 6 steps left out" in said
-    mean = sum(line["images"] * line["loss"] for line in steps) / sum(line["images"] for line in steps)
+    mean = sum(line["images"] * line["loss"] for line in steps) / sum(
+        line["images"] for line in steps
+    )
     assert [line["loss"] for line in metrics if line["kind"] == "epoch"] == [pytest.approx(mean)]
 
 
 def test_an_epoch_in_which_every_loss_overflows_ends_the_run(tmp_path, monkeypatch):
-    with pytest.raises(DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"):
-        whole_run(tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7)))
+    with pytest.raises(
+        DivergedError, match="the loss overflows in every step of epoch 1: use a smaller"
+    ):
+        whole_run(
+            tmp_path / "run", monkeypatch, LossScale(64.0), partial(BrightBatches, range(1, 7))
+        )
 
 
 def test_a_run_whose_gradients_always_overflow_ends_and_says_why(tmp_path, monkeypatch):
-    with pytest.raises(DivergedError, match="the gradients overflow at step 1, even with the smallest"):
+    with pytest.raises(
+        DivergedError, match="the gradients overflow at step 1, even with the smallest"
+    ):
         whole_run(tmp_path / "run", monkeypatch, LossScale(2.0**24, smallest=2.0**24))
     *_, last = read_metrics(tmp_path / "run")
     assert last["event"] == "diverged"
@@ -370,7 +446,9 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
 @pytest.mark.cpu_only("float16 is refused on CPUs")
 def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"--dtype float16 is for GPUs, and MXNet has no .* on cpu\(0\) cpu\(1\): leave --dtype out"
+        ConfigError,
+        match=r"--dtype float16 is for GPUs, and MXNet has no .* on cpu\(0\) cpu\(1\): "
+        r"leave --dtype out",
     ):
         loop.train(TrainConfig(devices=named(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
@@ -383,7 +461,10 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
     [
         ({"dtype": "float17"}, "unknown --dtype 'float17': choose float16, float32"),
         ({"dtype": "bfloat16"}, "unknown --dtype 'bfloat16': choose float16, float32"),
-        ({"dtype": "float16", "compress": "2bit"}, "--dtype float16 and --compress 2bit:0.5 contradict each other"),
+        (
+            {"dtype": "float16", "compress": "2bit"},
+            "--dtype float16 and --compress 2bit:0.5 contradict each other",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

@@ -51,20 +51,35 @@ def test_the_rate_at_the_boundaries(schedule, warmup_steps):
     assert found(max(1, warmup_steps)) == BASE
     assert found(warmup_steps + 1) == pytest.approx(BASE if rest > 1 else last[schedule])
     assert found(100) == pytest.approx(last[schedule])
-    assert found(101) == pytest.approx(FINAL if schedule in ("cosine", "linear") else last[schedule])
+    assert found(101) == pytest.approx(
+        FINAL if schedule in ("cosine", "linear") else last[schedule]
+    )
 
 
 MXNETS = {
-    "cosine": (lambda w: mx.lr_scheduler.CosineScheduler(60, base_lr=BASE, final_lr=FINAL, warmup_steps=w), 1),
-    "linear": (lambda w: mx.lr_scheduler.PolyScheduler(60, base_lr=BASE, pwr=1, final_lr=FINAL, warmup_steps=w), 1),
-    "step": (lambda w: mx.lr_scheduler.MultiFactorScheduler([20, 45], 0.3, base_lr=BASE, warmup_steps=w), 0),
+    "cosine": (
+        lambda w: mx.lr_scheduler.CosineScheduler(60, base_lr=BASE, final_lr=FINAL, warmup_steps=w),
+        1,
+    ),
+    "linear": (
+        lambda w: mx.lr_scheduler.PolyScheduler(
+            60, base_lr=BASE, pwr=1, final_lr=FINAL, warmup_steps=w
+        ),
+        1,
+    ),
+    "step": (
+        lambda w: mx.lr_scheduler.MultiFactorScheduler([20, 45], 0.3, base_lr=BASE, warmup_steps=w),
+        0,
+    ),
 }
 
 
 @pytest.mark.parametrize("warmup_steps", [0, 1, 12])
 @pytest.mark.parametrize("schedule", MXNETS)
 def test_the_rates_are_those_of_mxnets_own_schedulers(schedule, warmup_steps):
-    """Where they go on evenly, MXNet's are a step ahead: their first update is made with the second rate."""
+    """Where they go on evenly, MXNet's are a step ahead: their first update is made with the second
+    rate.
+    """
     make, ahead = MXNETS[schedule]
     own, theirs = rates(schedule, 60, warmup_steps, (20, 45)), make(warmup_steps)
     for step in range(1, 61):
@@ -92,14 +107,17 @@ def test_a_rate_grows_in_the_warm_up_and_falls_after_it(rates):
     assert all(a < b for a, b in zip(up, up[1:]))
     assert all(a >= b for a, b in zip(down, down[1:]))
     assert all(0 < rate <= rates.base_lr for rate in found)
-    assert found == [rates(step) for step in range(1, rates.steps + 1)]  # asked once more, for steps that are past
+    # asked once more, for steps that are past
+    assert found == [rates(step) for step in range(1, rates.steps + 1)]
 
 
 def test_a_rate_that_float32_does_not_know_is_0():
     net = small_net(contexts(1))
     before = values(net)
     tiny = Rates(1.0, 5, "step", decay=1e-20, milestones=(1, 2, 3))
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny})
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 1.0, "lr_scheduler": tiny}
+    )
     for _ in range(2):  # no gradient yet: nothing moves
         trainer.apply(1)
     train_on_devices(net, trainer, contexts(1), BATCHES[:1])
@@ -113,7 +131,11 @@ def test_words_and_settings_say_what_is_used():
     assert rates("step", milestones=(20,)).settings() == {
         "lr_schedule": "step", "warmup_steps": 0, "lr_decay": 0.3, "lr_decay_steps": [20]
     }  # fmt: skip
-    assert rates("linear", warmup_steps=1).settings() == {"lr_schedule": "linear", "warmup_steps": 1, "final_lr": FINAL}
+    assert rates("linear", warmup_steps=1).settings() == {
+        "lr_schedule": "linear",
+        "warmup_steps": 1,
+        "final_lr": FINAL,
+    }
 
 
 # --- from the settings of a run
@@ -123,27 +145,44 @@ def test_words_and_settings_say_what_is_used():
     ("settings", "expected"),
     [
         ({"lr_decay_epochs": "3,5"}, Rates(0.4, 80, "step", milestones=(30, 50))),
-        ({"lr_decay_epochs": [3], "lr_decay": 0.5}, Rates(0.4, 80, "step", decay=0.5, milestones=(30,))),
+        (
+            {"lr_decay_epochs": [3], "lr_decay": 0.5},
+            Rates(0.4, 80, "step", decay=0.5, milestones=(30,)),
+        ),
         ({}, Rates(0.4, 80, "step", milestones=(40, 60))),
         ({"warmup_epochs": 2}, Rates(0.4, 80, "step", warmup_steps=20, milestones=(50, 65))),
-        ({"lr_schedule": "linear", "warmup_epochs": 0.25}, Rates(0.4, 80, "linear", warmup_steps=2)),
+        (
+            {"lr_schedule": "linear", "warmup_epochs": 0.25},
+            Rates(0.4, 80, "linear", warmup_steps=2),
+        ),
     ],
     ids=str,
 )
 def test_epochs_become_steps(settings, expected):
-    assert make_rates(TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10) == expected
+    assert (
+        make_rates(
+            TrainConfig(**{"lr_schedule": "step", **settings}), 0.4, epochs=8, steps_per_epoch=10
+        )
+        == expected
+    )
 
 
 def test_a_run_of_a_single_step_is_made_with_the_full_rate():
     for schedule in LR_SCHEDULES:
-        assert make_rates(TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1)(1) == 0.4
+        assert (
+            make_rates(TrainConfig(lr_schedule=schedule), 0.4, epochs=1, steps_per_epoch=1)(1)
+            == 0.4
+        )
 
 
 def test_scaling_the_rate_scales_the_whole_schedule():
-    config = TrainConfig(devices=named(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100)
+    config = TrainConfig(
+        devices=named(1), lr_schedule="linear", lr=0.4, final_lr=0.1, batch_size=100
+    )
     one = make_plan(config).rates
     three = make_plan(config.replace(devices=named(3), scale_lr=True)).rates
-    same = make_plan(config.replace(devices=named(3), batch_size=None, global_batch_size=300)).rates  # as many steps, unscaled
+    # as many steps, unscaled
+    same = make_plan(config.replace(devices=named(3), batch_size=None, global_batch_size=300)).rates
     steps = range(1, three.steps + 1)
     assert [three(step) for step in steps] == pytest.approx([3 * same(step) for step in steps])
     assert three(1) == pytest.approx(3 * one(1))
@@ -158,7 +197,13 @@ def test_scaling_the_rate_scales_the_whole_schedule():
 def test_every_step_is_made_with_its_rate(k, store, optimizer):
     """The reference is told each rate by hand, so nothing depends on how it counts updates."""
     schedule = Rates(0.3, len(BATCHES), "cosine", warmup_steps=2)
-    by_hand = [0.15, 0.3, 0.3, 0.3 * (1 + math.cos(math.pi / 3)) / 2, 0.3 * (1 + math.cos(2 * math.pi / 3)) / 2]
+    by_hand = [
+        0.15,
+        0.3,
+        0.3,
+        0.3 * (1 + math.cos(math.pi / 3)) / 2,
+        0.3 * (1 + math.cos(2 * math.pi / 3)) / 2,
+    ]
     params = {**OPTIMIZERS[optimizer], "learning_rate": 0.3}
     expected = small_net(cpus(1))
     trainer = gluon.Trainer(expected.collect_params(), optimizer, dict(params), kvstore=None)
@@ -167,7 +212,11 @@ def test_every_step_is_made_with_its_rate(k, store, optimizer):
         train_on_devices(expected, trainer, cpus(1), [batch])
     net = small_net(contexts(k))
     bucketed = BucketedTrainer(
-        net.collect_params(), optimizer, {**params, "lr_scheduler": schedule}, make_kvstore(store), bucket_bytes=100
+        net.collect_params(),
+        optimizer,
+        {**params, "lr_scheduler": schedule},
+        make_kvstore(store),
+        bucket_bytes=100,
     )
     train_on_devices(net, bucketed, contexts(k), BATCHES)
     assert len(bucketed.buckets) > 1  # an update counts once, however many buckets it takes
@@ -180,20 +229,28 @@ def test_every_optimizer_follows_a_schedule(optimizer):
     """To the bit, on one device."""
     schedule = Rates(0.1, len(BATCHES), "linear", warmup_steps=2)
     expected, net = small_net(contexts(1)), small_net(contexts(1))
-    trainer = gluon.Trainer(expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None)
+    trainer = gluon.Trainer(
+        expected.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1}), kvstore=None
+    )
     for step, batch in enumerate(BATCHES, start=1):
         trainer.set_learning_rate(schedule(step))
         train_on_devices(expected, trainer, contexts(1), [batch])
-    bucketed = BucketedTrainer(net.collect_params(), make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}))
+    bucketed = BucketedTrainer(
+        net.collect_params(),
+        make_optimizer(optimizer, {"learning_rate": 0.1, "lr_scheduler": schedule}),
+    )
     train_on_devices(net, bucketed, contexts(1), BATCHES)
     assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
 
 
 def test_the_recorded_rates_are_those_of_the_run(tmp_path):
-    """Gluon's own trainer on one device ends where the run did when it is given the rates that metrics.jsonl holds."""
+    """Gluon's own trainer on one device ends where the run did when it is given the rates that
+    metrics.jsonl holds.
+    """
     config = TrainConfig(
-        devices=named(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3, momentum=0.9, lr_schedule="step",
-        lr_decay=0.5, lr_decay_epochs="1", warmup_epochs=0.6, momentum_rule="mxnet", out=str(tmp_path / "run"),
+        devices=named(1), model="mlp", epochs=2, batch_size=300, optimizer="sgd", lr=0.3,
+        momentum=0.9, lr_schedule="step", lr_decay=0.5, lr_decay_epochs="1", warmup_epochs=0.6,
+        momentum_rule="mxnet", out=str(tmp_path / "run"),
     )  # fmt: skip
     run = train(config, reporter=Reporter())
     lines = read_metrics(run.run_dir)
@@ -219,7 +276,8 @@ def test_the_first_update_is_made_with_the_first_rate():
     """w - rate * gradient, to the bit of float32 arithmetic."""
     net = small_net(contexts(2))
     trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.8, "lr_scheduler": Rates(0.8, 10, "linear", warmup_steps=4)},
+        net.collect_params(), "sgd",
+        {"learning_rate": 0.8, "lr_scheduler": Rates(0.8, 10, "linear", warmup_steps=4)},
         make_kvstore("device"),
     )  # fmt: skip
     set_values(net, [np.zeros_like(array) for array in values(net)])

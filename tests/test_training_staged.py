@@ -1,4 +1,6 @@
-"""Synchronised BatchNorm in stages, as GPUs have it, is BatchNorm on one device with the whole batch; tried on any devices."""
+"""Synchronised BatchNorm in stages, as GPUs have it, is BatchNorm on one device with the whole
+batch; tried on any devices.
+"""
 
 import dataclasses
 import re
@@ -30,7 +32,9 @@ from gluonlab.training.step import DataParallelStep
 
 
 class Twice(nn.HybridBlock):
-    """A layer that is used twice, on images and on what it made of them; another one's gamma and beta stay as they are."""
+    """A layer that is used twice, on images and on what it made of them; another one's gamma and
+    beta stay as they are.
+    """
 
     def __init__(self):
         super().__init__()
@@ -54,28 +58,42 @@ def at_its_start(make, ctxs, dtype="float32"):
     net.cast(dtype)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0], dtype=dtype))
     random = np.random.RandomState(3)
-    start = [random.uniform(0.2, 1, param.shape) * random.choice([-1, 1], param.shape) for param in net.collect_params().values()]
+    start = [
+        random.uniform(0.2, 1, param.shape) * random.choice([-1, 1], param.shape)
+        for param in net.collect_params().values()
+    ]
     names = list(net.collect_params())
     set_values(net, [abs(array) if "var" in name else array for name, array in zip(names, start)])
     for block in getattr(net, "second", []):
         if isinstance(block, nn.BatchNorm):
-            block.gamma.set_data(nd.ones(block.gamma.shape, dtype=dtype))  # MXNet's float64 writes it there where scale=False
+            # MXNet's float64 writes it there where scale=False
+            block.gamma.set_data(nd.ones(block.gamma.shape, dtype=dtype))
     return net
 
 
 def comparable(net, ctx=None):
-    """Without the running statistics of a layer that is used twice, which MXNet moves in the order of backward on CPUs."""
+    """Without the running statistics of a layer that is used twice, which MXNet moves in the order
+    of backward on CPUs.
+    """
     twice = re.compile(r"^twice\d+_batchnorm0_running")
-    return [array for name, array in zip(net.collect_params(), values(net, ctx)) if not twice.match(name)]
+    return [
+        array
+        for name, array in zip(net.collect_params(), values(net, ctx))
+        if not twice.match(name)
+    ]
 
 
 def precise(make, batches, rate):
-    """The parameters after plain training on one CPU in float64, where MXNet's own BatchNorm sees the whole batch."""
+    """The parameters after plain training on one CPU in float64, where MXNet's own BatchNorm sees
+    the whole batch.
+    """
     net = at_its_start(make, [mx.cpu()], "float64")
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}, kvstore=None)
     for images, labels in batches:
         with autograd.record():
-            loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(nd.array(images, dtype="float64")), nd.array(labels)).sum()
+            loss = gluon.loss.SoftmaxCrossEntropyLoss()(
+                net(nd.array(images, dtype="float64")), nd.array(labels)
+            ).sum()
         loss.backward()
         trainer.step(len(images))
     return comparable(net)
@@ -83,8 +101,12 @@ def precise(make, batches, rate):
 
 def staged(make, ctxs, cut=WHOLE, rate=0.5):
     net = at_its_start(make, ctxs)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": rate}, make_kvstore("device", ctxs))
-    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn=True)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": rate}, make_kvstore("device", ctxs)
+    )
+    step = DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn=True
+    )
     return net, step
 
 
@@ -98,8 +120,13 @@ def staged(make, ctxs, cut=WHOLE, rate=0.5):
 @example(name="twice", k=3, sizes=[7, 3, 7], mean=0.0)
 @example(name="residual", k=2, sizes=[12, 1, 12], mean=30.0)
 def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean):
-    """Weights and running statistics, on all devices, also idle ones; in float32, whose digits images with a mean cost."""
-    batches = [(images * 2 + np.float32(mean), labels) for images, labels in random_batches(sizes, shape=SHAPE)]
+    """Weights and running statistics, on all devices, also idle ones; in float32, whose digits
+    images with a mean cost.
+    """
+    batches = [
+        (images * 2 + np.float32(mean), labels)
+        for images, labels in random_batches(sizes, shape=SHAPE)
+    ]
     ctxs = contexts(k)
     net, step = staged(NETWORKS[name], ctxs, rate=0.05)
     for batch in batches:
@@ -110,11 +137,20 @@ def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean):
 
 
 @settings(max_examples=3)
-@given(k=st.integers(1, 4), mean=st.floats(-3000, 3000), deviation=st.sampled_from([0.5, 1.0, 10.0]), seed=st.integers(0, 99))
+@given(
+    k=st.integers(1, 4),
+    mean=st.floats(-3000, 3000),
+    deviation=st.sampled_from([0.5, 1.0, 10.0]),
+    seed=st.integers(0, 99),
+)
 @example(k=2, mean=1000.0, deviation=1.0, seed=0)
 @example(k=3, mean=1000.0, deviation=1.0, seed=4)
-def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(k, mean, deviation, seed):
-    """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight that meets the mean."""
+def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_device(
+    k, mean, deviation, seed
+):
+    """A mean of 1000 costs float32 three of its seven digits, and what is left of them the weight
+    that meets the mean.
+    """
     batches = [
         (images * np.float32(2 * deviation) + np.float32(mean), labels)
         for images, labels in random_batches([12, 5], seed, shape=SHAPE)
@@ -126,12 +162,15 @@ def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_devic
     net, step = staged(Residual, ctxs, rate=0.05)
     for batch in batches:
         step(*shards(batch, ctxs))
-    digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)  # what rounding the mean may cost; one device may have luck
+    # what rounding the mean may cost; one device may have luck
+    digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
     assert distance(comparable(net), wanted) <= 4 * max(distance(comparable(plain), wanted), digits)
 
 
 def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
-    """By what it is given the first time, then by what it is given the second time; in float64 by the formula."""
+    """By what it is given the first time, then by what it is given the second time; in float64 by
+    the formula.
+    """
     batches = random_batches([7, 5], shape=SHAPE)
     ctxs = contexts(2)
     net, step = staged(Twice, ctxs, rate=0.05)
@@ -139,11 +178,15 @@ def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
     expected = [array.data().asnumpy() for array in (one.norm.running_mean, one.norm.running_var)]
     trainer = gluon.Trainer(one.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=None)
     given_to_it = []
-    one.norm.register_forward_pre_hook(lambda block, inputs: given_to_it.append(inputs[0].asnumpy()))
+    one.norm.register_forward_pre_hook(
+        lambda block, inputs: given_to_it.append(inputs[0].asnumpy())
+    )
     for images, labels in batches:
         step(*shards((images, labels), ctxs))
         with autograd.record():
-            loss = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images, dtype="float64")), nd.array(labels)).sum()
+            loss = gluon.loss.SoftmaxCrossEntropyLoss()(
+                one(nd.array(images, dtype="float64")), nd.array(labels)
+            ).sum()
         loss.backward()
         trainer.step(len(images))
     for images in given_to_it:
@@ -151,11 +194,22 @@ def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
         expected = [0.6 * running + 0.4 * new for running, new in zip(expected, found)]
     assert len(given_to_it) == 4
     for ctx in ctxs:
-        assert distance([net.norm.running_mean.data(ctx).asnumpy(), net.norm.running_var.data(ctx).asnumpy()], expected) <= 1e-5
+        assert (
+            distance(
+                [
+                    net.norm.running_mean.data(ctx).asnumpy(),
+                    net.norm.running_var.data(ctx).asnumpy(),
+                ],
+                expected,
+            )
+            <= 1e-5
+        )
 
 
 class Crossing(nn.HybridBlock):
-    """A value that many stages take, each in another way: added, multiplied, joined, divided, masked, averaged, normalised."""
+    """A value that many stages take, each in another way: added, multiplied, joined, divided,
+    masked, averaged, normalised.
+    """
 
     def __init__(self, ways):
         super().__init__()
@@ -205,12 +259,18 @@ class GammaElsewhere(nn.HybridBlock):
     def __init__(self):
         super().__init__()
         with self.name_scope():
-            self.units, self.norm, self.scores = nn.Dense(4), nn.BatchNorm(in_channels=4), nn.Dense(10)
+            self.units, self.norm, self.scores = (
+                nn.Dense(4),
+                nn.BatchNorm(in_channels=4),
+                nn.Dense(10),
+            )
             self.weight = self.params.get("weight", shape=(4, 4))
         self._reg_params.update(gamma=self.norm.gamma)
 
     def hybrid_forward(self, F, x, weight, gamma):
-        return self.scores(F.tanh(F.FullyConnected(self.norm(self.units(x)), weight, gamma, num_hidden=4)))
+        return self.scores(
+            F.tanh(F.FullyConnected(self.norm(self.units(x)), weight, gamma, num_hidden=4))
+        )
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -226,7 +286,13 @@ def test_a_gamma_that_is_used_elsewhere_has_both_gradients(k):
 def frozen():
     """What comes before the last layers is not trained."""
     net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.Activation("relu"), nn.BatchNorm(), nn.Conv2D(4, 3), nn.Activation("relu"))
+    net.add(
+        nn.Conv2D(4, 3),
+        nn.Activation("relu"),
+        nn.BatchNorm(),
+        nn.Conv2D(4, 3),
+        nn.Activation("relu"),
+    )
     net.add(nn.BatchNorm(), nn.Dense(10))
     for layer in (net[0], net[2], net[3]):
         for param in layer.collect_params().values():
@@ -236,7 +302,9 @@ def frozen():
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_frozen_weights_may_change_between_steps(k):
-    """As when parameters are loaded; MXNet's oneDNN would go on with copies of them where nothing has gradients."""
+    """As when parameters are loaded; MXNet's oneDNN would go on with copies of them where nothing
+    has gradients.
+    """
     batches = random_batches([6, 6], shape=SHAPE)
     ctxs = contexts(k)
     net, step = staged(frozen, ctxs, rate=0.1)
@@ -246,10 +314,14 @@ def test_frozen_weights_may_change_between_steps(k):
         for each in (net, one):
             for layer in (each[0], each[3]):
                 weight = layer.weight.list_data()[0]
-                layer.weight.set_data(weight.as_in_context(mx.cpu()) * nd.array([0.5], dtype=weight.dtype))
+                layer.weight.set_data(
+                    weight.as_in_context(mx.cpu()) * nd.array([0.5], dtype=weight.dtype)
+                )
         step(*shards((images, labels), ctxs))
         with autograd.record():
-            loss = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images, dtype="float64")), nd.array(labels)).sum()
+            loss = gluon.loss.SoftmaxCrossEntropyLoss()(
+                one(nd.array(images, dtype="float64")), nd.array(labels)
+            ).sum()
         loss.backward()
         trainer.step(len(images))
     assert distance(values(net[5:]), values(one[5:])) <= 1e-5
@@ -263,8 +335,12 @@ def test_the_running_variance_of_equal_images_is_never_negative(k, epsilon):
     net.add(nn.BatchNorm(epsilon=epsilon, running_variance_initializer="zeros"), nn.Dense(10))
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore("device", ctxs))
-    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=True)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore("device", ctxs)
+    )
+    step = DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=True
+    )
     step(*shards((np.full((7, *SHAPE), 3, np.float32), np.zeros(7)), ctxs))
     for ctx in ctxs:
         assert (net[0].running_var.data(ctx).asnumpy() >= 0).all()
@@ -308,7 +384,9 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
 
 
 def test_stages_together_have_the_nodes_of_the_network():
-    """Each operator lies in one stage, and what crosses is given by one stage and taken by later ones only."""
+    """Each operator lies in one stage, and what crosses is given by one stage and taken by later
+    ones only.
+    """
     net = at_its_start(Twice, contexts(1))
     graph = loss_graph(net, gluon.loss.SoftmaxCrossEntropyLoss(), as_is)
     stages = cut(graph)
@@ -318,15 +396,27 @@ def test_stages_together_have_the_nodes_of_the_network():
         taken = set(stage.graph.list_arguments()) - set(net.collect_params()) - {IMAGES, LABELS}
         assert {name for name in taken if re.search(r"\.\d+$", name)} <= given
         given |= set(stage.gives)
-    operators = [name for stage in stages for name in stage.graph.get_internals().list_outputs() if name.endswith("_output")]
+    operators = [
+        name
+        for stage in stages
+        for name in stage.graph.get_internals().list_outputs()
+        if name.endswith("_output")
+    ]
     for name in graph.get_internals().list_outputs():
         assert not name.endswith("_output") or operators.count(name) >= 1, name
 
 
 @pytest.mark.parametrize("microbatches", [None, pytest.param(3, marks=pytest.mark.long)])
 def test_memory_is_told_as_the_stages_take_it(microbatches):
-    """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays that are there besides."""
-    settings = {"model": "resnet8", "dataset": "synthetic", "sync_bn": True, "global_batch_size": 64}
+    """By the account that MXNet gives of each graph which is bound for an epoch, and the arrays
+    that are there besides.
+    """
+    settings = {
+        "model": "resnet8",
+        "dataset": "synthetic",
+        "sync_bn": True,
+        "global_batch_size": 64,
+    }
     plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
     step = data_parallel(make_plan_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
@@ -335,14 +425,17 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     for xs, ys in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
         list(step.score(xs, ys))
     bound = list(step.staged._bound.values())
-    assert len(bound) == (2 if microbatches is None else 5)  # the last batch, and what adds, have their own
+    # the last batch, and what adds, have their own
+    assert len(bound) == (2 if microbatches is None else 5)
     towers = [each.towers[0] for each in bound]
     stages = [max(map(allocated, runs)) for runs in zip(*(tower.runs for tower in towers))]
-    copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]  # MXNet's, of what is given to it
+    # MXNet's, of what is given to it
+    copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
     evaluating = max(map(allocated, step.replicas[0]._bound.values()))
     arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
     told = Needs(plan, make_plan_net(plan)).memory(32).activations
-    assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB  # MXNet leaves fractions of a MiB out
+    # MXNet leaves fractions of a MiB out
+    assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
     assert told > 4 * (len(stages) + 1) * MIB
 
 

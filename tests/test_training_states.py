@@ -1,4 +1,6 @@
-"""Optimizer states go from any store, buckets and devices to any others, and training goes on as if it had not stopped."""
+"""Optimizer states go from any store, buckets and devices to any others, and training goes on as if
+it had not stopped.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,20 +30,27 @@ BATCHES = random_batches([6, 4, 5, 7, 4], shape=(1, 2, 3), classes=4)
 STORE = ["device", "sharded-optimizer"]
 STORES = ["device", "local", "star", "ring", "halving_doubling", "sharded-optimizer"]
 OPTIMIZERS = {
-    "sgd": {"momentum": 0.9, "learning_rate": 0.2, "wd": 0.01}, "nag": {"momentum": 0.9, "learning_rate": 0.1},
-    "adam": {"learning_rate": 0.02}, "rmsprop": {"learning_rate": 0.01, "centered": True, "epsilon": 1e-3},
-    "adagrad": {"learning_rate": 0.1},
-    "adadelta": {}, "adamax": {"learning_rate": 0.02}, "ftrl": {}, "ftml": {"learning_rate": 0.02}, "signum": {}, "lamb": {},
-    "dcasgd": {"learning_rate": 0.1}, "own sgd": {"momentum": 0.9, "learning_rate": 0.2, "wd": 0.01},
-    "own nag": {"momentum": 0.9, "learning_rate": 0.1}, "own adamax": {"learning_rate": 0.02}, "own nadam": {"learning_rate": 0.01},
-    "own lars": {"learning_rate": 0.2, "momentum": 0.9}, "own ftml": {"learning_rate": 0.02},
+    "sgd": {"momentum": 0.9, "learning_rate": 0.2, "wd": 0.01},
+    "nag": {"momentum": 0.9, "learning_rate": 0.1}, "adam": {"learning_rate": 0.02},
+    "rmsprop": {"learning_rate": 0.01, "centered": True, "epsilon": 1e-3},
+    "adagrad": {"learning_rate": 0.1}, "adadelta": {}, "adamax": {"learning_rate": 0.02},
+    "ftrl": {}, "ftml": {"learning_rate": 0.02}, "signum": {}, "lamb": {},
+    "dcasgd": {"learning_rate": 0.1},
+    "own sgd": {"momentum": 0.9, "learning_rate": 0.2, "wd": 0.01},
+    "own nag": {"momentum": 0.9, "learning_rate": 0.1}, "own adamax": {"learning_rate": 0.02},
+    "own nadam": {"learning_rate": 0.01}, "own lars": {"learning_rate": 0.2, "momentum": 0.9},
+    "own ftml": {"learning_rate": 0.02},
 }  # fmt: skip
 WHOLE = ("lamb", "dcasgd", "own lars")  # what looks at more than an element
 
 
 def made(optimizer, params):
     """What a Trainer takes: MXNet's by its name, or one of gluonlab's own."""
-    return (make_optimizer(optimizer[4:], params),) if optimizer.startswith("own ") else (optimizer, params)
+    return (
+        (make_optimizer(optimizer[4:], params),)
+        if optimizer.startswith("own ")
+        else (optimizer, params)
+    )
 
 
 def network(ctxs, start=None, shapes=True, prefix=None):
@@ -78,7 +87,9 @@ class Setting:
         return BucketedTrainer(net.collect_params(), *made(optimizer, params), **settings)
 
 
-SETTINGS = st.builds(Setting, st.sampled_from(STORES), st.integers(1, 4), st.sampled_from([0, 40, 4 * 2**20]))
+SETTINGS = st.builds(
+    Setting, st.sampled_from(STORES), st.integers(1, 4), st.sampled_from([0, 40, 4 * 2**20])
+)
 
 
 def halving():
@@ -86,7 +97,9 @@ def halving():
 
 
 def interrupted(optimizer, first, second, file, schedule=halving, stop=3):
-    """Some steps under the one setting, a file, and the others under the other; the last parameters."""
+    """Some steps under the one setting, a file, and the others under the other; the last
+    parameters.
+    """
     ctxs = contexts(first.devices)
     net = network(ctxs)
     trainer = first.trainer(net, optimizer, schedule())
@@ -118,7 +131,8 @@ def uninterrupted(optimizer, setting=None, schedule=halving):
 def check(optimizer, first, second, file):
     if optimizer in WHOLE:
         first, second = (
-            s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes) for s in (first, second)
+            s if s.store != "sharded-optimizer" else Setting("ring", s.devices, s.bucket_bytes)
+            for s in (first, second)
         )
     found = interrupted(optimizer, first, second, file)
     assert distance(found, uninterrupted(optimizer)) <= 1e-5
@@ -135,11 +149,16 @@ def test_states_go_to_any_store_buckets_and_devices(tmp_path_factory, optimizer,
 @pytest.mark.long
 @settings(max_examples=120)
 @given(st.sampled_from(sorted(OPTIMIZERS)), SETTINGS, SETTINGS)
-def test_states_go_to_any_store_buckets_and_devices_at_length(tmp_path_factory, optimizer, first, second):
+def test_states_go_to_any_store_buckets_and_devices_at_length(
+    tmp_path_factory, optimizer, first, second
+):
     check(optimizer, first, second, str(tmp_path_factory.getbasetemp() / "states"))
 
 
-@pytest.mark.parametrize("optimizer, store", thinned(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")]))
+@pytest.mark.parametrize(
+    "optimizer, store",
+    thinned(["sgd", "adam", "own nag"], STORE, keep=[("own nag", "sharded-optimizer")]),
+)
 def test_the_same_setting_goes_on_to_the_bit(optimizer, store, tmp_path):
     setting = Setting(store, 3, 40)
     check(optimizer, setting, setting, str(tmp_path / "states"))
@@ -150,7 +169,9 @@ def ending():
 
 
 def ended():
-    """Before the states are saved: MXNet's goes on with the rate that it was last asked for, which a new one never was."""
+    """Before the states are saved: MXNet's goes on with the rate that it was last asked for, which
+    a new one never was.
+    """
     return mx.lr_scheduler.PolyScheduler(max_update=2, final_lr=0.003)
 
 
@@ -158,14 +179,21 @@ def cosine():
     return Followed(Rates(0.01, 5, "cosine"))
 
 
-MIDDLE = [("own sgd", "sharded-optimizer", halving), ("adam", "device", ended), ("own sgd", "sharded-optimizer", cosine)]
+MIDDLE = [
+    ("own sgd", "sharded-optimizer", halving),
+    ("adam", "device", ended),
+    ("own sgd", "sharded-optimizer", cosine),
+]
 
 
 @pytest.mark.parametrize(
-    "optimizer, store, schedule", thinned(["own sgd", "adam"], STORE, [halving, ending, ended, cosine], keep=MIDDLE)
+    "optimizer, store, schedule",
+    thinned(["own sgd", "adam"], STORE, [halving, ending, ended, cosine], keep=MIDDLE),
 )
 def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedule, tmp_path):
-    """The counts, and with them the rate, go back, although MXNet's schedulers have moved on; and a second time."""
+    """The counts, and with them the rate, go back, although MXNet's schedulers have moved on; and a
+    second time.
+    """
     setting, ctxs = Setting(store, 2), contexts(2)
     net = network(ctxs)
     trainer = setting.trainer(net, optimizer, schedule())
@@ -176,7 +204,10 @@ def test_states_may_be_loaded_in_the_middle_of_training(optimizer, store, schedu
         put(net, start)
         trainer.load_states(str(tmp_path / "states"))
         train_on_devices(net, trainer, ctxs, BATCHES[3:])
-        assert all(np.array_equal(a, b) for a, b in zip(values(net), uninterrupted(optimizer, setting, schedule)))
+        assert all(
+            np.array_equal(a, b)
+            for a, b in zip(values(net), uninterrupted(optimizer, setting, schedule))
+        )
 
 
 class Followed:
@@ -190,26 +221,46 @@ class Followed:
 
 
 FAST = {"lars": {"eta": 1.0}, "own lars": {"eta": 1.0}}  # its steps would be lost in float16
-ALL = [*sorted(set(mx.optimizer.Optimizer.opt_registry) - {"test", "groupadagrad", "sgld"}), *(f"own {name}" for name in OWN)]
+ALL = [
+    *sorted(set(mx.optimizer.Optimizer.opt_registry) - {"test", "groupadagrad", "sgld"}),
+    *(f"own {name}" for name in OWN),
+]
 
 
 def products(dtype, start=None):
     """Parameters of which MXNet can compute gradients in float16, too, and a step with them."""
-    params = [gluon.Parameter(f"p{i}_weight", shape=shape, dtype=dtype) for i, shape in enumerate([(3, 4), (5,), (2, 2)])]
+    params = [
+        gluon.Parameter(f"p{i}_weight", shape=shape, dtype=dtype)
+        for i, shape in enumerate([(3, 4), (5,), (2, 2)])
+    ]
     for i, param in enumerate(params):
         param.initialize(mx.init.Normal(0.3), ctx=device())
-        param.set_data(nd.array(start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape), dtype=dtype))
+        param.set_data(
+            nd.array(
+                start[i] if start else np.random.RandomState(i).normal(0, 0.3, param.shape),
+                dtype=dtype,
+            )
+        )
 
     def step(trainer, number):
         with mx.autograd.record():
-            losses = [((param.list_data()[0] - number * 0.01) ** 2 * (i + 1)).sum() for i, param in enumerate(params)]
+            losses = [
+                ((param.list_data()[0] - number * 0.01) ** 2 * (i + 1)).sum()
+                for i, param in enumerate(params)
+            ]
         mx.autograd.backward(losses)
         trainer.step(2)
 
     return params, step
 
 
-KEPT = [("lbsgd", "float32"), ("nadam", "float32"), ("lamb", "float32"), ("sgd", "float16"), ("own nag", "float16")]
+KEPT = [
+    ("lbsgd", "float32"),
+    ("nadam", "float32"),
+    ("lamb", "float32"),
+    ("sgd", "float16"),
+    ("own nag", "float16"),
+]
 
 
 @pytest.mark.parametrize("optimizer, dtype", thinned(ALL, ["float32", "float16"], keep=KEPT))
@@ -217,22 +268,35 @@ def test_every_optimizer_that_is_offered_goes_on_to_the_bit(optimizer, dtype, tm
     """On one device, also those whose replicas drift apart; with master copies of float16."""
     results = []
     for split in (False, True):
-        settings = {"multi_precision": dtype == "float16", "lr_scheduler": halving(), **FAST.get(optimizer, {})}
+        settings = {
+            "multi_precision": dtype == "float16",
+            "lr_scheduler": halving(),
+            **FAST.get(optimizer, {}),
+        }
         params, step = products(dtype)
         trainer = BucketedTrainer(params, *made(optimizer, settings))
         for number in range(6):
             if split and number == 3:
                 trainer.save_states(str(tmp_path / "states"))
                 params, step = products(dtype, [param.list_data()[0].asnumpy() for param in params])
-                trainer = BucketedTrainer(params, *made(optimizer, {**settings, "lr_scheduler": halving()}))
+                trainer = BucketedTrainer(
+                    params, *made(optimizer, {**settings, "lr_scheduler": halving()})
+                )
                 trainer.load_states(str(tmp_path / "states"))
             step(trainer, number)
         results.append([param.list_data()[0].asnumpy() for param in params])
     assert all(np.array_equal(a, b) and np.isfinite(a).all() for a, b in zip(*results))
-    assert all(not np.array_equal(a, param.list_data()[0].asnumpy()) for a, param in zip(results[0], products(dtype)[0]))
+    assert all(
+        not np.array_equal(a, param.list_data()[0].asnumpy())
+        for a, param in zip(results[0], products(dtype)[0])
+    )
 
 
-@pytest.mark.parametrize("setting", [Setting("device", 2, 40), Setting("sharded-optimizer", 3), Setting("ring", 2, 0)], ids=str)
+@pytest.mark.parametrize(
+    "setting",
+    [Setting("device", 2, 40), Setting("sharded-optimizer", 3), Setting("ring", 2, 0)],
+    ids=str,
+)
 def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     path, ctxs = str(tmp_path / "states"), contexts(setting.devices)
     net = network(ctxs)
@@ -246,7 +310,9 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
     trainer.load_states(path)
     saved = nd.load(path)
     trainer.save_states(path)  # what waits is saved as it came, under the names of this network
-    assert sorted(array.shape for array in nd.load(path).values()) == sorted(array.shape for array in saved.values())
+    assert sorted(array.shape for array in nd.load(path).values()) == sorted(
+        array.shape for array in saved.values()
+    )
     later(nd.zeros((1, 1, 2, 3), ctx=ctxs[0]))
     put(later, start)
     train_on_devices(later, trainer, ctxs, BATCHES[3:])
@@ -257,7 +323,11 @@ def test_states_wait_for_shapes_that_are_not_known_yet(setting, tmp_path):
 @pytest.mark.parametrize("store", STORE)
 def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     """load_parameters has a trainer whose store updates prepare that anew."""
-    files, setting, ctxs = [str(tmp_path / name) for name in ("params", "states")], Setting(store, 2), contexts(2)
+    files, setting, ctxs = (
+        [str(tmp_path / name) for name in ("params", "states")],
+        Setting(store, 2),
+        contexts(2),
+    )
     net = network(ctxs)
     trainer = setting.trainer(net, "sgd")
     train_on_devices(net, trainer, ctxs, BATCHES[:3])
@@ -273,7 +343,9 @@ def test_states_may_be_loaded_after_the_parameters(store, steps, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(values(resumed), values(net)))
 
 
-@pytest.mark.parametrize("optimizer, store", thinned(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")]))
+@pytest.mark.parametrize(
+    "optimizer, store", thinned(["sgd", "adam"], STORE, keep=[("adam", "sharded-optimizer")])
+)
 def test_states_go_through_memory_too(optimizer, store):
     """As copies: what is trained meanwhile does not change them."""
     setting, ctxs = Setting(store, 2), contexts(2)
@@ -286,7 +358,10 @@ def test_states_go_through_memory_too(optimizer, store):
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
     put(net, start)
     restore_states(trainer, states)
-    assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in gather_states(trainer).items())
+    assert all(
+        np.array_equal(array.asnumpy(), before[name])
+        for name, array in gather_states(trainer).items()
+    )
     train_on_devices(net, trainer, ctxs, BATCHES[3:])
     assert all(np.array_equal(array.asnumpy(), before[name]) for name, array in states.items())
     assert all(np.array_equal(a, b) for a, b in zip(values(net), uninterrupted(optimizer, setting)))
@@ -295,7 +370,12 @@ def test_states_go_through_memory_too(optimizer, store):
 def test_a_state_is_whole_and_named_by_its_parameter():
     """Adam's mean after one step is a tenth of the gradient, wherever its parts lie."""
     found = []
-    for setting in (Setting(), Setting("device", 3, 40), Setting("sharded-optimizer", 4), Setting("ring", 2, 0)):
+    for setting in (
+        Setting(),
+        Setting("device", 3, 40),
+        Setting("sharded-optimizer", 4),
+        Setting("ring", 2, 0),
+    ):
         ctxs = contexts(setting.devices)
         net = network(ctxs, prefix="net_")
         trainer = setting.trainer(net, "adam")
@@ -308,12 +388,19 @@ def test_a_state_is_whole_and_named_by_its_parameter():
     loss.backward()
     for name, param in net.collect_params().items():
         for arrays in found:
-            assert np.allclose(arrays[f"state/0/{name}"], 0.1 * param.list_grad()[0].asnumpy(), rtol=1e-4, atol=1e-8)
+            assert np.allclose(
+                arrays[f"state/0/{name}"],
+                0.1 * param.list_grad()[0].asnumpy(),
+                rtol=1e-4,
+                atol=1e-8,
+            )
             assert arrays[f"parameter/{name}"].tolist() == [1, *param.shape]
     assert all(arrays.keys() == found[0].keys() for arrays in found)
 
 
-@pytest.mark.parametrize("setting", [Setting("device", 2), Setting("sharded-optimizer", 2)], ids=str)
+@pytest.mark.parametrize(
+    "setting", [Setting("device", 2), Setting("sharded-optimizer", 2)], ids=str
+)
 def test_a_rate_that_was_set_by_hand_comes_back_and_one_of_a_schedule_does_not(setting, tmp_path):
     """As with gluon.Trainer."""
     path, ctxs = str(tmp_path / "states"), contexts(2)
@@ -336,9 +423,13 @@ def make(net, ours, optimizer, bucket_bytes):
     return gluon.Trainer(net.collect_params(), optimizer, dict(OPTIMIZERS[optimizer]), kvstore=None)
 
 
-@pytest.mark.parametrize("optimizer, bucket_bytes", thinned(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)]))
+@pytest.mark.parametrize(
+    "optimizer, bucket_bytes", thinned(["sgd", "adam"], [0, 4 * 2**20], keep=[("adam", 4 * 2**20)])
+)
 def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_bytes, tmp_path):
-    """They begin anew beside those that go on, in one bucket; the reference is gluon.Trainer, which counts each by itself."""
+    """They begin anew beside those that go on, in one bucket; the reference is gluon.Trainer, which
+    counts each by itself.
+    """
     results = []
     for ours in (False, True):
         net = network(contexts(1))
@@ -350,7 +441,10 @@ def test_parameters_that_were_frozen_have_their_own_counts(optimizer, bucket_byt
             trainer.save_states(str(tmp_path / "states"))
             trainer = make(net, ours, optimizer, bucket_bytes)
             trainer.load_states(str(tmp_path / "states"))
-            counts = [gather_states(trainer)[f"parameter/{name}"].asnumpy()[0] for name in net.collect_params()]
+            counts = [
+                gather_states(trainer)[f"parameter/{name}"].asnumpy()[0]
+                for name in net.collect_params()
+            ]
             assert counts == [0, 0, 3, 3, 3, 3]
         train_on_devices(net, trainer, contexts(1), BATCHES[3:])
         results.append(values(net))
@@ -361,9 +455,13 @@ CUT, WHOLE_KEYS = Setting("sharded-optimizer", 3), Setting("ring", 2)
 LEFT_OUT = [("adam", CUT), ("own sgd", WHOLE_KEYS)]
 
 
-@pytest.mark.parametrize("optimizer, second", thinned(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT))
+@pytest.mark.parametrize(
+    "optimizer, second", thinned(["own sgd", "adam"], [CUT, WHOLE_KEYS], keep=LEFT_OUT)
+)
 def test_parameters_that_a_step_left_out_keep_their_own_counts(optimizer, second, tmp_path):
-    """Under every store, in one bucket with others; the reference goes on without files, with a bucket for each parameter."""
+    """Under every store, in one bucket with others; the reference goes on without files, with a
+    bucket for each parameter.
+    """
     results = []
     for setting in (Setting(bucket_bytes=0), second):
         ctxs = contexts(setting.devices)
@@ -396,6 +494,8 @@ def test_states_for_which_there_is_no_room_are_an_error_and_the_old_ones_stay(tm
     trainer = Setting().trainer(network(contexts(1)), "adam")
     trainer.save_states(str(file))
     whole = file.read_bytes()
-    with full_at(len(whole) - 1), pytest.raises(OutputError, match=r"cannot write .*states: File too large; choose another place$"):
+    with full_at(len(whole) - 1), pytest.raises(
+        OutputError, match=r"cannot write .*states: File too large; choose another place$"
+    ):
         trainer.save_states(str(file))
     assert file.read_bytes() == whole

@@ -1,4 +1,6 @@
-"""Whose states a file holds: parameters of other names, files of other things, gluon.Trainer's own; and what is refused."""
+"""Whose states a file holds: parameters of other names, files of other things, gluon.Trainer's own;
+and what is refused.
+"""
 
 import os
 from pathlib import Path
@@ -50,12 +52,16 @@ def trainer_of(net, optimizer="adam", store="device", **params):
 
 
 def gluons(net, optimizer="adam", store=None, **settings):
-    return gluon.Trainer(net.collect_params(), *made(optimizer, dict(PARAMS[optimizer])), kvstore=store, **settings)
+    return gluon.Trainer(
+        net.collect_params(), *made(optimizer, dict(PARAMS[optimizer])), kvstore=store, **settings
+    )
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """(file, parameters when it was saved, parameters after two more steps) of a network whose layers look alike."""
+    """(file, parameters when it was saved, parameters after two more steps) of a network whose
+    layers look alike.
+    """
     path = str(tmp_path_factory.mktemp("states") / "adam")
     net = network(prefix="mine_")
     trainer = trainer_of(net)
@@ -70,10 +76,17 @@ def saved(tmp_path_factory):
 @example(first=8)
 @settings(max_examples=2)
 def test_automatic_names_may_have_any_numbers(saved, first):
-    """In text, dense10 comes before dense9; the layers have equal shapes, so that another order would go unnoticed."""
+    """In text, dense10 comes before dense9; the layers have equal shapes, so that another order
+    would go unnoticed.
+    """
     path, start, expected = saved
     net = nn.HybridSequential(prefix="other_")
-    net.add(*[nn.Dense(n, activation="tanh", prefix=f"dense{first + i}_") for i, n in enumerate((3, 3, 3, 4))])
+    net.add(
+        *[
+            nn.Dense(n, activation="tanh", prefix=f"dense{first + i}_")
+            for i, n in enumerate((3, 3, 3, 4))
+        ]
+    )
     net.initialize(ctx=contexts(1))
     net(nd.zeros((1, 1, 2, 3), ctx=device()))
     set_values(net, start)
@@ -97,12 +110,19 @@ def test_other_names_are_taken_in_order_with_a_warning(saved):
     path, start, expected = saved
     names = ("body", "head", "middle", "tail")
     net = nn.HybridSequential(prefix="")
-    net.add(*[nn.Dense(units, activation="tanh", prefix=f"{name}_") for units, name in zip((3, 3, 3, 4), names)])
+    net.add(
+        *[
+            nn.Dense(units, activation="tanh", prefix=f"{name}_")
+            for units, name in zip((3, 3, 3, 4), names)
+        ]
+    )
     net.initialize(ctx=contexts(1))
     net(nd.zeros((1, 1, 2, 3), ctx=device()))
     set_values(net, start)
     trainer = trainer_of(net)
-    with pytest.warns(GluonlabWarning, match=r"taken in order, .* body_bias goes on as mine_dense0_bias$"):
+    with pytest.warns(
+        GluonlabWarning, match=r"taken in order, .* body_bias goes on as mine_dense0_bias$"
+    ):
         trainer.load_states(path)
     train_on_devices(net, trainer, contexts(1), BATCHES[3:])
     assert all(np.array_equal(a, b) for a, b in zip(values(net), expected))
@@ -134,10 +154,21 @@ def test_states_of_another_optimizer_or_network_are_refused(saved, store, device
     path, ctxs = saved[0], contexts(devices)
 
     def refuse(message, optimizer="adam", units=(3, 3, 3, 4), **params):
-        refused(trained(network(ctxs, units=units), optimizer, store, ctxs=ctxs, **params), path, message)
+        refused(
+            trained(network(ctxs, units=units), optimizer, store, ctxs=ctxs, **params),
+            path,
+            message,
+        )
 
-    refuse(r"holds the states of Adam, and the optimizer here is SGD: make the trainer with 'adam', or begin", "sgd")
-    refuse(r"does not fit: mine_dense1_bias is \(3,\) there, .*dense1_bias \(5,\) here", units=(3, 5, 3, 4))
+    refuse(
+        r"holds the states of Adam, and the optimizer here is SGD: "
+        r"make the trainer with 'adam', or begin",
+        "sgd",
+    )
+    refuse(
+        r"does not fit: mine_dense1_bias is \(3,\) there, .*dense1_bias \(5,\) here",
+        units=(3, 5, 3, 4),
+    )
     refuse(r"holds the states of 8 parameters, and this trainer has 6", units=(3, 3, 4))
 
 
@@ -145,7 +176,9 @@ def test_other_settings_of_an_optimizer_that_change_its_state_are_refused(tmp_pa
     path = str(tmp_path / "states")
     trained(network(), "sgd").save_states(path)
     refused(
-        trained(network(), "sgd", momentum=0.0), path, r"holds 1 arrays for .*, and SGD as it is set here keeps 0: give it the m"
+        trained(network(), "sgd", momentum=0.0),
+        path,
+        r"holds 1 arrays for .*, and SGD as it is set here keeps 0: give it the m",
     )
 
 
@@ -164,25 +197,37 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
     (tmp_path / "twice").write_bytes(content + content)
     trainer = trained(net)
     for name, message in {
-        "params": r"'.*params' holds arrays, but no states of an optimizer: load what save_states wrote",
+        "params": (
+            r"'.*params' holds arrays, but no states of an optimizer: "
+            r"load what save_states wrote"
+        ),
         "list": "cannot be read as optimizer states",
         "sharded": "an earlier version saved under 'sharded-optimizer'",
-        "text": "neither a list of arrays nor a pickle", "empty": "neither a list of arrays nor a pickle",
-        "short": "cut off", "twice": "more than a list of arrays",
-        "folder": "cannot be read: Is a directory", "none": "cannot be read: No such file",
-    }.items():  # fmt: skip
+        "text": "neither a list of arrays nor a pickle",
+        "empty": "neither a list of arrays nor a pickle",
+        "short": "cut off",
+        "twice": "more than a list of arrays",
+        "folder": "cannot be read: Is a directory",
+        "none": "cannot be read: No such file",
+    }.items():
         refused(trainer, tmp_path / name, message)
 
 
 @pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
 @pytest.mark.parametrize("form", ["gluonlab's", "gluon's"])
 def test_only_files_are_read_and_no_more_than_states_can_have(saved, store, form, tmp_path):
-    """A pipe is waited for, a device may never end, and a file that is empty but long costs nothing to make."""
+    """A pipe is waited for, a device may never end, and a file that is empty but long costs nothing
+    to make.
+    """
     path = str(tmp_path / "states")
     trainer = trained(network(ctxs=contexts(2)), store=store, ctxs=contexts(2))
     trainer.save_states(path) if form == "gluonlab's" else export_gluon_states(trainer, path)
     os.truncate(path, 2**30)
-    refused(trainer, path, r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what")
+    refused(
+        trainer,
+        path,
+        r"has 1,073,741,824 bytes, and states of these parameters 67,.* at most: load what",
+    )
     if store == "sharded-optimizer":
         with pytest.raises(KVStoreError, match="has 1,073,741,824 bytes"):
             gluons_under_shards(network(ctxs=contexts(2))).load_states(path)
@@ -215,7 +260,11 @@ def test_a_store_of_mxnets_own_reads_files_alone(store, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     end = os.open(tmp_path / "pipe", os.O_RDWR)
     os.write(end, b"something")
-    for other, why in (("pipe", "it is no file"), ("nothing", "No such file"), ("", "Is a directory")):
+    for other, why in (
+        ("pipe", "it is no file"),
+        ("nothing", "No such file"),
+        ("", "Is a directory"),
+    ):
         with pytest.raises(KVStoreError, match=why):
             trainer.load_states(str(tmp_path / other))
     with pytest.raises(KVStoreError, match="it is no file"):
@@ -240,7 +289,8 @@ def test_a_path_may_be_bytes_as_for_gluons_trainer(tmp_path):
 @pytest.fixture(scope="module")
 def trainer(saved):
     made = trainer_of(network(prefix="mine_"))
-    made.load_states(saved[0])  # it has its states before a test, which would seem to leave them over
+    # it has its states before a test, which would seem to leave them over
+    made.load_states(saved[0])
     return made
 
 
@@ -258,14 +308,25 @@ def test_a_damaged_file_is_loaded_or_refused_in_one_line(saved, trainer, tmp_pat
 
 # --- from and to gluon.Trainer
 
-WAYS = {"one": (1, None, {}), "on the store": (2, "device", {}), "on devices": (2, "device", {"update_on_kvstore": False})}
+WAYS = {
+    "one": (1, None, {}),
+    "on the store": (2, "device", {}),
+    "on devices": (2, "device", {"update_on_kvstore": False}),
+}
 
 
 ON = [("device", 1), ("ring", 2), ("sharded-optimizer", 3)]
-KEPT = [("sgd", "one", ON[2]), ("adam", "on the store", ON[1]), ("adam", "on devices", ON[0]), ("own sgd", "one", ON[1])]
+KEPT = [
+    ("sgd", "one", ON[2]),
+    ("adam", "on the store", ON[1]),
+    ("adam", "on devices", ON[0]),
+    ("own sgd", "one", ON[1]),
+]
 
 
-@pytest.mark.parametrize("optimizer, way, store_on", thinned(["sgd", "adam", "own sgd"], WAYS, ON, keep=KEPT))
+@pytest.mark.parametrize(
+    "optimizer, way, store_on", thinned(["sgd", "adam", "own sgd"], WAYS, ON, keep=KEPT)
+)
 def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
     store, devices = store_on
     path, (before, kvstore, settings) = str(tmp_path / "states"), WAYS[way]
@@ -287,9 +348,13 @@ def test_files_of_gluons_trainer_are_loaded(optimizer, way, store_on, tmp_path):
 EXPORTED = [("adam", "on devices", ON[2]), ("own sgd", "on devices", ON[0])]
 
 
-@pytest.mark.parametrize("optimizer, way, store_on", thinned(["sgd", "adam", "own sgd"], WAYS, ON, keep=EXPORTED))
+@pytest.mark.parametrize(
+    "optimizer, way, store_on", thinned(["sgd", "adam", "own sgd"], WAYS, ON, keep=EXPORTED)
+)
 def test_states_are_exported_for_gluons_trainer(optimizer, way, store_on, tmp_path):
-    """With what they hang on besides: the rate changes then, and a momentum must know its former one."""
+    """With what they hang on besides: the rate changes then, and a momentum must know its former
+    one.
+    """
     store, devices = store_on
     path, (after, kvstore, settings) = str(tmp_path / "states"), WAYS[way]
     net = network(contexts(devices))
@@ -316,9 +381,16 @@ def test_an_optimizer_that_cannot_be_pickled_is_not_exported(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("optimizer, devices", thinned(["sgd", "adam"], [(2, 3), (3, 1), (2, 2)], keep=[("adam", (2, 3))]))
-def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_bucketed_states(optimizer, devices, tmp_path):
-    """Three trainers after each other: gluon's on some devices, gluon's on others, BucketedTrainer."""
+@pytest.mark.parametrize(
+    "optimizer, devices",
+    thinned(["sgd", "adam"], [(2, 3), (3, 1), (2, 2)], keep=[("adam", (2, 3))]),
+)
+def test_gluons_trainer_under_the_sharded_optimizer_takes_other_devices_and_bucketed_states(
+    optimizer, devices, tmp_path
+):
+    """Three trainers after each other: gluon's on some devices, gluon's on others,
+    BucketedTrainer.
+    """
     makers = [
         lambda net: gluons(net, optimizer, make_kvstore("sharded-optimizer")),
         lambda net: gluons(net, optimizer, make_kvstore("sharded-optimizer")),
@@ -358,7 +430,12 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
     path, results = str(tmp_path / "states"), []
     for first, make in ((0, gluons), (8, trainer_of)):
         net = nn.HybridSequential(prefix="")
-        net.add(*[nn.Dense(n, prefix=f"dense{first + i}_", activation="tanh") for i, n in enumerate((3, 5, 2, 4))])
+        net.add(
+            *[
+                nn.Dense(n, prefix=f"dense{first + i}_", activation="tanh")
+                for i, n in enumerate((3, 5, 2, 4))
+            ]
+        )
         net.initialize(ctx=contexts(1))
         net(nd.zeros((1, 1, 2, 3), ctx=device()))
         set_values(net, results)
@@ -366,7 +443,9 @@ def test_gluons_positions_are_found_although_it_sorts_dense10_before_dense9(tmp_
         if results:
             trainer.load_states(path)
             state = gather_states(trainer)
-            for param, shape in zip(net.collect_params().values(), [value.shape for value in results]):
+            for param, shape in zip(
+                net.collect_params().values(), [value.shape for value in results]
+            ):
                 assert state[f"state/0/{param.name}"].shape == shape
         else:
             train_on_devices(net, trainer, contexts(1), BATCHES[:2])
@@ -399,12 +478,17 @@ def test_states_go_between_mx_nd_and_mx_np(store, tmp_path):
         export_gluon_states(trainer, path + "3")
         gluons(other).load_states(path + "3")
     with open(path + "2", "rb") as file:
-        assert len(file.read()) - len(content) == sum(len(a) - len(b) for a, b in zip(nd.load(path + "2"), nd.load(path)))
+        assert len(file.read()) - len(content) == sum(
+            len(a) - len(b) for a, b in zip(nd.load(path + "2"), nd.load(path))
+        )
 
 
 def test_a_name_with_a_line_break_makes_no_message_of_two_lines(tmp_path):
     trainer = trained(network())
     arrays = gather_states(trainer)
     for old, new in (("parameter/", "parameter/a\n"), ("optimizer/", "optimizer/A\n")):
-        nd.save(str(tmp_path / "states"), {name.replace(old, new): array for name, array in arrays.items()})
+        nd.save(
+            str(tmp_path / "states"),
+            {name.replace(old, new): array for name, array in arrays.items()},
+        )
         refused(trainer, tmp_path / "states", "load what save_states wrote|the optimizer here is")

@@ -1,4 +1,6 @@
-"""Networks with BatchNorm: trained as Gluon trains them, with one set of running statistics for all devices."""
+"""Networks with BatchNorm: trained as Gluon trains them, with one set of running statistics for all
+devices.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -8,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import distance, random_batches, set_values, train_on_devices, train_on_one_device, values
+from reference import (
+    distance,
+    random_batches,
+    set_values,
+    train_on_devices,
+    train_on_one_device,
+    values,
+)
 from test_models_zoo import completed
 from test_training_step import make_step, run
 
@@ -47,7 +56,9 @@ def by_gluon(ctxs, start):
 def test_one_device_trains_resnet8_as_gluon_does(start):
     """Parameters and running statistics alike."""
     batches = random_batches([16, 9, 16], shape=SHAPE)
-    expected = train_on_one_device(by_gluon(contexts(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9)
+    expected = train_on_one_device(
+        by_gluon(contexts(1), start), batches, "sgd", learning_rate=0.05, momentum=0.9
+    )
     ctxs = devices(1, threads=1)
     net = resnet8(ctxs, start)
     run(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
@@ -55,12 +66,17 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
 
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
-    """Each shard is normalised by its own statistics, in Gluon and here; the running ones are each device's own."""
+    """Each shard is normalised by its own statistics, in Gluon and here; the running ones are each
+    device's own.
+    """
     batches, ctxs = random_batches([16, 9, 16], shape=SHAPE), devices(2)
     reference, net = by_gluon(ctxs, start), resnet8(ctxs, start)
-    trainer = gluon.Trainer(reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
+    trainer = gluon.Trainer(
+        reference.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device")
+    )
     trainer._init_kvstore()
-    trainer._init_params()  # it sends device 0's statistics to all others, else after the first batch
+    # it sends device 0's statistics to all others, else after the first batch
+    trainer._init_params()
     train_on_devices(reference, trainer, ctxs, batches)
     run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
     for ctx in ctxs:
@@ -69,7 +85,9 @@ def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
 
 
 def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
-    """The exception to "any number of devices makes the same update", by nature: a shard is not the batch."""
+    """The exception to "any number of devices makes the same update", by nature: a shard is not the
+    batch.
+    """
     batches, found = random_batches([16], shape=SHAPE), []
     for ctxs in (devices(1, threads=1), devices(2)):
         net = resnet8(ctxs, start)
@@ -81,9 +99,14 @@ def test_batchnorm_makes_another_update_on_two_devices_than_on_one(start):
 @settings(max_examples=10)
 @given(k=st.integers(1, 3), each=st.integers(2, 6), seed=st.integers(0, 1000))
 def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k, each, seed):
-    """With shards of equal size: of the variance, what the shards' means differ by is missing, and nothing else."""
+    """With shards of equal size: of the variance, what the shards' means differ by is missing, and
+    nothing else.
+    """
     ctxs = devices(k, threads=1)
-    momentum, ((images, labels),) = 0.5, random_batches([k * each], seed, shape=(2, 3, 3), classes=4)
+    momentum, ((images, labels),) = (
+        0.5,
+        random_batches([k * each], seed, shape=(2, 3, 3), classes=4),
+    )
     net = nn.HybridSequential()
     net.add(nn.BatchNorm(momentum=momentum, in_channels=2), nn.Dense(4, in_units=18))
     net.initialize(ctx=ctxs)
@@ -94,9 +117,15 @@ def test_averaged_means_are_those_of_the_whole_batch_and_variances_not_larger(k,
     shards = images.astype("float64").reshape(k, each, 2, 9).transpose(0, 2, 1, 3).reshape(k, 2, -1)
     between = shards.mean(axis=2).var(axis=0)
     for ctx in ctxs:
-        mean, variance = (param.data(ctx).asnumpy() for param in (net[0].running_mean, net[0].running_var))
-        assert mean == pytest.approx((1 - momentum) * images.mean(axis=(0, 2, 3)), rel=1e-4, abs=1e-6)
-        assert variance == pytest.approx(momentum + (1 - momentum) * (images.var(axis=(0, 2, 3)) - between), rel=1e-4)
+        mean, variance = (
+            param.data(ctx).asnumpy() for param in (net[0].running_mean, net[0].running_var)
+        )
+        assert mean == pytest.approx(
+            (1 - momentum) * images.mean(axis=(0, 2, 3)), rel=1e-4, abs=1e-6
+        )
+        assert variance == pytest.approx(
+            momentum + (1 - momentum) * (images.var(axis=(0, 2, 3)) - between), rel=1e-4
+        )
 
 
 def test_what_is_no_statistic_is_not_touched():
@@ -116,7 +145,9 @@ def test_what_is_no_statistic_is_not_touched():
 
 
 def test_the_average_is_weighted_by_the_images_that_a_device_saw():
-    """In all batches since the last average; a device that was idle in all of them gets the average, and has no part in it."""
+    """In all batches since the last average; a device that was idle in all of them gets the
+    average, and has no part in it.
+    """
     net = nn.BatchNorm(in_channels=1)
     net.initialize(ctx=contexts(3))
     for device, ctx in enumerate(contexts(3)):
@@ -125,9 +156,13 @@ def test_the_average_is_weighted_by_the_images_that_a_device_saw():
     for sizes in ((3, 2), (3,), (1,)):
         statistics.saw([nd.zeros((size, 1), ctx=ctx) for size, ctx in zip(sizes, contexts(3))])
     statistics.average()
-    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx(
+        [(7 * 1 + 2 * 4) / 9] * 3
+    )
     statistics.average()  # of nothing
-    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx([(7 * 1 + 2 * 4) / 9] * 3)
+    assert [net.running_mean.data(ctx).asscalar() for ctx in contexts(3)] == pytest.approx(
+        [(7 * 1 + 2 * 4) / 9] * 3
+    )
 
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
@@ -135,13 +170,17 @@ def test_devices_that_never_get_an_image_change_nothing(tmp_path, striped):
     """Batches of two images leave one of three devices, and two of four, without any."""
     found = []
     for k in (2, 3, 4):
-        config = TrainConfig(gpus=k, epochs=1, global_batch_size=2, threads=1, **RECIPE, out=str(tmp_path / str(k)))
+        config = TrainConfig(
+            gpus=k, epochs=1, global_batch_size=2, threads=1, **RECIPE, out=str(tmp_path / str(k))
+        )
         found.append(values(loop.train(config, reporter=Reporter()).net))
     assert max(distance(one, found[0]) for one in found[1:]) < 1e-4
 
 
 def stripes(count, seed):
-    """Three classes of images that differ in where they are bright, so that a few steps teach them."""
+    """Three classes of images that differ in where they are bright, so that a few steps teach
+    them.
+    """
     random = np.random.RandomState(seed)
     labels = random.randint(0, 3, count)
     images = random.randint(0, 150, (count, *SHAPE))
@@ -152,7 +191,13 @@ def stripes(count, seed):
 
 @pytest.fixture
 def striped(monkeypatch):
-    dataset = Dataset("stripes", stripes(120, 0), stripes(50, 1), ("a", "b", "c"), Defaults(model="resnet8", lr=0.05))
+    dataset = Dataset(
+        "stripes",
+        stripes(120, 0),
+        stripes(50, 1),
+        ("a", "b", "c"),
+        Defaults(model="resnet8", lr=0.05),
+    )
     monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
     return dataset
 
@@ -160,8 +205,12 @@ def striped(monkeypatch):
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path, striped, k):
-    """The accuracy and loss of the last epoch are those of plain Gluon on one device, from the file."""
-    config = TrainConfig(gpus=k, epochs=2, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run"))
+    """The accuracy and loss of the last epoch are those of plain Gluon on one device, from the
+    file.
+    """
+    config = TrainConfig(
+        gpus=k, epochs=2, global_batch_size=25, threads=1, **RECIPE, out=str(tmp_path / "run")
+    )
     result = loop.train(config, reporter=Reporter())
     net = get_model("resnet8", 3)
     net.load_parameters(str(tmp_path / "run" / PARAMETERS), ctx=mx.cpu(0))
@@ -176,7 +225,10 @@ def test_all_devices_evaluate_like_one_that_reads_the_saved_parameters(tmp_path,
 
 @pytest.mark.filterwarnings("ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning")
 def test_resnet8_learns_in_a_few_steps(tmp_path, striped):
-    result = loop.train(TrainConfig(gpus=2, epochs=8, batch_size=10, **RECIPE, out=str(tmp_path / "run")), reporter=Reporter())
+    result = loop.train(
+        TrainConfig(gpus=2, epochs=8, batch_size=10, **RECIPE, out=str(tmp_path / "run")),
+        reporter=Reporter(),
+    )
     first, last = result.history[0].loss, result.history[-1].loss
     assert last < first / 3
     assert result.accuracy > 0.9
@@ -190,7 +242,10 @@ def test_dropout_rests_when_the_network_is_evaluated():
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     ((images, labels),) = random_batches([10], shape=(1, 3, 4), classes=4)
     step = make_step(net, ctxs, learning_rate=1e-30)
-    xs, ys = ([nd.array(part, ctx=ctx) for part, ctx in zip(np.split(whole, 2), ctxs)] for whole in (images, labels))
+    xs, ys = (
+        [nd.array(part, ctx=ctx) for part, ctx in zip(np.split(whole, 2), ctxs)]
+        for whole in (images, labels)
+    )
     trained, evaluated = [], []
     for _ in range(2):
         trained.append([loss.asscalar() for loss in step(xs, ys)])
@@ -201,17 +256,23 @@ def test_dropout_rests_when_the_network_is_evaluated():
 
 
 def test_gluons_own_loop_keeps_the_statistics_of_a_network_that_get_model_has_compiled(start):
-    """Compiled with static_shape, as networks without statistics are, it would lose updates of them in most of these runs."""
+    """Compiled with static_shape, as networks without statistics are, it would lose updates of them
+    in most of these runs.
+    """
     batches, ctxs, found = random_batches([16, 9, 16], shape=SHAPE), devices(1, threads=1), []
     for net in (by_gluon(ctxs, start), *(resnet8(ctxs, start) for _ in range(3))):
-        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device"))
+        trainer = gluon.Trainer(
+            net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=mx.kv.create("device")
+        )
         train_on_devices(net, trainer, ctxs, batches)
         found.append(values(net))
     assert [distance(one, found[0]) <= 1e-4 for one in found[1:]] == [True] * 3
 
 
 def test_images_count_in_one_average_only():
-    """What a device saw before the last average says nothing of what its statistics have become since."""
+    """What a device saw before the last average says nothing of what its statistics have become
+    since.
+    """
     net = nn.BatchNorm(in_channels=1)
     net.initialize(ctx=contexts(2))
     statistics = RunningStatistics(net)

@@ -6,7 +6,15 @@ import pytest
 from devices import contexts, device, devices
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, distance, random_batches, set_values, textbook_lenet, train_on_one_device, values
+from reference import (
+    as_is,
+    distance,
+    random_batches,
+    set_values,
+    textbook_lenet,
+    train_on_one_device,
+    values,
+)
 
 from gluonlab.data.loader import to_float
 from gluonlab.data.shards import shard
@@ -18,7 +26,12 @@ from gluonlab.training.replica import replicas
 from gluonlab.training.step import DataParallelStep
 
 TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
-SIZES = {"divides": (12,) * 5, "ragged": (7,) * 5, "smaller than k": (12, 1, 7, 2, 12), "single images": (1,) * 5}
+SIZES = {
+    "divides": (12,) * 5,
+    "ragged": (7,) * 5,
+    "smaller than k": (12, 1, 7, 2, 12),
+    "single images": (1,) * 5,
+}
 
 
 def make_step(net, ctxs, store="device", optimizer="sgd", preprocess=as_is, **params):
@@ -35,7 +48,11 @@ def initialised(net, ctxs, start, shape=(1, 28, 28)):
 
 def run(step, batches, ctxs):
     return [
-        [loss.asscalar() for loss in step(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))] for x, y in batches
+        [
+            loss.asscalar()
+            for loss in step(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))
+        ]
+        for x, y in batches
     ]
 
 
@@ -82,7 +99,9 @@ def test_the_losses_of_the_shards_add_up_to_the_loss_of_the_batch(start):
 @pytest.mark.parametrize("pool", ["max", "avg"])
 @pytest.mark.parametrize("lanes", [1, 16])
 def test_lenet_is_the_labs_network(pool, lanes):
-    """Scores and gradients of the network as laid out here equal those of the textbook's, on continuous inputs."""
+    """Scores and gradients of the network as laid out here equal those of the textbook's, on
+    continuous inputs.
+    """
     textbook, net = textbook_lenet(pool=pool), LeNet(10, pool, lanes)
     net.initialize(ctx=device())
     net(nd.zeros((1, 1, 28, 28), ctx=device()))
@@ -133,7 +152,11 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     x = nd.array(images, ctx=ctxs[0])
     for _ in range(3):
         found = sum(part.loss.asscalar() for part in step.score(xs, ys))
-        expected = gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar()
+        expected = (
+            gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0]))
+            .sum()
+            .asscalar()
+        )
         assert found == pytest.approx(expected, rel=1e-4)
         step(xs, ys)
 
@@ -141,4 +164,6 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
 def test_to_float_divides_by_255_in_numpys_arithmetic():
     images = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
     expected = images.astype(np.float32) * np.float32(1 / 255)
-    assert np.array_equal(to_float(nd, nd.array(images, ctx=device(), dtype="uint8")).asnumpy(), expected)
+    assert np.array_equal(
+        to_float(nd, nd.array(images, ctx=device(), dtype="uint8")).asnumpy(), expected
+    )

@@ -1,4 +1,6 @@
-"""BatchNorm over all devices is BatchNorm on one device with the whole batch, whatever the sizes of the shards."""
+"""BatchNorm over all devices is BatchNorm on one device with the whole batch, whatever the sizes of
+the shards.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -27,15 +29,24 @@ SIZES = {"equal": (12,) * 5, "unequal": (13,) * 5, "idle devices": (12, 1, 2, 13
 
 
 class Residual(nn.HybridBlock):
-    """BatchNorm over images, with and without gamma and beta, and over the units of a dense layer."""
+    """BatchNorm over images, with and without gamma and beta, and over the units of a dense
+    layer.
+    """
 
     def __init__(self):
         super().__init__()
         with self.name_scope():
             self.first = nn.HybridSequential()
-            self.first.add(nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(momentum=0.7), nn.Activation("relu"))
+            self.first.add(
+                nn.Conv2D(6, 3, padding=1, use_bias=False),
+                nn.BatchNorm(momentum=0.7),
+                nn.Activation("relu"),
+            )
             self.second = nn.HybridSequential()
-            self.second.add(nn.Conv2D(6, 3, padding=1, use_bias=False), nn.BatchNorm(scale=False, center=False, epsilon=1e-3))
+            self.second.add(
+                nn.Conv2D(6, 3, padding=1, use_bias=False),
+                nn.BatchNorm(scale=False, center=False, epsilon=1e-3),
+            )
             self.units = nn.HybridSequential()
             self.units.add(nn.Dense(7, use_bias=False), nn.BatchNorm())
             self.scores = nn.Dense(10)
@@ -55,8 +66,12 @@ def make_net(ctxs, start=None):
 
 
 def make_step(net, ctxs, cut=WHOLE, sync_bn=True, store="device", **params):
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1, **params}, make_kvstore(store, ctxs))
-    return DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1, **params}, make_kvstore(store, ctxs)
+    )
+    return DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+    )
 
 
 def shards(batch, ctxs):
@@ -65,9 +80,14 @@ def shards(batch, ctxs):
 
 
 def batches_of(sizes):
-    """Images whose mean and spread differ from one to the next, so that a shard's statistics are not the batch's."""
+    """Images whose mean and spread differ from one to the next, so that a shard's statistics are
+    not the batch's.
+    """
     return [
-        (images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1, labels)
+        (
+            images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1,
+            labels,
+        )
         for images, labels in random_batches(sizes, shape=SHAPE)
     ]
 
@@ -100,7 +120,9 @@ def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(k, sizes, sto
 
 @pytest.mark.parametrize("k", [8, pytest.param(50, marks=[pytest.mark.long, FEWER_GPUS])])
 def test_many_devices_train_as_one_too(k, start):
-    """Statistics are used on all of them, and each use has a gradient; of 8 and more MXNet would lose all but one."""
+    """Statistics are used on all of them, and each use has a gradient; of 8 and more MXNet would
+    lose all but one.
+    """
     one = make_net([mx.cpu(0)], start)
     expected = train_on_one_device(one, batches_of((50, 12)), "sgd", learning_rate=0.1)
     for found in trained(start, (50, 12), k):
@@ -108,8 +130,13 @@ def test_many_devices_train_as_one_too(k, start):
 
 
 def test_plain_batchnorm_on_2_devices_is_not(start):
-    expected = train_on_one_device(make_net([mx.cpu(0)], start), batches_of(SIZES["equal"]), "sgd", learning_rate=0.1)
-    assert all(distance(found, expected) > 100 * TOLERANCE for found in trained(start, SIZES["equal"], 2, sync_bn=False))
+    expected = train_on_one_device(
+        make_net([mx.cpu(0)], start), batches_of(SIZES["equal"]), "sgd", learning_rate=0.1
+    )
+    assert all(
+        distance(found, expected) > 100 * TOLERANCE
+        for found in trained(start, SIZES["equal"], 2, sync_bn=False)
+    )
 
 
 def test_it_evaluates_by_the_running_statistics(start):
@@ -122,11 +149,15 @@ def test_it_evaluates_by_the_running_statistics(start):
         images, labels = batch
         x = nd.array(images, ctx=ctxs[0])
         found = sum(part.loss.asscalar() for part in step.score(*shards(batch, ctxs)))
-        assert found == pytest.approx(loss(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar(), rel=1e-4)
+        assert found == pytest.approx(
+            loss(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar(), rel=1e-4
+        )
 
 
 def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(start):
-    """Shards of 7 and 6 images in parts of at most 3: rounds of 3 + 3, 2 + 3 and 2 images; gradients are added up."""
+    """Shards of 7 and 6 images in parts of at most 3: rounds of 3 + 3, 2 + 3 and 2 images;
+    gradients are added up.
+    """
     ctxs = devices(2, threads=1)
     ((images, labels),) = batches_of([13])
     net, one = make_net(ctxs, start), make_net([mx.cpu(0)], start)
@@ -138,15 +169,21 @@ def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(st
         param.grad_req = "null"
     for part in rounds:
         with autograd.record():
-            total = gluon.loss.SoftmaxCrossEntropyLoss()(one(nd.array(images[part])), nd.array(labels[part])).sum()
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(
+                one(nd.array(images[part])), nd.array(labels[part])
+            ).sum()
         total.backward()
-    gluon.Trainer(one.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=None).step(13)
+    gluon.Trainer(
+        one.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=None
+    ).step(13)
     for ctx in ctxs:
         assert distance(values(net, ctx), values(one)) <= TOLERANCE
 
 
 def test_many_steps_without_a_wait_do_not_hang(start):
-    """Devices run ahead of each other here, from step to step; MXNet's own operator would block their workers."""
+    """Devices run ahead of each other here, from step to step; MXNet's own operator would block
+    their workers.
+    """
     ctxs = devices(4, threads=1)
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, store="sharded")
@@ -167,12 +204,21 @@ def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
     net.save_parameters(str(tmp_path / "parameters"))
     plain = make_net([mx.cpu(0)])
     plain.load_parameters(str(tmp_path / "parameters"), ctx=mx.cpu(0))
-    assert distance([plain(nd.array(images)).asnumpy()], [net(nd.array(images, ctx=ctxs[0])).asnumpy()]) <= 1e-6
+    assert (
+        distance(
+            [plain(nd.array(images)).asnumpy()], [net(nd.array(images, ctx=ctxs[0])).asnumpy()]
+        )
+        <= 1e-6
+    )
 
 
 @pytest.mark.cpu_only("nothing is computed")
 def test_networks_that_it_does_not_suit_are_refused():
-    plain, global_only, last_axis = nn.HybridSequential(), nn.HybridSequential(), nn.HybridSequential()
+    plain, global_only, last_axis = (
+        nn.HybridSequential(),
+        nn.HybridSequential(),
+        nn.HybridSequential(),
+    )
     plain.add(nn.Dense(3))
     global_only.add(nn.Dense(3), nn.BatchNorm(use_global_stats=True))
     last_axis.add(nn.BatchNorm(), nn.BatchNorm(axis=-1))
@@ -180,8 +226,9 @@ def test_networks_that_it_does_not_suit_are_refused():
     with_relu.add(nn.BatchNorm(), nn.BatchNormReLU())
     mxnets.add(nn.BatchNorm(), gluon.contrib.nn.SyncBatchNorm(num_devices=2))
     for net, reason in (
-        (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"), (last_axis, "another axis than 1"),
-        (with_relu, "a BatchNormReLU"), (mxnets, "a SyncBatchNorm"),
+        (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"),
+        (last_axis, "another axis than 1"), (with_relu, "a BatchNormReLU"),
+        (mxnets, "a SyncBatchNorm"),
     ):  # fmt: skip
         with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
             check_network(net, "mynet")
@@ -195,8 +242,13 @@ class ByOperator(nn.HybridBlock):
         super().__init__()
         self.call = call
         with self.name_scope():
-            self.gamma, self.beta = (self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros"))
-            self.mean, self.var = (self.params.get(name, shape=(2,), grad_req="null", init="ones") for name in ("mean", "var"))
+            self.gamma, self.beta = (
+                self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros")
+            )
+            self.mean, self.var = (
+                self.params.get(name, shape=(2,), grad_req="null", init="ones")
+                for name in ("mean", "var")
+            )
             self.scores = nn.Dense(10)
 
     def hybrid_forward(self, F, x, gamma, beta, mean, var):
@@ -211,7 +263,9 @@ def mean_of_first(outputs):
 REFUSED = {
     "over axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
     "is a _contrib_BatchNormWithReLU": lambda F, *inputs: F.contrib.BatchNormWithReLU(*inputs),
-    "takes mean or variance": lambda F, *inputs: mean_of_first(F.BatchNorm(*inputs, output_mean_var=True)),
+    "takes mean or variance": lambda F, *inputs: mean_of_first(
+        F.BatchNorm(*inputs, output_mean_var=True)
+    ),
 }
 
 
@@ -242,16 +296,36 @@ def test_layers_with_global_statistics_stay_as_they_are():
 
 def test_a_run_takes_it(tmp_path, monkeypatch):
     """Two devices with --sync-bn end where one device does."""
-    monkeypatch.setitem(MODELS, "bn", ModelKind(lambda classes, lanes: small_net(classes), "for this test"))
+    monkeypatch.setitem(
+        MODELS, "bn", ModelKind(lambda classes, lanes: small_net(classes), "for this test")
+    )
 
     def run(name, devices):
-        settings = {"model": "bn", "epochs": 1, "global_batch_size": 300, "optimizer": "sgd", "lr": 0.1, "sync_bn": True}
-        return values(train(TrainConfig(devices=devices, out=str(tmp_path / name), **settings), reporter=Reporter()).net)
+        settings = {
+            "model": "bn",
+            "epochs": 1,
+            "global_batch_size": 300,
+            "optimizer": "sgd",
+            "lr": 0.1,
+            "sync_bn": True,
+        }
+        return values(
+            train(
+                TrainConfig(devices=devices, out=str(tmp_path / name), **settings),
+                reporter=Reporter(),
+            ).net
+        )
 
     assert distance(run("two", named(2)), run("one", "cpu")) <= TOLERANCE
 
 
 def small_net(classes):
     net = nn.HybridSequential()
-    net.add(nn.AvgPool2D(4, 4), nn.Dense(16, use_bias=False), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(classes))
+    net.add(
+        nn.AvgPool2D(4, 4),
+        nn.Dense(16, use_bias=False),
+        nn.BatchNorm(),
+        nn.Activation("relu"),
+        nn.Dense(classes),
+    )
     return net

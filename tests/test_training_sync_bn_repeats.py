@@ -1,7 +1,9 @@
-"""The same batch gives the same losses again and again, on any number of devices, whatever lay in memory before.
+"""The same batch gives the same losses again and again, on any number of devices, whatever lay in
+memory before.
 
-Arrays that go to another device are copied into memory that has been used before. MXNet keeps the order in which oneDNN left such
-memory, for a shape that was another one's, and could garble what is written there.
+Arrays that go to another device are copied into memory that has been used before. MXNet keeps the
+order in which oneDNN left such memory, for a shape that was another one's, and could garble what is
+written there.
 """
 
 import mxnet as mx
@@ -21,11 +23,19 @@ from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.step import DataParallelStep
 
 REPEATS = 4
-NARROW = ["mobilenet0.25", "mobilenet0.5", "mobilenetv2_0.25", "mobilenetv2_0.5", "cifar_resnet20_v2"]
+NARROW = [
+    "mobilenet0.25",
+    "mobilenet0.5",
+    "mobilenetv2_0.25",
+    "mobilenetv2_0.5",
+    "cifar_resnet20_v2",
+]
 
 
 def repeated(net, batch, ctxs):
-    """The losses of the same batch, four times at a vanishing rate, and the last time's gradients."""
+    """The losses of the same batch, four times at a vanishing rate, and the last time's
+    gradients.
+    """
     images, labels = batch
     params = net.collect_params()
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 1e-12}, make_kvstore("device", ctxs))
@@ -40,7 +50,9 @@ def repeated(net, batch, ctxs):
 
 
 def pointwise(channels, wide):
-    """As at the end of a MobileNet: so few pixels that arrays of channels are as large as those of images."""
+    """As at the end of a MobileNet: so few pixels that arrays of channels are as large as those of
+    images.
+    """
     net = nn.HybridSequential()
     shapes = ((channels, 3, 1), (channels, 3, channels), (wide, 1, 1))
     for out, kernel, groups in shapes:
@@ -76,7 +88,9 @@ def test_the_same_batch_gives_the_losses_and_gradients_of_one_device(k, channels
         found.append(repeated(net, batch, ctxs))
     (expected, expected_grads), (losses, grads) = found
     assert losses == pytest.approx(expected, rel=1e-5)
-    whole, expected_whole = (np.concatenate([g.ravel() for g in all_]) for all_ in (grads, expected_grads))
+    whole, expected_whole = (
+        np.concatenate([g.ravel() for g in all_]) for all_ in (grads, expected_grads)
+    )
     assert distance([whole], [expected_whole]) <= 1e-3
 
 

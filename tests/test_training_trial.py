@@ -1,4 +1,6 @@
-"""What the measuring process says of a batch is at least what a run with it takes, and not much more."""
+"""What the measuring process says of a batch is at least what a run with it takes, and not much
+more.
+"""
 
 import os
 
@@ -23,7 +25,13 @@ from gluonlab.training.trial_process import _Few, cut_plan
 RUNS = {
     "plain": {"batch_size": 400},
     "adam, shared": {"optimizer": "adam", "kvstore": "sharded-optimizer", "model": "mlp"},
-    "changed at random": {"flip": True, "crop_padding": 2, "mixup": 0.2, "model": "mlp", "batch_size": 500},
+    "changed at random": {
+        "flip": True,
+        "crop_padding": 2,
+        "mixup": 0.2,
+        "model": "mlp",
+        "batch_size": 500,
+    },
     "streamed": {"resident_bytes": 0, "prefetch": 4, "model": "mlp", "batch_size": 1000},
     "microbatches": {"microbatches": 4, "batch_size": 900},
     "sync-bn": {"model": "resnet8", "sync_bn": True, "batch_size": 60},
@@ -37,7 +45,12 @@ RUN_TO_RUN = 0.97  # of two runs of one config
 def test_a_run_takes_what_was_measured(python, settings):
     """Ten epochs of the command: what grows from one to the next would show."""
     settings = {"devices": named(2), "epochs": 10, **settings}
-    words = [word for name, value in settings.items() for word in (option_name(name), str(value)) if word != "True"]
+    words = [
+        word
+        for name, value in settings.items()
+        for word in (option_name(name), str(value))
+        if word != "True"
+    ]
     taken = peak_of_a_run(python, *words)
     measured = measure(TrainConfig(**settings))
     assert RUN_TO_RUN * taken - 4 * MIB < measured < 1.15 * taken
@@ -47,7 +60,14 @@ def test_a_run_takes_what_was_measured(python, settings):
 def test_processes_that_decode_images_count(tmp_path):
     write_folder(tmp_path / "images", train=40, size=32)
     one, three = (
-        measure(TrainConfig(dataset=f"folder:{tmp_path / 'images'}", devices=named(1), decoders=count, resident_bytes=0))
+        measure(
+            TrainConfig(
+                dataset=f"folder:{tmp_path / 'images'}",
+                devices=named(1),
+                decoders=count,
+                resident_bytes=0,
+            )
+        )
         for count in (1, 3)
     )
     assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
@@ -55,14 +75,19 @@ def test_processes_that_decode_images_count(tmp_path):
 
 @pytest.mark.long
 def test_a_larger_batch_takes_more():
-    taken = [measure(TrainConfig(devices=named(2), dataset="synthetic", batch_size=size)) for size in (32, 256, 1024, 6000)]
+    taken = [
+        measure(TrainConfig(devices=named(2), dataset="synthetic", batch_size=size))
+        for size in (32, 256, 1024, 6000)
+    ]
     assert taken == sorted(taken)
     assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
 
 
 @pytest.mark.parametrize("model", ["lenet", "resnet8"])
 def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
-    """Batches of one size are computed once; graphs of other sizes, which run in between, use the same memory."""
+    """Batches of one size are computed once; graphs of other sizes, which run in between, use the
+    same memory.
+    """
     plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", model=model, batch_size=12))
     few = _Few()
     prepare(cut_plan(plan), few.strategy)
@@ -70,13 +95,18 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
     batches = {
         size: [
             shard(mx.nd.array(array), ctxs)
-            for array in (random.uniform(0, 255, (size, *plan.dataset.image_shape)), random.randint(0, 10, size))
+            for array in (
+                random.uniform(0, 255, (size, *plan.dataset.image_shape)),
+                random.randint(0, 10, size),
+            )
         ]
         for size in (24, 14, 7)
     }
     first = {size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()}
     assert all(np.isfinite(losses).all() for losses in first.values())
-    assert {size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()} == first
+    assert {
+        size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()
+    } == first
 
 
 def test_who_takes_too_much_is_ended_at_once():
@@ -90,7 +120,10 @@ def test_it_is_told_what_the_run_would_be_told():
     with pytest.raises(ModelError, match="the smallest square ones that it takes are 1x63x63"):
         measure(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
     with pytest.raises(OtherData):
-        measure(TrainConfig(devices=named(1), dataset="synthetic"), load_dataset("synthetic", samples=64))
+        measure(
+            TrainConfig(devices=named(1), dataset="synthetic"),
+            load_dataset("synthetic", samples=64),
+        )
 
 
 def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatch):

@@ -16,7 +16,8 @@ WHOLE = {"begin": (0, None), "end": (None, None)}
 FAULTY = {
     "sliced and whole": X * mx.sym.sigmoid(mx.sym.slice_axis(X, axis=1, begin=0, end=None)),
     "sliced and added": mx.sym.add_n(X, mx.sym.slice(X, **WHOLE)),
-    "sliced and cast": mx.sym.exp(mx.sym.slice_axis(X, axis=1, begin=0, end=2)).sum() + mx.sym.amp_cast(X, dtype="float16").sum(),
+    "sliced and cast": mx.sym.exp(mx.sym.slice_axis(X, axis=1, begin=0, end=2)).sum()
+    + mx.sym.amp_cast(X, dtype="float16").sum(),
     "like itself": mx.sym.exp(X) + mx.sym.slice_like(X, X),
     "repeated and whole": mx.sym.broadcast_like(X, Y) * mx.sym.broadcast_like(mx.sym.exp(X), Y),
     "a tuple of one": mx.sym.slice(X, begin=(1,), end=(None,)),
@@ -31,9 +32,15 @@ FAULTY = {
 }
 RIGHT = {
     "nothing": lambda x, y: x,
-    "slices alone": lambda x, y: mx.sym.slice_axis(x, axis=1, begin=0, end=2) * mx.sym.slice_axis(x, axis=1, begin=2, end=4),
-    "whole for a product": lambda x, y: mx.sym.dot(mx.sym.sigmoid(mx.sym.slice_axis(x, axis=1, begin=0, end=None)), x),
-    "another output": lambda x, y: mx.sym.split(x, 2)[0] * mx.sym.slice_axis(mx.sym.split(x, 2)[1], axis=1, begin=0, end=None),
+    "slices alone": lambda x, y: (
+        mx.sym.slice_axis(x, axis=1, begin=0, end=2) * mx.sym.slice_axis(x, axis=1, begin=2, end=4)
+    ),
+    "whole for a product": lambda x, y: mx.sym.dot(
+        mx.sym.sigmoid(mx.sym.slice_axis(x, axis=1, begin=0, end=None)), x
+    ),
+    "another output": lambda x, y: (
+        mx.sym.split(x, 2)[0] * mx.sym.slice_axis(mx.sym.split(x, 2)[1], axis=1, begin=0, end=None)
+    ),
     "a step": lambda x, y: mx.sym.slice(x, begin=(0, 1), end=(3, 9), step=(1, 1)),
     "ends from behind": lambda x, y: mx.sym.exp(mx.sym.slice(x, begin=(None, 2), end=(-1, None))),
     "leaky": lambda x, y: mx.sym.LeakyReLU(x, act_type="leaky"),

@@ -18,13 +18,25 @@ def team_size(ctx):
     """omp_get_max_threads() on the thread that computes for a CPU device."""
     answers = []
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
-        lambda run_context, parameter: answers.append((threading.get_ident(), OPENMP.omp_get_max_threads()))
+        lambda run_context, parameter: answers.append(
+            (threading.get_ident(), OPENMP.omp_get_max_threads())
+        )
     )
     array = mx.nd.zeros((1,), ctx=ctx)
     where = EngineContext(1, ctx.device_id)
     check_call(
         _LIB.MXEnginePushSyncND(
-            function, None, None, ctypes.byref(where), None, 0, ctypes.byref(array.handle), 1, None, 0, b"team_size"
+            function,
+            None,
+            None,
+            ctypes.byref(where),
+            None,
+            0,
+            ctypes.byref(array.handle),
+            1,
+            None,
+            0,
+            b"team_size",
         )
     )
     array.wait_to_read()
@@ -42,7 +54,9 @@ def compute(ctxs):
 
 
 def convolve(ctx, images):
-    """Forward and backward of convolutions, which oneDNN compiles on each worker for the team it has then."""
+    """Forward and backward of convolutions, which oneDNN compiles on each worker for the team it
+    has then.
+    """
     net = nn.HybridSequential()
     net.add(nn.Conv2D(20, 3), nn.MaxPool2D(2, 2), nn.Conv2D(50, 5), nn.Dense(10))
     net.initialize(mx.init.One(), ctx=ctx)

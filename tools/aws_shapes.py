@@ -1,6 +1,8 @@
-"""A request against the service model that botocore carries: types, required and unknown keys, enums, patterns, lengths, ranges.
+"""A request against the service model that botocore carries: types, required and unknown keys,
+enums, patterns, lengths, ranges.
 
-botocore's own ParamValidator leaves out enums, patterns and maxima, and cfn-lint does for most of SageMaker.
+botocore's own ParamValidator leaves out enums, patterns and maxima, and cfn-lint does for most of
+SageMaker.
 """
 
 import functools
@@ -27,7 +29,9 @@ def service(name):
 
 
 def faults(operation, request, api="sagemaker"):
-    """What is wrong with ``request`` as the input of ``operation``: a line for each fault, with the path to it."""
+    """What is wrong with ``request`` as the input of ``operation``: a line for each fault, with the
+    path to it.
+    """
     return list(walk(service(api).operation_model(operation).input_shape, request, ""))
 
 
@@ -60,7 +64,10 @@ def limits(shape, value, path):
         yield f"{path}: {what} {size} is above {known['max']}"
     if isinstance(value, str):
         if "enum" in known and value not in known["enum"]:
-            yield f"{path}: {value!r} is none of {', '.join(known['enum'][:8])}{', ...' * (len(known['enum']) > 8)}"
+            yield (
+                f"{path}: {value!r} is none of "
+                f"{', '.join(known['enum'][:8])}{', ...' * (len(known['enum']) > 8)}"
+            )
         # The service means the whole text, whatever anchors the pattern has.
         if "pattern" in known and not regex.fullmatch(known["pattern"], value):
             yield f"{path}: {value!r} does not match {known['pattern']}"

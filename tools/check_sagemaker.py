@@ -1,7 +1,8 @@
-"""python tools/check_sagemaker.py [FOLDER]: everything in sagemaker/ that can be checked without AWS.
+"""python tools/check_sagemaker.py [FOLDER]: everything in sagemaker/ that can be checked without
+AWS.
 
-Each check is a function from the folder to lines, one for each fault. Ends with status 1 when there are any. Needs the extra
-sagemaker-check; nothing is sent anywhere, and no credentials are read.
+Each check is a function from the folder to lines, one for each fault. Ends with status 1 when there
+are any. Needs the extra sagemaker-check; nothing is sent anywhere, and no credentials are read.
 """
 
 import base64
@@ -18,25 +19,54 @@ import aws_shapes
 import cloudformation
 
 SAGEMAKER = Path(__file__).resolve().parent.parent / "sagemaker"
-OPERATIONS = {"instances": "CreateNotebookInstance", "training": "CreateTrainingJob"}  # of the requests in a folder
+# of the requests in a folder
+OPERATIONS = {"instances": "CreateNotebookInstance", "training": "CreateTrainingJob"}
 RESOURCES = {
     "AWS::SageMaker::NotebookInstance": ("sagemaker", "CreateNotebookInstance"),
-    "AWS::SageMaker::NotebookInstanceLifecycleConfig": ("sagemaker", "CreateNotebookInstanceLifecycleConfig"),
+    "AWS::SageMaker::NotebookInstanceLifecycleConfig": (
+        "sagemaker",
+        "CreateNotebookInstanceLifecycleConfig",
+    ),
 }
 # What the template is filled in with; refused ones are part of the tests.
 STACKS = {
     "repository": {"Repository": "https://example.com/gluonlab.git"},
-    "bucket": {"Bucket": "my-bucket", "TrainingJobs": "yes", "InstanceType": "ml.p4d.24xlarge", "VolumeSizeInGB": 16384},
-    "subnet": {"Bucket": "my-bucket", "SubnetId": "subnet-0123456789abcdef0", "SecurityGroupIds": "sg-01234567,sg-89abcdef"},
-    "key": {"Bucket": "my-bucket", "KmsKeyId": "arn:aws:kms:eu-west-1:111122223333:key/0123", "IdleMinutes": 0},
-    "forced": {"Bucket": "my-bucket", "InstanceType": "ml.p3.16xlarge", "Platform": "notebook-al2-v3", "ForceDeadPair": "yes"},
-    "longest": {"Repository": "https://" + "a" * 1016, "Bucket": "b" * 63, "NotebookName": "n" * 63, "IdleMinutes": 10080},
+    "bucket": {
+        "Bucket": "my-bucket",
+        "TrainingJobs": "yes",
+        "InstanceType": "ml.p4d.24xlarge",
+        "VolumeSizeInGB": 16384,
+    },
+    "subnet": {
+        "Bucket": "my-bucket",
+        "SubnetId": "subnet-0123456789abcdef0",
+        "SecurityGroupIds": "sg-01234567,sg-89abcdef",
+    },
+    "key": {
+        "Bucket": "my-bucket",
+        "KmsKeyId": "arn:aws:kms:eu-west-1:111122223333:key/0123",
+        "IdleMinutes": 0,
+    },
+    "forced": {
+        "Bucket": "my-bucket",
+        "InstanceType": "ml.p3.16xlarge",
+        "Platform": "notebook-al2-v3",
+        "ForceDeadPair": "yes",
+    },
+    "longest": {
+        "Repository": "https://" + "a" * 1016,
+        "Bucket": "b" * 63,
+        "NotebookName": "n" * 63,
+        "IdleMinutes": 10080,
+    },
 }
 
 
 def module(folder, name):
     """lifecycle.py or pairs.py of this folder."""
-    spec = importlib.util.spec_from_file_location(f"{name}_of_{abs(hash(str(folder)))}", str(folder / f"{name}.py"))
+    spec = importlib.util.spec_from_file_location(
+        f"{name}_of_{abs(hash(str(folder)))}", str(folder / f"{name}.py")
+    )
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
@@ -55,7 +85,11 @@ def read_json(path):
 
 def requests(folder):
     """(path, operation) of every request."""
-    return [(path, operation) for part, operation in OPERATIONS.items() for path in sorted((folder / part).glob("*.json"))]
+    return [
+        (path, operation)
+        for part, operation in OPERATIONS.items()
+        for path in sorted((folder / part).glob("*.json"))
+    ]
 
 
 def check_requests(folder):
@@ -69,7 +103,11 @@ def check_requests(folder):
         else:
             found = aws_shapes.faults(operation, request)
             if not found:  # the rest takes the types for right
-                found = notebook(request, dead, table) if operation == "CreateNotebookInstance" else training(request)
+                found = (
+                    notebook(request, dead, table)
+                    if operation == "CreateNotebookInstance"
+                    else training(request)
+                )
         yield from (f"{path.relative_to(folder)}: {one}" for one in found)
 
 
@@ -90,21 +128,34 @@ def notebook(request, dead, table):
 
 
 def training(request):
-    """Hyperparameters are JSON inside strings; several hosts must find each other in exactly one way."""
+    """Hyperparameters are JSON inside strings; several hosts must find each other in exactly one
+    way.
+    """
     texts, values = request.get("HyperParameters") or {}, {}
     for name, text in texts.items():
         try:
             values[name] = json.loads(text)
         except (TypeError, ValueError):
-            yield f"HyperParameters.{name}: {text!r} is not JSON: a text needs quotes inside its quotes"
+            yield (
+                f"HyperParameters.{name}: {text!r} is not JSON: "
+                "a text needs quotes inside its quotes"
+            )
     for name in ("sagemaker_program", "sagemaker_submit_directory"):
         if name not in values:
             yield f"HyperParameters.{name}: required, and missing"
-    ways = [way for way in ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled") if values.get(way)]
+    ways = [
+        way
+        for way in ("sagemaker_parameter_server_enabled", "sagemaker_mpi_enabled")
+        if values.get(way)
+    ]
     if (request.get("ResourceConfig") or {}).get("InstanceCount", 1) > 1 and len(ways) != 1:
         yield "HyperParameters: several hosts need the parameter server or MPI, one of them"
-    if "sagemaker_mpi_enabled" in ways and not values.get("sagemaker_mpi_num_of_processes_per_host"):
-        yield "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
+    if "sagemaker_mpi_enabled" in ways and not values.get(
+        "sagemaker_mpi_num_of_processes_per_host"
+    ):
+        yield (
+            "HyperParameters.sagemaker_mpi_num_of_processes_per_host: required for MPI, and missing"
+        )
 
 
 def check_table(folder):
@@ -117,17 +168,28 @@ def check_table(folder):
             yield f"instances.json: {name}: no {about['request']}"
             continue
         request = read_json(path)
-        if (request.get("InstanceType"), request.get("PlatformIdentifier")) != (name, about["platform"]):
+        if (request.get("InstanceType"), request.get("PlatformIdentifier")) != (
+            name,
+            about["platform"],
+        ):
             yield f"instances.json: {name}: {about['request']} asks for another pair"
         if (about["status"] == "dead") != bool(pairs.dead(name, about["platform"])):
-            yield f"instances.json: {name}: its status {about['status']} is not what its platform says"
+            yield (
+                f"instances.json: {name}: its status {about['status']} is not what its "
+                "platform says"
+            )
         if not 1 <= about["use_gpus"] <= about["gpus"]:
             yield f"instances.json: {name}: use_gpus {about['use_gpus']} of {about['gpus']}"
-        if about["instead"] is not None and table.get(about["instead"], {}).get("status") != "alive":
+        if (
+            about["instead"] is not None
+            and table.get(about["instead"], {}).get("status") != "alive"
+        ):
             yield f"instances.json: {name}: instead {about['instead']} is not alive"
     listed = {folder / about["request"] for about in table.values()}
     yield from (
-        f"instances.json: nothing about {path.name}" for path in (folder / "instances").glob("*.json") if path not in listed
+        f"instances.json: nothing about {path.name}"
+        for path in (folder / "instances").glob("*.json")
+        if path not in listed
     )
 
 
@@ -149,11 +211,18 @@ def check_template(folder):
                 if wrong:
                     continue
             if kind == "AWS::SageMaker::NotebookInstance":
-                forced = {properties["InstanceType"]: {"status": "dead"}} if given.get("ForceDeadPair") else {}
+                forced = (
+                    {properties["InstanceType"]: {"status": "dead"}}
+                    if given.get("ForceDeadPair")
+                    else {}
+                )
                 found += [f"{name}.{one}" for one in notebook(properties, pairs.dead, forced)]
             if kind == "AWS::SageMaker::NotebookInstanceLifecycleConfig":
                 for hook in ("OnCreate", "OnStart"):
-                    found += [f"{name}.{hook}: {one}" for one in content(lifecycle, properties[hook][0]["Content"])]
+                    found += [
+                        f"{name}.{hook}: {one}"
+                        for one in content(lifecycle, properties[hook][0]["Content"])
+                    ]
         yield from (f"notebook.yaml with {stack}: {one}" for one in found)
 
 
@@ -176,7 +245,9 @@ def check_scripts(folder):
             yield f"{path.name}: lines end in CRLF: save it with LF"
     for name in ("on-create", "on-start"):
         text = (folder / f"{name}.sh").read_bytes().decode("utf-8")
-        longest = "".join(f"export {setting}='{'x' * length}'\n" for setting, length in lifecycle.SETTINGS.items())
+        longest = "".join(
+            f"export {setting}='{'x' * length}'\n" for setting, length in lifecycle.SETTINGS.items()
+        )
         yield from (f"{name}.sh: {one}" for one in lifecycle.faults(text + longest))
     for name in lifecycle.HELD:
         try:
@@ -192,14 +263,23 @@ def check_wrapped(folder):
     for path in sorted(folder.rglob("*.json")):
         try:
             for where, text in contents(read_json(path)):
-                yield from (f"{path.relative_to(folder)}: {where}: {one}" for one in content(lifecycle, text))
+                yield from (
+                    f"{path.relative_to(folder)}: {where}: {one}"
+                    for one in content(lifecycle, text)
+                )
         except ValueError:
             pass  # check_requests says it
 
 
 def contents(value, path=""):
     """(where, text) of everything called Content."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         if key == "Content" and isinstance(item, str):
             yield f"{path}.{key}".lstrip("."), item
@@ -234,15 +314,32 @@ def check_with_cfn_lint(folder):
 def check_with_shellcheck(folder):
     scripts = sorted(path.name for path in folder.glob("*.sh"))
     return (
-        f"shellcheck: {line}" for line in _said(["shellcheck", "--format=gcc", "--enable=quote-safe-variables", *scripts], folder)
+        f"shellcheck: {line}"
+        for line in _said(
+            ["shellcheck", "--format=gcc", "--enable=quote-safe-variables", *scripts], folder
+        )
     )
 
 
 def check_with_aws(folder):
-    """What the command line itself makes of each request. It validates, prints a made-up answer, and connects to nothing."""
-    nobody = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "eu-west-1"}
-    nobody.update(AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull, AWS_EC2_METADATA_DISABLED="true")
-    commands = {"CreateNotebookInstance": "create-notebook-instance", "CreateTrainingJob": "create-training-job"}
+    """What the command line itself makes of each request.
+
+    It validates, prints a made-up answer, and connects to nothing.
+    """
+    nobody = {
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+    }
+    nobody.update(
+        AWS_CONFIG_FILE=os.devnull,
+        AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+        AWS_EC2_METADATA_DISABLED="true",
+    )
+    commands = {
+        "CreateNotebookInstance": "create-notebook-instance",
+        "CreateTrainingJob": "create-training-job",
+    }
     for path, operation in requests(folder):
         command = [
             "aws",
@@ -253,7 +350,9 @@ def check_with_aws(folder):
             "--generate-cli-skeleton",
             "output",
         ]
-        yield from (f"aws: {path.relative_to(folder)}: {line}" for line in _said(command, folder, **nobody))
+        yield from (
+            f"aws: {path.relative_to(folder)}: {line}" for line in _said(command, folder, **nobody)
+        )
 
 
 CHECKS = [
@@ -275,7 +374,14 @@ def faults(folder=SAGEMAKER, checks=CHECKS):
 def main():
     folder = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else SAGEMAKER
     found = faults(folder)
-    print("\n".join(found) if found else f"{folder.name}: {len(requests(folder))} requests, the template and the scripts are sound")
+    print(
+        "\n".join(found)
+        if found
+        else (
+            f"{folder.name}: {len(requests(folder))} requests, "
+            "the template and the scripts are sound"
+        )
+    )
     sys.exit(bool(found))
 
 

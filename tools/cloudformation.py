@@ -1,4 +1,6 @@
-"""As much of CloudFormation as sagemaker/notebook.yaml needs: its rules asked, its resources filled in, without AWS."""
+"""As much of CloudFormation as sagemaker/notebook.yaml needs: its rules asked, its resources filled
+in, without AWS.
+"""
 
 import base64
 import re
@@ -15,7 +17,9 @@ class Loader(yaml.SafeLoader):
 
 def _short_form(loader, name, node):
     kinds = {yaml.ScalarNode: loader.construct_scalar, yaml.SequenceNode: loader.construct_sequence}
-    value = kinds[type(node)](node, **({"deep": True} if isinstance(node, yaml.SequenceNode) else {}))
+    value = kinds[type(node)](
+        node, **({"deep": True} if isinstance(node, yaml.SequenceNode) else {})
+    )
     if name == "GetAtt":
         value = value.split(".", 1)
     return {name if name in ("Ref", "Condition") else f"Fn::{name}": value}
@@ -37,13 +41,19 @@ class Stack:
         self.values.update(given)
 
     def refusals(self):
-        """Why CloudFormation would not begin: parameters out of their range, and rules that are broken."""
+        """Why CloudFormation would not begin: parameters out of their range, and rules that are
+        broken.
+        """
         found = []
         for name, about in self.template["Parameters"].items():
             found += [f"{name}: {text}" for text in _parameter(about, self.values[name])]
         for rule in self.template.get("Rules", {}).values():
             if self.fill(rule.get("RuleCondition", True)):
-                found += [one["AssertDescription"] for one in rule["Assertions"] if not self.fill(one["Assert"])]
+                found += [
+                    one["AssertDescription"]
+                    for one in rule["Assertions"]
+                    if not self.fill(one["Assert"])
+                ]
         return found
 
     def resources(self):
@@ -85,7 +95,11 @@ class Stack:
         properties = self.template["Resources"][name]["Properties"]
         if attribute in properties:
             return self.fill(properties[attribute])
-        return f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{name}" if attribute == "Arn" else _unknown(f"{name}.{attribute}")
+        return (
+            f"arn:aws:iam::{PSEUDO['AWS::AccountId']}:role/{name}"
+            if attribute == "Arn"
+            else _unknown(f"{name}.{attribute}")
+        )
 
     def substitute(self, text):
         def one(match):
@@ -109,7 +123,9 @@ def _parameter(about, value):
         yield f"{value!r} does not match {about['AllowedPattern']}"
     if len(str(value)) > about.get("MaxLength", 4096):
         yield f"longer than {about.get('MaxLength', 4096)} characters"
-    if about["Type"] == "Number" and not about.get("MinValue", value) <= value <= about.get("MaxValue", value):
+    if about["Type"] == "Number" and not about.get("MinValue", value) <= value <= about.get(
+        "MaxValue", value
+    ):
         yield f"{value} is not between {about.get('MinValue')} and {about.get('MaxValue')}"
 
 
@@ -126,5 +142,7 @@ FUNCTIONS = {
     "Fn::Contains": lambda stack, parts: stack.fill(parts[1]) in stack.fill(parts[0]),
     "Fn::Split": lambda stack, parts: stack.fill(parts[1]).split(parts[0]),
     "Fn::Join": lambda stack, parts: parts[0].join(map(str, stack.fill(parts[1]))),
-    "Fn::Base64": lambda stack, text: base64.b64encode(stack.fill(text).encode("utf-8")).decode("ascii"),
+    "Fn::Base64": lambda stack, text: base64.b64encode(stack.fill(text).encode("utf-8")).decode(
+        "ascii"
+    ),
 }

@@ -1,4 +1,5 @@
-"""The README's tables of measurements, made from the records in tools/figures that `make bench` wrote.
+"""The README's tables of measurements, made from the records in tools/figures that `make bench`
+wrote.
 
     make bench RECORDS=tools/figures && .venv/bin/python tools/figures.py
 
@@ -42,7 +43,11 @@ def markdown(heads, rows, right_from=1):
     """A table; all columns from `right_from` on are numbers."""
     rules = [LEFT] * right_from + [RIGHT] * (len(heads) - right_from)
     lines = [" | ".join(heads), "|".join(rules), *(" | ".join(row) for row in rows)]
-    return re.sub(r"\|  (?=\|)", "| ", "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines))
+    return re.sub(
+        r"\|  (?=\|)",
+        "| ",
+        "".join(f"|{line if line is lines[1] else f' {line} '}|\n" for line in lines),
+    )
 
 
 def peers_table(record):
@@ -50,7 +55,14 @@ def peers_table(record):
     measured = [row for row in rows if row.images_per_second is not None]
     return markdown(
         ["", "images/s", f"{LABELS[rows[0].name]}, is faster by"],
-        [[LABELS[row.name], f"{row.images_per_second:,.0f}", "" if row is rows[0] else f"{row.ratio:.2f}x"] for row in measured],
+        [
+            [
+                LABELS[row.name],
+                f"{row.images_per_second:,.0f}",
+                "" if row is rows[0] else f"{row.ratio:.2f}x",
+            ]
+            for row in measured
+        ],
     )
 
 
@@ -59,7 +71,11 @@ def host_table(record):
     return markdown(
         ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
         [
-            [row.label, str(row.devices), *(_whole(row.microseconds.get(name)) for name in host.COLUMNS)]
+            [
+                row.label,
+                str(row.devices),
+                *(_whole(row.microseconds.get(name)) for name in host.COLUMNS),
+            ]
             for row in rows
             if row.microseconds
         ],
@@ -101,18 +117,39 @@ COMPANY = {"quiet": "alone", "beside": "beside a process that computes"}
 
 def threads_table(record):
     heads = ["images/s, and as a multiple of OpenMP's as it comes"]
-    heads += [f"{NETWORKS[network]} {COMPANY[company]}" for network, company in map(str.split, threads.columns())]
+    heads += [
+        f"{NETWORKS[network]} {COMPANY[company]}"
+        for network, company in map(str.split, threads.columns())
+    ]
     rows = threads.make_rows(record.series)
-    cells = [[THREADS.get(row.name, row.label), *(_threads_cell(row, name) for name in threads.columns())] for row in rows]
+    cells = [
+        [
+            THREADS.get(row.name, row.label),
+            *(_threads_cell(row, name) for name in threads.columns()),
+        ]
+        for row in rows
+    ]
     busy = record.about.get("others", 0.0)
-    note = f"\nOther programs kept {busy:.1f} of {record.about.get('cores')} cores busy during all of it.\n" if busy > 0.2 else ""
+    note = (
+        (
+            "\n"
+            f"Other programs kept {busy:.1f} of {record.about.get('cores')} cores busy during all "
+            "of it.\n"
+        )
+        if busy > 0.2
+        else ""
+    )
     return markdown(heads, cells) + note
 
 
 def _threads_cell(row, column):
     if column not in row.rates:
         return ""
-    beside = f" ({row.ratios[column]:.2g}x)" if column in row.ratios and row.name != threads.REFERENCE else ""
+    beside = (
+        f" ({row.ratios[column]:.2g}x)"
+        if column in row.ratios and row.name != threads.REFERENCE
+        else ""
+    )
     return f"{row.rates[column]:,.0f}{beside}"
 
 
@@ -121,12 +158,17 @@ def gradients_table(record):
     lines = []
     for world_size in dict.fromkeys(words[1] for words, _ in found):
         for arrays, what in (("1", "one array"), ("16", "16 arrays")):
-            sums = {words[3]: v for words, v in found if words[:3] == ["allreduce", world_size, arrays]}
+            sums = {
+                words[3]: v for words, v in found if words[:3] == ["allreduce", world_size, arrays]
+            }
             ours = {name: v for name, v in sums.items() if name not in (*PEERS, LIMIT)}
             best = min(ours, key=lambda name: statistics.median(ours[name]))
             lines.append(
                 [
-                    f"{world_size} devices: allreduce, {record.options['size'].replace('MB', ' MB')} in {what}, `{best}`",
+                    (
+                        f"{world_size} devices: allreduce, "
+                        f"{record.options['size'].replace('MB', ' MB')} in {what}, `{best}`"
+                    ),
                     _milliseconds(ours[best]),
                     _times(sums.get("device"), ours[best]),
                     _times(sums.get("chapter"), ours[best]),
@@ -138,11 +180,20 @@ def gradients_table(record):
         best = min(ours, key=lambda key: statistics.median(ours[key]))
         beside = [
             f"{_times(steps.get((kind, 'device')), ours[best])} {words}"
-            for kind, words in (("gluon.Trainer", "under gluon.Trainer"), ("BucketedTrainer", "in buckets"))
+            for kind, words in (
+                ("gluon.Trainer", "under gluon.Trainer"),
+                ("BucketedTrainer", "in buckets"),
+            )
         ]
         what = f"{world_size} devices: allreduce and update, SGD with momentum, `{best[1]}`"
         lines.append([what, _milliseconds(ours[best]), ", ".join(beside), "", ""])
-    heads = ["", "time", "beside `device`", "beside the chapter's five lines", "of the memory's limit"]
+    heads = [
+        "",
+        "time",
+        "beside `device`",
+        "beside the chapter's five lines",
+        "of the memory's limit",
+    ]
     return markdown(heads, lines)
 
 
@@ -159,7 +210,8 @@ def _milliseconds(seconds):
     return f"{statistics.median(seconds) * 1e3:.1f} ms"
 
 
-PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"  # those of gluonlab.bench.variants, gradients
+# those of gluonlab.bench.variants, gradients
+PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
 TABLES = {
     "peers-lenet": peers_table,
     "peers-resnet18": peers_table,
@@ -172,7 +224,9 @@ TABLES = {
 
 def with_tables(text, records=RECORDS):
     """The README with all of its tables made anew."""
-    return BLOCK.sub(lambda m: m[1] + TABLES[m[2]](read_record(records / f"{m[2]}.json")) + m[3], text)
+    return BLOCK.sub(
+        lambda m: m[1] + TABLES[m[2]](read_record(records / f"{m[2]}.json")) + m[3], text
+    )
 
 
 if __name__ == "__main__":

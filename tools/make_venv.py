@@ -1,11 +1,15 @@
-"""python3 make_venv.py DIR EXTRA...: a virtual environment with gluonlab and what it needs, MXNet included.
+"""python3 make_venv.py DIR EXTRA...: a virtual environment with gluonlab and what it needs, MXNet
+included.
 
-Plain pip does the same on Python 3.8 to 3.12 (pip install '.[cpu]'). This script also does what a package's metadata cannot say:
+Plain pip does the same on Python 3.8 to 3.12 (pip install '.[cpu]'). This script also does what a
+package's metadata cannot say:
 
-- Python 3.13 has no numpy that mxnet 1.9.1's metadata allows (numpy<2), but works with one that it does not allow;
+- Python 3.13 has no numpy that mxnet 1.9.1's metadata allows (numpy<2), but works with one that it
+  does not allow;
 - gluoncv asks for opencv-python, which needs the system's libGL; opencv-python-headless does not.
 
-It runs under any Python that may be called python3, so that those that cannot work are told so in one line.
+It runs under any Python that may be called python3, so that those that cannot work are told so in
+one line.
 """
 
 from __future__ import print_function
@@ -18,7 +22,8 @@ import sys
 import tempfile
 
 OLDEST, NEWEST = (3, 8), (3, 13)
-RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]  # installed as they are: their metadata no longer fits the world
+# installed as they are: their metadata no longer fits the world
+RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]
 INSTEAD = {"opencv-python": "opencv-python-headless"}
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -31,19 +36,35 @@ def fail(text):
 def check_python():
     version = platform.python_version()
     if sys.version_info[:2] < OLDEST:
-        fail("Python %s cannot run gluonlab: Python 3.8 to 3.13 can; name one, as in: make run PYTHON=python3.11" % version)
+        fail(
+            (
+                "Python %s cannot run gluonlab: Python 3.8 to 3.13 can; name one, as in: "
+                "make run PYTHON=python3.11"
+            )
+            % version
+        )
     if sys.version_info[:2] > NEWEST:
         print("Python %s is newer than the newest that gluonlab was tried with, 3.13" % version)
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64") or platform.libc_ver()[0] != "glibc":
+    if (
+        sys.platform != "linux"
+        or platform.machine() not in ("x86_64", "AMD64")
+        or platform.libc_ver()[0] != "glibc"
+    ):
         system = "%s on %s" % (platform.system(), platform.machine())
-        fail("%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only" % system)
+        fail(
+            "%s cannot run gluonlab: MXNet 1.9.1 has wheels for x86-64 Linux with glibc only"
+            % system
+        )
     try:
         import ensurepip  # noqa: F401
         import venv  # noqa: F401
     except ImportError:
         fail(
-            "this Python %s lacks the venv module: apt-get install python%d.%d-venv (Debian, Ubuntu), or name another, "
-            "as in: make run PYTHON=python3.11" % ((version,) + sys.version_info[:2])
+            (
+                "this Python %s lacks the venv module: apt-get install python%d.%d-venv (Debian, "
+                "Ubuntu), or name another, as in: make run PYTHON=python3.11"
+            )
+            % ((version,) + sys.version_info[:2])
         )
 
 
@@ -54,8 +75,9 @@ def run(*command):
 
 
 def works(python):
-    """Whether there is an environment, and a whole one: one that was interrupted in the making has no pip, and one whose Python
-    is gone nothing at all."""
+    """Whether there is an environment, and a whole one: one that was interrupted in the making has
+    no pip, and one whose Python is gone nothing at all.
+    """
     try:
         with open(os.devnull, "wb") as nowhere:
             return subprocess.call([python, "-c", "import pip"], stderr=nowhere) == 0
@@ -64,11 +86,22 @@ def works(python):
 
 
 def pip(python, *arguments):
-    # what pip warns of is what this script is for: packages that come one after the other, or instead of others
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-warn-conflicts", *arguments)
+    # what pip warns of is what this script is for: packages that come one after the other, or
+    # instead of others
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-warn-conflicts",
+        *arguments,
+    )
 
 
-# Runs in the new environment: prints what a distribution with these extras needs there, one requirement a line.
+# Runs in the new environment: prints what a distribution with these extras needs there, one
+# requirement a line.
 REQUIREMENTS = """
 import email, importlib.metadata, sys, zipfile
 from pip._vendor.packaging.requirements import Requirement
@@ -102,11 +135,23 @@ def project(requirement):
 
 def install(python, extras, wheels):
     pip(python, "--upgrade", "pip")
-    # compat: a plain path in sys.path. Setuptools' own finder comes too late where a folder named gluonlab lies in the current one
+    # compat: a plain path in sys.path. Setuptools' own finder comes too late where a folder named
+    # gluonlab lies in the current one
     pip(python, "--no-deps", "--editable", HERE, "--config-settings", "editable_mode=compat")
     own = requirements(python, "gluonlab", extras)
     retired = [need for need in own if project(need) in RETIRED]
-    run(python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--dest", wheels, *retired)
+    run(
+        python,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--dest",
+        wheels,
+        *retired,
+    )
     downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
     theirs = [need for wheel in downloaded for need in requirements(python, wheel)]
     fixed = set(project(need) for need in own)  # numpy above all: ours is the one that works
@@ -119,21 +164,31 @@ def install(python, extras, wheels):
 def main():
     check_python()
     if len(sys.argv) < 2:
-        fail("no folder given: write python3 make_venv.py DIR EXTRA..., as in: python3 tools/make_venv.py .venv cpu test")
+        fail(
+            "no folder given: write python3 make_venv.py DIR EXTRA..., as in: "
+            "python3 tools/make_venv.py .venv cpu test"
+        )
     folder, extras = sys.argv[1], sys.argv[2:]
     python = os.path.join(folder, "bin", "python")
     if not works(python):
         print("making %s with Python %s" % (folder, platform.python_version()))
-        gone = os.path.islink(python) and not os.path.exists(python)  # the Python that it was made with
+        # the Python that it was made with
+        gone = os.path.islink(python) and not os.path.exists(python)
         run(sys.executable, "-m", "venv", folder, *["--clear"] * gone)
-    print("installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder))
+    print(
+        "installing gluonlab[%s] into %s: some minutes the first time" % (",".join(extras), folder)
+    )
     wheels = tempfile.mkdtemp(prefix="gluonlab-wheels-")
     try:
         install(python, extras, wheels)
     finally:
         shutil.rmtree(wheels)
-    # A library of the system that MXNet needs and a slim image may lack, or the driver: gluonlab says what to install.
-    code = "import gluonlab, sys\ntry:\n import mxnet\nexcept gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)"
+    # A library of the system that MXNet needs and a slim image may lack, or the driver: gluonlab
+    # says what to install.
+    code = (
+        "import gluonlab, sys\ntry:\n import mxnet\n"
+        "except gluonlab.errors.EngineError as e: sys.exit('error: %s' % e)"
+    )
     sys.exit(subprocess.call([python, "-c", code]))
 
 

@@ -1,6 +1,8 @@
-"""The README's pictures, made of what gluonlab really prints and writes here: python tools/pictures.py [FOLDER]
+"""The README's pictures, made of what gluonlab really prints and writes here: python
+tools/pictures.py [FOLDER]
 
-Needs an environment with gluonlab, and Chromium. Run it when nothing else runs: the rates in the pictures are measured.
+Needs an environment with gluonlab, and Chromium. Run it when nothing else runs: the rates in the
+pictures are measured.
 """
 
 import html
@@ -22,7 +24,9 @@ b {{ color: #7ee787; font-weight: normal }} i {{ color: #d29922; font-style: nor
 def said(folder, *words):
     """What a command prints, with the command before it, as a terminal of its width shows it."""
     command = [sys.executable, "-m", *words]
-    result = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    result = subprocess.run(
+        command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     lines = [html.escape(line) for line in result.stdout.splitlines()]
     lines = [f"<i>{line}</i>" if line.startswith("warning:") else line for line in lines]
     return "\n".join([f"<b>$</b> python -m {html.escape(' '.join(words))}", *lines])
@@ -30,8 +34,19 @@ def said(folder, *words):
 
 def picture(page, to, width, height):
     """A photograph of a page by Chromium, in few colours."""
-    command = ["chromium", "--headless", "--no-sandbox", "--hide-scrollbars", "--force-prefers-reduced-motion"]
-    command += ["--force-device-scale-factor=2", f"--window-size={width},{height}", f"--screenshot={to}", page.resolve().as_uri()]
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--hide-scrollbars",
+        "--force-prefers-reduced-motion",
+    ]
+    command += [
+        "--force-device-scale-factor=2",
+        f"--window-size={width},{height}",
+        f"--screenshot={to}",
+        page.resolve().as_uri(),
+    ]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     Image.open(to).convert("RGB").quantize(96, dither=Image.Dither.NONE).save(to, optimize=True)
     print(f"{to}: {to.stat().st_size // 1024} KiB")
@@ -50,7 +65,9 @@ def main(folder):
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         page = work / "run.html"
-        page.write_text(TERMINAL.format(lines=said(work, "gluonlab.run", "--gpus", "2")), encoding="utf-8")
+        page.write_text(
+            TERMINAL.format(lines=said(work, "gluonlab.run", "--gpus", "2")), encoding="utf-8"
+        )
         picture(page, folder / "run.png", 820, 510)
         draw = ["--draw", "ring", "--devices", "4", "--out", "ring.html"]
         said(work, "gluonlab.bench", "allreduce", *draw)

@@ -1,6 +1,7 @@
 """make test under every Python from 3.8 on that is found here: in PATH, and among pyenv's.
 
-Each gets an environment of its own below .venvs/. Ends with a table, and with status 1 if one of them failed.
+Each gets an environment of its own below .venvs/. Ends with a table, and with status 1 if one of
+them failed.
 """
 
 import os
@@ -16,7 +17,9 @@ WANTED = [f"3.{minor}" for minor in range(8, 15)]
 def works(python, version):
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        result = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60)
+        result = subprocess.run(
+            [str(python), "-c", code], capture_output=True, text=True, timeout=60
+        )
     except OSError:
         return False
     return result.stdout.strip() == version
@@ -28,7 +31,9 @@ def candidates(version):
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     if versions.is_dir():
         yield from (
-            folder / "bin" / "python" for folder in sorted(versions.iterdir()) if re.match(rf"{version}(\.|$)", folder.name)
+            folder / "bin" / "python"
+            for folder in sorted(versions.iterdir())
+            if re.match(rf"{version}(\.|$)", folder.name)
         )
 
 

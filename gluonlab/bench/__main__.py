@@ -46,9 +46,22 @@ def _watched(measured: Callable[[], _T]) -> _T:
 def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     def add(function: Callable[..., None]) -> Callable[..., None]:
         for option in (
-            click.option("--out", metavar="FILE", help="write the record, as --json prints it, into a file"),
-            click.option("--json", "as_json", is_flag=True, help="print the record as JSON, and nothing else, on standard output"),
-            click.option("--rounds", metavar="N", default=str(rounds), show_default=True, help="how often each row is measured"),
+            click.option(
+                "--out", metavar="FILE", help="write the record, as --json prints it, into a file"
+            ),
+            click.option(
+                "--json",
+                "as_json",
+                is_flag=True,
+                help="print the record as JSON, and nothing else, on standard output",
+            ),
+            click.option(
+                "--rounds",
+                metavar="N",
+                default=str(rounds),
+                show_default=True,
+                help="how often each row is measured",
+            ),
         ):
             function = option(function)
         return function
@@ -56,19 +69,36 @@ def _options(rounds: int) -> Callable[[Callable[..., None]], Callable[..., None]
     return add
 
 
-def _say(record: Record, text: Callable[[], str], as_json: bool, out: Optional[str], on: Optional[MeasuredOn] = None) -> None:
-    """The end of every measurement: its record into the file, and text or record to standard output."""
+def _say(
+    record: Record,
+    text: Callable[[], str],
+    as_json: bool,
+    out: Optional[str],
+    on: Optional[MeasuredOn] = None,
+) -> None:
+    """The end of every measurement: its record into the file, and text or record to standard
+    output.
+    """
     if out is not None:
         record.write(Path(out))
     devices = f"\n{textwrap.fill(f'devices: {on.words}', 80)}" if on is not None else ""
-    click.echo(record.as_json() if as_json else f"{describe_machine()}{devices}\n\n{text()}", nl=not as_json)
+    click.echo(
+        record.as_json() if as_json else f"{describe_machine()}{devices}\n\n{text()}",
+        nl=not as_json,
+    )
 
 
 @command("python -m gluonlab.bench peers", INTERRUPTED)
 @_options(_peers.ROUNDS)
 @options
 @on_option
-@click.option("--network", metavar="NAME", default="lenet", show_default=True, help=f"one of {', '.join(_peers.COMPARISONS)}")
+@click.option(
+    "--network",
+    metavar="NAME",
+    default="lenet",
+    show_default=True,
+    help=f"one of {', '.join(_peers.COMPARISONS)}",
+)
 def peers(
     rounds: str,
     as_json: bool,
@@ -78,7 +108,8 @@ def peers(
     devices: Optional[str],
     network: str,
 ) -> None:
-    """Measure gluonlab on two devices or those that are named, the classic Gluon loop and PyTorch side by side.
+    """Measure gluonlab on two devices or those that are named, the classic Gluon loop and PyTorch
+    side by side.
 
     A slow result is a result: it does not change the exit status.
     """
@@ -98,7 +129,11 @@ def peers(
         rows = _peers.make_rows(record.series)
         table = _peers.table(comparison.task, rows, count, devices=len(on.numbers))
         # what is wanted was set for two CPU devices
-        return table if on.asked else "\n".join([table, "", *_peers.verdicts(comparison.targets, rows)])
+        return (
+            table
+            if on.asked
+            else "\n".join([table, "", *_peers.verdicts(comparison.targets, rows)])
+        )
 
     _say(record, text, as_json, out, on)
 
@@ -115,14 +150,20 @@ def host(
     restart_every: Optional[str],
     devices: Optional[str],
 ) -> None:
-    """Measure what the host's Python costs a step, and how much of a core's arithmetic training reaches."""
+    """Measure what the host's Python costs a step, and how much of a core's arithmetic training
+    reaches.
+    """
     count, on = whole(1)("--rounds", rounds), _host.on_devices(devices)
     turns = check(beside, restart_every, as_json)
     if turns is not None:
-        click.echo(take_turns(_host.ours(on), _host.series, ("host", on.title()), count, turns, out))
+        click.echo(
+            take_turns(_host.ours(on), _host.series, ("host", on.title()), count, turns, out)
+        )
         return
     session = Session()
-    record = session.record("host", on.title(), count, _host.series(measure(_host.subjects(on), count)))
+    record = session.record(
+        "host", on.title(), count, _host.series(measure(_host.subjects(on), count))
+    )
     session.warn_if_busy()
 
     def text() -> str:
@@ -136,7 +177,8 @@ def host(
 @command("python -m gluonlab.bench images", INTERRUPTED)
 @_options(_images.ROUNDS)
 def images(rounds: str, as_json: bool, out: Optional[str]) -> None:
-    """Measure how many JPEGs per second become batches: gluonlab, MXNet's own iterators and PyTorch's DataLoader.
+    """Measure how many JPEGs per second become batches: gluonlab, MXNet's own iterators and
+    PyTorch's DataLoader.
 
     A slow result is a result: it does not change the exit status.
     """
@@ -150,14 +192,25 @@ def images(rounds: str, as_json: bool, out: Optional[str]) -> None:
 @_options(_threads.ROUNDS)
 @options
 @click.option(
-    "--spin-counts", metavar="N,N", default=_threads.SPIN_COUNTS, show_default=True, help="looks for work, to be compared, too"
+    "--spin-counts",
+    metavar="N,N",
+    default=_threads.SPIN_COUNTS,
+    show_default=True,
+    help="looks for work, to be compared, too",
 )
 def threads(
-    rounds: str, as_json: bool, out: Optional[str], beside: Optional[str], restart_every: Optional[str], spin_counts: str
+    rounds: str,
+    as_json: bool,
+    out: Optional[str],
+    beside: Optional[str],
+    restart_every: Optional[str],
+    spin_counts: str,
 ) -> None:
-    """Measure one CPU device with all cores, by how its idle threads wait, alone and beside a process that computes.
+    """Measure one CPU device with all cores, by how its idle threads wait, alone and beside a
+    process that computes.
 
-    Also two workers of a parameter server on this host, each with its part of the cores, and with all of them.
+    Also two workers of a parameter server on this host, each with its part of the cores, and with
+    all of them.
     """
     count, counts = whole(1)("--rounds", rounds), _threads.parse_spin_counts(spin_counts)
     title = ("threads", {"spin-counts": spin_counts})
@@ -169,7 +222,8 @@ def threads(
     session = Session()
     found = [
         one
-        for network in _threads.NETWORKS  # one after the other: all processes of a network are in memory together
+        # one after the other: all processes of a network are in memory together
+        for network in _threads.NETWORKS
         for one in measure(_threads.subjects(counts, network), count, _threads.RESTART_EVERY)
     ]
     record = session.record(*title, count, _threads.series(found))
@@ -178,36 +232,74 @@ def threads(
 
 
 @command("python -m gluonlab.bench allreduce", INTERRUPTED)
-@click.option("--devices", metavar="SPEC", help=f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]")
+@click.option(
+    "--devices",
+    metavar="SPEC",
+    help=f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]",
+)
 @click.option(
     "--algorithms",
     metavar="NAMES",
-    help=f"all, or some of {', '.join(ALGORITHMS)}, sharded-whole, chapter, local, device, nccl  [default: all]",
+    help=f"all, or some of {', '.join(ALGORITHMS)}, sharded-whole, chapter, local, device, "
+    "nccl  [default: all]",
 )
-@click.option("--sizes", metavar="SIZES", help=f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]")
-@click.option("--dtype", metavar="TYPE", help="float16, float32, float64 or int32  [default: float32]")
-@click.option("--arrays", metavar="N", help="share each size out over N arrays, as gradients come  [default: 1]")
-@click.option("--repeat", metavar="N", help="allreduces per measurement  [default: as many as take 30 ms]")
+@click.option(
+    "--sizes",
+    metavar="SIZES",
+    help=f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
+)
+@click.option(
+    "--dtype", metavar="TYPE", help="float16, float32, float64 or int32  [default: float32]"
+)
+@click.option(
+    "--arrays",
+    metavar="N",
+    help="share each size out over N arrays, as gradients come  [default: 1]",
+)
+@click.option(
+    "--repeat", metavar="N", help="allreduces per measurement  [default: as many as take 30 ms]"
+)
 @click.option("--rounds", metavar="N", help="how often each is measured  [default: 7]")
 @click.option(
-    "--topology", metavar="NAME", help=f"price schedules and place rings on {', '.join(TOPOLOGIES)}  [default: this machine]"
+    "--topology",
+    metavar="NAME",
+    help=f"price schedules and place rings on {', '.join(TOPOLOGIES)}  [default: this machine]",
 )
-@click.option("--chunks", metavar="N", help="cut buffers into N chunks, where the algorithm leaves the choice")
-@click.option("--groups", metavar="RANKS", help="those of hierarchical, 0-3/4-7  [default: the topology's, or two halves]")
+@click.option(
+    "--chunks", metavar="N", help="cut buffers into N chunks, where the algorithm leaves the choice"
+)
+@click.option(
+    "--groups",
+    metavar="RANKS",
+    help="those of hierarchical, 0-3/4-7  [default: the topology's, or two halves]",
+)
 @click.option("--plot", metavar="FILE", help="draw time and busbw against size into a new PNG file")
-@click.option("--simulate", metavar="NAME", help="run nothing: price the algorithms on p3.16xlarge or another topology")
-@click.option("--draw", metavar="ALGORITHM", help="run nothing: show the schedule step by step, as text")
+@click.option(
+    "--simulate",
+    metavar="NAME",
+    help="run nothing: price the algorithms on p3.16xlarge or another topology",
+)
+@click.option(
+    "--draw", metavar="ALGORITHM", help="run nothing: show the schedule step by step, as text"
+)
 @click.option("--out", metavar="FILE", help="draw it as a page to step through, in a new HTML file")
 @click.option("--language", metavar="NAME", help="of the page, en or ja  [default: en]")
-@click.option("--json", "as_json", is_flag=True, help="print the numbers as JSON, and nothing else, on standard output")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the numbers as JSON, and nothing else, on standard output",
+)
 def allreduce(as_json: bool, **options: Optional[str]) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
 
-    The columns are those of nccl-tests, then what the algorithm should cost on this machine, and how much it reaches of the limit
-    that memory sets. An allreduce of N bytes on k CPU devices reads and writes every replica at least once, 2kN bytes in all; so it
-    takes at least 2kN / (bytes per second that all devices together read and write), which is measured in the same run.
+    The columns are those of nccl-tests, then what the algorithm should cost on this machine, and
+    how much it reaches of the limit that memory sets. An allreduce of N bytes on k CPU devices
+    reads and writes every replica at least once, 2kN bytes in all; so it takes at least 2kN /
+    (bytes per second that all devices together read and write), which is measured in the same run.
 
-    chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on different devices.
+    chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on
+    different devices.
 
     \b
     --devices cpu*4 --sizes 1KiB:64MiB --plot speed.png
@@ -224,11 +316,25 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
 @command("python -m gluonlab.bench gradients", INTERRUPTED)
 @_options(9)
 @options
-@click.option("--size", metavar="SIZE", default="46MB", show_default=True, help="of the buffers for allreduce alone")
 @click.option(
-    "--stores", metavar="NAMES", default="all", show_default=True, help="kvstores for allreduce with update, such as device,ring"
+    "--size",
+    metavar="SIZE",
+    default="46MB",
+    show_default=True,
+    help="of the buffers for allreduce alone",
 )
-@click.option("--world-sizes", metavar="N,N", help="numbers of devices  [default: 2,4; with --devices also all]")
+@click.option(
+    "--stores",
+    metavar="NAMES",
+    default="all",
+    show_default=True,
+    help="kvstores for allreduce with update, such as device,ring",
+)
+@click.option(
+    "--world-sizes",
+    metavar="N,N",
+    help="numbers of devices  [default: 2,4; with --devices also all]",
+)
 @on_option
 def gradients(
     rounds: str,
@@ -241,17 +347,22 @@ def gradients(
     world_sizes: Optional[str],
     devices: Optional[str],
 ) -> None:
-    """Measure allreduce, and allreduce with update, on gradients of ResNet-18's size, and judge our best.
+    """Measure allreduce, and allreduce with update, on gradients of ResNet-18's size, and judge our
+    best.
 
     A slow result is a result: it does not change the exit status.
     """
-    from gluonlab.bench import gradients as _gradients  # MXNet is loaded here, not for the other commands
+    # MXNet is loaded here, not for the other commands
+    from gluonlab.bench import gradients as _gradients
 
     count, sizes = whole(1)("--rounds", rounds), parse_sizes(size, "--size")
     if len(sizes) != 1:
         raise ConfigError(f"--size {size}: give one size, such as 46MB")
     on = cpu_devices(max(_gradients.WORLD_SIZES)) if devices is None else measured_on(devices)
-    names, counts = _gradients.parse_stores(stores, on.on_gpus), _gradients.parse_world_sizes(world_sizes, on)
+    names, counts = (
+        _gradients.parse_stores(stores, on.on_gpus),
+        _gradients.parse_world_sizes(world_sizes, on),
+    )
     told = world_sizes or ",".join(map(str, counts))
     title = ("gradients", {"size": size, "stores": stores, "world-sizes": told, **on.title()})
     turns = check(beside, restart_every, as_json)
@@ -262,7 +373,11 @@ def gradients(
     session = Session()
     findings = _gradients.gradients(names, counts, sizes[0], count, on=on)
     session.warn_if_busy()
-    wrong = f"wrong sums by {', '.join(findings.wrong())}: see the column error" if findings.wrong() else None
+    wrong = (
+        f"wrong sums by {', '.join(findings.wrong())}: see the column error"
+        if findings.wrong()
+        else None
+    )
     record = session.record(*title, count, findings.series())
     _say(record, lambda: _gradients.report(findings), as_json, None if wrong else out, on)
     if wrong:
@@ -272,17 +387,33 @@ def gradients(
 @command("python -m gluonlab.bench compare")
 @click.argument("first", metavar="FIRST")
 @click.argument("second", metavar="SECOND")
-@click.option("--at-least", metavar="RATIO", help="exit with 1 if a row's whole interval lies below this, such as 0.97")
-@click.option("--json", "as_json", is_flag=True, help="print the comparison as JSON, and nothing else, on standard output")
+@click.option(
+    "--at-least",
+    metavar="RATIO",
+    help="exit with 1 if a row's whole interval lies below this, such as 0.97",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the comparison as JSON, and nothing else, on standard output",
+)
 def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
-    """Compare two records of one measurement, files that --out wrote or folders of them: ratios with 95 % intervals.
+    """Compare two records of one measurement, files that --out wrote or folders of them: ratios
+    with 95 % intervals.
 
     Rounds that were measured in turns (--beside) are compared pair by pair.
     """
     limit = None if at_least is None else real(0, above_minimum=True)("--at-least", at_least)
-    found = [_compare.compare(*pair) for pair in _compare.pairs_of_records(Path(first), Path(second))]
+    found = [
+        _compare.compare(*pair) for pair in _compare.pairs_of_records(Path(first), Path(second))
+    ]
     if as_json:
-        click.echo(json.dumps([{**vars(one), "rows": [row.as_json() for row in one.rows]} for one in found]))
+        click.echo(
+            json.dumps(
+                [{**vars(one), "rows": [row.as_json() for row in one.rows]} for one in found]
+            )
+        )
     else:
         click.echo("\n\n".join([*map(_compare.table, found), _compare.notes(found)]))
     slower = [] if limit is None else _compare.slower(found, limit)

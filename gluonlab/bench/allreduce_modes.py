@@ -1,6 +1,8 @@
-"""``bench allreduce`` in its three modes: measure, price a machine that is elsewhere (--simulate), or show a schedule (--draw).
+"""``bench allreduce`` in its three modes: measure, price a machine that is elsewhere (--simulate),
+or show a schedule (--draw).
 
-Each takes what was asked for, option by option, and gives the text to print. Only measuring, and writing files, imports MXNet.
+Each takes what was asked for, option by option, and gives the text to print. Only measuring, and
+writing files, imports MXNet.
 """
 
 from __future__ import annotations
@@ -73,7 +75,10 @@ def _draw(asked: Asked) -> Answer:
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
     if "out" not in asked:
         if "language" in asked:
-            raise ConfigError("--language is for a page: give --out FILE for one, or leave it out; the text is English")
+            raise ConfigError(
+                "--language is for a page: give --out FILE for one, or leave it out; "
+                "the text is English"
+            )
         return Answer(as_text(make_schedule(name, world_size, **cuts)))
     path = Path(asked["out"])
     check_new("--out", path)
@@ -94,25 +99,37 @@ def _world_size(spec: str) -> int:
 def _simulate(asked: Asked) -> Answer:
     from gluonlab.bench import simulate
 
-    topology = make_topology(asked["simulate"], _world_size(asked["devices"]) if "devices" in asked else None)
+    topology = make_topology(
+        asked["simulate"], _world_size(asked["devices"]) if "devices" in asked else None
+    )
     names = parse_algorithms(asked.get("algorithms", "all"), list(ALGORITHMS))
-    plans = make_plans(names, topology.world_size, asked.get("chunks"), asked.get("groups"), topology)
+    plans = make_plans(
+        names, topology.world_size, asked.get("chunks"), asked.get("groups"), topology
+    )
     rows = simulate.simulate(topology, plans, parse_sizes(asked.get("sizes", SIZES)))
     title = f"allreduce on {topology.name}, {topology.world_size} devices: prices"
     if "plot" in asked:
         from gluonlab.bench import allreduce_plot
 
         with new_file("--plot", Path(asked["plot"])) as temporary:
-            allreduce_plot.draw(allreduce_plot.priced_curves(rows), [], topology.world_size, title, temporary)
+            allreduce_plot.draw(
+                allreduce_plot.priced_curves(rows), [], topology.world_size, title, temporary
+            )
     if "json" in asked:
         head = {"topology": topology.name, "world_size": topology.world_size, "note": topology.note}
-        return Answer(json.dumps({**head, "orders": _orders(plans), "rows": [row.as_json() for row in rows]}))
+        return Answer(
+            json.dumps({**head, "orders": _orders(plans), "rows": [row.as_json() for row in rows]})
+        )
     return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
 
 
 def _measure(asked: Asked, watched: Callable[[Callable[[], Any]], Any]) -> Answer:
     sizes = parse_sizes(asked.get("sizes", SIZES))
-    numbers = {name: whole(1)(option_name(name), asked[name]) for name in ("arrays", "repeat", "rounds") if name in asked}
+    numbers = {
+        name: whole(1)(option_name(name), asked[name])
+        for name in ("arrays", "repeat", "rounds")
+        if name in asked
+    }
 
     from gluonlab.bench import allreduce, allreduce_plot, allreduce_text
     from gluonlab.bench.measured_on import in_words
@@ -128,21 +145,42 @@ def _measure(asked: Asked, watched: Callable[[Callable[[], Any]], Any]) -> Answe
     scheduled = None if names is None else [name for name in names if name in ALGORITHMS]
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
     variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
-    report = watched(lambda: allreduce.measure(sizes, variants, ctxs, dtype, topology=topology, **numbers))
+    report = watched(
+        lambda: allreduce.measure(sizes, variants, ctxs, dtype, topology=topology, **numbers)
+    )
     if "plot" in asked:
-        title = f"allreduce of {dtype} on {len(ctxs)} devices ({ctxs[0].device_type}), medians of {report.rounds} rounds"
-        curves, limit = allreduce_plot.measured_curves(report.rows), allreduce_plot.limit_points(report.rows)
+        title = (
+            f"allreduce of {dtype} on {len(ctxs)} devices ({ctxs[0].device_type}), "
+            f"medians of {report.rounds} rounds"
+        )
+        curves, limit = (
+            allreduce_plot.measured_curves(report.rows),
+            allreduce_plot.limit_points(report.rows),
+        )
         with new_file("--plot", Path(asked["plot"])) as temporary:
             allreduce_plot.draw(curves, limit, len(ctxs), title, temporary)
     wrong = allreduce_text.wrong(report.rows)
     failure = f"wrong sums by {', '.join(wrong)}: see the column error" if wrong else None
     if "json" in asked:
-        head = {"machine": describe_machine(), "devices": [str(ctx) for ctx in ctxs], "on": in_words(ctxs), "rounds": report.rounds}
+        head = {
+            "machine": describe_machine(),
+            "devices": [str(ctx) for ctx in ctxs],
+            "on": in_words(ctxs),
+            "rounds": report.rounds,
+        }
         speeds = vars(report.speeds) if report.speeds else None
-        content = {**head, "speeds": speeds, "orders": _orders(plans), "rows": [row.as_json() for row in report.rows]}
+        content = {
+            **head,
+            "speeds": speeds,
+            "orders": _orders(plans),
+            "rows": [row.as_json() for row in report.rows],
+        }
         return Answer(json.dumps(content), failure)
     table = allreduce_text.table(report, orders_in_words(plans, topology))
-    return Answer("\n".join([describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", 80), "", table]), failure)
+    return Answer(
+        "\n".join([describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", 80), "", table]),
+        failure,
+    )
 
 
 def _orders(plans: List[Any]) -> Dict[str, List[int]]:

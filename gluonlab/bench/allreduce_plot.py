@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Point = Tuple[int, float]  # bytes, seconds
 
-# Okabe and Ito's colours, which people tell apart who see fewer, with a darker yellow and a violet; and a marker for each as well.
+# Okabe and Ito's colours, which people tell apart who see fewer, with a darker yellow and a violet;
+# and a marker for each as well.
 STYLES = {
     "star": ("#0072B2", "o"),
     "sharded": ("#E69F00", "s"),
@@ -72,13 +73,19 @@ def limit_points(rows: Iterable[Row]) -> List[Point]:
     return sorted({(row.size_bytes, statistics.median(row.limit_s)) for row in rows if row.limit_s})
 
 
-def draw(curves: Sequence[Curve], limit: Sequence[Point], world_size: int, title: str, path: Path) -> None:
+def draw(
+    curves: Sequence[Curve], limit: Sequence[Point], world_size: int, title: str, path: Path
+) -> None:
     """Write a PNG of two panels with logarithmic axes: time, and busbw, against size."""
     make_figure(curves, limit, world_size, title).savefig(path, format="png", dpi=110)
 
 
-def make_figure(curves: Sequence[Curve], limit: Sequence[Point], world_size: int, title: str) -> Any:
-    """The picture: measured curves solid, predicted ones dashed, the ``limit`` dotted; a matplotlib Figure."""
+def make_figure(
+    curves: Sequence[Curve], limit: Sequence[Point], world_size: int, title: str
+) -> Any:
+    """The picture: measured curves solid, predicted ones dashed, the ``limit`` dotted; a matplotlib
+    Figure.
+    """
     # the figure alone, without pyplot: no display, no global state, and half the time to import
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -91,25 +98,53 @@ def make_figure(curves: Sequence[Curve], limit: Sequence[Point], world_size: int
     for curve in curves:
         colour, marker, face = style(curve.label)
         marked = {"marker": marker, "ms": 6, "markerfacecolor": face, "label": curve.label}
-        dash = {"marker": "_" if len(curve.predicted) == 1 else ""}  # a line through one point would not be seen
+        # a line through one point would not be seen
+        dash = {"marker": "_" if len(curve.predicted) == 1 else ""}
         _plot(panels, curve.measured, factor, color=colour, ls="-", lw=1.6, **marked)
-        _plot(panels, curve.predicted, factor, color=colour, ls="--", lw=1.0, **(dash if curve.measured else marked))
-    _plot(panels, limit, factor, color=LIMIT, ls=":", lw=3.0, marker="_" if len(limit) == 1 else "", label="memory limit")
+        _plot(
+            panels,
+            curve.predicted,
+            factor,
+            color=colour,
+            ls="--",
+            lw=1.0,
+            **(dash if curve.measured else marked),
+        )
+    _plot(
+        panels,
+        limit,
+        factor,
+        color=LIMIT,
+        ls=":",
+        lw=3.0,
+        marker="_" if len(limit) == 1 else "",
+        label="memory limit",
+    )
     sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
     _axes(time, "time, microseconds", sizes)
     _axes(bus, "busbw, GB/s", sizes)
     figure.suptitle(title, fontsize=11, x=0.055, ha="left")
-    solid, dashed = any(curve.measured for curve in curves), any(curve.predicted for curve in curves)
+    solid, dashed = (
+        any(curve.measured for curve in curves),
+        any(curve.predicted for curve in curves),
+    )
     note = ", ".join(["solid: measured"] * solid + ["dashed: predicted"] * dashed)
     handles, labels = time.get_legend_handles_labels()
     fonts = {"fontsize": 9, "title_fontsize": 9}
-    place = {"loc": "upper left", "bbox_to_anchor": (0.82, 0.89), "frameon": False, "handlelength": 3.5}
+    place = {
+        "loc": "upper left",
+        "bbox_to_anchor": (0.82, 0.89),
+        "frameon": False,
+        "handlelength": 3.5,
+    }
     figure.legend(handles, labels, title=note, **fonts, **place)
     return figure
 
 
 def style(label: str) -> Tuple[str, str, str]:
-    """Colour, marker and its filling; what is a variant of an algorithm, as "ring placed", has its colour, and hollow markers."""
+    """Colour, marker and its filling; what is a variant of an algorithm, as "ring placed", has its
+    colour, and hollow markers.
+    """
     if label in STYLES:
         return (*STYLES[label], STYLES[label][0])
     base = next((name for name in STYLES if re.match(rf"{name}\b", label)), "")

@@ -15,21 +15,28 @@ from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 
 COLUMNS = (
-    "size, count, type: of the buffer on each device. time: the median of {rounds}, warmed up, without waiting between allreduces. "
-    "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices, to be compared with the speed of a link; both in GB/s, 10^9 bytes. "
-    "error: the largest difference from the exact sum, of random whole numbers, in the same run. "
-    "price: what the schedule costs on {topology}, with barriers between steps, which the executor does not have."
+    "size, count, type: of the buffer on each device. time: "
+    "the median of {rounds}, warmed up, without waiting between allreduces. algbw: size / time; "
+    "busbw: algbw * 2(n-1)/n for n devices, to be compared with the speed of a link; "
+    "both in GB/s, 10^9 bytes. error: the largest difference from the exact sum, "
+    "of random whole numbers, in the same run. price: "
+    "what the schedule costs on {topology}, with barriers between steps, "
+    "which the executor does not have."
 )
 OF_LIMIT = "of limit: how much of the memory limit's speed is reached."
 
 
 def table(report: Report, notes: Sequence[str] = (), width: int = 80) -> str:
-    """The rows as text, at most ``width`` columns wide, then what the columns mean, and ``notes``."""
+    """The rows as text, at most ``width`` columns wide, then what the columns mean, and
+    ``notes``.
+    """
     return f"{rows_table(report.rows)}\n\n{explain(report, notes, width)}"
 
 
 def rows_table(rows: Sequence[Row]) -> str:
-    """The rows alone: a line for each size, number of devices and of arrays; its algorithms, and the memory limit, below it."""
+    """The rows alone: a line for each size, number of devices and of arrays; its algorithms, and
+    the memory limit, below it.
+    """
     lines = [
         f"{'size B':>12}{'count':>12}  type",
         f"  {'algorithm':<25}{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}",
@@ -57,7 +64,10 @@ def explain(report: Report, notes: Sequence[str] = (), width: int = 80) -> str:
 def _heading(row: Row) -> str:
     arrays = f" in {row.arrays} arrays" if row.arrays > 1 else ""
     devices = f"{row.world_size} device{'s' * (row.world_size > 1)}"
-    return f"{row.size_bytes:>12}{row.count:>12}  {row.dtype:<8}  {in_words(row.size_bytes)}{arrays} on {devices}"
+    return (
+        f"{row.size_bytes:>12}{row.count:>12}  {row.dtype:<8}  "
+        f"{in_words(row.size_bytes)}{arrays} on {devices}"
+    )
 
 
 def _limit(row: Row, seconds: float) -> str:
@@ -84,9 +94,11 @@ def _error(error: float) -> str:
 
 def _speeds(speeds: Speeds) -> str:
     return (
-        f"This machine, by a probe in the same run: {speeds.latency_s * 1e6:.1f} us for a transfer without bytes; "
-        f"{speeds.copy_bytes_per_s / 1e9:.1f} GB/s copied and {speeds.add_bytes_per_s / 1e9:.1f} GB/s added by all devices "
-        f"together, {speeds.device_copy_bytes_per_s / 1e9:.1f} and {speeds.device_add_bytes_per_s / 1e9:.1f} by one alone."
+        f"This machine, by a probe in the same run: {speeds.latency_s * 1e6:.1f} us for a "
+        f"transfer without bytes; {speeds.copy_bytes_per_s / 1e9:.1f} GB/s copied and "
+        f"{speeds.add_bytes_per_s / 1e9:.1f} GB/s added by all devices together, "
+        f"{speeds.device_copy_bytes_per_s / 1e9:.1f} and "
+        f"{speeds.device_add_bytes_per_s / 1e9:.1f} by one alone."
     )
 
 

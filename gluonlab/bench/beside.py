@@ -34,13 +34,14 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--restart-every",
             metavar="N",
-            help="with --beside: after N rounds both checkouts' processes are started anew, as their luck with memory lasts as "
-            f"long as they do  [default: {RESTART_EVERY}]",
+            help="with --beside: after N rounds both checkouts' processes are started anew, "
+            f"as their luck with memory lasts as long as they do  [default: {RESTART_EVERY}]",
         ),
         click.option(
             "--beside",
             metavar="DIR",
-            help="take turns with the gluonlab in this other checkout; our own rows only, compared at the end",
+            help="take turns with the gluonlab in this other checkout; "
+            "our own rows only, compared at the end",
         ),
     ):
         function = option(function)
@@ -51,10 +52,14 @@ def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) ->
     """What takes turns, if anything does. Raises ConfigError."""
     if beside is None:
         if restart_every is not None:
-            raise ConfigError(f"--restart-every {restart_every} is for --beside DIR: give both, or neither")
+            raise ConfigError(
+                f"--restart-every {restart_every} is for --beside DIR: give both, or neither"
+            )
         return None
     if as_json:
-        raise ConfigError(f"--json prints one record, and --beside {beside} makes two: write them with --out FILE")
+        raise ConfigError(
+            f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
+        )
     every = RESTART_EVERY if restart_every is None else whole(1)("--restart-every", restart_every)
     return Beside(check_checkout(Path(beside)), every)
 
@@ -62,22 +67,35 @@ def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) ->
 def check_checkout(path: Path) -> Path:
     """The folder of another gluonlab, whole. Raises ConfigError for one that holds none."""
     if not (path / "gluonlab" / "bench" / "worker.py").is_file():
-        raise ConfigError(f"--beside {path}: there is no gluonlab/bench in it: give the folder of another checkout of gluonlab")
+        raise ConfigError(
+            f"--beside {path}: there is no gluonlab/bench in it: "
+            "give the folder of another checkout of gluonlab"
+        )
     return path.resolve()
 
 
 def measure_beside(
     subjects: Sequence[Subject], rounds: int, checkout: Path, restart_every: int = RESTART_EVERY
 ) -> Tuple[List[Measurement], List[Measurement]]:
-    """Measure every subject here and of ``checkout``, one right after the other in each round; the two lists.
+    """Measure every subject here and of ``checkout``, one right after the other in each round; the
+    two lists.
 
-    How fast a process is depends on where its memory lies, too, for as long as it lives. Both are therefore started
-    anew every so many rounds: one lucky process decides no row.
+    How fast a process is depends on where its memory lies, too, for as long as it lives. Both are
+    therefore started anew every so many rounds: one lucky process decides no row.
     """
-    theirs = [dataclasses.replace(one, name=one.name + BESIDE, label=f"{one.label}, beside", checkout=checkout) for one in subjects]
-    found = measure([each for pair in zip(subjects, theirs) for each in pair], rounds, restart_every)
+    theirs = [
+        dataclasses.replace(
+            one, name=one.name + BESIDE, label=f"{one.label}, beside", checkout=checkout
+        )
+        for one in subjects
+    ]
+    found = measure(
+        [each for pair in zip(subjects, theirs) for each in pair], rounds, restart_every
+    )
     for measurement in found[1::2]:
-        measurement.subject = dataclasses.replace(measurement.subject, name=measurement.subject.name[: -len(BESIDE)])
+        measurement.subject = dataclasses.replace(
+            measurement.subject, name=measurement.subject.name[: -len(BESIDE)]
+        )
     return found[::2], found[1::2]
 
 
@@ -89,7 +107,10 @@ def take_turns(
     beside: Beside,
     out: Optional[str],
 ) -> str:
-    """Measure ``subjects`` here and in the checkout ``beside``; the comparison, as text. Writes two records where ``out`` says."""
+    """Measure ``subjects`` here and in the checkout ``beside``; the comparison, as text.
+
+    Writes two records where ``out`` says.
+    """
     checkout, every = beside
     session = Session()
     ours, theirs = measure_beside(subjects, rounds, checkout, every)

@@ -28,8 +28,16 @@ def lenet() -> nn.Sequential:
     return net
 
 
-def train_batch(batch: Any, ctxs: Sequence[mx.Context], net: gluon.Block, loss: gluon.Block, trainer: gluon.Trainer) -> None:
-    """One step on an mx.io.DataBatch: split, forward on each device, backward loss by loss, update."""
+def train_batch(
+    batch: Any,
+    ctxs: Sequence[mx.Context],
+    net: gluon.Block,
+    loss: gluon.Block,
+    trainer: gluon.Trainer,
+) -> None:
+    """One step on an mx.io.DataBatch: split, forward on each device, backward loss by loss,
+    update.
+    """
     images, labels = batch.data[0], batch.label[0]
     xs = gluon.utils.split_and_load(images, ctxs)
     ys = gluon.utils.split_and_load(labels, ctxs)
@@ -43,14 +51,17 @@ def train_batch(batch: Any, ctxs: Sequence[mx.Context], net: gluon.Block, loss: 
 def make(device_count: int, devices: Optional[str] = None) -> Job:
     """The loop on CPU devices as MXNet sets them up by itself: nothing of gluonlab's tuning.
 
-    ``devices``, as ``gpu:0,1``: on those instead, and summed there, as a course on GPUs would have it.
+    ``devices``, as ``gpu:0,1``: on those instead, and summed there, as a course on GPUs would have
+    it.
     """
     kind, _, numbers = (devices or "cpu:" + ",".join(map(str, range(device_count)))).partition(":")
     ctxs: List[mx.Context] = [mx.Context(kind, int(number)) for number in numbers.split(",")]
     net, loss = lenet(), gluon.loss.SoftmaxCrossEntropyLoss()
     net.collect_params().initialize(ctx=ctxs)
     store = "device" if kind == "gpu" else "local"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store)
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store
+    )
     task = TASKS["lenet"]
     batches = _for_ever(mx.io.NDArrayIter(*images_and_labels(task), task.global_batch_size))
 

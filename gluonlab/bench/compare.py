@@ -1,4 +1,6 @@
-"""Two records of one measurement, row by row: how much faster is the second, and how sure is that?"""
+"""Two records of one measurement, row by row: how much faster is the second, and how sure is
+that?
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ class Row:
     def as_json(self) -> Dict[str, Any]:
         """Plain values."""
         ratio = None if self.ratio is None else vars(self.ratio)
-        return {"name": self.name, "unit": self.unit, "first": self.first, "second": self.second, "ratio": ratio}
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "first": self.first,
+            "second": self.second,
+            "ratio": ratio,
+        }
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,10 @@ class Comparison:
 def compare(first: Record, second: Record) -> Comparison:
     """Raises ConfigError for records of different measurements, which nothing can be said of."""
     if (first.bench, dict(first.options)) != (second.bench, dict(second.options)):
-        raise ConfigError(f"{first.title} and {second.title} are different measurements: compare records of the same one")
+        raise ConfigError(
+            f"{first.title} and {second.title} are different measurements: "
+            "compare records of the same one"
+        )
     in_turns = first.turns == second.turns
     both, rows = {one.name: one for one in first.series}, []
     for one in second.series:
@@ -65,7 +76,10 @@ def _notes(first: Record, second: Record, in_turns: bool) -> List[str]:
     """What speaks against the comparison."""
     notes = []
     if not in_turns:
-        notes.append("The records were not measured in turns: a machine that changed between them changes every row.")
+        notes.append(
+            "The records were not measured in turns: a machine that changed between them changes "
+            "every row."
+        )
     for name in ("cpu", "cores", "versions"):
         a, b = first.about.get(name), second.about.get(name)
         if a != b:
@@ -78,28 +92,38 @@ def _notes(first: Record, second: Record, in_turns: bool) -> List[str]:
 
 
 def pairs_of_records(first: Path, second: Path) -> List[Tuple[Record, Record]]:
-    """Two files, or the files of equal names in two folders. Raises ConfigError when there are none, and DataError."""
+    """Two files, or the files of equal names in two folders.
+
+    Raises ConfigError when there are none, and DataError.
+    """
     if first.is_dir() != second.is_dir():
         raise ConfigError(f"{first} and {second}: give two files, or two folders")
     if not first.is_dir():
         return [(read_record(first), read_record(second))]
     names = sorted(path.name for path in first.glob("*.json") if (second / path.name).exists())
     if not names:
-        raise ConfigError(f"{first} and {second} have no records of the same name: give folders that make bench wrote")
+        raise ConfigError(
+            f"{first} and {second} have no records of the same name: "
+            "give folders that make bench wrote"
+        )
     return [(read_record(first / name), read_record(second / name)) for name in names]
 
 
 def table(comparison: Comparison, width: int = 80) -> str:
     """The rows as text, at most ``width`` columns wide."""
-    heading = f"{comparison.title:<{LABEL_WIDTH}}{'first':>9} {'second':>9}  {'speed':>5}  {'95 % interval':>14}"
+    heading = (
+        f"{comparison.title:<{LABEL_WIDTH}}{'first':>9} {'second':>9}  {'speed':>5}  "
+        f"{'95 % interval':>14}"
+    )
     return "\n".join([heading, *(_line(row) for row in comparison.rows)])
 
 
 def notes(comparisons: Sequence[Comparison], width: int = 80) -> str:
     """What the columns are, and what speaks against the comparison, each thing said once."""
     explained = (
-        "first, second: medians over the rounds. speed: the second's over the first's, above 1 where the second is "
-        "faster; the median of the rounds' ratios."
+        "first, second: medians over the rounds. speed: "
+        "the second's over the first's, above 1 where the second is faster; "
+        "the median of the rounds' ratios."
     )
     said = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
     return "\n".join(textwrap.fill(note, width) for note in (explained, *said))
@@ -107,7 +131,9 @@ def notes(comparisons: Sequence[Comparison], width: int = 80) -> str:
 
 def _line(row: Row) -> str:
     label = textwrap.shorten(f"{row.name}, {row.unit}", LABEL_WIDTH - 1, placeholder="...")
-    cells = "".join(f"{'-' if value is None else _digits(value):>9} " for value in (row.first, row.second))
+    cells = "".join(
+        f"{'-' if value is None else _digits(value):>9} " for value in (row.first, row.second)
+    )
     return f"{label:<{LABEL_WIDTH}}{cells} {'-' if row.ratio is None else row.ratio}"
 
 

@@ -8,7 +8,8 @@ import sys
 from contextlib import ExitStack, contextmanager
 from typing import Iterator, List
 
-MOST_S = 120.0  # longer than any round may take: it ends by itself then, or when its parent has gone
+# longer than any round may take: it ends by itself then, or when its parent has gone
+MOST_S = 120.0
 _BUSY = """
 import os, sys, time
 parent, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -21,7 +22,9 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing(count: int) -> Iterator[List[int]]:
-    """So many processes, their ids given, keep a core busy each; they compute when this begins, and are gone after it."""
+    """So many processes, their ids given, keep a core busy each; they compute when this begins, and
+    are gone after it.
+    """
     with ExitStack() as stack:
         yield [stack.enter_context(_busy_process()) for _ in range(count)]
 

@@ -1,7 +1,8 @@
-"""Workers of MXNet's parameter server on this host: a user's own loop with gluon.Trainer and a dist_sync kvstore.
+"""Workers of MXNet's parameter server on this host: a user's own loop with gluon.Trainer and a
+dist_sync kvstore.
 
-Rank 0 is the worker that the parent knows. It starts scheduler, server and the other workers, and hands every order on;
-they are in its process group, which the parent ends.
+Rank 0 is the worker that the parent knows. It starts scheduler, server and the other workers, and
+hands every order on; they are in its process group, which the parent ends.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from gluonlab.bench.work import CLASSES, LEARNING_RATE, TASKS, images_and_labels
 from gluonlab.bench.worker import Job
 
 
-def make(task: str, world_size: int, threads: Optional[int] = None, port: Optional[int] = None) -> Job:
-    """Each worker takes its part of the host's cores, or so many ``threads``. ``port``: the scheduler's; rank 0 chooses it."""
+def make(
+    task: str, world_size: int, threads: Optional[int] = None, port: Optional[int] = None
+) -> Job:
+    """Each worker takes its part of the host's cores, or so many ``threads``.
+
+    ``port``: the scheduler's; rank 0 chooses it.
+    """
     others = _start(task, world_size, threads) if port is None else []
     train = _training(task, world_size, threads)
 
@@ -36,18 +42,27 @@ def make(task: str, world_size: int, threads: Optional[int] = None, port: Option
 
 
 def _start(task: str, world_size: int, threads: Optional[int]) -> "List[subprocess.Popen[bytes]]":
-    """Scheduler, server and the other workers; the latter are returned. This process becomes a worker, too."""
+    """Scheduler, server and the other workers; the latter are returned.
+
+    This process becomes a worker, too.
+    """
     port = _free_port()
     options = json.dumps({"task": task, "world_size": world_size, "threads": threads, "port": port})
     worker = [sys.executable, "-m", "gluonlab.bench.worker", "dist", options]
-    server = [sys.executable, "-c", "import gluonlab, mxnet"]  # which serves as soon as it is imported
+    # which serves as soon as it is imported
+    server = [sys.executable, "-c", "import gluonlab, mxnet"]
     commands = [("scheduler", server), ("server", server), *[("worker", worker)] * (world_size - 1)]
     started = []
     for role, command in commands:
         environment = {**os.environ, **parameter_server(role, port, world_size)}
-        started.append(subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL))
+        started.append(
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+            )
+        )
         atexit.register(_end, started[-1])
-    os.environ.update(parameter_server("worker", port, world_size))  # before MXNet is imported, which reads it
+    # before MXNet is imported, which reads it
+    os.environ.update(parameter_server("worker", port, world_size))
     return started[2:]
 
 
@@ -79,7 +94,9 @@ def _training(task: str, world_size: int, threads: Optional[int]) -> Job:
     loss.hybridize(static_alloc=True, static_shape=True)
     store = mx.kv.create("dist_sync")
     params = net.collect_params()
-    trainer = gluon.Trainer(params, "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store, update_on_kvstore=False)
+    trainer = gluon.Trainer(
+        params, "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store, update_on_kvstore=False
+    )
     images, labels = (nd.array(array, ctx=ctx) for array in images_and_labels(work))
     batches = _parts((images, labels), work.global_batch_size, store.rank, world_size)
 
@@ -97,7 +114,9 @@ def _training(task: str, world_size: int, threads: Optional[int]) -> Job:
     return run
 
 
-def _parts(arrays: Tuple[Any, Any], global_batch_size: int, rank: int, world_size: int) -> Iterator[Tuple[Any, Any]]:
+def _parts(
+    arrays: Tuple[Any, Any], global_batch_size: int, rank: int, world_size: int
+) -> Iterator[Tuple[Any, Any]]:
     """This worker's part of every batch, one epoch after the other."""
     size = global_batch_size // world_size
     while True:

@@ -1,4 +1,6 @@
-"""How much of one core's arithmetic training reaches: LeNet's FLOP/s beside those of a large matrix product."""
+"""How much of one core's arithmetic training reaches: LeNet's FLOP/s beside those of a large matrix
+product.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The environment of the workers. Only here does the bench name variables that tune an engine, and only for its children."""
+"""The environment of the workers.
+
+Only here does the bench name variables that tune an engine, and only for its children.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from typing import Dict, Mapping, Optional
 
 import gluonlab
 
-# What changes threads or engine is taken out of every worker's environment; a row that needs some is given them.
+# What changes threads or engine is taken out of every worker's environment; a row that needs some
+# is given them.
 TUNING = ("MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_")
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
-COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else a pool of processes stays beside the measured one
+# else a pool of processes stays beside the measured one
+COMPILE_IN_PROCESS = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
-AS_OPENMP_COMES = {"GOMP_SPINCOUNT": "300000"}  # libgomp's own number; said, so that gluonlab leaves it
+# libgomp's own number; said, so that gluonlab leaves it
+AS_OPENMP_COMES = {"GOMP_SPINCOUNT": "300000"}
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 
 
@@ -24,7 +30,9 @@ def spinning(count: int) -> Dict[str, str]:
 
 
 def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
-    """What a process of MXNet's parameter server on this host is told; ``role``: scheduler, server or worker."""
+    """What a process of MXNet's parameter server on this host is told; ``role``: scheduler, server
+    or worker.
+    """
     return {
         "DMLC_ROLE": role,
         "DMLC_PS_ROOT_URI": "127.0.0.1",
@@ -34,13 +42,19 @@ def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
     }
 
 
-def child_environment(variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None) -> Dict[str, str]:
-    """This process's environment without TUNING, with ``variables``, and with ``folder`` for temporary files.
+def child_environment(
+    variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None
+) -> Dict[str, str]:
+    """This process's environment without TUNING, with ``variables``, and with ``folder`` for
+    temporary files.
 
-    The child measures this gluonlab, or that of ``checkout``, and not another one that is installed.
+    The child measures this gluonlab, or that of ``checkout``, and not another one that is
+    installed.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING)}
     package = str(checkout or Path(gluonlab.__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [package, environment.get("PYTHONPATH")])
+    )
     environment["TMPDIR"] = str(folder)  # what a worker leaves there disappears with it
     return {**environment, **variables}

@@ -29,7 +29,8 @@ def make(
     competitors: int = 0,
     devices: Optional[str] = None,
 ) -> Job:
-    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many ``competitors`` for the cores.
+    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many
+    ``competitors`` for the cores.
 
     ``devices``: train on those instead.
     """
@@ -49,7 +50,13 @@ def make(
     dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
     step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    loader = Loader(plan.dataset.train, plan.ctxs, global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
+    loader = Loader(
+        plan.dataset.train,
+        plan.ctxs,
+        global_batch_size,
+        raw=True,
+        resident_bytes=plan.config.resident_bytes,
+    )
     log, batches = LossLog(plan.ctxs), _for_ever(loader)
 
     def run(steps: int) -> Dict[str, float]:

@@ -1,4 +1,6 @@
-"""The calls of ``bench gradients`` as a worker's job: for taking turns with those of another checkout."""
+"""The calls of ``bench gradients`` as a worker's job: for taking turns with those of another
+checkout.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ from gluonlab.devices import devices as find_devices
 from gluonlab.errors import RunError
 
 
-def make(world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None) -> Job:
-    """Our allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``. The job's numbers are seconds of a call.
+def make(
+    world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None
+) -> Job:
+    """Our allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``.
+
+    The job's numbers are seconds of a call.
 
     ``devices``: which they are calls on; by default so many CPU devices.
     Raises RunError when one of them computes something else than the exact sums.

@@ -1,4 +1,6 @@
-"""Gradients of a real network's size, and what the project wants to be true of them: allreduce alone, and allreduce with update."""
+"""Gradients of a real network's size, and what the project wants to be true of them: allreduce
+alone, and allreduce with update.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import List, Optional, Sequence
 
 from gluonlab.bench import allreduce, allreduce_text
 from gluonlab.bench.allreduce import Report, Row, ratio
-from gluonlab.bench.gradient_steps import BUCKETED, GLUON, STORES, Shape, StepRow, measure_steps, resnet18_shapes
+from gluonlab.bench.gradient_steps import (
+    BUCKETED,
+    GLUON,
+    STORES,
+    Shape,
+    StepRow,
+    measure_steps,
+    resnet18_shapes,
+)
 from gluonlab.bench.measured_on import MeasuredOn, cpu_devices
 from gluonlab.bench.plans import make_plans
 from gluonlab.bench.record import Series
@@ -33,7 +43,8 @@ LIMIT = "of the memory limit"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What our best reached beside something else: how many times its speed, or which part of the memory limit's.
+    """What our best reached beside something else: how many times its speed, or which part of the
+    memory limit's.
 
     ``at_least``: the target, where there is one; ``found`` is None when it was not measured.
     """
@@ -49,9 +60,16 @@ class Verdict:
         return None if self.at_least is None or self.found is None else self.found >= self.at_least
 
     def __str__(self) -> str:
-        claim = self.beside if self.at_least is None else f">= {self._number(self.at_least)} {self.beside}"
+        claim = (
+            self.beside
+            if self.at_least is None
+            else f">= {self._number(self.at_least)} {self.beside}"
+        )
         outcome = "" if self.reached is None else " reached" if self.reached else " not reached"
-        return f"{claim}: {'not measured' if self.found is None else self._number(self.found)}{outcome}"
+        return (
+            f"{claim}: "
+            f"{'not measured' if self.found is None else self._number(self.found)}{outcome}"
+        )
 
     def _number(self, value: float) -> str:
         if self.beside == LIMIT:
@@ -70,25 +88,53 @@ class Findings:
 
     def verdicts(self) -> List[Verdict]:
         """What our best reached, for every allreduce and number of devices."""
-        allreduces = [verdict for each in self.allreduces for verdict in allreduce_verdicts(each.rows)]
+        allreduces = [
+            verdict for each in self.allreduces for verdict in allreduce_verdicts(each.rows)
+        ]
         world_sizes = sorted({row.world_size for row in self.steps})
-        return allreduces + [verdict for world_size in world_sizes for verdict in step_verdicts(self.steps, world_size)]
+        return allreduces + [
+            verdict
+            for world_size in world_sizes
+            for verdict in step_verdicts(self.steps, world_size)
+        ]
 
     def wrong(self) -> List[str]:
         """What did not compute exact sums."""
-        names = [row.algorithm for report in self.allreduces for row in report.rows if row.error != 0]
-        return list(dict.fromkeys([*names, *[f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]]))
+        names = [
+            row.algorithm for report in self.allreduces for row in report.rows if row.error != 0
+        ]
+        return list(
+            dict.fromkeys(
+                [*names, *[f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]]
+            )
+        )
 
     def series(self) -> List[Series]:
         """Seconds of every allreduce and step, and of the memory limit, by round."""
         found = []
         for report in self.allreduces:
             for row in report.rows:
-                found.append(Series(allreduce_name(row.world_size, row.arrays, row.algorithm), row.algorithm, "s", row.seconds))
+                found.append(
+                    Series(
+                        allreduce_name(row.world_size, row.arrays, row.algorithm),
+                        row.algorithm,
+                        "s",
+                        row.seconds,
+                    )
+                )
             if report.rows and report.rows[0].limit_s:
                 first = report.rows[0]
-                found.append(Series(allreduce_name(first.world_size, first.arrays, LIMIT), LIMIT, "s", first.limit_s or ()))
-        return found + [Series(row.name, f"{row.store}, {row.trainer}", "s", row.seconds) for row in self.steps]
+                found.append(
+                    Series(
+                        allreduce_name(first.world_size, first.arrays, LIMIT),
+                        LIMIT,
+                        "s",
+                        first.limit_s or (),
+                    )
+                )
+        return found + [
+            Series(row.name, f"{row.store}, {row.trainer}", "s", row.seconds) for row in self.steps
+        ]
 
 
 def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
@@ -96,7 +142,9 @@ def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
     return f"allreduce {world_size} {arrays} {algorithm}"
 
 
-def ours(on: MeasuredOn, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int) -> List[Subject]:
+def ours(
+    on: MeasuredOn, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int
+) -> List[Subject]:
     """What a change of gluonlab changes, as jobs of workers."""
     return [
         Subject(
@@ -116,13 +164,23 @@ def job_series(measurements: Sequence[Measurement]) -> List[Series]:
         names = [name for name in (measurement.answers or [{}])[0] if name != "seconds"]
         found += [Series(name, name, "s", tuple(measurement.column(name))) for name in names]
         if measurement.reason:
-            found.append(Series(measurement.subject.name, measurement.subject.label, "s", (), measurement.reason))
+            found.append(
+                Series(
+                    measurement.subject.name, measurement.subject.label, "s", (), measurement.reason
+                )
+            )
     return found
 
 
 def parse_stores(text: str, on_gpus: bool = False) -> List[str]:
-    """The kvstores in ``text``, separated by commas, or all that sum over such devices. Raises KVStoreError, with the choices."""
-    names, choices = [name.strip() for name in text.split(",")], tuple(KVSTORES) if on_gpus else STORES
+    """The kvstores in ``text``, separated by commas, or all that sum over such devices.
+
+    Raises KVStoreError, with the choices.
+    """
+    names, choices = (
+        [name.strip() for name in text.split(",")],
+        tuple(KVSTORES) if on_gpus else STORES,
+    )
     if names == ["all"]:
         return list(choices)
     for name in names:
@@ -132,14 +190,18 @@ def parse_stores(text: str, on_gpus: bool = False) -> List[str]:
 
 
 def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
-    """Numbers of devices, separated by commas; by default 2 and 4, and of those that --devices names all. Raises ConfigError."""
+    """Numbers of devices, separated by commas; by default 2 and 4, and of those that --devices
+    names all. Raises ConfigError.
+    """
     if text is None:
         found = on.counts(WORLD_SIZES) if on.asked else list(WORLD_SIZES)
     else:
         check = whole(2, len(on.numbers) if on.asked else MOST_CPU_DEVICES)
         found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(found) < 2:
-        raise ConfigError(f"--devices {on.first(1)}: one device has nobody to sum with: name two or more")
+        raise ConfigError(
+            f"--devices {on.first(1)}: one device has nobody to sum with: name two or more"
+        )
     return found
 
 
@@ -162,27 +224,38 @@ def gradients(
         ctxs = devices(on.first(world_size))
         for arrays in ARRAYS:
             variants = make_variants(None, make_plans(None, world_size), ctxs, arrays)
-            allreduces.append(allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds))
+            allreduces.append(
+                allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds)
+            )
         steps += measure_steps(shapes, stores, ctxs, rounds)
     return Findings(allreduces, steps, list(shapes), rounds)
 
 
 def allreduce_verdicts(rows: Sequence[Row]) -> List[Verdict]:
-    """The best schedule beside MXNet's store, the chapter's allreduce and the memory limit; ``rows`` are of one size."""
+    """The best schedule beside MXNet's store, the chapter's allreduce and the memory limit;
+    ``rows`` are of one size.
+    """
     ours = [row for row in rows if row.algorithm not in PEERS]
     best = min(ours, key=lambda row: row.time_s)
     judged = best.world_size == JUDGED
     arrays = f"{best.arrays} arrays" if best.arrays > 1 else "one array"
-    what = f"{in_words(best.size_bytes)} in {arrays}, {best.world_size} devices, our best: {best.algorithm}"
+    what = (
+        f"{in_words(best.size_bytes)} in {arrays}, {best.world_size} devices, our best: "
+        f"{best.algorithm}"
+    )
     verdicts = []
     for peer, name in (("device", "MXNet's device"), (CHAPTER, "the chapter's allreduce")):
         found = [ratio(row.seconds, best.seconds) for row in rows if row.algorithm == peer]
-        verdicts.append(Verdict(what, name, found[0] if found else None, AT_LEAST_ALLREDUCE if judged else None))
+        verdicts.append(
+            Verdict(what, name, found[0] if found else None, AT_LEAST_ALLREDUCE if judged else None)
+        )
     return [*verdicts, Verdict(what, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if judged else None)]
 
 
 def step_verdicts(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
-    """The best of our stores beside MXNet's ``device``, under gluon.Trainer and under BucketedTrainer."""
+    """The best of our stores beside MXNet's ``device``, under gluon.Trainer and under
+    BucketedTrainer.
+    """
     own = [row for row in rows if row.world_size == world_size]
     ours = [row for row in own if row.store not in PEERS]
     if not ours:
@@ -192,8 +265,14 @@ def step_verdicts(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
     at_least = AT_LEAST_STEP if world_size == JUDGED else None
     verdicts = []
     for trainer in (GLUON, BUCKETED):
-        found = [ratio(row.seconds, best.seconds) for row in own if (row.trainer, row.store) == (trainer, "device")]
-        verdicts.append(Verdict(what, f"MXNet's device under {trainer}", found[0] if found else None, at_least))
+        found = [
+            ratio(row.seconds, best.seconds)
+            for row in own
+            if (row.trainer, row.store) == (trainer, "device")
+        ]
+        verdicts.append(
+            Verdict(what, f"MXNet's device under {trainer}", found[0] if found else None, at_least)
+        )
     return verdicts
 
 
@@ -207,18 +286,26 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> List[str]:
 
 def steps_table(findings: Findings, width: int = 80) -> str:
     """The steps as text, at most ``width`` columns wide."""
-    heading = f"  {'':<16}{'kvstore':<19}{'ms':>8}  {'lowest..highest':>16}{'error':>8}{'device /':>9}"
+    heading = (
+        f"  {'':<16}{'kvstore':<19}{'ms':>8}  {'lowest..highest':>16}{'error':>8}{'device /':>9}"
+    )
     lines = []
     for world_size, same in groupby(findings.steps, key=lambda row: row.world_size):
         own = list(same)
-        reference = next((row for row in own if (row.trainer, row.store) == (GLUON, "device")), None)
+        reference = next(
+            (row for row in own if (row.trainer, row.store) == (GLUON, "device")), None
+        )
         numbers = sum(map(math.prod, findings.shapes))
-        title = f"allreduce and update of {len(findings.shapes)} gradients, {numbers:,} numbers, on {world_size} devices"
+        title = (
+            f"allreduce and update of {len(findings.shapes)} gradients, {numbers:,} numbers, "
+            f"on {world_size} devices"
+        )
         lines += [title, heading, *(_step_line(row, reference) for row in own), ""]
     rounds = f"{findings.rounds} interleaved round{'s' * (findings.rounds > 1)}"
     note = (
-        f"ms: of a step, the median of {rounds}, SGD with momentum. error: of the first step's weights, from the exact ones. "
-        "device /: gluon.Trainer's step with device over this one's, the median of the rounds' ratios."
+        f"ms: of a step, the median of {rounds}, SGD with momentum. error: "
+        "of the first step's weights, from the exact ones. device /: "
+        "gluon.Trainer's step with device over this one's, the median of the rounds' ratios."
     )
     return "\n".join([*lines, textwrap.fill(note, width)])
 
@@ -227,11 +314,18 @@ def _step_line(row: StepRow, reference: Optional[StepRow]) -> str:
     extent = f"{min(row.seconds) * 1e3:.2f}..{max(row.seconds) * 1e3:.2f}"
     error = "0" if row.error == 0 else f"{row.error:.1e}"
     times = "-" if reference is None else f"{ratio(reference.seconds, row.seconds):.2f}x"
-    return f"  {row.trainer:<16}{row.store:<19}{row.time_s * 1e3:>8.2f}  {extent:>16}{error:>8}{times:>9}"
+    return (
+        f"  {row.trainer:<16}{row.store:<19}{row.time_s * 1e3:>8.2f}  "
+        f"{extent:>16}{error:>8}{times:>9}"
+    )
 
 
 def report(findings: Findings) -> str:
     """All tables, and the verdicts."""
     rows = [row for each in findings.allreduces for row in each.rows]
-    allreduces = f"{allreduce_text.rows_table(rows)}\n\n{allreduce_text.explain(findings.allreduces[-1])}"
-    return "\n\n".join([allreduces, steps_table(findings), "\n".join(verdict_lines(findings.verdicts()))])
+    allreduces = (
+        f"{allreduce_text.rows_table(rows)}\n\n{allreduce_text.explain(findings.allreduces[-1])}"
+    )
+    return "\n\n".join(
+        [allreduces, steps_table(findings), "\n".join(verdict_lines(findings.verdicts()))]
+    )

@@ -24,7 +24,9 @@ _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
 
 @dataclass(frozen=True)
 class Row:
-    """Microseconds per step and device of ``COLUMNS`` (the medians over rounds), or why there are none (``reason``)."""
+    """Microseconds per step and device of ``COLUMNS`` (the medians over rounds), or why there are
+    none (``reason``).
+    """
 
     name: str
     label: str
@@ -35,7 +37,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """GFLOP/s of one thread, the medians over rounds; ``fraction``: the median of the rounds' quotients."""
+    """GFLOP/s of one thread, the medians over rounds; ``fraction``: the median of the rounds'
+    quotients.
+    """
 
     sgemm_gflops: Optional[float] = None
     lenet_gflops: Optional[float] = None
@@ -57,13 +61,23 @@ def on_devices(spec: Optional[str]) -> MeasuredOn:
 
 
 def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """A worker for every device count and loop, and one for a core's arithmetic, which comes last."""
+    """A worker for every device count and loop, and one for a core's arithmetic, which comes
+    last.
+    """
     cases = [(kind, count) for kind in _LABELS for count in on.counts(DEVICE_COUNTS)]
     costs = [
-        Subject(f"host-{kind}-{count}", _LABELS[kind], "host", {"kind": kind, "device_count": count, **on.options(count)})
+        Subject(
+            f"host-{kind}-{count}",
+            _LABELS[kind],
+            "host",
+            {"kind": kind, "device_count": count, **on.options(count)},
+        )
         for kind, count in cases
     ]
-    return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=OF_CPUS if on.on_gpus else None)]
+    return [
+        *costs,
+        Subject(EFFICIENCY, "arithmetic", "efficiency", missing=OF_CPUS if on.on_gpus else None),
+    ]
 
 
 def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
@@ -72,7 +86,9 @@ def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
 
 
 def series(measurements: Sequence[Measurement]) -> List[Series]:
-    """``host-gluonlab-4 total`` and so on in microseconds, ``efficiency sgemm`` and ``lenet`` in GFLOP/s, by round."""
+    """``host-gluonlab-4 total`` and so on in microseconds, ``efficiency sgemm`` and ``lenet`` in
+    GFLOP/s, by round.
+    """
     return [one for measurement in measurements for one in _series(measurement)]
 
 
@@ -88,13 +104,21 @@ def _series(measurement: Measurement) -> Iterator[Series]:
 
 def make_report(found: Sequence[Series]) -> Report:
     """The tables' numbers: medians over the rounds."""
-    names = [name for name in dict.fromkeys(one.name.rpartition(" ")[0] for one in found) if name != EFFICIENCY]
+    names = [
+        name
+        for name in dict.fromkeys(one.name.rpartition(" ")[0] for one in found)
+        if name != EFFICIENCY
+    ]
     rows = [_row(name, [one for one in found if one.name.startswith(f"{name} ")]) for name in names]
-    return Report(rows, _efficiency([one for one in found if one.name.startswith(f"{EFFICIENCY} ")]))
+    return Report(
+        rows, _efficiency([one for one in found if one.name.startswith(f"{EFFICIENCY} ")])
+    )
 
 
 def _row(name: str, columns: Sequence[Series]) -> Row:
-    medians = {one.name.rpartition(" ")[2]: statistics.median(one.values) for one in columns if one.values}
+    medians = {
+        one.name.rpartition(" ")[2]: statistics.median(one.values) for one in columns if one.values
+    }
     return Row(name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason)
 
 
@@ -108,19 +132,28 @@ def _efficiency(found: Sequence[Series]) -> Efficiency:
 
 def table(rows: Sequence[Row], width: int = 80) -> str:
     """The host's cost as text, at most ``width`` columns wide."""
-    heading = f"{'':<12}{'devices':>8}" + "".join(f"{name:>10}" for name in (*COLUMNS[:-1], "load+log"))
-    note = (
-        "Microseconds per step and device to queue the parts of a step, not to compute them: tiny shards, idle devices. "
-        "total: the whole step, called as one; load+log: fetching the batch and noting its losses."
+    heading = f"{'':<12}{'devices':>8}" + "".join(
+        f"{name:>10}" for name in (*COLUMNS[:-1], "load+log")
     )
-    return "\n".join([heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)])
+    note = (
+        "Microseconds per step and device to queue the parts of a step, not to compute them: "
+        "tiny shards, idle devices. total: the whole step, called as one; load+log: "
+        "fetching the batch and noting its losses."
+    )
+    return "\n".join(
+        [heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)]
+    )
 
 
 def _line(row: Row, width: int) -> str:
     label = f"{row.label:<12}{row.devices:>8}"
     if not row.microseconds:
-        return f"{label}  " + textwrap.shorten(row.reason or "not measured", width - len(label) - 2, placeholder="...")
-    cells = (f"{row.microseconds[name]:.0f}" if name in row.microseconds else "-" for name in COLUMNS)
+        return f"{label}  " + textwrap.shorten(
+            row.reason or "not measured", width - len(label) - 2, placeholder="..."
+        )
+    cells = (
+        f"{row.microseconds[name]:.0f}" if name in row.microseconds else "-" for name in COLUMNS
+    )
     return label + "".join(f"{cell:>10}" for cell in cells)
 
 
@@ -130,14 +163,21 @@ def efficiency_lines(efficiency: Efficiency) -> List[str]:
         return [f"arithmetic: {efficiency.reason}"]
     return [
         f"1 thread, sgemm 1024x1024:         {efficiency.sgemm_gflops:6.1f} GFLOP/s",
-        f"1 thread, LeNet training, batch 64:{efficiency.lenet_gflops:6.1f} GFLOP/s, {efficiency.fraction:.0%} of that",
+        (
+            f"1 thread, LeNet training, batch 64:{efficiency.lenet_gflops:6.1f} GFLOP/s, "
+            f"{efficiency.fraction:.0%} of that"
+        ),
     ]
 
 
 def verdict(rows: Sequence[Row]) -> str:
     """Whether the target is reached, or that it is not known."""
     claim = f"host <= {TARGET_US:g} us per device and step at {TARGET_DEVICES} devices"
-    totals = [row.microseconds["total"] for row in rows if row.name == f"host-gluonlab-{TARGET_DEVICES}" and row.microseconds]
+    totals = [
+        row.microseconds["total"]
+        for row in rows
+        if row.name == f"host-gluonlab-{TARGET_DEVICES}" and row.microseconds
+    ]
     if not totals:
         return f"{claim}: not measured"
     return f"{claim}: {totals[0]:.0f} us {'reached' if totals[0] <= TARGET_US else 'not reached'}"

@@ -1,6 +1,8 @@
-"""What Python costs a step: how long the host takes to queue it, with shards so small that computing them is nothing.
+"""What Python costs a step: how long the host takes to queue it, with shards so small that
+computing them is nothing.
 
-Between two steps, outside the timed parts, the host waits for the devices: what is timed is never a queue that is full.
+Between two steps, outside the timed parts, the host waits for the devices: what is timed is never a
+queue that is full.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Part = Callable[[], Any]
 
 
 def make(kind: str, device_count: int, devices: Optional[str] = None) -> Job:
-    """``kind``: "gluonlab", or "gluon" for Gluon's own loop. The job's numbers are microseconds per step and device.
+    """``kind``: "gluonlab", or "gluon" for Gluon's own loop.
+
+    The job's numbers are microseconds per step and device.
 
     ``devices``: which those are; by default so many CPU devices.
     """
@@ -75,7 +79,11 @@ def _gluonlab(ctxs: List[mx.Context]) -> Job:
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        medians = [*_medians(parts, steps), *_medians([lambda: step(xs, ys)], steps), _loader_and_log(batches, step, log, steps)]
+        medians = [
+            *_medians(parts, steps),
+            *_medians([lambda: step(xs, ys)], steps),
+            _loader_and_log(batches, step, log, steps),
+        ]
         return _report(began, [*PARTS, "total", "loader"], medians, len(ctxs))
 
     return run
@@ -84,8 +92,11 @@ def _gluonlab(ctxs: List[mx.Context]) -> Job:
 def _gluon(ctxs: List[mx.Context]) -> Job:
     net, loss = tiny_net(ctxs), gluon.loss.SoftmaxCrossEntropyLoss()
     loss.hybridize(static_alloc=True, static_shape=True)
-    # The update on the devices, as gluonlab's: with it in the store, allreduce and update could not be told apart.
-    trainer = gluon.Trainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"), update_on_kvstore=False)
+    # The update on the devices, as gluonlab's: with it in the store, allreduce and update could not
+    # be told apart.
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"), update_on_kvstore=False
+    )
     xs, ys = next(_batches(ctxs))
     xs = [to_float(nd, x) for x in xs]
     losses: List[nd.NDArray] = []
@@ -108,7 +119,9 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        return _report(began, [*PARTS, "total"], [*_medians(parts, steps), *_medians([step], steps)], len(ctxs))
+        return _report(
+            began, [*PARTS, "total"], [*_medians(parts, steps), *_medians([step], steps)], len(ctxs)
+        )
 
     return run
 
@@ -133,7 +146,9 @@ def _medians(parts: Sequence[Part], steps: int) -> List[float]:
     return [statistics.median(column) for column in zip(*times)]
 
 
-def _loader_and_log(batches: Iterator[Any], step: DataParallelStep, log: LossLog, steps: int) -> float:
+def _loader_and_log(
+    batches: Iterator[Any], step: DataParallelStep, log: LossLog, steps: int
+) -> float:
     """The median seconds per step of fetching a batch and noting its losses.
 
     The log reads once in STRIDE steps, so the median is over blocks of that many.
@@ -154,6 +169,8 @@ def _loader_and_log(batches: Iterator[Any], step: DataParallelStep, log: LossLog
     return statistics.median(blocks)
 
 
-def _report(began: float, names: List[str], medians_s: List[float], device_count: int) -> Dict[str, float]:
+def _report(
+    began: float, names: List[str], medians_s: List[float], device_count: int
+) -> Dict[str, float]:
     per_device_us = {name: seconds * 1e6 / device_count for name, seconds in zip(names, medians_s)}
     return {"seconds": time.perf_counter() - began, **per_device_us}

@@ -1,4 +1,6 @@
-"""The ways to get batches of images from files into MXNet, as jobs of `gluonlab.bench.worker`; nothing is trained with them."""
+"""The ways to get batches of images from files into MXNet, as jobs of `gluonlab.bench.worker`;
+nothing is trained with them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ def _decoders(folder: str, size: int) -> Loader:
 
 
 def _packed(folder: str, size: int) -> Loader:
-    packed = Path(tempfile.mkdtemp()) / "packed"  # the folder for temporary files is the measurement's
+    # the folder for temporary files is the measurement's
+    packed = Path(tempfile.mkdtemp()) / "packed"
     pack(folders.load(folder, size, WORKERS), packed)
     return _loader(folders.load(packed))
 
@@ -42,18 +45,26 @@ def _loader(dataset: Dataset) -> Loader:
 
 
 class _Records:
-    """ImageRecordIter over a .rec made of the JPEGs as they are; on two cores it gives itself one thread, whatever is asked."""
+    """ImageRecordIter over a .rec made of the JPEGs as they are; on two cores it gives itself one
+    thread, whatever is asked.
+    """
 
     def __init__(self, folder: str, size: int) -> None:
         place = Path(tempfile.mkdtemp())
         record = recordio.MXIndexedRecordIO(str(place / "a.idx"), str(place / "a.rec"), "w")
         paths, labels = folders.ImageFolder(folder).train
         for number, (path, label) in enumerate(zip(paths, labels)):
-            record.write_idx(number, recordio.pack(recordio.IRHeader(0, float(label), number, 0), Path(path).read_bytes()))
+            record.write_idx(
+                number,
+                recordio.pack(
+                    recordio.IRHeader(0, float(label), number, 0), Path(path).read_bytes()
+                ),
+            )
         record.close()
         self._iterator = mx.io.ImageRecordUInt8Iter(
-            path_imgrec=str(place / "a.rec"), path_imgidx=str(place / "a.idx"), data_shape=(3, size, size), batch_size=BATCH_SIZE,
-            resize=size, shuffle=True, preprocess_threads=WORKERS,
+            path_imgrec=str(place / "a.rec"), path_imgidx=str(place / "a.idx"),
+            data_shape=(3, size, size), batch_size=BATCH_SIZE, resize=size, shuffle=True,
+            preprocess_threads=WORKERS,
         )  # fmt: skip
 
     def __iter__(self) -> Iterator[Any]:
@@ -78,7 +89,9 @@ class _Files(gluon.data.Dataset):
 
 
 def _gluon(folder: str, size: int) -> Iterable[Any]:
-    loader: Iterable[Any] = gluon.data.DataLoader(_Files(folder, size), BATCH_SIZE, shuffle=True, num_workers=WORKERS)
+    loader: Iterable[Any] = gluon.data.DataLoader(
+        _Files(folder, size), BATCH_SIZE, shuffle=True, num_workers=WORKERS
+    )
     return loader
 
 

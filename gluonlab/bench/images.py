@@ -1,4 +1,6 @@
-"""How many images per second come out of files: gluonlab's ways, MXNet's own, and PyTorch's DataLoader, on the same JPEGs."""
+"""How many images per second come out of files: gluonlab's ways, MXNet's own, and PyTorch's
+DataLoader, on the same JPEGs.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,18 @@ SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
 
 @dataclass(frozen=True)
 class Row(peers.Row):
-    """A line for one set of ``images``. ``ratio``: this row's images/s over PyTorch's, the median of the rounds' ratios."""
+    """A line for one set of ``images``.
+
+    ``ratio``: this row's images/s over PyTorch's, the median of the rounds' ratios.
+    """
 
     images: str = ""
 
 
 def subjects(folder: Path, size: int) -> List[Subject]:
-    """The ways to read the JPEGs below ``folder``, each with two processes or threads where it has any."""
+    """The ways to read the JPEGs below ``folder``, each with two processes or threads where it has
+    any.
+    """
     common = {"folder": str(folder), "size": size}
     missing = None if importlib.util.find_spec("torch") else peers.NO_TORCH
     return [
@@ -64,35 +71,50 @@ def subjects(folder: Path, size: int) -> List[Subject]:
 
 
 def images(rounds: int = ROUNDS) -> List[Measurement]:
-    """Measure every way on every set, interleaved; the JPEGs are made for it, and removed. Names tell the set."""
+    """Measure every way on every set, interleaved; the JPEGs are made for it, and removed.
+
+    Names tell the set.
+    """
     found: List[Measurement] = []
     for photographs in SETS:
         with tempfile.TemporaryDirectory(prefix="gluonlab-images-") as folder:
             make_jpegs(Path(folder), photographs)
             for one in measure(subjects(Path(folder), photographs.size), rounds):
-                one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
+                one.subject = replace(
+                    one.subject, name=f"{photographs.label()}: {one.subject.name}"
+                )
                 found.append(one)
     return found
 
 
 def make_jpegs(folder: Path, photographs: Photographs) -> None:
-    """folder/train/CLASS/*.jpg and a few in folder/val: smooth colours with some noise, which compress like photographs."""
+    """folder/train/CLASS/*.jpg and a few in folder/val: smooth colours with some noise, which
+    compress like photographs.
+    """
     random = np.random.RandomState(0)
     width, height = photographs.width, photographs.height
     for number in range(photographs.count + CLASSES):
         part = "train" if number < photographs.count else "val"
         place = folder / part / f"class{number % CLASSES}"
         place.mkdir(parents=True, exist_ok=True)
-        coarse = Image.fromarray(random.randint(0, 256, (height // 8, width // 8, 3)).astype(np.uint8))
-        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(np.int32)
+        coarse = Image.fromarray(
+            random.randint(0, 256, (height // 8, width // 8, 3)).astype(np.uint8)
+        )
+        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(
+            np.int32
+        )
         noisy = smooth + random.randint(-12, 13, smooth.shape)
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(place / f"{number:05}.jpg", quality=90)
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(
+            place / f"{number:05}.jpg", quality=90
+        )
 
 
 def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
-    """A job that iterates over ``epoch``, which gives ``images`` images each time, as often as it takes for the steps asked for.
+    """A job that iterates over ``epoch``, which gives ``images`` images each time, as often as it
+    takes for the steps asked for.
 
-    Whole epochs: what a reader has made ready beforehand, while another one was measured, would count otherwise.
+    Whole epochs: what a reader has made ready beforehand, while another one was measured, would
+    count otherwise.
     """
 
     def run(steps: int) -> Dict[str, float]:
@@ -107,11 +129,17 @@ def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
 
 def series(measurements: Sequence[Measurement]) -> List[Series]:
     """Images/s, by round."""
-    return [Series(one.subject.name, one.subject.label, "images/s", tuple(_rates(one)), one.reason) for one in measurements]
+    return [
+        Series(one.subject.name, one.subject.label, "images/s", tuple(_rates(one)), one.reason)
+        for one in measurements
+    ]
 
 
 def _rates(measurement: Measurement) -> List[float]:
-    return [images / seconds for images, seconds in zip(measurement.column("images"), measurement.column("seconds"))]
+    return [
+        images / seconds
+        for images, seconds in zip(measurement.column("images"), measurement.column("seconds"))
+    ]
 
 
 def make_rows(found: Sequence[Series]) -> List[Row]:
@@ -136,8 +164,10 @@ def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
         lines.append(f"{label:<30}{'images/s':>10}  {'lowest..highest':>19}  {'row / PyTorch':>15}")
         lines += [*(_line(row, width) for row in rows if row.images == label), ""]
     note = (
-        f"JPEGs read, decoded and made batches of {BATCH_SIZE} in {rounds} interleaved round{'s' * (rounds > 1)}, nothing trained. "
-        "images/s: the median. gluonlab's batches are shards of bytes on 2 devices, in a seed's order; packed is read as pixels."
+        f"JPEGs read, decoded and made batches of {BATCH_SIZE} in {rounds} interleaved "
+        f"round{'s' * (rounds > 1)}, nothing trained. images/s: the median. "
+        "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
+        "packed is read as pixels."
     )
     return "\n".join([*lines, textwrap.fill(note, width)])
 
@@ -145,7 +175,9 @@ def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
 def _line(row: Row, width: int) -> str:
     if row.images_per_second is None:
         label = f"  {row.label:<30}"
-        return label + textwrap.shorten(row.reason or "not measured", width - len(label), placeholder="...")
+        return label + textwrap.shorten(
+            row.reason or "not measured", width - len(label), placeholder="..."
+        )
     extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
     return f"  {row.label:<30}{row.images_per_second:>8,.0f}  {extent:>19}  {ratio:>15}"

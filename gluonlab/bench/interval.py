@@ -1,8 +1,9 @@
-"""How sure a ratio of two speeds is: 95 % intervals that assume no distribution, only that rounds are alike.
+"""How sure a ratio of two speeds is: 95 % intervals that assume no distribution, only that rounds
+are alike.
 
-Times on a shared machine have long tails, so means and their standard errors say little. Both intervals here
-are made of order statistics (Hollander, Wolfe, Chicken, "Nonparametric statistical methods", 2014,
-sections 3.6 and 4.3).
+Times on a shared machine have long tails, so means and their standard errors say little. Both
+intervals here are made of order statistics (Hollander, Wolfe, Chicken, "Nonparametric statistical
+methods", 2014, sections 3.6 and 4.3).
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of speeds, and where it lies with a confidence of 95 %; no interval of too few rounds."""
+    """A ratio of speeds, and where it lies with a confidence of 95 %; no interval of too few
+    rounds.
+    """
 
     value: float
     lowest: Optional[float] = None
@@ -37,9 +40,9 @@ class Ratio:
 def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
     """The median of the rounds' ratios above / below, with the interval of the sign test.
 
-    The k-th smallest and the k-th largest of n ratios hold the median between them unless fewer than k of n
-    fair coins show heads; k is the largest for which that is at most 2.5 % on each side. Six rounds are the
-    fewest that give one.
+    The k-th smallest and the k-th largest of n ratios hold the median between them unless fewer
+    than k of n fair coins show heads; k is the largest for which that is at most 2.5 % on each
+    side. Six rounds are the fewest that give one.
     """
     ratios = sorted(a / b for a, b in zip(above, below))
     n, tail, k = len(ratios), 0.0, 0
@@ -52,9 +55,11 @@ def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def of_separate(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of all ratios of a value above to one below, with the interval of the rank sum test.
+    """The median of all ratios of a value above to one below, with the interval of the rank sum
+    test.
 
-    For runs that did not take turns: what changed on the machine between them is not seen, and not in the interval.
+    For runs that did not take turns: what changed on the machine between them is not seen, and not
+    in the interval.
     """
     ratios = sorted(a / b for a in above for b in below)
     m, n = len(above), len(below)

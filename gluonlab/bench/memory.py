@@ -1,4 +1,6 @@
-"""What this machine's memory allows: a limit that no allreduce beats, and the figures that a schedule's price is made of."""
+"""What this machine's memory allows: a limit that no allreduce beats, and the figures that a
+schedule's price is made of.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,37 @@ from gluonlab.errors import ConfigError
 from gluonlab.invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT = (
-    "Memory limit: an allreduce of N bytes on k CPU devices must read every replica and write every replica at least once, "
-    "2kN bytes in all, so it takes at least 2kN / (the bytes per second that all devices' workers together read and write). "
-    "That rate is measured through MXNet in the same rounds: all devices at once copy N bytes, at least 1 MiB, to a second buffer, "
+    "Memory limit: an allreduce of N bytes on k CPU devices must read every replica and write "
+    "every replica at least once, 2kN bytes in all, "
+    "so it takes at least 2kN / (the bytes per second that all devices' workers together read "
+    "and write). That rate is measured through MXNet in the same rounds: "
+    "all devices at once copy N bytes, at least 1 MiB, to a second buffer, "
     "or multiply them by one in place; the quicker of the two counts."
 )
 SMALLEST_PASS = 2**20  # bytes: in smaller buffers it is not the memory that takes the time
 PROBE_ROUNDS = 3
-SMALLEST_PROBE, LARGEST_PROBE = 2**20, 2**25  # bytes per device: at least some pieces, at most what any machine has
+# bytes per device: at least some pieces, at most what any machine has
+SMALLEST_PROBE, LARGEST_PROBE = 2**20, 2**25
 
 
 class Limit:
-    """Two calls that read as many bytes on every device as they write, by copying and in place, and what follows from their times.
+    """Two calls that read as many bytes on every device as they write, by copying and in place, and
+    what follows from their times.
 
-    An allreduce of ``size_bytes`` on CPU devices cannot take less than the quicker one, for these bytes.
+    An allreduce of ``size_bytes`` on CPU devices cannot take less than the quicker one, for these
+    bytes.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], size_bytes: int, dtype: str) -> None:
         count = max(size_bytes, SMALLEST_PASS) // np.dtype(dtype).itemsize
         self._part = size_bytes / (count * np.dtype(dtype).itemsize)
-        self.sources, self.targets = ([nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2))
-        copies = [OperatorCall("_copyto", [source], target) for source, target in zip(self.sources, self.targets)]
+        self.sources, self.targets = (
+            [nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2)
+        )
+        copies = [
+            OperatorCall("_copyto", [source], target)
+            for source, target in zip(self.sources, self.targets)
+        ]
         scalings = [OperatorCall("_mul_scalar", [source], source) for source in self.sources]
         self.calls = {
             "limit by copying": _all(copies, NO_ATTRIBUTES),
@@ -48,7 +60,9 @@ class Limit:
 
     def seconds(self, measured: Mapping[str, Sequence[float]]) -> Tuple[float, ...]:
         """The limit in each round, of the times of ``calls``."""
-        return tuple(min(times) * self._part for times in zip(*[measured[name] for name in self.calls]))
+        return tuple(
+            min(times) * self._part for times in zip(*[measured[name] for name in self.calls])
+        )
 
 
 def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Callable[[], None]:
@@ -61,7 +75,9 @@ def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Callable[[], 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What `this_machine` takes: seconds of a transfer without bytes; payload bytes/s of all devices together, and of one alone."""
+    """What `this_machine` takes: seconds of a transfer without bytes; payload bytes/s of all
+    devices together, and of one alone.
+    """
 
     latency_s: float
     copy_bytes_per_s: float
@@ -82,10 +98,12 @@ class Speeds:
 
 
 def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
-    """Measure the speeds with buffers of about ``size_bytes`` on each of at least two devices, by the executor's own transfers.
+    """Measure the speeds with buffers of about ``size_bytes`` on each of at least two devices, by
+    the executor's own transfers.
 
-    All devices are busy in the two halves of a ring; one works alone where it adds up what all others have, or sends them all it
-    has. The time of a transfer without bytes is that of the ring's copies with one element a chunk.
+    All devices are busy in the two halves of a ring; one works alone where it adds up what all
+    others have, or sends them all it has. The time of a transfer without bytes is that of the
+    ring's copies with one element a chunk.
     """
     world_size = len(ctxs)
     elements = min(max(size_bytes, SMALLEST_PROBE), LARGEST_PROBE) // 4 // world_size * world_size
@@ -97,7 +115,9 @@ def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
     alone_adds = _one_step(world_size, [Transfer(rank, 0, 0, ADD) for rank in others])
     large = {"copy": copies, "add": adds, "device copy": alone_copies, "device add": alone_adds}
     executors = {name: Executor(schedule, arrays) for name, schedule in large.items()}
-    runs: Dict[str, Callable[[], None]] = {name: executor.run for name, executor in executors.items()}
+    runs: Dict[str, Callable[[], None]] = {
+        name: executor.run for name, executor in executors.items()
+    }
     runs["latency"] = Executor(copies, tiny).run
     seconds = {name: min(times) for name, times in time_in_turns(runs, PROBE_ROUNDS).items()}
     latency_s = seconds["latency"] / copies.transfers
@@ -106,7 +126,8 @@ def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
         schedule = large[name]
         payload = schedule.transfers * elements * 4 / schedule.chunks
         moving_s = seconds[name] - schedule.transfers * latency_s
-        return payload / max(moving_s, seconds[name] / 2)  # with tiny probes, latency is as large and as uncertain as the rest
+        # with tiny probes, latency is as large and as uncertain as the rest
+        return payload / max(moving_s, seconds[name] / 2)
 
     return Speeds(latency_s, rate("copy"), rate("add"), rate("device copy"), rate("device add"))
 
@@ -121,11 +142,18 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> Optional[int]:
         lines = meminfo.read_text().split("\n")
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 def require_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise ConfigError when ``what`` needs more than there is: the system would otherwise end some process."""
+    """Raise ConfigError when ``what`` needs more than there is: the system would otherwise end some
+    process.
+    """
     available = available_bytes()
     if available is not None and needed > available:
-        raise ConfigError(f"{what} needs about {needed / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are free: {remedy}")
+        raise ConfigError(
+            f"{what} needs about {needed / 1e9:.1f} GB of memory, "
+            f"and {available / 1e9:.1f} GB are free: {remedy}"
+        )

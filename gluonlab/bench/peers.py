@@ -1,4 +1,5 @@
-"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch in four ways, and gluonlab on one device.
+"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch in four ways, and
+gluonlab on one device.
 
 A table per network: `COMPARISONS`.
 """
@@ -31,7 +32,12 @@ def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     count = len(on.numbers)
     return [
         _gluonlab(on, "lenet", count, 1),
-        Subject("classic", f"classic loop {_devices(count)}", "classic", {"device_count": count, **on.options(count)}),
+        Subject(
+            "classic",
+            f"classic loop {_devices(count)}",
+            "classic",
+            {"device_count": count, **on.options(count)},
+        ),
         *_torch(on, "lenet"),
         *_alone(on, "lenet"),
     ]
@@ -57,13 +63,21 @@ def _devices(count: int) -> str:
     return f"{count} device{'s' * (count > 1)}"
 
 
-def _gluonlab(on: MeasuredOn, task: str, device_count: int, threads: int, kvstore: str = "device") -> Subject:
+def _gluonlab(
+    on: MeasuredOn, task: str, device_count: int, threads: int, kvstore: str = "device"
+) -> Subject:
     name, label = f"gluonlab-{device_count}x{threads}", f"gluonlab {_devices(device_count)}"
     if kvstore != "device":
         name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
     elif device_count == 1 and not on.on_gpus:
         label += f" {threads} thread{'s' * (threads > 1)}"
-    options = {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore, **on.options(device_count)}
+    options = {
+        "task": task,
+        "device_count": device_count,
+        "threads": threads,
+        "kvstore": kvstore,
+        **on.options(device_count),
+    }
     return Subject(name, label, "gluonlab", options)
 
 
@@ -72,13 +86,31 @@ def _torch(on: MeasuredOn, task: str) -> List[Subject]:
     two = {"task": task, "threads": 2}
     return [
         Subject("torch-eager", "PyTorch eager 2 threads", "torch", two, missing=missing),
-        Subject("torch-channels-last", "PyTorch channels-last", "torch", {**two, "channels_last": True}, missing=missing),
         Subject(
-            "torch-compile", "PyTorch torch.compile", "torch", {**two, "compiled": True}, COMPILE_IN_PROCESS, missing,
+            "torch-channels-last",
+            "PyTorch channels-last",
+            "torch",
+            {**two, "channels_last": True},
+            missing=missing,
+        ),
+        Subject(
+            "torch-compile",
+            "PyTorch torch.compile",
+            "torch",
+            {**two, "compiled": True},
+            COMPILE_IN_PROCESS,
+            missing,
             COMPILE_TIMEOUT_S,
         ),
-        Subject("torch-ddp", "PyTorch DDP 2 processes", "torch-ddp", {"task": task, "world_size": 2}, LOOPBACK, missing),
-    ]  # fmt: skip
+        Subject(
+            "torch-ddp",
+            "PyTorch DDP 2 processes",
+            "torch-ddp",
+            {"task": task, "world_size": 2},
+            LOOPBACK,
+            missing,
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -99,7 +131,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Target:
-    """What the project wants to be true of the table: the fastest of some rows is beaten by this factor."""
+    """What the project wants to be true of the table: the fastest of some rows is beaten by this
+    factor.
+    """
 
     at_least: float
     text: str
@@ -145,18 +179,28 @@ def check_network(name: str) -> Comparison:
 
 def series(task: Task, measurements: Sequence[Measurement]) -> List[Series]:
     """Images/s, by round."""
-    return [Series(one.subject.name, one.subject.label, "images/s", tuple(_rates(task, one)), one.reason) for one in measurements]
+    return [
+        Series(
+            one.subject.name, one.subject.label, "images/s", tuple(_rates(task, one)), one.reason
+        )
+        for one in measurements
+    ]
 
 
 def _rates(task: Task, measurement: Measurement) -> List[float]:
-    return [task.global_batch_size * measurement.steps / seconds for seconds in measurement.column("seconds")]
+    return [
+        task.global_batch_size * measurement.steps / seconds
+        for seconds in measurement.column("seconds")
+    ]
 
 
 def on_devices(spec: Optional[str]) -> MeasuredOn:
     """What --devices names, two or more; two CPU devices without it. Raises ConfigError for one."""
     on = ON_CPUS if spec is None else measured_on(spec)
     if len(on.numbers) < 2:
-        raise ConfigError(f"--devices {spec}: the rows compare several devices with one: name two or more")
+        raise ConfigError(
+            f"--devices {spec}: the rows compare several devices with one: name two or more"
+        )
     return on
 
 
@@ -174,7 +218,9 @@ def _row(one: Series, reference: Sequence[float]) -> Row:
     own = one.values
     if not own:
         return Row(one.name, one.label, reason=one.reason)
-    ratio = statistics.median(mine / its for mine, its in zip(reference, own)) if reference else None
+    ratio = (
+        statistics.median(mine / its for mine, its in zip(reference, own)) if reference else None
+    )
     return Row(one.name, one.label, statistics.median(own), min(own), max(own), ratio)
 
 
@@ -183,10 +229,13 @@ def table(task: Task, rows: Sequence[Row], rounds: int, width: int = 80, devices
     ratio = f"gluonlab {devices} / row"
     heading = f"{'':<28}{'images/s':>9}   {'lowest..highest':>17}   {ratio:>17}"
     note = (
-        f"{task.title}, global batch {task.global_batch_size}, {_rounds(rounds)}. images/s: the median; "
-        f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
+        f"{task.title}, global batch {task.global_batch_size}, {_rounds(rounds)}. images/s: "
+        f"the median; {ratio}: images/s of the first row over this row's, "
+        "the median of the rounds' ratios."
     )
-    return "\n".join([heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)])
+    return "\n".join(
+        [heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)]
+    )
 
 
 def _rounds(count: int) -> str:
@@ -196,7 +245,9 @@ def _rounds(count: int) -> str:
 def _line(row: Row, width: int) -> str:
     if row.images_per_second is None:
         label = f"{row.label:<23}  "
-        return label + textwrap.shorten(row.reason or "not measured", width - len(label), placeholder="...")
+        return label + textwrap.shorten(
+            row.reason or "not measured", width - len(label), placeholder="..."
+        )
     extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
     ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
     return f"{row.label:<28}{row.images_per_second:>9,.0f}   {extent:>17}   {ratio:>17}"
@@ -204,7 +255,12 @@ def _line(row: Row, width: int) -> str:
 
 def verdicts(targets: Sequence[Target], rows: Sequence[Row]) -> List[str]:
     """A line per target: whether it was reached, or why that is not known."""
-    return [_verdict(target, [row.ratio for row in rows if target.against(row) and row.ratio is not None]) for target in targets]
+    return [
+        _verdict(
+            target, [row.ratio for row in rows if target.against(row) and row.ratio is not None]
+        )
+        for target in targets
+    ]
 
 
 def _verdict(target: Target, ratios: List[float]) -> str:

@@ -1,4 +1,5 @@
-"""Which schedules a bench runs or prices: the algorithms that were asked for, and ring-like ones in a topology's own order, too.
+"""Which schedules a bench runs or prices: the algorithms that were asked for, and ring-like ones in
+a topology's own order, too.
 
 Does not import MXNet.
 """
@@ -14,7 +15,8 @@ from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ScheduleError, unknown
 
-RING_LIKE = ("ring", "bidirectional_ring")  # only neighbours talk, so it matters who is whose neighbour
+# only neighbours talk, so it matters who is whose neighbour
+RING_LIKE = ("ring", "bidirectional_ring")
 MOST_RANKS = 4096
 
 Groups = Tuple[Tuple[int, ...], ...]
@@ -22,7 +24,9 @@ Groups = Tuple[Tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule with the name of its row; ``order``: which device plays which rank, where that is not 0, 1, 2, ..."""
+    """A schedule with the name of its row; ``order``: which device plays which rank, where that is
+    not 0, 1, 2, ...
+    """
 
     label: str
     schedule: Schedule
@@ -30,7 +34,10 @@ class Plan:
 
 
 def parse_algorithms(text: str, choices: Sequence[str]) -> Optional[List[str]]:
-    """The names in ``text``, separated by commas, or None for ``all``. Raises ScheduleError, with the choices, for others."""
+    """The names in ``text``, separated by commas, or None for ``all``.
+
+    Raises ScheduleError, with the choices, for others.
+    """
     names = [name.strip() for name in text.split(",")]
     if names == ["all"]:
         return None
@@ -48,7 +55,10 @@ def parse_groups(text: str) -> Groups:
         for part in group.split(","):
             match = re.fullmatch(r"\s*([0-9]{1,4})\s*(?:-\s*([0-9]{1,4})\s*)?", part)
             if not match or int(match[2] or match[1]) >= MOST_RANKS:
-                raise ScheduleError(f"--groups {text if text.strip() else repr(text)}: give groups of ranks, 0-3/4-7 or 0,1/2,3")
+                raise ScheduleError(
+                    f"--groups {text if text.strip() else repr(text)}: "
+                    "give groups of ranks, 0-3/4-7 or 0,1/2,3"
+                )
             ranks += range(int(match[1]), int(match[2] or match[1]) + 1)
         groups.append(tuple(ranks))
     return tuple(groups)
@@ -63,9 +73,9 @@ def make_plans(
 ) -> List[Plan]:
     """The schedules of the algorithms ``names``, or of all (None).
 
-    ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked for by name, is refused. Groups
-    are the topology's own by default. Where its ring order is another than 0, 1, 2, ..., ring-like schedules come in both orders.
-    Raises ScheduleError.
+    ``chunks`` and ``groups`` go to the algorithms that take them; one that does not, and was asked
+    for by name, is refused. Groups are the topology's own by default. Where its ring order is
+    another than 0, 1, 2, ..., ring-like schedules come in both orders. Raises ScheduleError.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
     if groups is None and topology is not None and len(topology.groups) > 1:
@@ -79,7 +89,11 @@ def make_plans(
             name,
             world_size,
             chunks=chunks if names is not None or _takes(name, chunks=2) else None,
-            groups=(groups or own_groups) if takes_groups else groups if names is not None else None,
+            groups=(groups or own_groups)
+            if takes_groups
+            else groups
+            if names is not None
+            else None,
         )
         plans.append(Plan(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
@@ -99,4 +113,7 @@ def orders_in_words(plans: Sequence[Plan], topology: Optional[Topology]) -> List
     """What "placed" means, when there is such a row."""
     orders = {plan.order for plan in plans if plan.order}
     where = topology.name if topology else ""
-    return [f"placed: the devices in the order {'-'.join(map(str, order))}, the best ring of {where}." for order in sorted(orders)]
+    return [
+        f"placed: the devices in the order {'-'.join(map(str, order))}, the best ring of {where}."
+        for order in sorted(orders)
+    ]

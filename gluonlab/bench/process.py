@@ -1,4 +1,6 @@
-"""The parent's end of a measurement: a child process that answers one line of JSON for one, in time or not at all."""
+"""The parent's end of a measurement: a child process that answers one line of JSON for one, in time
+or not at all.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ GOODBYE_S = 3.0  # how long children may take to end by themselves after the end
 
 
 class WorkerError(RunError):
-    """A worker died, reported an error or did not answer in time; the message says which, in a few words."""
+    """A worker died, reported an error or did not answer in time; the message says which, in a few
+    words.
+    """
 
 
 class Worker:
-    """A child that speaks the protocol of `gluonlab.bench.worker`. Its standard error goes to the file ``log``.
+    """A child that speaks the protocol of `gluonlab.bench.worker`.
 
-    It leads a process group of its own: Ctrl-C reaches the parent only, which then ends the child and all that the child has
-    started, by the group's id.
+    Its standard error goes to the file ``log``.
+
+    It leads a process group of its own: Ctrl-C reaches the parent only, which then ends the child
+    and all that the child has started, by the group's id.
     """
 
     def __init__(self, command: List[str], environment: Dict[str, str], log: Path) -> None:
@@ -33,8 +39,11 @@ class Worker:
         self._ended = False
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True,
-                cwd=log.parent,  # python -m would prefer a gluonlab in the folder where somebody has started the bench
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=stderr, start_new_session=True,
+                # python -m would prefer a gluonlab in the folder where somebody has started the
+                # bench
+                cwd=log.parent,
             )  # fmt: skip
 
     @property
@@ -43,7 +52,10 @@ class Worker:
         return self._process.pid
 
     def ask(self, message: Dict[str, Any], timeout_s: float) -> Dict[str, Any]:
-        """Send ``message`` and return the answer. Raises WorkerError, and the worker is ended then."""
+        """Send ``message`` and return the answer.
+
+        Raises WorkerError, and the worker is ended then.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -81,7 +93,9 @@ class Worker:
         raise WorkerError(reason)
 
     def _last_words(self) -> str:
-        """Why the worker may have died: how its process ended, and the last line on its standard error."""
+        """Why the worker may have died: how its process ended, and the last line on its standard
+        error.
+        """
         self.end(grace_s=1)
         status = self._process.returncode
         how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
@@ -98,13 +112,19 @@ class Worker:
                 pass
 
     def end(self, grace_s: float) -> None:
-        """See that the worker and its own children are gone; they may take ``grace_s`` to leave by themselves."""
+        """See that the worker and its own children are gone; they may take ``grace_s`` to leave by
+        themselves.
+        """
         if self._ended:
             return
         self.dismiss()
-        # Not wait(): as long as nobody has waited for the child, its id cannot come to mean somebody else.
+        # Not wait(): as long as nobody has waited for the child, its id cannot come to mean
+        # somebody else.
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        while (
+            time.monotonic() < deadline
+            and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        ):
             time.sleep(0.01)
         try:
             os.killpg(self.pid, signal.SIGKILL)

@@ -1,11 +1,15 @@
-"""What a measurement leaves behind: a JSON file with its numbers by round, and all that they depend on.
+"""What a measurement leaves behind: a JSON file with its numbers by round, and all that they depend
+on.
 
-    {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c...",
-     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "cores": 2, "versions": {...}, "began": ...,
+    {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns":
+    "5f0c...",
+     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "cores": 2, "versions": {...}, "began":
+     ...,
                "seconds": ..., "load": ..., "others": ...},
      "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
 
-Records with the same ``turns`` were measured in turns: round i of one belongs to round i of the other.
+Records with the same ``turns`` were measured in turns: round i of one belongs to round i of the
+other.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ RATES = ("images/s", "GFLOP/s")  # more of it is better; of every other unit, le
 
 @dataclass(frozen=True)
 class Series:
-    """One row of a table: a number for each round in ``unit``, or the ``reason`` why there is none."""
+    """One row of a table: a number for each round in ``unit``, or the ``reason`` why there is
+    none.
+    """
 
     name: str
     label: str
@@ -54,7 +60,9 @@ class Record:
     @property
     def title(self) -> str:
         """``peers --network lenet``."""
-        return " ".join([self.bench, *(f"--{name} {value}" for name, value in self.options.items())])
+        return " ".join(
+            [self.bench, *(f"--{name} {value}" for name, value in self.options.items())]
+        )
 
     def find(self, name: str) -> Optional[Series]:
         """The series of this name, if it was measured."""
@@ -63,7 +71,10 @@ class Record:
     def as_json(self) -> str:
         """The record as text, a line for each series."""
         head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD}}
-        lines = [json.dumps({k: v for k, v in dataclasses.asdict(one).items() if v is not None}) for one in self.series]
+        lines = [
+            json.dumps({k: v for k, v in dataclasses.asdict(one).items() if v is not None})
+            for one in self.series
+        ]
         return json.dumps(head)[:-1] + ', "series": [\n  ' + ",\n  ".join(lines) + "\n]}\n"
 
     def write(self, path: Path) -> None:
@@ -82,16 +93,27 @@ def read_record(path: Path) -> Record:
         content = json.loads(path.read_text(encoding="utf-8"))
         return _record(content)
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): give a file that bench --out wrote") from None
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}): give a file that bench --out wrote"
+        ) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
-        raise DataError(f"{path} is no record of a measurement ({reason}): give a file that bench --out wrote") from None
+        raise DataError(
+            f"{path} is no record of a measurement ({reason}): give a file that bench --out wrote"
+        ) from None
 
 
 def _record(content: Dict[str, Any]) -> Record:
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
-    for name, kind in (("bench", str), ("options", dict), ("rounds", int), ("turns", str), ("about", dict), ("series", list)):
+    for name, kind in (
+        ("bench", str),
+        ("options", dict),
+        ("rounds", int),
+        ("turns", str),
+        ("about", dict),
+        ("series", list),
+    ):
         if not isinstance(content[name], kind):
             raise ValueError(f"{name} is no {kind.__name__}")
     series = tuple(_series(one) for one in content["series"])

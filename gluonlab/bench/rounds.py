@@ -1,4 +1,6 @@
-"""Rounds of measurements: one worker after another runs some steps, while the others wait for their turn."""
+"""Rounds of measurements: one worker after another runs some steps, while the others wait for their
+turn.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: a job of `gluonlab.bench.worker` with its options, and the variables of its environment.
+    """What is measured: a job of `gluonlab.bench.worker` with its options, and the variables of its
+    environment.
 
     ``checkout``: the folder with the gluonlab whose worker runs it; None is this one.
     """
@@ -40,12 +43,20 @@ class Subject:
 
     def command(self) -> List[str]:
         """The command line of its worker."""
-        return [sys.executable, "-m", "gluonlab.bench.worker", self.job, json.dumps(dict(self.options))]
+        return [
+            sys.executable,
+            "-m",
+            "gluonlab.bench.worker",
+            self.job,
+            json.dumps(dict(self.options)),
+        ]
 
 
 @dataclass
 class Measurement:
-    """What came of a subject: for each round the job's numbers, or the reason why there are none."""
+    """What came of a subject: for each round the job's numbers, or the reason why there are
+    none.
+    """
 
     subject: Subject
     answers: List[Dict[str, float]] = field(default_factory=list)
@@ -53,7 +64,9 @@ class Measurement:
     reason: Optional[str] = None
 
     def fail(self, reason: str) -> None:
-        """Half a measurement cannot be compared with whole ones: what was measured before is dropped."""
+        """Half a measurement cannot be compared with whole ones: what was measured before is
+        dropped.
+        """
         self.reason, self.answers = reason, []
 
     def column(self, name: str) -> List[float]:
@@ -61,8 +74,12 @@ class Measurement:
         return [answer[name] for answer in self.answers]
 
 
-def measure(subjects: Sequence[Subject], rounds: int, restart_every: Optional[int] = None) -> List[Measurement]:
-    """Measure all ``subjects``, interleaved, ``rounds`` times each. No worker is left behind, whatever happens.
+def measure(
+    subjects: Sequence[Subject], rounds: int, restart_every: Optional[int] = None
+) -> List[Measurement]:
+    """Measure all ``subjects``, interleaved, ``rounds`` times each.
+
+    No worker is left behind, whatever happens.
 
     A worker that dies, fails or does not answer in time costs its own measurement only.
     ``restart_every``: after so many rounds all workers end, and new ones are started; None: never.
@@ -74,7 +91,9 @@ def measure(subjects: Sequence[Subject], rounds: int, restart_every: Optional[in
         try:
             # disable=None: no bar where standard error is no terminal
             turns = len(subjects) * (len(starts) + rounds)
-            with tqdm(total=turns, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
+            with tqdm(
+                total=turns, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr
+            ) as bar:
                 for number in range(rounds):
                     if number in starts:
                         bench.start(number, bar)
@@ -85,7 +104,9 @@ def measure(subjects: Sequence[Subject], rounds: int, restart_every: Optional[in
 
 
 def rotated(items: Sequence[_T], by: int) -> List[_T]:
-    """The same items, beginning with another one in every round: nobody always comes after the same neighbour's start."""
+    """The same items, beginning with another one in every round: nobody always comes after the same
+    neighbour's start.
+    """
     begin = by % max(1, len(items))
     return [*items[begin:], *items[:begin]]
 
@@ -98,9 +119,11 @@ class _Bench:
         self.workers: Dict[str, Worker] = {}
 
     def start(self, number: int, bar: Any) -> None:
-        """Start the workers, one at a time so that they do not slow each other's warm-up, and see how fast they are.
+        """Start the workers, one at a time so that they do not slow each other's warm-up, and see
+        how fast they are.
 
-        Those that ran the rounds before ``number`` end first: old and new ones need not fit into the memory together.
+        Those that ran the rounds before ``number`` end first: old and new ones need not fit into
+        the memory together.
         """
         end_all(self.workers.values())
         for measurement in rotated(self.measurements, number):
@@ -130,7 +153,9 @@ class _Bench:
             bar.set_description(measurement.subject.label)
             if measurement.reason is None:
                 try:
-                    answer = self.workers[measurement.subject.name].ask({"steps": measurement.steps}, ROUND_TIMEOUT_S)
+                    answer = self.workers[measurement.subject.name].ask(
+                        {"steps": measurement.steps}, ROUND_TIMEOUT_S
+                    )
                     measurement.answers.append(answer)
                 except WorkerError as error:
                     measurement.fail(str(error))

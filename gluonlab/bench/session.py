@@ -34,9 +34,14 @@ class Session:
         checkout: "Path | None" = None,
         restart_every: "int | None" = None,
     ) -> Record:
-        """The numbers together with what they depend on; ``checkout``: whose they are, when not this gluonlab's."""
+        """The numbers together with what they depend on; ``checkout``: whose they are, when not
+        this gluonlab's.
+        """
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began))
-        busy: Dict[str, Any] = {"load": round(self._load, 2), "others": round(self._others.cores(), 2)}
+        busy: Dict[str, Any] = {
+            "load": round(self._load, 2),
+            "others": round(self._others.cores(), 2),
+        }
         seconds = round(time.monotonic() - self._clock, 1)
         found = {**about(checkout), "began": when, "seconds": seconds, **busy}
         if restart_every is not None:
@@ -44,10 +49,13 @@ class Session:
         return Record(bench, options, rounds, self.turns, found, tuple(series))
 
     def warn_if_busy(self) -> None:
-        """Say so when the machine had other work meanwhile: what others take is missing in every rate."""
+        """Say so when the machine had other work meanwhile: what others take is missing in every
+        rate.
+        """
         others = self._others.cores()
         if others > BUSY_CORES:
             message = (
-                f"other processes kept {others:.1f} of {host_cores.cores()} cores busy meanwhile: measure again when they do not"
+                f"other processes kept {others:.1f} of {host_cores.cores()} cores busy "
+                "meanwhile: measure again when they do not"
             )
             warnings.warn(message, GluonlabWarning, stacklevel=2)

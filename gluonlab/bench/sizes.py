@@ -1,4 +1,7 @@
-"""Sizes as people write them: ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``. Does not import MXNet."""
+"""Sizes as people write them: ``46MB``, ``1KiB,1MiB`` or ``1KiB:64MiB:4``.
+
+Does not import MXNet.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([a-z]*)\s*")
-_FORMS = "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, MiB and GiB of 1024)"
+_FORMS = (
+    "give sizes such as 46MB, 1KiB,1MiB or 1KiB:64MiB:4 (B, KB, MB and GB, or KiB, "
+    "MiB and GiB of 1024)"
+)
 
 
 def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
@@ -29,7 +35,8 @@ def parse_sizes(text: str, option: str = "--sizes") -> List[int]:
     ``1KiB:1MiB,46MB``    sizes and ranges together
     ====================  ===================================================================
 
-    Upper and lower case are the same. Raises ConfigError for anything else, and for sizes below one byte.
+    Upper and lower case are the same. Raises ConfigError for anything else, and for sizes below one
+    byte.
     """
     given = f"{option} {text if text.strip() else repr(text)}"
     return sorted({size for part in text.split(",") for size in _range(part, given)})
@@ -45,7 +52,9 @@ def _range(part: str, given: str) -> List[int]:
     end = _size(rest[0], given)
     factor = whole(2)(f"{given}, factor", rest[1]) if len(rest) == 2 else FACTOR
     if end < begin:
-        raise ConfigError(f"{given}: write the smaller size first, {rest[0].strip()}:{begin_text.strip()}")
+        raise ConfigError(
+            f"{given}: write the smaller size first, {rest[0].strip()}:{begin_text.strip()}"
+        )
     sizes = []
     while begin <= end:
         sizes.append(begin)

@@ -1,4 +1,5 @@
-"""One CPU device with all cores, by how its idle threads wait: alone, and beside a process that computes.
+"""One CPU device with all cores, by how its idle threads wait: alone, and beside a process that
+computes.
 
 And two workers of MXNet's parameter server on one host, by how many of its cores each takes.
 """
@@ -24,14 +25,22 @@ COMPETITORS = {"quiet": 0, "beside": 1}  # processes that compute, too
 OURS, REFERENCE = "gluonlab", "openmp"
 SPIN_COUNTS = "2000"  # for comparison
 WORKERS = 2
-_LABELS = {OURS: "as gluonlab sets it", REFERENCE: "OpenMP as it comes", "passive": "OMP_WAIT_POLICY=passive"}
+_LABELS = {
+    OURS: "as gluonlab sets it",
+    REFERENCE: "OpenMP as it comes",
+    "passive": "OMP_WAIT_POLICY=passive",
+}
 SHARING, NOT_SHARING = "sharing", "not-sharing"
 _DIST = {SHARING: "dist_sync, sharing the cores", NOT_SHARING: "dist_sync, all cores each"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One setting. ``rates``: images/s by column, ``ratios``: over those of OpenMP as it comes; medians over rounds."""
+    """One setting.
+
+    ``rates``: images/s by column, ``ratios``: over those of OpenMP as it comes; medians over
+    rounds.
+    """
 
     name: str
     label: str
@@ -53,7 +62,9 @@ def settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
 
 
 def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
-    """A worker for each setting, alone and beside others; with LeNet's also the pairs of workers of a parameter server."""
+    """A worker for each setting, alone and beside others; with LeNet's also the pairs of workers of
+    a parameter server.
+    """
     threads = host_cores.cores()
     found = [
         Subject(
@@ -71,7 +82,9 @@ def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
         each = {**pair, "threads": threads}
         found += [
             Subject(f"{network} {SHARING} quiet", _DIST[SHARING], "dist", pair),
-            Subject(f"{network} {NOT_SHARING} quiet", _DIST[NOT_SHARING], "dist", each, AS_OPENMP_COMES),
+            Subject(
+                f"{network} {NOT_SHARING} quiet", _DIST[NOT_SHARING], "dist", each, AS_OPENMP_COMES
+            ),
         ]
     return found
 
@@ -83,7 +96,10 @@ def ours(network: str) -> List[Subject]:
 
 def series(measurements: Sequence[Measurement]) -> List[Series]:
     """``lenet passive beside`` and so on in images/s, by round."""
-    return [Series(one.subject.name, one.subject.label, "images/s", _rates(one), one.reason) for one in measurements]
+    return [
+        Series(one.subject.name, one.subject.label, "images/s", _rates(one), one.reason)
+        for one in measurements
+    ]
 
 
 def _rates(measurement: Measurement) -> "tuple[float, ...]":
@@ -107,7 +123,11 @@ def make_rows(found: Sequence[Series]) -> List[Row]:
 
 def _row(name: str, own: Mapping[str, Series], reference: Mapping[str, Series]) -> Row:
     measured = {column: one.values for column, one in own.items() if one.values}
-    beside = {} if name in _DIST else {column: one.values for column, one in reference.items() if one.values}
+    beside = (
+        {}
+        if name in _DIST
+        else {column: one.values for column, one in reference.items() if one.values}
+    )
     label = _DIST.get(name) or _LABELS.get(name) or f"{int(name):,} looks"
     return Row(
         name,
@@ -126,17 +146,30 @@ def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
     """The rows as text, at most ``width`` columns wide."""
     heading = f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())
     note = (
-        f"One CPU device, {host_cores.cores()} threads, {rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller "
-        "numbers: as a multiple of OpenMP as it comes. beside: one other process computes. dist_sync: "
-        f"{WORKERS} workers of a parameter server on this host, in the second row with OpenMP as it comes."
+        f"One CPU device, {host_cores.cores()} threads, "
+        f"{rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller numbers: "
+        "as a multiple of OpenMP as it comes. beside: one other process computes. dist_sync: "
+        f"{WORKERS} workers of a parameter server on this host, "
+        "in the second row with OpenMP as it comes."
     )
-    return "\n".join([heading, *(line for row in rows for line in _lines(row, width)), "", textwrap.fill(note, width)])
+    return "\n".join(
+        [
+            heading,
+            *(line for row in rows for line in _lines(row, width)),
+            "",
+            textwrap.fill(note, width),
+        ]
+    )
 
 
 def _lines(row: Row, width: int) -> List[str]:
     cells = [_cell(row.rates.get(column), row.ratios.get(column)) for column in columns()]
     lines = [f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells)]
-    return lines if row.reason is None else [*lines, textwrap.shorten(f"  {row.reason}", width, placeholder="...")]
+    return (
+        lines
+        if row.reason is None
+        else [*lines, textwrap.shorten(f"  {row.reason}", width, placeholder="...")]
+    )
 
 
 def _cell(rate: Optional[float], ratio: Optional[float]) -> str:

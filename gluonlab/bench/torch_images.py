@@ -1,4 +1,6 @@
-"""PyTorch's DataLoader on a folder of JPEGs, decoded by Pillow as torchvision's ImageFolder does; nothing is trained with them."""
+"""PyTorch's DataLoader on a folder of JPEGs, decoded by Pillow as torchvision's ImageFolder does;
+nothing is trained with them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ class Files(torch.utils.data.Dataset):
     def __init__(self, folder: str, size: int) -> None:
         self.size = size
         classes = sorted(Path(folder, "train").iterdir())
-        self.files = [(str(path), label) for label, name in enumerate(classes) for path in sorted(name.iterdir())]
+        self.files = [
+            (str(path), label)
+            for label, name in enumerate(classes)
+            for path in sorted(name.iterdir())
+        ]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -33,7 +39,11 @@ class Files(torch.utils.data.Dataset):
             if image.size != (self.size, self.size):
                 side = min(image.size)
                 left, top = (image.width - side) / 2, (image.height - side) / 2
-                image = image.resize((self.size, self.size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+                image = image.resize(
+                    (self.size, self.size),
+                    Image.Resampling.BILINEAR,
+                    box=(left, top, left + side, top + side),
+                )
             return torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy()), label
 
 

@@ -1,4 +1,6 @@
-"""PyTorch's training of the same network on the same images, from tensors in memory: no DataLoader, nothing read per batch."""
+"""PyTorch's training of the same network on the same images, from tensors in memory: no DataLoader,
+nothing read per batch.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,12 @@ from gluonlab.bench.worker import Job
 Forward = Callable[[Any, Any], Any]
 
 
-def batches(task: Task, rank: int = 0, world_size: int = 1, memory_format: Any = None) -> Iterator[Tuple[Any, Any]]:
-    """This rank's images (n, C, H, W) and labels (n,) of every batch, shuffled anew in every epoch, for ever."""
+def batches(
+    task: Task, rank: int = 0, world_size: int = 1, memory_format: Any = None
+) -> Iterator[Tuple[Any, Any]]:
+    """This rank's images (n, C, H, W) and labels (n,) of every batch, shuffled anew in every epoch,
+    for ever.
+    """
     images, labels = (torch.from_numpy(array) for array in images_and_labels(task))
     labels = labels.long()
     if memory_format is not None:
@@ -29,7 +35,10 @@ def batches(task: Task, rank: int = 0, world_size: int = 1, memory_format: Any =
 
 
 def training(task: Task, net: Any, forward: Forward, source: Iterator[Tuple[Any, Any]]) -> Job:
-    """A job that trains ``net``; ``forward(images, labels)`` is the mean loss. The losses are added up, and read once per call."""
+    """A job that trains ``net``; ``forward(images, labels)`` is the mean loss.
+
+    The losses are added up, and read once per call.
+    """
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=task.momentum)
 
     def run(steps: int) -> Dict[str, float]:
@@ -61,4 +70,9 @@ def make(task: str, threads: int, channels_last: bool = False, compiled: bool = 
         return nn.functional.cross_entropy(net(x), y)
 
     work = TASKS[task]
-    return training(work, net, torch.compile(forward) if compiled else forward, batches(work, memory_format=memory_format))
+    return training(
+        work,
+        net,
+        torch.compile(forward) if compiled else forward,
+        batches(work, memory_format=memory_format),
+    )

@@ -22,7 +22,9 @@ def lenet() -> Any:
 
 
 class _Residual(nn.Module):  # type: ignore[misc]
-    """Two convolutions beside a way past them; ``stride`` of the first, and of the way's projection where shapes change."""
+    """Two convolutions beside a way past them; ``stride`` of the first, and of the way's projection
+    where shapes change.
+    """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -31,7 +33,11 @@ class _Residual(nn.Module):  # type: ignore[misc]
             _conv(channels, channels, 3, 1), nn.BatchNorm2d(channels),
         )  # fmt: skip
         changes = stride > 1 or channels != channels_in
-        self.way = nn.Sequential(_conv(channels_in, channels, 1, stride), nn.BatchNorm2d(channels)) if changes else nn.Identity()
+        self.way = (
+            nn.Sequential(_conv(channels_in, channels, 1, stride), nn.BatchNorm2d(channels))
+            if changes
+            else nn.Identity()
+        )
 
     def forward(self, x: Any) -> Any:
         return torch.relu(self.body(x) + self.way(x))
@@ -42,11 +48,14 @@ def _conv(channels_in: int, channels: int, kernel: int, stride: int) -> Any:
 
 
 def resnet18() -> Any:
-    """He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1: (n, 3, H, W) -> (n, 10)."""
+    """He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1: (n, 3, H,
+    W) -> (n, 10).
+    """
     blocks = [
         _Residual(before, channels, stride)
         for before, channels, stride in [
-            (64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2), (512, 512, 1),
+            (64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1),
+            (256, 512, 2), (512, 512, 1),
         ]
     ]  # fmt: skip
     return nn.Sequential(

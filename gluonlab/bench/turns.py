@@ -11,18 +11,24 @@ from gluonlab.bench.rounds import rotated
 
 BLOCK_S = 0.03  # long beside the clock and the wait at its end
 WARM_UP = 5
-MOST_REPEATS = 1000  # calls are queued: an engine with far more waiting is measured in keeping its queue
+# calls are queued: an engine with far more waiting is measured in keeping its queue
+MOST_REPEATS = 1000
 
 Call = Callable[[], None]
 
 
 def time_in_turns(
-    calls: Mapping[str, Call], rounds: int, repeat: Optional[int] = None, done: Callable[[], object] = lambda: None
+    calls: Mapping[str, Call],
+    rounds: int,
+    repeat: Optional[int] = None,
+    done: Callable[[], object] = lambda: None,
 ) -> Dict[str, List[float]]:
-    """Seconds that each call takes, by round: every round times a block of each, and begins with another one.
+    """Seconds that each call takes, by round: every round times a block of each, and begins with
+    another one.
 
-    A block is ``repeat`` calls, by default as many as take BLOCK_S. The host waits before it and after it, and not in between: the
-    clock shows how fast the devices finish what is queued for them. ``done`` is called after each round.
+    A block is ``repeat`` calls, by default as many as take BLOCK_S. The host waits before it and
+    after it, and not in between: the clock shows how fast the devices finish what is queued for
+    them. ``done`` is called after each round.
     """
     repeats = {name: _warm_up(call, repeat) for name, call in calls.items()}
     seconds: Dict[str, List[float]] = {name: [] for name in calls}

@@ -1,4 +1,6 @@
-"""The allreduces that are measured beside each other: schedules, MXNet's own stores, and the chapter's five lines."""
+"""The allreduces that are measured beside each other: schedules, MXNet's own stores, and the
+chapter's five lines.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ Arrays = List[List[nd.NDArray]]  # [rank][number]
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: ``make(arrays)`` gives the call that sums the arrays over the ranks; nothing waits for it.
+    """A row of the table: ``make(arrays)`` gives the call that sums the arrays over the ranks;
+    nothing waits for it.
 
     ``schedule``: what it runs, if that is a schedule; it has a price then.
     """
@@ -37,12 +40,15 @@ class Variant:
 
 
 def make_variants(
-    names: Optional[Sequence[str]], plans: Sequence[Plan], ctxs: Sequence[mx.Context], array_count: int
+    names: Optional[Sequence[str]],
+    plans: Sequence[Plan],
+    ctxs: Sequence[mx.Context],
+    array_count: int,
 ) -> List[Variant]:
     """The peers among ``names``, or all that work on these devices (None), then the schedules.
 
-    ``sharded-whole`` gives whole arrays to owners, which is of use when there are several. Raises KVStoreError for a store that
-    was asked for and does not work here.
+    ``sharded-whole`` gives whole arrays to owners, which is of use when there are several. Raises
+    KVStoreError for a store that was asked for and does not work here.
     """
     found = []
     for name in PEERS if names is None else [name for name in PEERS if name in names]:
@@ -84,7 +90,8 @@ def _native(name: str, ctxs: Sequence[mx.Context]) -> Callable[[Arrays], Callabl
         for key, same in enumerate(keys):
             store.broadcast(key, same[0], same)
 
-        def run() -> None:  # as gluon.Trainer does it: a key for each array, the first the most urgent
+        # as gluon.Trainer does it: a key for each array, the first the most urgent
+        def run() -> None:
             for key, same in enumerate(keys):
                 store.pushpull(key, same, priority=-key)
 

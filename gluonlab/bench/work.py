@@ -1,4 +1,7 @@
-"""The work that every row of ``peers`` does, and how many floating-point operations it is. Imports neither MXNet nor torch."""
+"""The work that every row of ``peers`` does, and how many floating-point operations it is.
+
+Imports neither MXNet nor torch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ CLASSES = 10
 
 
 class Task(NamedTuple):
-    """What is trained: a network of `gluonlab.models`, on random images (samples, C, H, W), with SGD."""
+    """What is trained: a network of `gluonlab.models`, on random images (samples, C, H, W), with
+    SGD.
+    """
 
     title: str
     model: str
@@ -32,10 +37,12 @@ TASKS = {
 
 
 def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
-    """The task's images in 0..1 with random labels (samples,): load_dataset("synthetic")'s, to the bit.
+    """The task's images in 0..1 with random labels (samples,): load_dataset("synthetic")'s, to the
+    bit.
 
-    Made here again because a process that measures PyTorch must not load MXNet. The labels are random, too: a constant one is
-    learnt within seconds, and its gradients then become denormal numbers, with which every library computes slowly.
+    Made here again because a process that measures PyTorch must not load MXNet. The labels are
+    random, too: a constant one is learnt within seconds, and its gradients then become denormal
+    numbers, with which every library computes slowly.
     """
     random = np.random.RandomState(0)
     images = random.randint(0, 256, (task.samples, *task.shape), dtype=np.uint8)
@@ -44,13 +51,17 @@ def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int3
 
 
 class Layer(NamedTuple):
-    """A convolution or dense layer: its multiply-adds per image, and whether backward computes a gradient for its input."""
+    """A convolution or dense layer: its multiply-adds per image, and whether backward computes a
+    gradient for its input.
+    """
 
     multiply_adds: int
     data_gradient: bool = True
 
 
-def conv(channels_in: int, channels_out: int, kernel: int, side_out: int, data_gradient: bool = True) -> Layer:
+def conv(
+    channels_in: int, channels_out: int, kernel: int, side_out: int, data_gradient: bool = True
+) -> Layer:
     """A convolution with a square kernel and a square output of ``side_out``."""
     return Layer(side_out**2 * channels_out * channels_in * kernel**2, data_gradient)
 

@@ -1,8 +1,9 @@
 """The child's end of a measurement: ``python -m gluonlab.bench.worker JOB {"option": value}``.
 
-Says ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on standard input, runs N steps and answers
-with one line: the job's dictionary of numbers, among them ``seconds``. A failure is answered with ``{"error": "..."}`` and ends the
-worker, as does the end of standard input; so a worker does not outlive its parent.
+Says ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps": N}`` on standard
+input, runs N steps and answers with one line: the job's dictionary of numbers, among them
+``seconds``. A failure is answered with ``{"error": "..."}`` and ends the worker, as does the end of
+standard input; so a worker does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from gluonlab import engine
 
 Job = Callable[[int], Dict[str, float]]
 
-# Each takes its options and gives a Job. Imported when asked for: only one framework is loaded into a worker.
+# Each takes its options and gives a Job. Imported when asked for: only one framework is loaded into
+# a worker.
 JOBS = {
     "gluonlab": "gluonlab.bench.gluonlab_loop",
     "classic": "gluonlab.bench.classic_loop",
@@ -58,7 +60,9 @@ def main() -> None:
 
 
 def _claim_stdout() -> TextIO:
-    """Standard output for the answers alone: whatever a library prints goes to standard error from now on."""
+    """Standard output for the answers alone: whatever a library prints goes to standard error from
+    now on.
+    """
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return answers

@@ -1,1 +1,3 @@
-"""Allreduce as data: a schedule of transfers, checked, run, priced and drawn by programs that know nothing of each other."""
+"""Allreduce as data: a schedule of transfers, checked, run, priced and drawn by programs that know
+nothing of each other.
+"""

@@ -1,14 +1,23 @@
 """The proof that a schedule is right, by running it on symbols instead of numbers.
 
-A chunk of a rank is the tree of additions that made it, its leaves the ranks' contributions. Floating-point addition commutes but
-does not associate, so two chunks have the same bits for all inputs exactly when their trees are equal up to swapping summands.
+A chunk of a rank is the tree of additions that made it, its leaves the ranks' contributions.
+Floating-point addition commutes but does not associate, so two chunks have the same bits for all
+inputs exactly when their trees are equal up to swapping summands.
 """
 
 from __future__ import annotations
 
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from gluonlab.collectives.schedule import ADD, ALL_GATHER, COLLECTIVES, OPS, REDUCE_SCATTER, Schedule, Step
+from gluonlab.collectives.schedule import (
+    ADD,
+    ALL_GATHER,
+    COLLECTIVES,
+    OPS,
+    REDUCE_SCATTER,
+    Schedule,
+    Step,
+)
 from gluonlab.errors import ScheduleError
 
 Cell = Tuple[int, int]  # (rank, chunk)
@@ -17,7 +26,9 @@ Contributions = Tuple[int, ...]  # how often each rank's contribution is in a su
 
 
 class _Sums:
-    """Sum trees, each known by a number; trees that differ only in the order of summands have the same one."""
+    """Sum trees, each known by a number; trees that differ only in the order of summands have the
+    same one.
+    """
 
     def __init__(self, world_size: int) -> None:
         self.contributions: List[Contributions] = [
@@ -43,7 +54,9 @@ class _Write(NamedTuple):
 
 
 class _Run:
-    """A schedule carried out on trees: ``tree[rank][chunk]`` now, and every write that led there."""
+    """A schedule carried out on trees: ``tree[rank][chunk]`` now, and every write that led
+    there.
+    """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -55,7 +68,9 @@ class _Run:
         before = [list(row) for row in self.tree]
         for position, (src, dst, chunk, op) in enumerate(step):
             sent = before[src][chunk]
-            self.tree[dst][chunk] = self.sums.add(self.tree[dst][chunk], sent) if op == ADD else sent
+            self.tree[dst][chunk] = (
+                self.sums.add(self.tree[dst][chunk], sent) if op == ADD else sent
+            )
             self.writes.append(_Write((number, position), (dst, chunk), self.tree[dst][chunk]))
 
     def contributions(self, rank: int, chunk: int) -> Contributions:
@@ -63,10 +78,12 @@ class _Run:
 
 
 def check(schedule: Schedule) -> None:
-    """Prove that ``schedule`` does what it promises for all inputs, with the same bits on all ranks.
+    """Prove that ``schedule`` does what it promises for all inputs, with the same bits on all
+    ranks.
 
-    Raises ScheduleError, which names the first wrong step and transfer: the one that breaks a rule of steps, or that adds a
-    contribution a second time, or the last one into a chunk that ends incomplete.
+    Raises ScheduleError, which names the first wrong step and transfer: the one that breaks a rule
+    of steps, or that adds a contribution a second time, or the last one into a chunk that ends
+    incomplete.
     """
     _check_shape(schedule)
     run = _Run(schedule)
@@ -92,12 +109,21 @@ def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
 
 def _check_shape(schedule: Schedule) -> None:
     if schedule.collective not in COLLECTIVES:
-        raise ScheduleError(f"{schedule.name}: {schedule.collective!r} is no collective: choose {', '.join(COLLECTIVES)}")
-    if schedule.world_size < 1 or schedule.chunks < 1:
-        raise ScheduleError(f"{schedule.name}: {schedule.world_size} ranks and {schedule.chunks} chunks: there must be one of each")
-    if len(schedule.owner) != schedule.chunks or not all(0 <= rank < schedule.world_size for rank in schedule.owner):
         raise ScheduleError(
-            f"{schedule.name}: owners {schedule.owner}: each of {schedule.chunks} chunks has one among {schedule.world_size} ranks"
+            f"{schedule.name}: {schedule.collective!r} is no collective: "
+            f"choose {', '.join(COLLECTIVES)}"
+        )
+    if schedule.world_size < 1 or schedule.chunks < 1:
+        raise ScheduleError(
+            f"{schedule.name}: {schedule.world_size} ranks and {schedule.chunks} chunks: "
+            "there must be one of each"
+        )
+    if len(schedule.owner) != schedule.chunks or not all(
+        0 <= rank < schedule.world_size for rank in schedule.owner
+    ):
+        raise ScheduleError(
+            f"{schedule.name}: owners {schedule.owner}: "
+            f"each of {schedule.chunks} chunks has one among {schedule.world_size} ranks"
         )
 
 
@@ -111,8 +137,15 @@ def _check_step(schedule: Schedule, number: int, step: Step) -> None:
         fault: Optional[str] = None
         if op not in OPS:
             fault = f"{op!r} is no operation: choose {', '.join(OPS)}"
-        elif not (0 <= src < schedule.world_size and 0 <= dst < schedule.world_size and 0 <= chunk < schedule.chunks):
-            fault = f"there are {schedule.world_size} ranks and {schedule.chunks} chunks, counted from 0"
+        elif not (
+            0 <= src < schedule.world_size
+            and 0 <= dst < schedule.world_size
+            and 0 <= chunk < schedule.chunks
+        ):
+            fault = (
+                f"there are {schedule.world_size} ranks and {schedule.chunks} chunks, "
+                "counted from 0"
+            )
         elif src == dst:
             fault = "a rank cannot send to itself"
         elif source in written:
@@ -120,9 +153,13 @@ def _check_step(schedule: Schedule, number: int, step: Step) -> None:
         elif target in read:
             fault = f"chunk {chunk} of rank {dst} is read in the same step"
         elif target in written and (op, written[target]) != (ADD, ADD):
-            fault = f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
+            fault = (
+                f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
+            )
         if fault:
-            raise ScheduleError(f"{_where(schedule, (number, position))}: {fault}", number, position)
+            raise ScheduleError(
+                f"{_where(schedule, (number, position))}: {fault}", number, position
+            )
         read[source], written[target] = position, op
 
 
@@ -133,14 +170,24 @@ def _check_chunk(run: _Run, chunk: int) -> None:
     for rank in ranks:
         if schedule.collective == ALL_GATHER:
             if run.tree[rank][chunk] != owner:
-                _fail(run, (rank, chunk), f"rank {rank} ends with another chunk {chunk} than its owner, rank {owner}, began with")
+                _fail(
+                    run,
+                    (rank, chunk),
+                    f"rank {rank} ends with another chunk {chunk} than its owner, rank {owner}, "
+                    "began with",
+                )
             continue
         counts = run.contributions(rank, chunk)
         if any(count != 1 for count in counts):
             _fail(run, (rank, chunk), f"rank {rank} ends with chunk {chunk} {_miscounted(counts)}")
     for rank in ranks:
         if run.tree[rank][chunk] != run.tree[ranks[0]][chunk]:
-            _fail(run, (rank, chunk), f"ranks {ranks[0]} and {rank} add up chunk {chunk} in another order, and so with other bits")
+            _fail(
+                run,
+                (rank, chunk),
+                f"ranks {ranks[0]} and {rank} add up chunk {chunk} in another order, "
+                "and so with other bits",
+            )
 
 
 def _miscounted(counts: Contributions) -> str:
@@ -164,9 +211,15 @@ def _fail(run: _Run, cell: Cell, message: str) -> None:
 
 
 def _first_fault(run: _Run, cell: Cell) -> Optional[Place]:
-    """The first transfer that counts a contribution twice, of those whose result ended in ``cell``; else the last into it."""
+    """The first transfer that counts a contribution twice, of those whose result ended in ``cell``;
+    else the last into it.
+    """
     origin = _origin(run, cell)
-    doubles = [write.place for write in origin if any(count > 1 for count in run.sums.contributions[write.tree])]
+    doubles = [
+        write.place
+        for write in origin
+        if any(count > 1 for count in run.sums.contributions[write.tree])
+    ]
     into_cell = [write.place for write in origin if write.cell == cell]
     return next(iter(doubles + into_cell[-1:]), None)
 

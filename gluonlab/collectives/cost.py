@@ -1,15 +1,18 @@
 """What a schedule costs on a topology: the alpha-beta price, with contention.
 
-All that one device sends another in a step is one message. A message keeps every link of its route busy for the route's latency and
-for bytes / bandwidth; messages over one link come one after the other. A step takes as long as its busiest link, and then as long
-as the device that has most to add: transfers and additions of one step do not overlap in the price.
+All that one device sends another in a step is one message. A message keeps every link of its route
+busy for the route's latency and for bytes / bandwidth; messages over one link come one after the
+other. A step takes as long as its busiest link, and then as long as the device that has most to
+add: transfers and additions of one step do not overlap in the price.
 
-The price is that of steps with a barrier between them, and so an upper bound of what the topology allows: the executor has no
-barriers, and a device that is ready early goes on. Chunks are counted as size / chunks bytes each, not in whole elements; where the
-size does not divide, the real chunks are up to one element longer or shorter.
+The price is that of steps with a barrier between them, and so an upper bound of what the topology
+allows: the executor has no barriers, and a device that is ready early goes on. Chunks are counted
+as size / chunks bytes each, not in whole elements; where the size does not divide, the real chunks
+are up to one element longer or shorter.
 
-Source of the model: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2" (1994), for latency and bandwidth;
-Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section 3, with reductions.
+Source of the model: Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2"
+(1994), for latency and bandwidth; Thakur, Rabenseifner, Gropp, "Optimization of Collective
+Communication Operations in MPICH" (2005), section 3, with reductions.
 """
 
 from __future__ import annotations
@@ -26,7 +29,10 @@ from gluonlab.errors import ScheduleError
 
 @dataclass(frozen=True)
 class StepPrice:
-    """One step: the time of its busiest link and that link's name, and the time of its additions. An empty step has no link."""
+    """One step: the time of its busiest link and that link's name, and the time of its additions.
+
+    An empty step has no link.
+    """
 
     transfer_s: float
     reduce_s: float
@@ -40,7 +46,9 @@ class StepPrice:
 
 @dataclass(frozen=True)
 class Price:
-    """What ``schedule`` costs for a buffer of ``size_bytes`` on every device of ``topology``, both given by their names."""
+    """What ``schedule`` costs for a buffer of ``size_bytes`` on every device of ``topology``, both
+    given by their names.
+    """
 
     schedule: str
     topology: str
@@ -56,7 +64,9 @@ class Price:
 
     @property
     def algbw(self) -> float:
-        """bytes/s: the buffer's size by the time, as nccl-tests defines it; infinite where nothing had to be done."""
+        """bytes/s: the buffer's size by the time, as nccl-tests defines it; infinite where nothing
+        had to be done.
+        """
         return algbw(self.size_bytes, self.seconds)
 
     @property
@@ -73,13 +83,18 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
     """
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
-            f"{schedule.name} for {schedule.world_size} ranks on {topology.name} with {topology.world_size} devices: choose as "
-            "many ranks as devices; topology.subset(n) has fewer devices"
+            f"{schedule.name} for {schedule.world_size} ranks on {topology.name} with "
+            f"{topology.world_size} devices: choose as many ranks as devices; "
+            "topology.subset(n) has fewer devices"
         )
     if not 0 <= size_bytes < math.inf:
         raise ScheduleError(f"a buffer of {size_bytes} bytes has no price: choose 0 or more")
-    steps = tuple(_price_step(step, topology, size_bytes / schedule.chunks) for step in schedule.steps)
-    return Price(schedule.name, topology.name, schedule.collective, schedule.world_size, size_bytes, steps)
+    steps = tuple(
+        _price_step(step, topology, size_bytes / schedule.chunks) for step in schedule.steps
+    )
+    return Price(
+        schedule.name, topology.name, schedule.collective, schedule.world_size, size_bytes, steps
+    )
 
 
 def _price_step(step: Step, topology: Topology, chunk_bytes: float) -> StepPrice:
@@ -91,7 +106,9 @@ def _price_step(step: Step, topology: Topology, chunk_bytes: float) -> StepPrice
             busy_s[link] += route.latency_s + chunks * chunk_bytes / link.bytes_per_s
     added = Counter(transfer.dst for transfer in step if transfer.op == ADD)  # chunks on each
     most, together = max(added.values(), default=0) * chunk_bytes, sum(added.values()) * chunk_bytes
-    reduce_s = max(most / topology.reduce_bytes_per_s, together / topology.shared_reduce_bytes_per_s)
+    reduce_s = max(
+        most / topology.reduce_bytes_per_s, together / topology.shared_reduce_bytes_per_s
+    )
     busiest = max(busy_s, key=lambda link: busy_s[link], default=None)
     return StepPrice(busy_s[busiest] if busiest else 0.0, reduce_s, busiest.name if busiest else "")
 
@@ -104,11 +121,16 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
-    """What every device sends and receives in all steps, for a buffer of ``size_bytes``; the most of it is on the busiest port."""
+    """What every device sends and receives in all steps, for a buffer of ``size_bytes``; the most
+    of it is on the busiest port.
+    """
     sent = Counter(transfer.src for step in schedule.steps for transfer in step)
     received = Counter(transfer.dst for step in schedule.steps for transfer in step)
     chunk_bytes = size_bytes / schedule.chunks
-    return [Traffic(sent[rank] * chunk_bytes, received[rank] * chunk_bytes) for rank in range(schedule.world_size)]
+    return [
+        Traffic(sent[rank] * chunk_bytes, received[rank] * chunk_bytes)
+        for rank in range(schedule.world_size)
+    ]
 
 
 def algbw(size_bytes: float, seconds: float) -> float:
@@ -119,7 +141,8 @@ def algbw(size_bytes: float, seconds: float) -> float:
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """What algbw is multiplied by to compare with the speed of the links (nccl-tests, doc/PERFORMANCE.md).
+    """What algbw is multiplied by to compare with the speed of the links (nccl-tests,
+    doc/PERFORMANCE.md).
 
     allreduce: 2 (n-1) / n. reduce_scatter and all_gather: (n-1) / n, of the whole buffer's size.
     """

@@ -1,13 +1,17 @@
-"""Runs a schedule on NDArrays, one list of them per device, in place and without making the host wait.
+"""Runs a schedule on NDArrays, one list of them per device, in place and without making the host
+wait.
 
-MXNet's engine orders operations by the arrays that they read and write, and knows slices of one array only as the whole: two
-devices that write different chunks of it would take turns. So every chunk gets an array of its own over the same memory (an alias,
-made with DLPack). The engine does not know that they share it; a `Fence` before the first and one after the last transfer tell it.
-In between, the chunks' own dependencies order the transfers: there is no barrier between steps, which a schedule's price assumes.
+MXNet's engine orders operations by the arrays that they read and write, and knows slices of one
+array only as the whole: two devices that write different chunks of it would take turns. So every
+chunk gets an array of its own over the same memory (an alias, made with DLPack). The engine does
+not know that they share it; a `Fence` before the first and one after the last transfer tell it. In
+between, the chunks' own dependencies order the transfers: there is no barrier between steps, which
+a schedule's price assumes.
 
-On CPU devices a chunk goes through all steps in pieces small enough that what one transfer wrote is still in the cache when the
-next reads it. On GPUs, where MXNet waits for the stream after each operation, chunks are whole, and neighbours that go the same way
-are moved as one (`gluonlab.collectives.moves`).
+On CPU devices a chunk goes through all steps in pieces small enough that what one transfer wrote is
+still in the cache when the next reads it. On GPUs, where MXNet waits for the stream after each
+operation, chunks are whole, and neighbours that go the same way are moved as one
+(`gluonlab.collectives.moves`).
 """
 
 from __future__ import annotations
@@ -37,28 +41,34 @@ from gluonlab.invoke import (
     share_memory,
 )
 
-# Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were equally fast here; the smaller, the
-# more calls there are.
+# Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were
+# equally fast here; the smaller, the more calls there are.
 PIECE_BYTES = 2 * 2**20
 MOST_EXECUTORS = 256  # more than the parameters of a ResNet-50
 
 
 class Executor:
-    """``run()`` carries ``schedule`` out on ``arrays``, whose elements change in place; all replicas end with the same bits.
+    """``run()`` carries ``schedule`` out on ``arrays``, whose elements change in place; all
+    replicas end with the same bits.
 
-    ``arrays[rank]`` are the arrays of one rank, all on one device of its own; every rank has the same shapes and types. Chunks are
-    cut by elements, or hold ``whole`` arrays (`gluonlab.collectives.partition`). Sums are made in the arrays' own type.
-    Raises ScheduleError, and leaves the arrays as they are, when they do not fit the schedule or each other.
+    ``arrays[rank]`` are the arrays of one rank, all on one device of its own; every rank has the
+    same shapes and types. Chunks are cut by elements, or hold ``whole`` arrays
+    (`gluonlab.collectives.partition`). Sums are made in the arrays' own type. Raises ScheduleError,
+    and leaves the arrays as they are, when they do not fit the schedule or each other.
 
-    Making one costs about 50 microseconds a piece and waits for the arrays; make it once and run it often, from one thread. Nothing
-    is recorded for autograd. On GPUs every transfer that adds has memory of its own for what arrives, as large as the piece.
+    Making one costs about 50 microseconds a piece and waits for the arrays; make it once and run it
+    often, from one thread. Nothing is recorded for autograd. On GPUs every transfer that adds has
+    memory of its own for what arrives, as large as the piece.
     """
 
-    def __init__(self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
+    def __init__(
+        self, schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False
+    ) -> None:
         check_arrays(schedule, arrays)
         enable_peer_access([rank_arrays[0].context for rank_arrays in arrays])
         self.schedule = schedule
-        self._arrays = [list(rank_arrays) for rank_arrays in arrays]  # `make_allreduce` knows an executor by its arrays' ids
+        # `make_allreduce` knows an executor by its arrays' ids
+        self._arrays = [list(rank_arrays) for rank_arrays in arrays]
         self.transfers_run = 0  # transfers queued so far, each piece of a chunk counted once
         self._calls: List[Call] = []
         self._transfers = 0
@@ -76,7 +86,9 @@ class Executor:
             self._fences = [fence for rank in ranks for fence in rank.fences()]
 
     def run(self, priority: int = 0, settled: bool = False) -> None:
-        """Queue all transfers; nothing waits for them. ``priority``: when workers may begin, as in ``kvstore.pushpull``.
+        """Queue all transfers; nothing waits for them.
+
+        ``priority``: when workers may begin, as in ``kvstore.pushpull``.
 
         ``settled``: nothing but what knows slices of the arrays has written to them since `settle`.
         """
@@ -92,12 +104,16 @@ class Executor:
         self.transfers_run += self._transfers
 
     def settle(self) -> None:
-        """Have the arrays laid out plainly, as `run` does first: oneDNN leaves some in an order that slices of them do not know."""
+        """Have the arrays laid out plainly, as `run` does first: oneDNN leaves some in an order
+        that slices of them do not know.
+        """
         for call in self._settling:
             call()
 
 
-def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False) -> None:
+def allreduce(
+    schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole: bool = False
+) -> None:
     """Carry a schedule out once; see `Executor`."""
     Executor(schedule, arrays, whole).run()
 
@@ -105,11 +121,13 @@ def allreduce(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], whole:
 def make_allreduce(
     name: str, ctxs: Sequence[mx.Context], order: Optional[Sequence[int]] = None
 ) -> Callable[[List[nd.NDArray]], None]:
-    """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of this name.
+    """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of
+    this name.
 
-    It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists again, which it keeps in memory. So
-    give it the same objects every time: an NDArray's ``grad`` is a new one each time it is asked for, ``list_grad()`` of a
-    gluon.Parameter is not. ``order``: which of ``ctxs`` plays which rank.
+    It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists
+    again, which it keeps in memory. So give it the same objects every time: an NDArray's ``grad``
+    is a new one each time it is asked for, ``list_grad()`` of a gluon.Parameter is not. ``order``:
+    which of ``ctxs`` plays which rank.
     """
     schedule = make_schedule(name, len(ctxs))
     if order is not None:
@@ -117,7 +135,8 @@ def make_allreduce(
     executors: Dict[Tuple[int, ...], Executor] = {}
 
     def run(data: List[nd.NDArray]) -> None:
-        key = tuple(id(array) for array in data)  # an executor keeps its arrays alive, so an id stays theirs
+        # an executor keeps its arrays alive, so an id stays theirs
+        key = tuple(id(array) for array in data)
         executor = executors.pop(key, None) or Executor(schedule, [[array] for array in data])
         executors[key] = executor  # the last one used is the last
         if len(executors) > MOST_EXECUTORS:
@@ -140,10 +159,12 @@ class _Rank:
         self._overlaps = Overlaps()
 
     def fences(self) -> Iterator[Fence]:
-        """One for each array, as two may be parts of a third one, and the engine waits for ever for a variable given twice.
+        """One for each array, as two may be parts of a third one, and the engine waits for ever for
+        a variable given twice.
 
-        All count as written: what is only read does not wait for its other readers. They must be done before the first transfer
-        writes, and those on other ranks before what comes after the last.
+        All count as written: what is only read does not wait for its other readers. They must be
+        done before the first transfer writes, and those on other ranks before what comes after the
+        last.
         """
         for place, array in enumerate(self._flat):
             aliases = [cell.alias for part, cell in self._cells.items() if part.array == place]
@@ -151,10 +172,14 @@ class _Rank:
                 yield Fence(self.ctx, read=[], written=[array, *aliases])
 
     def order(self, part: Part, writes: bool) -> Iterator[Call]:
-        """What has the next use of a cell wait for that of others with elements in common, which the engine does not see."""
+        """What has the next use of a cell wait for that of others with elements in common, which
+        the engine does not see.
+        """
         others = self._overlaps.use(part, writes)
         if others:
-            yield Fence(self.ctx, read=[], written=[self.cell(each).alias for each in (part, *others)])
+            yield Fence(
+                self.ctx, read=[], written=[self.cell(each).alias for each in (part, *others)]
+            )
 
     def cell(self, part: Part) -> _Cell:
         if part not in self._cells:
@@ -165,8 +190,9 @@ class _Rank:
 class _Cell:
     """A piece of a chunk on one rank.
 
-    ``alias`` is what the engine orders the transfers by. ``view`` is the same memory as a slice of the rank's own array: on the CPU
-    an operator runs on the worker of its first input's device, and an alias has forgotten which CPU device it is on.
+    ``alias`` is what the engine orders the transfers by. ``view`` is the same memory as a slice of
+    the rank's own array: on the CPU an operator runs on the worker of its first input's device, and
+    an alias has forgotten which CPU device it is on.
     """
 
     def __init__(self, view: nd.NDArray) -> None:
@@ -188,8 +214,12 @@ class _Cell:
         """Copy the other rank's piece over this one."""
         if is_gpu(self.view):
             yield operator_call("_copyto", [other.alias], self.alias)
-        else:  # on the other rank's device, which has just written the piece; it reads the view, and waits for the alias
-            yield operator_call("_identity_with_attr_like_rhs", [other.view, other.alias], self.alias)
+        # on the other rank's device, which has just written the piece; it reads the view, and waits
+        # for the alias
+        else:
+            yield operator_call(
+                "_identity_with_attr_like_rhs", [other.view, other.alias], self.alias
+            )
 
     def _stage(self, turn: int) -> nd.NDArray:
         if turn not in self._staging:
@@ -200,9 +230,11 @@ class _Cell:
 def queue_order(
     schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
 ) -> Iterator[Tuple[Part, List[Transfer]]]:
-    """All transfers, as a piece and what goes into it on one rank in one step: additions, or one copy.
+    """All transfers, as a piece and what goes into it on one rank in one step: additions, or one
+    copy.
 
-    A piece of each chunk is taken through all steps, then the next one. ``parts``: those of each chunk; ``arrays``: any rank's.
+    A piece of each chunk is taken through all steps, then the next one. ``parts``: those of each
+    chunk; ``arrays``: any rank's.
     """
     targets = [transfers for step in schedule.steps for transfers in _by_target(step)]
     for pieces in _rounds(parts, arrays):
@@ -211,12 +243,18 @@ def queue_order(
                 yield pieces[transfers[0].chunk], transfers
 
 
-def moves_on(schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Move]:
-    """All transfers as the devices of ``arrays``, any rank's, are to make them: GPUs few and large ones, CPU devices in pieces."""
+def moves_on(
+    schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
+) -> Iterator[Move]:
+    """All transfers as the devices of ``arrays``, any rank's, are to make them: GPUs few and large
+    ones, CPU devices in pieces.
+    """
     return moves(schedule, parts) if is_gpu(arrays[0]) else _pieces(schedule, parts, arrays)
 
 
-def _pieces(schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Move]:
+def _pieces(
+    schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
+) -> Iterator[Move]:
     """`queue_order` as moves."""
     for piece, transfers in queue_order(schedule, parts, arrays):
         sources = tuple(transfer.src for transfer in transfers)
@@ -238,28 +276,48 @@ def _by_target(step: Step) -> List[List[Transfer]]:
     return list(targets.values())
 
 
-def _rounds(parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]) -> Iterator[Dict[int, Part]]:
+def _rounds(
+    parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
+) -> Iterator[Dict[int, Part]]:
     """Chunk -> its first piece, then chunk -> its second, and so on."""
     pieces: List[List[Part]] = []
     for chunk_parts in parts:
-        pieces.append([piece for part in chunk_parts for piece in pieces_of(part, arrays[part.array])])
+        pieces.append(
+            [piece for part in chunk_parts for piece in pieces_of(part, arrays[part.array])]
+        )
     for number in range(max(map(len, pieces))):
-        yield {chunk: chunk_pieces[number] for chunk, chunk_pieces in enumerate(pieces) if number < len(chunk_pieces)}
+        yield {
+            chunk: chunk_pieces[number]
+            for chunk, chunk_pieces in enumerate(pieces)
+            if number < len(chunk_pieces)
+        }
 
 
 def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
     """What a part of ``array`` is cut into. GPUs, whose caches hold less, take parts whole."""
     size = part.end - part.begin
     count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
-    return [Part(part.array, part.begin + begin, part.begin + end) for begin, end in split_evenly(size, count)]
+    return [
+        Part(part.array, part.begin + begin, part.begin + end)
+        for begin, end in split_evenly(size, count)
+    ]
 
 
-def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True) -> None:
-    """Raise ScheduleError for arrays that do not fit the schedule or each other; what is ``written`` shares no memory."""
+def check_arrays(
+    schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True
+) -> None:
+    """Raise ScheduleError for arrays that do not fit the schedule or each other; what is
+    ``written`` shares no memory.
+    """
     if len(arrays) != schedule.world_size:
-        raise ScheduleError(f"{schedule.name} is for {schedule.world_size} ranks, and there are arrays of {len(arrays)}")
+        raise ScheduleError(
+            f"{schedule.name} is for {schedule.world_size} ranks, "
+            f"and there are arrays of {len(arrays)}"
+        )
     if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
-        raise ScheduleError(f"{schedule.name}: each rank has a list of arrays: [[a], [b]], not [a, b]")
+        raise ScheduleError(
+            f"{schedule.name}: each rank has a list of arrays: [[a], [b]], not [a, b]"
+        )
     if not arrays[0]:
         raise ScheduleError(f"{schedule.name}: there are no arrays to work on")
     ctxs = [array.context for rank_arrays in arrays for array in rank_arrays[:1]]
@@ -267,26 +325,47 @@ def check_arrays(schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], wri
     for rank, rank_arrays in enumerate(arrays):
         own = [(array.shape, np.dtype(array.dtype).name) for array in rank_arrays]
         if own != first:
-            raise ScheduleError(f"{schedule.name}: rank {rank} has {_shapes(own)}, rank 0 {_shapes(first)}: they must be alike")
+            raise ScheduleError(
+                f"{schedule.name}: rank {rank} has {_shapes(own)}, rank 0 {_shapes(first)}: "
+                "they must be alike"
+            )
         if any(array.context != ctxs[rank] for array in rank_arrays):
-            raise ScheduleError(f"{schedule.name}: the arrays of rank {rank} lie on several devices: each rank has one of its own")
+            raise ScheduleError(
+                f"{schedule.name}: the arrays of rank {rank} lie on several devices: "
+                "each rank has one of its own"
+            )
         if any(array.stype != "default" for array in rank_arrays):
             raise ScheduleError(
-                f"{schedule.name}: rank {rank} has sparse arrays: dense ones can be summed, array.tostype('default')"
+                f"{schedule.name}: rank {rank} has sparse arrays: "
+                "dense ones can be summed, array.tostype('default')"
             )
     if written and share_memory([array for rank_arrays in arrays for array in rank_arrays]):
-        raise ScheduleError(f"{schedule.name}: some of the arrays share memory: give each its own, array.copy()")
+        raise ScheduleError(
+            f"{schedule.name}: some of the arrays share memory: give each its own, array.copy()"
+        )
     kinds = {ctx.device_type for ctx in ctxs}
     if not kinds <= {"cpu", "gpu"}:
-        raise ScheduleError(f"{schedule.name}: the arrays lie on {', '.join(sorted(kinds))}: use devices cpu(i) or gpu(i)")
+        raise ScheduleError(
+            f"{schedule.name}: the arrays lie on {', '.join(sorted(kinds))}: "
+            "use devices cpu(i) or gpu(i)"
+        )
     if any(name == "bool" for _, name in first):
-        raise ScheduleError(f"{schedule.name}: the arrays are of type bool, which has no sum: use array.astype('int32')")
+        raise ScheduleError(
+            f"{schedule.name}: the arrays are of type bool, which has no sum: "
+            "use array.astype('int32')"
+        )
     if len(set(ctxs)) < len(ctxs):
         names = ", ".join(str(ctx) for ctx in ctxs)
-        raise ScheduleError(f"{schedule.name}: the ranks lie on {names}: each rank needs a device of its own")
+        raise ScheduleError(
+            f"{schedule.name}: the ranks lie on {names}: each rank needs a device of its own"
+        )
     if len(kinds) > 1:
-        raise ScheduleError(f"{schedule.name}: CPU devices and GPUs together: use devices of one kind")
+        raise ScheduleError(
+            f"{schedule.name}: CPU devices and GPUs together: use devices of one kind"
+        )
 
 
 def _shapes(arrays: Sequence[Tuple[Tuple[int, ...], str]]) -> str:
-    return " ".join(f"{type_name}{list(shape)}" for shape, type_name in arrays[:4]) + (" ..." if len(arrays) > 4 else "")
+    return " ".join(f"{type_name}{list(shape)}" for shape, type_name in arrays[:4]) + (
+        " ..." if len(arrays) > 4 else ""
+    )

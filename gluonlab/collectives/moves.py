@@ -1,7 +1,9 @@
-"""A schedule's transfers as few, large operations, for devices on which every operation has its price, however small it is.
+"""A schedule's transfers as few, large operations, for devices on which every operation has its
+price, however small it is.
 
-MXNet's engine waits for a GPU's stream after each operation. So neighbouring chunks that go the same way in a step are moved as
-one. Of the algorithms this makes halving_doubling's 112 transfers among 8 devices 48; the others send single chunks anyway.
+MXNet's engine waits for a GPU's stream after each operation. So neighbouring chunks that go the
+same way in a step are moved as one. Of the algorithms this makes halving_doubling's 112 transfers
+among 8 devices 48; the others send single chunks anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from gluonlab.collectives.schedule import Schedule, Step
 
 
 class Move(NamedTuple):
-    """The elements ``part`` of the ranks ``sources`` are added, in this order, to those of rank ``dst``, or copied over them.
+    """The elements ``part`` of the ranks ``sources`` are added, in this order, to those of rank
+    ``dst``, or copied over them.
 
     ``transfers``: how many of the schedule's these are.
     """
@@ -27,10 +30,15 @@ class Move(NamedTuple):
 
 
 def moves(schedule: Schedule, parts: Sequence[Sequence[Part]]) -> Iterator[Move]:
-    """All transfers, step by step. ``parts``: those of each chunk (`gluonlab.collectives.partition`)."""
+    """All transfers, step by step.
+
+    ``parts``: those of each chunk (`gluonlab.collectives.partition`).
+    """
     for step in schedule.steps:
         joined: List[Move] = []
-        for move in sorted(_single(step, parts), key=lambda move: (move.dst, move.op, move.sources, move.part)):
+        for move in sorted(
+            _single(step, parts), key=lambda move: (move.dst, move.op, move.sources, move.part)
+        ):
             if joined and _continues(joined[-1], move):
                 before = joined.pop()
                 part = before.part._replace(end=move.part.end)
@@ -55,7 +63,9 @@ def _continues(before: Move, after: Move) -> bool:
 
 
 class Overlaps:
-    """Which uses of a rank's elements must wait for others that went by parts of another size, in which some of them lie."""
+    """Which uses of a rank's elements must wait for others that went by parts of another size, in
+    which some of them lie.
+    """
 
     def __init__(self) -> None:
         self._now = 0
@@ -63,12 +73,16 @@ class Overlaps:
         self._ordered: Dict[Tuple[Part, Part], int] = {}  # when last, of any two
 
     def use(self, part: Part, writes: bool) -> List[Part]:
-        """The parts that this use waits for, although it has another one; it and they count as ordered from now on."""
+        """The parts that this use waits for, although it has another one; it and they count as
+        ordered from now on.
+        """
         of_array = self._uses.setdefault(part.array, {})
         others = [
             other
             for other, uses in of_array.items()
-            if other != part and _overlap(other, part) and uses.last(writes) > self._ordered.get((other, part), 0)
+            if other != part
+            and _overlap(other, part)
+            and uses.last(writes) > self._ordered.get((other, part), 0)
         ]
         if others:
             self._now += 1

@@ -21,10 +21,11 @@ from gluonlab.gpu.nvml import SAME_CPU, SAME_SWITCHES, Driver
 
 NAME = "this machine"
 NOTE = (
-    "links: as NVML tells them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, 10 µs a message, "
-    "and additions as fast as a V100's"
+    "links: as NVML tells them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, "
+    "10 µs a message, and additions as fast as a V100's"
 )
-MOST_LINKS = 12  # NVLinks of a GPU that go to switches, as those of an A100: NVML does not count them here
+# NVLinks of a GPU that go to switches, as those of an A100: NVML does not count them here
+MOST_LINKS = 12
 
 
 def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
@@ -50,7 +51,9 @@ def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
             elif one in driver.switched and other in driver.switched:
                 routes[src, dst] = _through_switches(src, dst)
             else:
-                routes[src, dst] = pcie_route(src, dst, PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__)
+                routes[src, dst] = pcie_route(
+                    src, dst, PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__
+                )
     halves = {cpu: tuple(i for i, own in enumerate(cpus) if own == cpu) for cpu in cpus}
     return Topology(NAME, len(gpus), routes, V100, groups=tuple(halves.values()), note=NOTE)
 

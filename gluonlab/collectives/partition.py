@@ -17,7 +17,9 @@ class Part(NamedTuple):
 
 
 def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
-    """(begin, end) of each of ``parts`` parts of ``size`` elements; the first ``size % parts`` have one element more."""
+    """(begin, end) of each of ``parts`` parts of ``size`` elements; the first ``size % parts`` have
+    one element more.
+    """
     share, more = divmod(size, parts)
     begins = [part * share + min(part, more) for part in range(parts + 1)]
     return list(zip(begins, begins[1:]))
@@ -26,8 +28,9 @@ def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
 def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[Part]]:
     """The parts of each chunk; every element of every array is in one of them, and none is empty.
 
-    ``sizes``: elements of the arrays. By elements, the arrays laid end to end are cut into equal chunks. ``whole`` arrays are never
-    cut: each goes, the largest first, to the chunk that has fewest elements so far, so a chunk may end with none.
+    ``sizes``: elements of the arrays. By elements, the arrays laid end to end are cut into equal
+    chunks. ``whole`` arrays are never cut: each goes, the largest first, to the chunk that has
+    fewest elements so far, so a chunk may end with none.
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
@@ -35,7 +38,9 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
 
 
 def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Part]]:
-    """What arrays of so many elements are cut into by elements, each with the rank that owns it between the schedule's halves."""
+    """What arrays of so many elements are cut into by elements, each with the rank that owns it
+    between the schedule's halves.
+    """
     parts = partition(sizes, schedule.chunks)
     return [(rank, part) for chunk, rank in enumerate(schedule.owner) for part in parts[chunk]]
 

@@ -16,7 +16,8 @@ SIZES = tuple(4**power * 2**10 for power in range(11))
 
 
 def best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """``order`` for `Schedule.placed`; rank r on device r where no order that was looked at is cheaper.
+    """``order`` for `Schedule.placed`; rank r on device r where no order that was looked at is
+    cheaper.
 
     Orders are looked at from two sides: the one as it is, and the topology's best ring. From each,
     the two devices whose exchange saves most change places, until no exchange saves anything: some

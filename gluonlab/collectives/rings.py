@@ -1,17 +1,22 @@
-"""The order of devices for ring-like schedules: the Hamiltonian cycle whose busiest link has the least to do."""
+"""The order of devices for ring-like schedules: the Hamiltonian cycle whose busiest link has the
+least to do.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Tuple
 
-Cost = Tuple[float, float]  # seconds per byte of the busiest link, then what the pairs' bytes/s fall short of the fastest pair's
+# seconds per byte of the busiest link, then what the pairs' bytes/s fall short of the fastest
+# pair's
+Cost = Tuple[float, float]
 
 
 def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[int]:
     """The first of the best orders, device 0 in front. ``routes[src, dst]``: a `topology.Route`.
 
-    Depth first through all orders. Both parts of a cost only grow as a ring does, so what is no better than the best ring so far
-    need not be finished; on uniform topologies that leaves about n² looks, on eight GPUs in a cube mesh some hundred.
+    Depth first through all orders. Both parts of a cost only grow as a ring does, so what is no
+    better than the best ring so far need not be finished; on uniform topologies that leaves about
+    n² looks, on eight GPUs in a cube mesh some hundred.
     """
     fastest = max((route.bytes_per_s for route in routes.values()), default=0.0)
     best: Cost = (float("inf"), float("inf"))

@@ -1,7 +1,8 @@
 """Schedule: who sends which chunk to whom, in which step, and whether it is added or copied.
 
-Every rank begins with a buffer of its own, cut into the same chunks. A transfer reads a chunk on one rank and adds it to the same
-chunk on another, or copies it over it. That is all a collective is; what it costs and what it leaves behind follows from the data.
+Every rank begins with a buffer of its own, cut into the same chunks. A transfer reads a chunk on
+one rank and adds it to the same chunk on another, or copies it over it. That is all a collective
+is; what it costs and what it leaves behind follows from the data.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ COLLECTIVES = (ALLREDUCE, REDUCE_SCATTER, ALL_GATHER)
 
 
 class Transfer(NamedTuple):
-    """Chunk ``chunk`` of rank ``src`` is added to (``op`` "add") or copied over (``op`` "copy") that of rank ``dst``."""
+    """Chunk ``chunk`` of rank ``src`` is added to (``op`` "add") or copied over (``op`` "copy")
+    that of rank ``dst``.
+    """
 
     src: int
     dst: int
@@ -26,7 +29,10 @@ class Transfer(NamedTuple):
     op: str
 
     def __str__(self) -> str:
-        return f"{self.op} chunk {self.chunk} of rank {self.src} {'to' if self.op == ADD else 'over'} rank {self.dst}"
+        return (
+            f"{self.op} chunk {self.chunk} of rank {self.src} "
+            f"{'to' if self.op == ADD else 'over'} rank {self.dst}"
+        )
 
 
 Step = Tuple[Transfer, ...]
@@ -38,20 +44,24 @@ class Schedule:
 
     What it promises, and `gluonlab.collectives.check.check` proves:
 
-    ==============  ==========================================  ==============================================
+    ==============  ==========================================
+    ==============================================
     collective      before                                      after
-    ==============  ==========================================  ==============================================
+    ==============  ==========================================
+    ==============================================
     allreduce       every rank has a contribution to a chunk    every rank has the sum, with the same bits
     reduce_scatter  every rank has a contribution to a chunk    rank ``owner[chunk]`` has the chunk's sum
     all_gather      rank ``owner[chunk]`` has the chunk         every rank has it
-    ==============  ==========================================  ==============================================
+    ==============  ==========================================
+    ==============================================
 
-    The transfers of a step happen at once. So no chunk of a rank is both read and written in a step, and into one chunk of a rank
-    go either additions, made in the order of the step's list, or one copy. What one rank sends another in a step is one message.
-    Steps are not barriers: a transfer needs only the chunks that it reads and writes.
+    The transfers of a step happen at once. So no chunk of a rank is both read and written in a
+    step, and into one chunk of a rank go either additions, made in the order of the step's list, or
+    one copy. What one rank sends another in a step is one message. Steps are not barriers: a
+    transfer needs only the chunks that it reads and writes.
 
-    ``owner[chunk]``: the rank that holds the whole sum in between. Of an allreduce it is a note for those who draw and explain it,
-    and no part of the promise.
+    ``owner[chunk]``: the rank that holds the whole sum in between. Of an allreduce it is a note for
+    those who draw and explain it, and no part of the promise.
     """
 
     name: str
@@ -62,15 +72,20 @@ class Schedule:
     steps: Tuple[Step, ...]
 
     def placed(self, order: Sequence[int]) -> Schedule:
-        """The same schedule with rank r played by device ``order[r]``, for a topology where neighbours matter.
+        """The same schedule with rank r played by device ``order[r]``, for a topology where
+        neighbours matter.
 
         Raises ScheduleError when ``order`` does not name every rank once.
         """
         if sorted(order, key=str) != sorted(range(self.world_size), key=str):
             raise ScheduleError(
-                f"an order of {self.world_size} devices names each of 0 to {self.world_size - 1} once, not {list(order)}"
+                f"an order of {self.world_size} devices names each of 0 to {self.world_size - 1} "
+                f"once, not {list(order)}"
             )
-        steps = tuple(tuple(t._replace(src=order[t.src], dst=order[t.dst]) for t in step) for step in self.steps)
+        steps = tuple(
+            tuple(t._replace(src=order[t.src], dst=order[t.dst]) for t in step)
+            for step in self.steps
+        )
         return replace(self, owner=tuple(order[rank] for rank in self.owner), steps=steps)
 
     def owned(self, rank: int) -> List[int]:
@@ -86,7 +101,12 @@ class Schedule:
 def then(name: str, first: Schedule, second: Schedule) -> Schedule:
     """An allreduce: ``first`` a reduce_scatter, ``second`` an all_gather from the same owners."""
     if (first.collective, second.collective) != (REDUCE_SCATTER, ALL_GATHER):
-        raise ScheduleError(f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather")
+        raise ScheduleError(
+            f"{first.name} then {second.name}: an allreduce is a reduce_scatter, then an all_gather"
+        )
     if (first.world_size, first.owner) != (second.world_size, second.owner):
-        raise ScheduleError(f"{first.name} leaves chunks with owners {first.owner}, {second.name} begins with {second.owner}")
+        raise ScheduleError(
+            f"{first.name} leaves chunks with owners {first.owner}, "
+            f"{second.name} begins with {second.owner}"
+        )
     return replace(first, name=name, collective=ALLREDUCE, steps=first.steps + second.steps)

@@ -14,6 +14,7 @@ __all__ = ["DATASETS", "ArraySplit", "Dataset", "Defaults", "Loader", "Split", "
 def __getattr__(name: str) -> Any:
     if name != "Loader":
         raise AttributeError(f"module 'gluonlab.data' has no attribute {name!r}")
-    from gluonlab.data.loader import Loader  # imports MXNet, which a login node that downloads may lack
+    # imports MXNet, which a login node that downloads may lack
+    from gluonlab.data.loader import Loader
 
     return Loader

@@ -46,7 +46,9 @@ def _source(name: str, sources: Table) -> Source:
         if takes(name, "root"):  # read from files of which no address is known
             smaller = [other for other in sources if other.startswith(f"{name}-")] or list(sources)
             known = f"no address and no digest of {name} is known"
-            raise DataError(f"{known}: choose {', '.join(smaller)}, or unpack it below --data-dir yourself")
+            raise DataError(
+                f"{known}: choose {', '.join(smaller)}, or unpack it below --data-dir yourself"
+            )
         raise DataError(f"{name} needs no download: choose {', '.join(sources)}")
     return find_source(name, sources)
 
@@ -61,7 +63,8 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
     folders = {name: folder_of(source, root) for name, source in sources.items()}
     if as_json:
         rows = [
-            {"name": name, "bytes": source.size, "folder": folders[name] and str(folders[name])} for name, source in sources.items()
+            {"name": name, "bytes": source.size, "folder": folders[name] and str(folders[name])}
+            for name, source in sources.items()
         ]
         click.echo(json.dumps(rows))
         return
@@ -72,19 +75,27 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
 @command("python -m gluonlab.data download", interrupted=KEPT)
 @click.argument("name")
 @_in_folder
-@click.option("--mirror", metavar="URL", help="an address of your own that is tried first: URL/FILE, then URL/NAME/FILE")
+@click.option(
+    "--mirror",
+    metavar="URL",
+    help="an address of your own that is tried first: URL/FILE, then URL/NAME/FILE",
+)
 @click.option(
     "--timeout",
     metavar="SECONDS",
     default=str(TIMEOUT_S),
     show_default=True,
-    help=f"give an address up that is silent for so long, or brings less than {SLOWEST_BYTES_PER_S:,} bytes a second",
+    help="give an address up that is silent for so long, "
+    f"or brings less than {SLOWEST_BYTES_PER_S:,} bytes a second",
 )
 @click.pass_obj
-def download(sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str) -> None:
+def download(
+    sources: Table, name: str, data_dir: Optional[str], mirror: Optional[str], timeout: str
+) -> None:
     """Download the data set NAME, or what is missing or damaged of it, and check it.
 
-    A download that broke off goes on where it ended. Proxies are taken from the environment (HTTPS_PROXY and the like).
+    A download that broke off goes on where it ended. Proxies are taken from the environment
+    (HTTPS_PROXY and the like).
     """
     source, root = _source(name, sources), _root(data_dir)
     timeout_s = real(0, LONGEST_TIMEOUT_S, above_minimum=True)("--timeout", timeout)
@@ -106,12 +117,19 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
     findings = _verify(source, root)
     wrong = [finding for finding in findings if finding.state != OK]
     if as_json:
-        click.echo(json.dumps([{**finding._asdict(), "path": str(finding.path)} for finding in findings]))
+        click.echo(
+            json.dumps([{**finding._asdict(), "path": str(finding.path)} for finding in findings])
+        )
     else:
-        click.echo("\n".join(map(str, wrong if len(findings) > 20 else findings)) or f"{OK:<8}{len(findings):,} files of {name}")
+        click.echo(
+            "\n".join(map(str, wrong if len(findings) > 20 else findings))
+            or f"{OK:<8}{len(findings):,} files of {name}"
+        )
     if wrong:
         damaged = sum(finding.state == DAMAGED for finding in wrong)
-        counts = f"{damaged:,} damaged and {len(wrong) - damaged:,} missing of {len(findings):,} files"
+        counts = (
+            f"{damaged:,} damaged and {len(wrong) - damaged:,} missing of {len(findings):,} files"
+        )
         raise RunError(f"{name}: {counts}: {download_command(name, data_dir)}")
 
 
@@ -132,8 +150,14 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
 @click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
-@click.option("--image-size", metavar="PIXELS", help="width and height of all images (default: their own, at most 224)")
-@click.option("--decoders", metavar="N", help="processes that decode image files (default: one for each core)")
+@click.option(
+    "--image-size",
+    metavar="PIXELS",
+    help="width and height of all images (default: their own, at most 224)",
+)
+@click.option(
+    "--decoders", metavar="N", help="processes that decode image files (default: one for each core)"
+)
 @click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode a data set of image files once, such as folder:PATH or imagenette2-320.
@@ -142,9 +166,13 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"
-        raise ConfigError(f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR")
+        raise ConfigError(
+            f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR"
+        )
     if not of_image_files(name):
-        raise ConfigError(f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}")
+        raise ConfigError(
+            f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}"
+        )
     from gluonlab.data.pack import check_new_folder
     from gluonlab.data.pack import pack as write
     from gluonlab.training.plan import file_options
@@ -156,18 +184,29 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} validation images"
     pixels = "x".join(map(str, dataset.image_shape))
-    click.echo(f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: python -m gluonlab.run --dataset folder:{out}")
+    click.echo(
+        f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: "
+        f"python -m gluonlab.run --dataset folder:{out}"
+    )
 
 
 COMMANDS = {
     name: (made.get_short_help_str(100), made)
-    for name, made in (("list", list_sources), ("download", download), ("verify", verify), ("path", path), ("pack", pack))
+    for name, made in (
+        ("list", list_sources),
+        ("download", download),
+        ("verify", verify),
+        ("path", path),
+        ("pack", pack),
+    )
 }
 
 
 def main(args: Optional[Sequence[str]] = None, sources: Table = SOURCES) -> None:
     """Hand the remaining options to the command that is named first."""
-    commands = {name: (summary, partial(made, obj=sources)) for name, (summary, made) in COMMANDS.items()}
+    commands = {
+        name: (summary, partial(made, obj=sources)) for name, (summary, made) in COMMANDS.items()
+    }
     dispatch("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
 
 

@@ -13,10 +13,12 @@ WORKING, RESTING = "gluonlab-prefetch", "gluonlab-resting"  # the names of a thr
 
 
 class Ahead:
-    """``make(items, depth)`` gives ``items``, computed by a thread that is up to ``depth`` of them ahead.
+    """``make(items, depth)`` gives ``items``, computed by a thread that is up to ``depth`` of them
+    ahead.
 
-    The thread waits for the next time and ends with this object: whatever MXNet has once allocated for a thread that queues
-    operators, some 5 MB, it keeps for the process's life, so a new one for each epoch would take more and more.
+    The thread waits for the next time and ends with this object: whatever MXNet has once allocated
+    for a thread that queues operators, some 5 MB, it keeps for the process's life, so a new one for
+    each epoch would take more and more.
     """
 
     def __init__(self) -> None:
@@ -24,7 +26,8 @@ class Ahead:
 
     def make(self, items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
         """``items``. Raises what they raise. Whoever leaves earlier closes this generator."""
-        thread = self._resting.pop() if self._resting else _Thread()  # more than one where two go on side by side
+        # more than one where two go on side by side
+        thread = self._resting.pop() if self._resting else _Thread()
         ready: "queue.Queue[Any]" = queue.Queue(depth)
         stop, stopped = threading.Event(), threading.Event()
         given = False

@@ -1,4 +1,6 @@
-"""The classes that a network's scores mean: noted with a run, and compared before it is evaluated again."""
+"""The classes that a network's scores mean: noted with a run, and compared before it is evaluated
+again.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,26 @@ import hashlib
 import json
 from typing import Any, Dict, Sequence
 
-MOST_NAMES = 1000  # that are written out; of more, their digest alone tells whether they are the same
+# that are written out; of more, their digest alone tells whether they are the same
+MOST_NAMES = 1000
 
 
 def noted(classes: Sequence[str]) -> Dict[str, Any]:
-    """What tells these classes, in this order, from others: ``count``, ``sha256``, and ``names`` if they are not too many."""
+    """What tells these classes, in this order, from others: ``count``, ``sha256``, and ``names`` if
+    they are not too many.
+    """
     digest = hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
     names = {"names": list(classes)} if len(classes) <= MOST_NAMES else {}
     return {"count": len(classes), "sha256": digest, **names}
 
 
 def what_differs(before: Any, classes: Sequence[str]) -> str:
-    """How ``classes`` are others than `noted` wrote down ``before``, in words; empty when they are the same."""
+    """How ``classes`` are others than `noted` wrote down ``before``, in words; empty when they are
+    the same.
+    """
     now = noted(classes)
-    if not isinstance(before, dict) or before.get("sha256") == now["sha256"]:  # nothing was noted, or the same
+    # nothing was noted, or the same
+    if not isinstance(before, dict) or before.get("sha256") == now["sha256"]:
         return ""
     if isinstance(before.get("count"), int) and before["count"] != now["count"]:
         return f"{now['count']} classes, not {before['count']}"

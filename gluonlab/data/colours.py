@@ -1,4 +1,6 @@
-"""By which mean and standard deviation the colours of images are normalised, as --normalise takes them."""
+"""By which mean and standard deviation the colours of images are normalised, as --normalise takes
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a data set is: two splits of images and labels, its classes, and the hyperparameters that suit it."""
+"""What a data set is: two splits of images and labels, its classes, and the hyperparameters that
+suit it.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,23 @@ class Reading(Protocol):
 
 @runtime_checkable
 class ReadAheadSplit(Split, Protocol):
-    """A split that others read meanwhile, and whose images can be cut anew whenever they are read."""
+    """A split that others read meanwhile, and whose images can be cut anew whenever they are
+    read.
+    """
 
     def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
-        """Begin with a batch. ``seeds``: of each image what `gluonlab.images.crop.random_box` cuts out for its own, below 2**32."""
+        """Begin with a batch.
+
+        ``seeds``: of each image what `gluonlab.images.crop.random_box` cuts out for its own, below
+        2**32.
+        """
 
 
 class PixelSplit:
-    """A split whose pixels lie in an array: images (N, C, H, W) uint8, labels (N,) int32. They may be mapped from the disk."""
+    """A split whose pixels lie in an array: images (N, C, H, W) uint8, labels (N,) int32.
+
+    They may be mapped from the disk.
+    """
 
     def __init__(self, images: "Images", labels: "Labels") -> None:
         self.images, self.labels = images, labels
@@ -70,21 +81,32 @@ class PixelSplit:
 
 
 class ArraySplit(PixelSplit):
-    """A split that lies in memory. Raises DataError for images or labels of another type or shape."""
+    """A split that lies in memory.
+
+    Raises DataError for images or labels of another type or shape.
+    """
 
     def __init__(self, images: "Images", labels: "Labels") -> None:
         if images.ndim != 4 or images.dtype != np.uint8:
-            raise DataError(f"images are {images.dtype} of shape {images.shape}: give uint8 of shape (N, C, H, W)")
+            raise DataError(
+                f"images are {images.dtype} of shape {images.shape}: "
+                "give uint8 of shape (N, C, H, W)"
+            )
         if labels.shape != (len(images),):
-            raise DataError(f"{len(images)} images have labels of shape {labels.shape}: give one label per image")
+            raise DataError(
+                f"{len(images)} images have labels of shape {labels.shape}: "
+                "give one label per image"
+            )
         super().__init__(np.ascontiguousarray(images), labels.astype(np.int32))
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """A data set's recipe ``quick``, for a first try, and its own networks; ``batch_size`` is per device.
+    """A data set's recipe ``quick``, for a first try, and its own networks; ``batch_size`` is per
+    device.
 
-    ``model``: the network of a first try. ``published_model``: that without --recipe quick, where it is another.
+    ``model``: the network of a first try. ``published_model``: that without --recipe quick, where
+    it is another.
     """
 
     model: str = "lenet"
@@ -101,7 +123,8 @@ class Defaults:
 class Dataset:
     """A data set that is ready to be read.
 
-    ``colours``: mean and standard deviation of each channel, as fractions of 255, by which networks get the images normalised.
+    ``colours``: mean and standard deviation of each channel, as fractions of 255, by which networks
+    get the images normalised.
     """
 
     name: str

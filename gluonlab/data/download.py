@@ -1,7 +1,9 @@
-"""Fetch a data set: mirrors in order, and nothing under its final name before its digest is what it should be.
+"""Fetch a data set: mirrors in order, and nothing under its final name before its digest is what it
+should be.
 
-A file that is being fetched ends in .part; it stays when the command is interrupted, and the next one goes on from there.
-An archive is unpacked beside its place and moved there whole; it is not kept, unless somebody had put it there by hand.
+A file that is being fetched ends in .part; it stays when the command is interrupted, and the next
+one goes on from there. An archive is unpacked beside its place and moved there whole; it is not
+kept, unless somebody had put it there by hand.
 """
 
 from __future__ import annotations
@@ -29,15 +31,22 @@ Say = Callable[[str], object]
 
 
 def download(
-    source: Source, root: Path, mirror: Optional[str] = None, timeout_s: float = TIMEOUT_S, say: Say = lambda text: None
+    source: Source,
+    root: Path,
+    mirror: Optional[str] = None,
+    timeout_s: float = TIMEOUT_S,
+    say: Say = lambda text: None,
 ) -> Path:
-    """Fetch what is missing of a data set, or damaged, into its folder below ``root``; returns the folder that holds it.
+    """Fetch what is missing of a data set, or damaged, into its folder below ``root``; returns the
+    folder that holds it.
 
-    ``mirror``: an address of one's own, tried before the others, as mirror/FILE and as mirror/NAME/FILE. ``say`` is told what is
-    done. Processes that fetch the same data set wait for each other, and the second finds it there.
+    ``mirror``: an address of one's own, tried before the others, as mirror/FILE and as
+    mirror/NAME/FILE. ``say`` is told what is done. Processes that fetch the same data set wait for
+    each other, and the second finds it there.
 
-    Raises DownloadError when no address gives a file, with what to put where by hand; OutputError when there is no room for it;
-    ConfigError for a ``mirror`` that is no http:// or https:// address.
+    Raises DownloadError when no address gives a file, with what to put where by hand; OutputError
+    when there is no room for it; ConfigError for a ``mirror`` that is no http:// or https://
+    address.
     """
     mirrors = _own_mirrors(source, mirror) + list(source.mirrors)
     folder = root / source.name
@@ -45,7 +54,10 @@ def download(
         return folder_of(source, root) or folder
     with on_disk(root, ELSEWHERE):
         root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / f".{source.name}.lock", partial(say, f"waiting for another process that fetches {source.name}")):
+    with _locked(
+        root / f".{source.name}.lock",
+        partial(say, f"waiting for another process that fetches {source.name}"),
+    ):
         if not is_complete(source, root):
             with make_session() as session:
                 job = _Job(source, root, mirrors, session, timeout_s, say)
@@ -60,14 +72,19 @@ def _own_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
     if mirror is None:
         return []
     if not re.match(r"(?i)https?://[^/\s]", mirror):
-        raise ConfigError(f"--mirror {shown(mirror)}: give an address that begins with http:// or https://")
+        raise ConfigError(
+            f"--mirror {shown(mirror)}: give an address that begins with http:// or https://"
+        )
     own = mirror.rstrip("/") + "/"
     return [own, f"{own}{source.name}/"]
 
 
 @contextmanager
 def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
-    """Alone among the processes of this machine. The file stays: who removed it could let two of them in."""
+    """Alone among the processes of this machine.
+
+    The file stays: who removed it could let two of them in.
+    """
     with on_disk(path, ELSEWHERE):
         file = path.open("a")
     with file:
@@ -90,7 +107,13 @@ class _Job:
     """One data set on its way from some mirrors to its folder."""
 
     def __init__(
-        self, source: Source, root: Path, mirrors: List[str], session: requests.Session, timeout_s: float, say: Say
+        self,
+        source: Source,
+        root: Path,
+        mirrors: List[str],
+        session: requests.Session,
+        timeout_s: float,
+        say: Say,
     ) -> None:
         self.source, self.root, self.mirrors = source, root, mirrors
         self.session, self.timeout_s, self.say = session, timeout_s, say
@@ -99,17 +122,31 @@ class _Job:
         """Files that are used as they come."""
         with on_disk(folder, ELSEWHERE):
             folder.mkdir(exist_ok=True)
-        wanted = [file for file, found in zip(self.source.files, verify(self.source, self.root)) if found.state != OK]
+        wanted = [
+            file
+            for file, found in zip(self.source.files, verify(self.source, self.root))
+            if found.state != OK
+        ]
         for position, file in enumerate(wanted):
             by_hand = f"put {', '.join(map(str, wanted[position:]))} into {folder}"
-            self._fetch(file, folder, range(file.size, file.size + 1), partial(_take_file, file, folder), by_hand)
+            self._fetch(
+                file,
+                folder,
+                range(file.size, file.size + 1),
+                partial(_take_file, file, folder),
+                by_hand,
+            )
 
     def fetch_archive(self, folder: Path, contents: Contents) -> None:
-        """An archive, which is unpacked and not kept; or one that has been put here by hand, which is."""
+        """An archive, which is unpacked and not kept; or one that has been put here by hand, which
+        is.
+        """
         [file] = self.source.files
         take = partial(_take_archive, file, folder, contents)
         # another packing of the same files may have another size
-        sizes = range(1, contents.most_bytes + 1) if contents.known else range(file.size, file.size + 1)
+        sizes = (
+            range(1, contents.most_bytes + 1) if contents.known else range(file.size, file.size + 1)
+        )
         by_hand = self.root / file.name
         if by_hand.is_file():
             try:
@@ -117,10 +154,25 @@ class _Job:
                 return
             except DataError as error:
                 self.say(f"{error}; it is left alone, and another one fetched")
-        self._fetch(file, self.root, sizes, take, f"put {file} into {self.root} and give the same command again")
+        self._fetch(
+            file,
+            self.root,
+            sizes,
+            take,
+            f"put {file} into {self.root} and give the same command again",
+        )
 
-    def _fetch(self, file: KnownFile, folder: Path, sizes: range, take: Callable[[Path], None], by_hand: str) -> None:
-        """Fetch one file from the first mirror that has it; ``take`` puts it in its place, or raises DataError."""
+    def _fetch(
+        self,
+        file: KnownFile,
+        folder: Path,
+        sizes: range,
+        take: Callable[[Path], None],
+        by_hand: str,
+    ) -> None:
+        """Fetch one file from the first mirror that has it; ``take`` puts it in its place, or
+        raises DataError.
+        """
         part = folder / f"{file.name}.part"
         if size_of(part) >= sizes.stop:
             discard(part)
@@ -132,15 +184,27 @@ class _Job:
                 return
         addresses = ", ".join(shown(mirror) for mirror in self.source.mirrors)
         why = "; ".join(reasons)
-        raise DownloadError(f"{self.source.name} cannot be fetched: {why}. By hand: {by_hand}. Addresses: {addresses}")
+        raise DownloadError(
+            f"{self.source.name} cannot be fetched: {why}. By hand: {by_hand}. Addresses: "
+            f"{addresses}"
+        )
 
     def _fetch_from(
-        self, url: str, file: KnownFile, part: Path, sizes: range, take: Callable[[Path], None], reasons: List[str]
+        self,
+        url: str,
+        file: KnownFile,
+        part: Path,
+        sizes: range,
+        take: Callable[[Path], None],
+        reasons: List[str],
     ) -> bool:
         """Whether one address gave the right file; the reason why not is added to ``reasons``."""
         while True:
             resumed = part.exists()
-            self.say(f"{shown(url)} -> {part.with_suffix('')}" + f", from byte {size_of(part):,} on" * resumed)
+            self.say(
+                f"{shown(url)} -> {part.with_suffix('')}"
+                + f", from byte {size_of(part):,} on" * resumed
+            )
             try:
                 if not resumed or size_of(part) != file.size:
                     fetch(self.session, url, part, sizes, self.timeout_s)
@@ -195,11 +259,14 @@ def _check_digest(file: KnownFile, path: Path) -> None:
 
 
 def _move(fresh: Path, folder: Path) -> None:
-    """Put a folder in its place: at once; or, where there is one, file by file, so that nobody's files are lost."""
+    """Put a folder in its place: at once; or, where there is one, file by file, so that nobody's
+    files are lost.
+    """
     if not folder.exists():
         os.replace(fresh, folder)
         return
     files = sorted(path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file())
-    for name in sorted(files, key=lambda name: name == Path(MANIFEST)):  # which says that all are there
+    # which says that all are there
+    for name in sorted(files, key=lambda name: name == Path(MANIFEST)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(fresh / name, folder / name)

@@ -1,4 +1,6 @@
-"""One address to one file: what breaks off is gone on with, what was there already is not fetched again."""
+"""One address to one file: what breaks off is gone on with, what was there already is not fetched
+again.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,14 @@ SMALL_BYTES = 1024  # what is waited for at once where a read cannot take what i
 ATTEMPTS = 3  # that bring nothing, one after the other
 ENDED = "the connection ended"
 NO_ROOM = (
-    "make room or choose another place with --data-dir; what has been fetched is kept, and the same command goes on from there"
+    "make room or choose another place with --data-dir; "
+    "what has been fetched is kept, and the same command goes on from there"
 )
 
 
 def make_session() -> requests.Session:
-    """Connections that try again what may pass: no connection, no answer in time, and the statuses of busy servers.
+    """Connections that try again what may pass: no connection, no answer in time, and the statuses
+    of busy servers.
 
     Proxies are those of the environment (HTTPS_PROXY, NO_PROXY, ...), as requests reads it.
     """
@@ -50,11 +54,14 @@ def make_session() -> requests.Session:
     return session
 
 
-def fetch(session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S) -> None:
+def fetch(
+    session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S
+) -> None:
     """Bring the file ``part`` to the whole content of ``url``, beginning where it ends.
 
     A server that cannot begin there sends all of it again. ``sizes``: how many bytes it may have.
-    Raises DownloadError when the address does not give such a file; OutputError when it cannot be written. What has come is kept.
+    Raises DownloadError when the address does not give such a file; OutputError when it cannot be
+    written. What has come is kept.
     """
     failures, most = 0, size_of(part)
     while True:
@@ -91,8 +98,11 @@ class _BrokenOff(Exception):
 def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float) -> None:
     """One request, and what it brings."""
     try:
-        response = session.get(url, headers=_resume_headers(url, part), stream=True, timeout=timeout_s)
-    except (requests.RequestException, HTTPError, ValueError) as error:  # tried again already, by the session
+        response = session.get(
+            url, headers=_resume_headers(url, part), stream=True, timeout=timeout_s
+        )
+    # tried again already, by the session
+    except (requests.RequestException, HTTPError, ValueError) as error:
         raise DownloadError(shown(f"{url} cannot be reached ({_reason(error)})")) from None
     with response:
         begin = _begin(response, size_of(part))
@@ -100,7 +110,12 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
             discard(part)
             raise _BrokenOff("it does not go on from where the last connection ended")
         if response.status_code not in (200, 206):
-            raise DownloadError(f"{shown(url)} answers with status {response.status_code} {response.reason or ''}".rstrip())
+            raise DownloadError(
+                (
+                    f"{shown(url)} answers with status {response.status_code} "
+                    f"{response.reason or ''}"
+                ).rstrip()
+            )
         length = re.fullmatch(r"[0-9]{1,18}", response.headers.get("Content-Length", ""))
         total = begin + int(length[0]) if length else None
         if total is not None and total not in sizes:
@@ -130,15 +145,33 @@ class _Pace:
         if seconds < self.window_s:
             return
         if self._bytes < SLOWEST_BYTES_PER_S * seconds:
-            came = f"{self._bytes:,} bytes in {seconds:.3g} s, {SLOWEST_BYTES_PER_S:,} a second are the least"
+            came = (
+                f"{self._bytes:,} bytes in {seconds:.3g} s, "
+                f"{SLOWEST_BYTES_PER_S:,} a second are the least"
+            )
             raise DownloadError(f"{shown(self.url)} is too slow ({came})")
         self._begin, self._bytes = time.monotonic(), 0
 
 
-def _receive(response: requests.Response, part: Path, begin: int, sizes: range, total: Optional[int], pace: _Pace) -> str:
-    """Write what comes, from the byte ``begin`` on, until it ends or is too much; if it breaks off, say why."""
+def _receive(
+    response: requests.Response,
+    part: Path,
+    begin: int,
+    sizes: range,
+    total: Optional[int],
+    pace: _Pace,
+) -> str:
+    """Write what comes, from the byte ``begin`` on, until it ends or is too much; if it breaks off,
+    say why.
+    """
     bar = tqdm(
-        desc=part.stem, initial=begin, total=total, unit="B", unit_scale=True, unit_divisor=1024, disable=None
+        desc=part.stem,
+        initial=begin,
+        total=total,
+        unit="B",
+        unit_scale=True,
+        unit_divisor=1024,
+        disable=None,
     )  # None: hidden where no terminal is
     with on_disk(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
         try:
@@ -157,13 +190,16 @@ def _receive(response: requests.Response, part: Path, begin: int, sizes: range, 
 def _read(response: requests.Response, most: int) -> bytes:
     """What has come, at most so much; waits until something has. Empty at the end."""
     read1 = getattr(response.raw, "read1", None)
-    if read1 is None:  # urllib3 1.26: its read waits until all of it has come, a trickle however long that takes
+    # urllib3 1.26: its read waits until all of it has come, a trickle however long that takes
+    if read1 is None:
         return bytes(response.raw.read(min(SMALL_BYTES, most), decode_content=False))
     return bytes(read1(min(CHUNK_BYTES, most), decode_content=False))
 
 
 def _resume_headers(url: str, part: Path) -> Dict[str, str]:
-    """Ask for what is missing; and, where the beginning came from the same address, only if that has not changed since."""
+    """Ask for what is missing; and, where the beginning came from the same address, only if that
+    has not changed since.
+    """
     if not size_of(part):
         return {}
     headers = {"Range": f"bytes={size_of(part)}-"}
@@ -177,7 +213,9 @@ def _resume_headers(url: str, part: Path) -> Dict[str, str]:
 
 
 def _begin(response: requests.Response, have: int) -> Optional[int]:
-    """The byte at which the content of an answer begins; None when that is not where the ``have`` bytes here end."""
+    """The byte at which the content of an answer begins; None when that is not where the ``have``
+    bytes here end.
+    """
     if response.status_code == 206:
         match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
         return have if match and int(match[1]) == have else None
@@ -189,11 +227,17 @@ def _origin(part: Path) -> Path:
 
 
 def _note_origin(response: requests.Response, url: str, part: Path) -> None:
-    """Keep what tells whether the file changes before the rest of it is fetched (RFC 9110, 13.1.5: no weak validators)."""
+    """Keep what tells whether the file changes before the rest of it is fetched (RFC 9110, 13.1.5:
+    no weak validators).
+    """
     tag = response.headers.get("ETag", "")
-    validator = response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+    validator = (
+        response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
+    )
     with on_disk(part, NO_ROOM):
-        _origin(part).write_text(json.dumps({"url": shown(url), "validator": validator}), encoding="utf-8")
+        _origin(part).write_text(
+            json.dumps({"url": shown(url), "validator": validator}), encoding="utf-8"
+        )
 
 
 def _expected(sizes: range) -> str:
@@ -201,7 +245,9 @@ def _expected(sizes: range) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the innermost of the network's errors says, without the objects that libraries print with it."""
+    """What the innermost of the network's errors says, without the objects that libraries print
+    with it.
+    """
     inner = error.__cause__ or error.__context__
     while isinstance(inner, (OSError, HTTPException, HTTPError)):
         error, inner = inner, inner.__cause__ or inner.__context__

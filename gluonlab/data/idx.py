@@ -1,7 +1,8 @@
-"""MNIST and Fashion-MNIST from IDX files, plain or gzipped; everything in a file is checked before it is used.
+"""MNIST and Fashion-MNIST from IDX files, plain or gzipped; everything in a file is checked before
+it is used.
 
-The format: http://yann.lecun.com/exdb/mnist/ as archived; two zero bytes, a type byte (8: unsigned byte), the number of
-dimensions, one big-endian 32-bit size per dimension, then the values.
+The format: http://yann.lecun.com/exdb/mnist/ as archived; two zero bytes, a type byte (8: unsigned
+byte), the number of dimensions, one big-endian 32-bit size per dimension, then the values.
 """
 
 from __future__ import annotations
@@ -35,10 +36,23 @@ CHUNK_BYTES = 2**18
 DEFLATE_RATIO = 1032  # no byte of a gzip file inflates to more: 258 bytes for two bits (RFC 1951)
 MOST_INFLATED = 2**30  # of any gzip file; the largest sets in this format have half of that
 DIGITS = tuple(str(digit) for digit in range(10))
-CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CLOTHES = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 
 
-def loader(name: str, classes: Tuple[str, ...], defaults: Defaults) -> "Callable[[Optional[str]], Dataset]":
+def loader(
+    name: str, classes: Tuple[str, ...], defaults: Defaults
+) -> "Callable[[Optional[str]], Dataset]":
     """The function that reads the IDX data set ``name`` from a folder."""
 
     def load(root: Optional[str] = None) -> Dataset:
@@ -50,18 +64,28 @@ def loader(name: str, classes: Tuple[str, ...], defaults: Defaults) -> "Callable
 
 
 def find_files(name: str, root: Optional[str]) -> Dict[str, Tuple[Path, Path]]:
-    """For each split its images file and its labels file, plain or .gz, in ``root``/``name`` or ``root``.
+    """For each split its images file and its labels file, plain or .gz, in ``root``/``name`` or
+    ``root``.
 
-    ``root`` None: the usual folder (`gluonlab.data.location.data_root`). Nothing is downloaded here: a run that is started without
-    a network, or a hundred times at once, should not find that out on its way. Raises DataError with the names of the files that
-    are missing, where they were looked for, and the command that fetches them.
+    ``root`` None: the usual folder (`gluonlab.data.location.data_root`). Nothing is downloaded
+    here: a run that is started without a network, or a hundred times at once, should not find that
+    out on its way. Raises DataError with the names of the files that are missing, where they were
+    looked for, and the command that fetches them.
     """
     fetch = download_command(name, root)
     if root is not None and not Path(root).is_dir():
-        raise DataError(f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz), or fetch them: {fetch}")
+        raise DataError(
+            f"--data-dir {root} is no folder: give the one with {_wanted()} (plain or .gz), "
+            f"or fetch them: {fetch}"
+        )
     folders = places(data_root(root), SOURCES[name])
     found = {split: tuple(_find(file, folders) for file in pair) for split, pair in FILES.items()}
-    missing = [file for split, pair in FILES.items() for file, path in zip(pair, found[split]) if path is None]
+    missing = [
+        file
+        for split, pair in FILES.items()
+        for file, path in zip(pair, found[split])
+        if path is None
+    ]
     if missing:
         looked = " and ".join(str(folder) for folder in folders)
         raise DataError(
@@ -81,36 +105,59 @@ def _find(file: str, folders: List[Path]) -> Optional[Path]:
 
 
 def read_split(images_path: Path, labels_path: Path, classes: int) -> ArraySplit:
-    """Images and labels of one split. Raises DataError that names the file and what is wrong with it."""
+    """Images and labels of one split.
+
+    Raises DataError that names the file and what is wrong with it.
+    """
     images = read_idx(images_path, dimensions=3)
     if images.shape[1:] != IMAGE_SHAPE:
-        raise _wrong(images_path, f"images of {images.shape[1]}x{images.shape[2]} pixels, expected 28x28")
+        raise _wrong(
+            images_path, f"images of {images.shape[1]}x{images.shape[2]} pixels, expected 28x28"
+        )
     labels = read_idx(labels_path, dimensions=1)
     if len(labels) != len(images):
-        raise _wrong(labels_path, f"{len(labels)} labels for the {len(images)} images of {images_path.name}")
+        raise _wrong(
+            labels_path, f"{len(labels)} labels for the {len(images)} images of {images_path.name}"
+        )
     if not len(labels):
         raise _wrong(images_path, "it holds no images")
     if labels.max() >= classes:
-        raise _wrong(labels_path, f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}")
+        raise _wrong(
+            labels_path,
+            f"label {labels.max()} at position {labels.argmax()}, expected 0 to {classes - 1}",
+        )
     return ArraySplit(images[:, None], labels.astype(np.int32))
 
 
 def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uint8]":
-    """The array in an IDX file of unsigned bytes. Raises DataError that names the file and what is wrong with it.
+    """The array in an IDX file of unsigned bytes.
 
-    No more is read, or inflated, than the header promises, and no more is promised than a file of this size can inflate to.
+    Raises DataError that names the file and what is wrong with it.
+
+    No more is read, or inflated, than the header promises, and no more is promised than a file of
+    this size can inflate to.
     """
     with _opened(Path(path)) as (file, most_bytes):
         header = file.read(4 + 4 * dimensions)
         shape = _shape(path, header, dimensions)
         expected = len(header) + math.prod(shape)
         if expected > most_bytes:
-            raise _wrong(path, f"its header {shape} promises {expected} bytes, more than the {most_bytes} that it can inflate to")
+            raise _wrong(
+                path,
+                f"its header {shape} promises {expected} bytes, "
+                f"more than the {most_bytes} that it can inflate to",
+            )
         values = _read(file, expected - len(header))
         if len(header) + len(values) < expected:
-            raise _wrong(path, f"truncated, {len(header) + len(values)} bytes where its header {shape} promises {expected}")
+            raise _wrong(
+                path,
+                f"truncated, {len(header) + len(values)} bytes where its header {shape} promises "
+                f"{expected}",
+            )
         if file.read(1):
-            raise _wrong(path, f"too long, more than the {expected} bytes that its header {shape} promises")
+            raise _wrong(
+                path, f"too long, more than the {expected} bytes that its header {shape} promises"
+            )
     try:
         return np.frombuffer(values, np.uint8).reshape(shape)
     except ValueError:  # no values, in a shape that numpy cannot count
@@ -119,7 +166,11 @@ def read_idx(path: "str | os.PathLike[str]", dimensions: int) -> "NDArray[np.uin
 
 def _shape(path: "str | os.PathLike[str]", header: bytes, dimensions: int) -> Tuple[int, ...]:
     if len(header) < 4 or header[:2] != b"\0\0":
-        raise _wrong(path, f"no IDX file (it begins with {header[:4].hex(' ') or 'nothing'}, expected 00 00 08 {dimensions:02x})")
+        raise _wrong(
+            path,
+            f"no IDX file (it begins with {header[:4].hex(' ') or 'nothing'}, "
+            f"expected 00 00 08 {dimensions:02x})",
+        )
     if header[2] != UNSIGNED_BYTE:
         raise _wrong(path, f"values of type {header[2]:#04x}, expected unsigned bytes (0x08)")
     if header[3] != dimensions:
@@ -130,7 +181,9 @@ def _shape(path: "str | os.PathLike[str]", header: bytes, dimensions: int) -> Tu
 
 
 def _read(file: IO[bytes], size: int) -> bytearray:
-    """``size`` bytes, or fewer where the file ends; memory is taken as they come, whatever was promised."""
+    """``size`` bytes, or fewer where the file ends; memory is taken as they come, whatever was
+    promised.
+    """
     values = bytearray()
     while len(values) < size:
         chunk = file.read(min(CHUNK_BYTES, size - len(values)))
@@ -142,7 +195,9 @@ def _read(file: IO[bytes], size: int) -> bytearray:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
-    """The content of a plain or gzipped file, and the most bytes that may be asked of it: a plain one ends by itself."""
+    """The content of a plain or gzipped file, and the most bytes that may be asked of it: a plain
+    one ends by itself.
+    """
     try:
         with path.open("rb") as file:
             if path.suffix == ".gz":
@@ -154,7 +209,10 @@ def _opened(path: Path) -> Iterator[Tuple[IO[bytes], float]]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _wrong(path, f"damaged gzip file ({error})") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}): make it readable, or give another --data-dir") from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}): "
+            "make it readable, or give another --data-dir"
+        ) from None
 
 
 def _wrong(path: "str | os.PathLike[str]", what: str) -> DataError:

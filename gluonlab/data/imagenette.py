@@ -1,6 +1,8 @@
-"""Imagenette, ten easy classes of ImageNet (https://github.com/fastai/imagenette), as its archives unpack: folders of JPEGs.
+"""Imagenette, ten easy classes of ImageNet (https://github.com/fastai/imagenette), as its archives
+unpack: folders of JPEGs.
 
-Version 1 (imagenette) and version 2 (imagenette2) are split differently; -320 and -160 are the length of the short side.
+Version 1 (imagenette) and version 2 (imagenette2) are split differently; -320 and -160 are the
+length of the short side.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from gluonlab.data.pack import is_packed
 from gluonlab.data.sources import SOURCES
 from gluonlab.errors import DataError
 
-NAMES = tuple(f"{version}{size}" for version in ("imagenette", "imagenette2") for size in ("", "-320", "-160"))
+NAMES = tuple(
+    f"{version}{size}" for version in ("imagenette", "imagenette2") for size in ("", "-320", "-160")
+)
 CLASSES = {
     "n01440764": "tench",
     "n02102040": "English springer",
@@ -39,11 +43,16 @@ def summary(name: str) -> str:
     """
     version, _, size = name.partition("-")
     side = f"short side {size}" if size else "full size"
-    return f"JPEGs of ten classes of ImageNet, version {version[-1] if version[-1].isdigit() else 1}, {side}: in colour, 10 classes"
+    return (
+        "JPEGs of ten classes of ImageNet, version "
+        f"{version[-1] if version[-1].isdigit() else 1}, {side}: in colour, 10 classes"
+    )
 
 
 def loader(name: str) -> Callable[..., Dataset]:
-    """The function that reads this one of NAMES; its options are those of `gluonlab.data.folder.load`."""
+    """The function that reads this one of NAMES; its options are those of
+    `gluonlab.data.folder.load`.
+    """
 
     def load(
         root: Optional[str] = None,
@@ -53,24 +62,37 @@ def loader(name: str) -> Callable[..., Dataset]:
         memory: int = 0,
         random_resized_crop: bool = False,
     ) -> Dataset:
-        return _named(folder.load(find(name, root), image_size, decoders, skip_bad, memory, random_resized_crop, name))
+        return _named(
+            folder.load(
+                find(name, root), image_size, decoders, skip_bad, memory, random_resized_crop, name
+            )
+        )
 
     return load
 
 
 def find(name: str, root: Optional[str]) -> Path:
-    """The folder with train and val: ``root``/``name``, ``root`` itself, or what the archive unpacks to there.
+    """The folder with train and val: ``root``/``name``, ``root`` itself, or what the archive
+    unpacks to there.
 
-    ``root`` None is the usual folder, see `gluonlab.data.location`. Raises DataError that says what is missing.
+    ``root`` None is the usual folder, see `gluonlab.data.location`. Raises DataError that says what
+    is missing.
     """
     if root is not None and not Path(root).is_dir():
-        raise DataError(f"--data-dir {root} is no folder: give the one that holds {name}/train and {name}/val")
+        raise DataError(
+            f"--data-dir {root} is no folder: give the one that holds {name}/train and {name}/val"
+        )
     folder_of_all = data_root(root)
     folders = [folder_of_all / name, folder_of_all / name / name, folder_of_all]
-    found = next((place for place in folders if (place / "train").is_dir() or is_packed(place)), None)
+    found = next(
+        (place for place in folders if (place / "train").is_dir() or is_packed(place)), None
+    )
     if found is None:
         fetch = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
-        raise DataError(f"{name} lacks its folder train in {folders[0]} and {folder_of_all}: {fetch}, or give another --data-dir")
+        raise DataError(
+            f"{name} lacks its folder train in {folders[0]} and {folder_of_all}: "
+            f"{fetch}, or give another --data-dir"
+        )
     return found
 
 
@@ -80,5 +102,8 @@ def _named(dataset: Dataset) -> Dataset:
         return dataset
     if dataset.classes != tuple(CLASSES):
         wanted = ", ".join(CLASSES)
-        raise DataError(f"{dataset.name} has the classes {', '.join(dataset.classes)}, expected {wanted}: fetch it again")
+        raise DataError(
+            f"{dataset.name} has the classes {', '.join(dataset.classes)}, expected {wanted}: "
+            "fetch it again"
+        )
     return dataclasses.replace(dataset, classes=tuple(CLASSES.values()))

@@ -1,15 +1,27 @@
 """Batches of a split, shuffled, one shard for each device.
 
-Two paths lead to the same shards, bit for bit. The *streaming* path makes each batch on the host and sends its parts
-to the devices. The *resident* path keeps the whole split on every device, and sends only the order of an epoch; it is
-for what fits the devices' memory. Changes at random are the same on both. A thread works some batches ahead.
+Two paths lead to the same shards, bit for bit. The *streaming* path makes each batch on the host
+and sends its parts to the devices. The *resident* path keeps the whole split on every device, and
+sends only the order of an epoch; it is for what fits the devices' memory. Changes at random are the
+same on both. A thread works some batches ahead.
 """
 
 from __future__ import annotations
 
 import math
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, List, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import mxnet as mx
 import numpy as np
@@ -40,7 +52,9 @@ def to_float(F: Any, images: Any) -> Any:
 
 
 def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
-    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for one of MXNet's arrays."""
+    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for
+    one of MXNet's arrays.
+    """
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
     return split.images.nbytes + split.labels.nbytes <= resident_bytes
@@ -48,22 +62,28 @@ def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit
 
 def _checked(global_batch_size: Any) -> int:
     if not is_count(global_batch_size):
-        raise DataError(f"global_batch_size {global_batch_size!r}: give a number of images from 1 up, over all devices")
+        raise DataError(
+            f"global_batch_size {global_batch_size!r}: give a number of images from 1 up, "
+            "over all devices"
+        )
     return int(global_batch_size)
 
 
 class Loader:
-    """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device that has one.
+    """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device
+    that has one.
 
-    ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32 labels (n,).
-    They are mx.nd arrays, or mx.np ones after ``npx.set_np()``.
-    Every image comes exactly once per epoch: the last batch is smaller when the sizes do not divide.
-    The order depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of each batch.
+    ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
+    labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
+    exactly once per epoch: the last batch is smaller when the sizes do not divide. The order
+    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of
+    each batch.
 
-    ``prefetch`` batches are made ahead, where that is any work; a split of at most ``resident_bytes`` lies on every device.
-    ``random_crops`` are cut out of image files when they are decoded, and so are always streamed; ``augment`` changes images on the
-    devices. How depends on seed, epoch and place in the batch only.
-    ``mixup`` then mixes each with another of the batch, and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
+    ``prefetch`` batches are made ahead, where that is any work; a split of at most
+    ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
+    are decoded, and so are always streamed; ``augment`` changes images on the devices. How depends
+    on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
+    and gives float32 images and labels (n, 3), see `gluonlab.data.mixup`.
 
     Raises DeviceError for what is no list of devices, and DataError for a batch of no images.
     """
@@ -95,7 +115,10 @@ class Loader:
         self._ahead = Ahead()
         self._source: "Streaming | _Resident"
         if random_crops and not isinstance(split, ReadAheadSplit):
-            raise DataError("random crops are cut out of image files, and this split has none: leave random_crops out")
+            raise DataError(
+                "random crops are cut out of image files, and this split has none: "
+                "leave random_crops out"
+            )
         if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
@@ -108,7 +131,9 @@ class Loader:
 
     @property
     def _works(self) -> bool:
-        """Whether the host has anything to do for a batch but to take slices of what lies on the devices."""
+        """Whether the host has anything to do for a batch but to take slices of what lies on the
+        devices.
+        """
         return not self.resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
@@ -117,10 +142,14 @@ class Loader:
 
     def __iter__(self) -> "Generator[Shards, None, None]":
         batches = self._batches()[self.step :]
-        finish: Callable[[nd.NDArray], nd.NDArray] = (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
+        finish: Callable[[nd.NDArray], nd.NDArray] = (
+            (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
+        )
         made = map(self._changed, self._source.load(batches), batches)
         ahead = self.prefetch > 0 and self._works
-        with closing(self._ahead.make(made, self.prefetch) if ahead else (shards for shards in made)) as ready:
+        with closing(
+            self._ahead.make(made, self.prefetch) if ahead else (shards for shards in made)
+        ) as ready:
             for xs, ys in ready:
                 self.step += 1
                 yield as_users([finish(x) for x in xs]), as_users(ys)
@@ -137,9 +166,13 @@ class Loader:
     def _changed(self, loaded: "Tuple[Shards, ...]", wanted: Wanted) -> "Shards":
         """A loaded batch as ``augment`` and ``mixup`` change it."""
         key, size = wanted[0].key, wanted[0].size
-        if self.augment is not None and loaded[0][0]:  # it is empty for a worker without a part of a small batch
+        # it is empty for a worker without a part of a small batch
+        if self.augment is not None and loaded[0][0]:
             draw, change = self.augment.draw(*key, size), self.augment
-            loaded = tuple((change(xs, draw.at(selection.places)), ys) for (xs, ys), selection in zip(loaded, wanted))
+            loaded = tuple(
+                (change(xs, draw.at(selection.places)), ys)
+                for (xs, ys), selection in zip(loaded, wanted)
+            )
         if self.mixup is None:
             return loaded[0]
         own, partners = loaded
@@ -150,18 +183,26 @@ class Loader:
         order = np.arange(len(self.split))
         if self.shuffle:  # RandomState's stream is frozen by numpy: the same order on every version
             order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
-        return [self._part(step, order[step * self.global_batch_size :][: self.global_batch_size]) for step in range(len(self))]
+        return [
+            self._part(step, order[step * self.global_batch_size :][: self.global_batch_size])
+            for step in range(len(self))
+        ]
 
     def _part(self, step: int, batch: "Indices") -> Wanted:
         """This worker's part of the whole ``batch``."""
         size = len(batch)
         places = np.array_split(np.arange(size), self.world_size)[self.rank]
         partners = [size - 1 - places] if self.mixup is not None else []
-        return tuple(Selection((self.seed, self.epoch, step), size, each, batch[each]) for each in (places, *partners))
+        return tuple(
+            Selection((self.seed, self.epoch, step), size, each, batch[each])
+            for each in (places, *partners)
+        )
 
 
 class _Resident:
-    """Gathers each device's images of a whole epoch on that device, then only takes slices of them."""
+    """Gathers each device's images of a whole epoch on that device, then only takes slices of
+    them.
+    """
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
         self.ctxs = ctxs
@@ -184,9 +225,15 @@ class _Resident:
             )
             begins[: len(ends)] = ends
 
-    def _gather(self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]) -> Tuple[nd.NDArray, nd.NDArray]:
+    def _gather(
+        self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]
+    ) -> Tuple[nd.NDArray, nd.NDArray]:
         """This device's shards of all batches, one behind the other."""
-        parts = [batch[slice(*bound[device])] for batch, bound in zip(batches, bounds) if device < len(bound)]
+        parts = [
+            batch[slice(*bound[device])]
+            for batch, bound in zip(batches, bounds)
+            if device < len(bound)
+        ]
         if not parts:
             return self.images[device][:1], self.labels[device][:1]  # no batch reaches this device
         order = nd.array(np.concatenate(parts), dtype=np.int32, ctx=self.ctxs[device])

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 
 def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
-    """Split the first axis of (n, ...) over the devices: as evenly as it goes, the first devices take what is left over.
+    """Split the first axis of (n, ...) over the devices: as evenly as it goes, the first devices
+    take what is left over.
 
-    A batch smaller than the number of devices occupies only the first ones: the list is then shorter than ``ctxs``.
+    A batch smaller than the number of devices occupies only the first ones: the list is then
+    shorter than ``ctxs``.
     """
     busy = list(ctxs[: len(array)])
     if not busy:  # a worker's part of a batch that is smaller than the number of workers

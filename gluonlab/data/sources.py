@@ -1,6 +1,7 @@
 """Where the files of data sets come from, and how each is known: a table, and no work.
 
-Sizes and SHA-256 are those that TensorFlow Datasets and torchvision publish; CIFAR-10's batches are known by the SHA-1 of each.
+Sizes and SHA-256 are those that TensorFlow Datasets and torchvision publish; CIFAR-10's batches are
+known by the SHA-1 of each.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class KnownFile:
 class Contents:
     """What an archive unpacks to: at most ``most_bytes`` in ``most_files``.
 
-    ``known``: its files, which are then all that is kept of it, and by which another packing of the same files is recognised.
-    Where they are not known, the archive's own digest decides, and its files lie below one folder, which is left out.
-    ``folder``: what that is called, so that what was unpacked by hand is found, too.
+    ``known``: its files, which are then all that is kept of it, and by which another packing of the
+    same files is recognised. Where they are not known, the archive's own digest decides, and its
+    files lie below one folder, which is left out. ``folder``: what that is called, so that what was
+    unpacked by hand is found, too.
     """
 
     most_bytes: int
@@ -41,7 +43,8 @@ class Contents:
 
 @dataclass(frozen=True)
 class Source:
-    """The files of the data set ``name``, at each of the addresses ``mirrors``, which are tried in this order.
+    """The files of the data set ``name``, at each of the addresses ``mirrors``, which are tried in
+    this order.
 
     ``contents``: for a data set that is one archive, what it holds.
     """
@@ -58,7 +61,10 @@ class Source:
 
 
 def find_source(name: str, sources: "Dict[str, Source]") -> Source:
-    """The source of a data set. Raises DataError, with the choices, when there is none of this name."""
+    """The source of a data set.
+
+    Raises DataError, with the choices, when there is none of this name.
+    """
     if name not in sources:
         raise DataError(unknown("data set to download", name, sources))
     return sources[name]
@@ -67,21 +73,56 @@ def find_source(name: str, sources: "Dict[str, Source]") -> Source:
 MNIST = Source(
     "mnist",
     (
-        KnownFile("train-images-idx3-ubyte.gz", 9912422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-        KnownFile("train-labels-idx1-ubyte.gz", 28881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-        KnownFile("t10k-images-idx3-ubyte.gz", 1648877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-        KnownFile("t10k-labels-idx1-ubyte.gz", 4542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+        KnownFile(
+            "train-images-idx3-ubyte.gz",
+            9912422,
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        ),
+        KnownFile(
+            "train-labels-idx1-ubyte.gz",
+            28881,
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        ),
+        KnownFile(
+            "t10k-images-idx3-ubyte.gz",
+            1648877,
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        ),
+        KnownFile(
+            "t10k-labels-idx1-ubyte.gz",
+            4542,
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        ),
     ),
-    ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    (
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    ),
 )
 
 FASHION_MNIST = Source(
     "fashion-mnist",
     (
-        KnownFile("train-images-idx3-ubyte.gz", 26421880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-        KnownFile("train-labels-idx1-ubyte.gz", 29515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        KnownFile("t10k-images-idx3-ubyte.gz", 4422102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-        KnownFile("t10k-labels-idx1-ubyte.gz", 5148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+        KnownFile(
+            "train-images-idx3-ubyte.gz",
+            26421880,
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        ),
+        KnownFile(
+            "train-labels-idx1-ubyte.gz",
+            29515,
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        ),
+        KnownFile(
+            "t10k-images-idx3-ubyte.gz",
+            4422102,
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        ),
+        KnownFile(
+            "t10k-labels-idx1-ubyte.gz",
+            5148,
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        ),
     ),
     (
         "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
@@ -103,17 +144,34 @@ CIFAR10_BATCHES = tuple(
 
 CIFAR10 = Source(
     "cifar10",
-    (KnownFile("cifar-10-binary.tar.gz", 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),),
+    (
+        KnownFile(
+            "cifar-10-binary.tar.gz",
+            170052171,
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        ),
+    ),
     ("https://www.cs.toronto.edu/~kriz/",),
     # beside the batches a page and a list of names; tar rounds up
-    Contents(sum(batch.size for batch in CIFAR10_BATCHES) + 2**20, known=CIFAR10_BATCHES, folder="cifar-10-batches-bin"),
+    Contents(
+        sum(batch.size for batch in CIFAR10_BATCHES) + 2**20,
+        known=CIFAR10_BATCHES,
+        folder="cifar-10-batches-bin",
+    ),
 )
 
 
 def _imagenette(name: str, size: int, sha256: str) -> Source:
-    """JPEGs do not shrink when they are packed: twice the archive is far more than what it holds."""
+    """JPEGs do not shrink when they are packed: twice the archive is far more than what it
+    holds.
+    """
     archive = KnownFile(f"{name}.tgz", size, sha256)
-    return Source(name, (archive,), ("https://s3.amazonaws.com/fast-ai-imageclas/",), Contents(most_bytes=2 * size))
+    return Source(
+        name,
+        (archive,),
+        ("https://s3.amazonaws.com/fast-ai-imageclas/",),
+        Contents(most_bytes=2 * size),
+    )
 
 
 SOURCES: Dict[str, Source] = {
@@ -122,10 +180,27 @@ SOURCES: Dict[str, Source] = {
         MNIST,
         FASHION_MNIST,
         CIFAR10,
-        # version 2 holds a third of the images back for validation, version 1 only 500; the numbers are the shorter side in pixels
-        _imagenette("imagenette2-320", 341663724, "569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c"),
-        _imagenette("imagenette2-160", 99003388, "64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5"),
-        _imagenette("imagenette-320", 341289752, "0e3ac85d7f3fd0a63d5e27d85c68511be9ac4dae260345b6f7434a0d4fa24b3f"),
-        _imagenette("imagenette-160", 98752094, "4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7f339cb2ead11"),
+        # version 2 holds a third of the images back for validation, version 1 only 500; the numbers
+        # are the shorter side in pixels
+        _imagenette(
+            "imagenette2-320",
+            341663724,
+            "569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c",
+        ),
+        _imagenette(
+            "imagenette2-160",
+            99003388,
+            "64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5",
+        ),
+        _imagenette(
+            "imagenette-320",
+            341289752,
+            "0e3ac85d7f3fd0a63d5e27d85c68511be9ac4dae260345b6f7434a0d4fa24b3f",
+        ),
+        _imagenette(
+            "imagenette-160",
+            98752094,
+            "4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7f339cb2ead11",
+        ),
     )
 }

@@ -1,4 +1,6 @@
-"""Batches made on the host and sent to the devices: read from memory when they are needed, from files ahead of that."""
+"""Batches made on the host and sent to the devices: read from memory when they are needed, from
+files ahead of that.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their ``indices`` in the split.
+    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their
+    ``indices`` in the split.
 
     ``key``: the seed, the epoch and the step, from which what is random is drawn.
     """
@@ -38,7 +41,8 @@ class Selection(NamedTuple):
         return [int(seed) for seed in of_all[self.places]]
 
 
-# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner of each.
+# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner
+# of each.
 Wanted = Tuple[Selection, ...]
 
 
@@ -58,16 +62,23 @@ class Streaming:
             self.begin = partial(_begin, split, random_crops)
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
-        """The shards of each batch, of the images and then of their partners: images (n, C, H, W) uint8, labels (n,) int32.
+        """The shards of each batch, of the images and then of their partners: images (n, C, H, W)
+        uint8, labels (n,) int32.
 
-        Each batch is begun before the one ahead of it is taken: processes that decode files go on from one to the next. Raises what
-        the split raises, such as DataError for a file that is wrong, in the batch that has it.
+        Each batch is begun before the one ahead of it is taken: processes that decode files go on
+        from one to the next. Raises what the split raises, such as DataError for a file that is
+        wrong, in the batch that has it.
         """
         begun: "Deque[List[Reading]]" = deque()
         makers = self._makers.pop() if self._makers else _new_makers(self.ctxs)
         try:
             for wanted in batches:
-                begun.append([self.begin(selection) for selection in wanted[: 1 if _turned(wanted) else None]])
+                begun.append(
+                    [
+                        self.begin(selection)
+                        for selection in wanted[: 1 if _turned(wanted) else None]
+                    ]
+                )
                 if len(begun) > 1:
                     yield self._make(begun.popleft(), len(wanted), makers)
             while begun:
@@ -88,9 +99,12 @@ class Streaming:
             images, labels = read[0]
             read.append((images[::-1], labels[::-1]))
         made = [self._shards(*each, *of_part) for each, of_part in zip(read, makers)]
-        return tuple(made)  # not of a generator: a tuple that grows breaks when gc.get_objects sees it
+        # not of a generator: a tuple that grows breaks when gc.get_objects sees it
+        return tuple(made)
 
-    def _shards(self, images: "Images", labels: "Labels", images_in: _Maker, labels_in: _Maker) -> "Shards":
+    def _shards(
+        self, images: "Images", labels: "Labels", images_in: _Maker, labels_in: _Maker
+    ) -> "Shards":
         return shard(images_in(images), self.ctxs), shard(labels_in(labels), self.ctxs)
 
 
@@ -116,5 +130,7 @@ class _Later(NamedTuple):
 
 
 def _turned(wanted: Wanted) -> bool:
-    """Whether the partners are the images themselves in reverse, as those of a single worker: nothing is read twice."""
+    """Whether the partners are the images themselves in reverse, as those of a single worker:
+    nothing is read twice.
+    """
     return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])

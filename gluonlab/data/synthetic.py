@@ -12,7 +12,9 @@ DEFAULTS = Defaults(lr=0.01, epochs=3)
 SAMPLES, SHAPE = 8192, (1, 28, 28)
 
 
-def load(samples: int = SAMPLES, shape: Tuple[int, int, int] = SHAPE, classes: int = 10, seed: int = 0) -> Dataset:
+def load(
+    samples: int = SAMPLES, shape: Tuple[int, int, int] = SHAPE, classes: int = 10, seed: int = 0
+) -> Dataset:
     """``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images."""
     random = np.random.RandomState(seed)
     return Dataset(
@@ -24,6 +26,8 @@ def load(samples: int = SAMPLES, shape: Tuple[int, int, int] = SHAPE, classes: i
     )
 
 
-def _split(random: np.random.RandomState, samples: int, shape: Tuple[int, int, int], classes: int) -> ArraySplit:
+def _split(
+    random: np.random.RandomState, samples: int, shape: Tuple[int, int, int], classes: int
+) -> ArraySplit:
     images = random.randint(0, 256, (samples, *shape), dtype=np.uint8)
     return ArraySplit(images, random.randint(0, classes, samples).astype(np.int32))

@@ -11,11 +11,14 @@ from gluonlab.data.location import find, places
 from gluonlab.data.sources import KnownFile, Source
 
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
-MANIFEST = "SHA256SUMS"  # in the folder of an unpacked archive: the digests of its files, as sha256sum -c reads them
+# in the folder of an unpacked archive: the digests of its files, as sha256sum -c reads them
+MANIFEST = "SHA256SUMS"
 
 
 class Finding(NamedTuple):
-    """What became of one file: ``state`` is ok, missing or damaged; ``found`` is its digest, empty if there is none."""
+    """What became of one file: ``state`` is ok, missing or damaged; ``found`` is its digest, empty
+    if there is none.
+    """
 
     path: Path
     state: str
@@ -25,16 +28,26 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         if self.state == DAMAGED:
-            return f"{self.state:<8}{self.path}: {self.algorithm} {self.found}, expected {self.expected}"
+            return (
+                f"{self.state:<8}{self.path}: {self.algorithm} {self.found}, "
+                f"expected {self.expected}"
+            )
         return f"{self.state:<8}{self.path}: {self.algorithm} {self.expected}"
 
 
 def verify(source: Source, root: Path) -> List[Finding]:
-    """Read every file of a data set below the folder ``root``, and compare it with what is known of it."""
+    """Read every file of a data set below the folder ``root``, and compare it with what is known of
+    it.
+    """
     known = known_files(source)
     if known:
         folders = places(root, source)
-        return [_compare(find(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest) for file in known]
+        return [
+            _compare(
+                find(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest
+            )
+            for file in known
+        ]
     manifest = root / source.name / MANIFEST
     if not manifest.is_file():
         return [Finding(manifest, MISSING, "sha256", "written by download")]
@@ -44,7 +57,9 @@ def verify(source: Source, root: Path) -> List[Finding]:
     except ValueError:
         matches = []
     if not matches or not all(matches):
-        return [Finding(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")]
+        return [
+            Finding(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")
+        ]
     return [_compare(manifest.parent / match[2], "sha256", match[1]) for match in matches if match]
 
 
@@ -61,7 +76,10 @@ def known_files(source: Source) -> "tuple[KnownFile, ...]":
 def folder_of(source: Source, root: Path) -> "Path | None":
     """The folder that a data set is read from, if all its files are there; they are not read."""
     known = known_files(source) or (KnownFile(MANIFEST, 0, ""),)
-    found = [find(file.name, places(root, source) if known_files(source) else [root / source.name]) for file in known]
+    found = [
+        find(file.name, places(root, source) if known_files(source) else [root / source.name])
+        for file in known
+    ]
     return found[0].parent if found[0] and all(found) else None
 
 

@@ -17,17 +17,42 @@ from gluonlab.errors import ConfigError
 
 
 @command("python -m gluonlab.doctor")
-@click.option("--train", is_flag=True, help="also train one step on every device, and compare it with one device")
-@click.option("--network", is_flag=True, help="also ask the servers that data sets are downloaded from")
-@click.option("--prove", is_flag=True, help="also try the GPUs and all kvstores on them, some minutes: two files to send in")
-@click.option("--out", metavar="NAME", help=f"with --prove: write NAME.json and NAME.html  [default: {OUT}]")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object, and nothing else, on standard output")
+@click.option(
+    "--train",
+    is_flag=True,
+    help="also train one step on every device, and compare it with one device",
+)
+@click.option(
+    "--network", is_flag=True, help="also ask the servers that data sets are downloaded from"
+)
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="also try the GPUs and all kvstores on them, some minutes: two files to send in",
+)
+@click.option(
+    "--out", metavar="NAME", help=f"with --prove: write NAME.json and NAME.html  [default: {OUT}]"
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print one JSON object, and nothing else, on standard output",
+)
 @click.pass_context
-def main(context: click.Context, train: bool, network: bool, prove: bool, out: Optional[str], as_json: bool) -> None:
-    """Look at Python, numpy, MXNet, its libraries, driver and GPUs, kvstores, disks and memory, data and SageMaker.
+def main(
+    context: click.Context,
+    train: bool,
+    network: bool,
+    prove: bool,
+    out: Optional[str],
+    as_json: bool,
+) -> None:
+    """Look at Python, numpy, MXNet, its libraries, driver and GPUs, kvstores, disks and memory,
+    data and SageMaker.
 
-    Each line is ok, a warning or a fault, with cause and cure. Exit status: 0, or 1 if there is a fault.
-    Takes less than five seconds without options, unless the machine is busy.
+    Each line is ok, a warning or a fault, with cause and cure. Exit status: 0, or 1 if there is a
+    fault. Takes less than five seconds without options, unless the machine is busy.
     """
     if out is not None and not prove:
         raise ConfigError("--out says where --prove writes: add --prove, or leave --out out")

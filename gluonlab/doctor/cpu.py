@@ -1,4 +1,6 @@
-"""The cores: how many this process may use, what else computes on them, and how OpenMP's threads wait for each other."""
+"""The cores: how many this process may use, what else computes on them, and how OpenMP's threads
+wait for each other.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu(proc: Path = PROC) -> List[Finding]:
-    """One line on the cores and the threads that compute on them, and a warning for each thing that slows them."""
+    """One line on the cores and the threads that compute on them, and a warning for each thing that
+    slows them.
+    """
     threads = threads_per_device(1)
     load = os.getloadavg()[0]
-    what = f"{cores_in_words()}, load {load:.1f}; one CPU device computes with {plural(threads, 'thread')}"
+    what = (
+        f"{cores_in_words()}, load {load:.1f}; one CPU device computes with "
+        f"{plural(threads, 'thread')}"
+    )
     processes = neighbours().processes
     what += f", as 1 of {processes} processes of a training" * (processes > 1)
     what += f"; {waiting()}"
@@ -38,7 +45,9 @@ def cpu(proc: Path = PROC) -> List[Finding]:
 def cores_in_words() -> str:
     """``2 cores``, and why they are not all of the machine's."""
     machine, allowed, cores = os.cpu_count() or 1, len(os.sched_getaffinity(0)), host_cores.cores()
-    notes = [f"{allowed} of the machine's {machine} CPUs are allowed by affinity"] * (allowed < machine)
+    notes = [f"{allowed} of the machine's {machine} CPUs are allowed by affinity"] * (
+        allowed < machine
+    )
     notes += ["the rest are hyper-threads, or beyond this container's limit"] * (cores < allowed)
     return plural(cores, "core") + (f" ({'; '.join(notes)})" if notes else "")
 
@@ -52,7 +61,11 @@ def waiting() -> str:
     """What a team's idle threads do, by the user's setting or by gluonlab's."""
     users = openmp.users_spinning()
     settings = ", ".join(f"{name}={value}" for name, value in users.items())
-    return f"idle threads wait as {settings} says" if users else f"idle ones sleep after {openmp.SPIN_COUNT} looks for work"
+    return (
+        f"idle threads wait as {settings} says"
+        if users
+        else f"idle ones sleep after {openmp.SPIN_COUNT} looks for work"
+    )
 
 
 def spinning(users: Mapping[str, str]) -> List[Finding]:
@@ -67,20 +80,33 @@ def spinning(users: Mapping[str, str]) -> List[Finding]:
         said = settings["policy"]
     else:
         return []
-    cause = "idle threads keep their cores busy: beside anything else that computes, one CPU device takes many times as long"
+    cause = (
+        "idle threads keep their cores busy: beside anything else that computes, "
+        "one CPU device takes many times as long"
+    )
     name = said.split("=")[0]
-    return [warning("cpu", f"{said} is exported", cause, f"unset {name}: gluonlab then lets them sleep soon")]
+    return [
+        warning(
+            "cpu", f"{said} is exported", cause, f"unset {name}: gluonlab then lets them sleep soon"
+        )
+    ]
 
 
 def loaded(what: str, others: List[str]) -> Finding:
     """The machine has less room than one device's threads need."""
-    who = f"something else computes: {', '.join(others)}" if others else "something else computed within the last minute"
+    who = (
+        f"something else computes: {', '.join(others)}"
+        if others
+        else "something else computed within the last minute"
+    )
     cause = f"{who}; a team of threads waits for its slowest one"
     return warning("cpu", what, cause, "end it, wait for it, or leave it a core: --threads N")
 
 
 def busy(proc: Path = PROC, share: float = SHARE, most: int = NAMED) -> List[str]:
-    """The ``most`` that take more than a ``share`` of a core, as ``python3 (pid 17) 98 %``; none that this process has started."""
+    """The ``most`` that take more than a ``share`` of a core, as ``python3 (pid 17) 98 %``; none
+    that this process has started.
+    """
     before = _processes(proc)
     time.sleep(SAMPLE_S)
     after = _processes(proc)
@@ -113,7 +139,11 @@ def _processes(proc: Path) -> Dict[int, Tuple[str, int, int]]:
         try:
             head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
             fields = tail.split()
-            found[int(folder.name)] = (head.partition("(")[2], int(fields[1]), int(fields[11]) + int(fields[12]))
+            found[int(folder.name)] = (
+                head.partition("(")[2],
+                int(fields[1]),
+                int(fields[11]) + int(fields[12]),
+            )
         except (OSError, IndexError, ValueError):  # it has ended meanwhile
             continue
     return found
@@ -123,9 +153,15 @@ def _unknown() -> List[Finding]:
     sharing = neighbours()
     if sharing.known:
         return []
-    cause = "how many of them are on this host is not known before they meet; all of them are assumed"
+    cause = (
+        "how many of them are on this host is not known before they meet; all of them are assumed"
+    )
     cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
-    return [warning("cpu", f"{sharing.processes} workers of a parameter server share cores", cause, cure)]
+    return [
+        warning(
+            "cpu", f"{sharing.processes} workers of a parameter server share cores", cause, cure
+        )
+    ]
 
 
 def _too_many() -> List[Finding]:
@@ -139,6 +175,8 @@ def _too_many() -> List[Finding]:
 
 def _put_aside() -> List[Finding]:
     return [
-        warning("cpu", f"{setting} is put aside for MXNet", effect, f"unset {setting.split('=')[0]}")
+        warning(
+            "cpu", f"{setting} is put aside for MXNet", effect, f"unset {setting.split('=')[0]}"
+        )
         for setting, effect in openmp.harmful().items()
     ]

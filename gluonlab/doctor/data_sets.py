@@ -21,13 +21,24 @@ def folder() -> List[Finding]:
         from gluonlab.data.sources import SOURCES
         from gluonlab.data.verify import folder_of
     except ImportError as error:
-        return [warning("data", "not looked at", f"it needs {error.name}, which cannot be imported", f"pip install {error.name}")]
+        return [
+            warning(
+                "data",
+                "not looked at",
+                f"it needs {error.name}, which cannot be imported",
+                f"pip install {error.name}",
+            )
+        ]
     try:
         root = data_root()
     except GluonlabError as error:
         return [warning("data", "there is no folder for data sets", str(error), OWN_FOLDER)]
     here = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
-    held = f"here are {', '.join(here)}, and digits" if here else "only digits, which is built in, is here"
+    held = (
+        f"here are {', '.join(here)}, and digits"
+        if here
+        else "only digits, which is built in, is here"
+    )
     return [place("data", f"data sets ({held})", root, OWN_FOLDER)]
 
 
@@ -50,7 +61,10 @@ def addresses() -> Mapping[str, Tuple[str, ...]]:
     """Data set -> where its first file may be fetched."""
     from gluonlab.data.sources import SOURCES
 
-    return {name: tuple(mirror + source.files[0].name for mirror in source.mirrors) for name, source in SOURCES.items()}
+    return {
+        name: tuple(mirror + source.files[0].name for mirror in source.mirrors)
+        for name, source in SOURCES.items()
+    }
 
 
 def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
@@ -59,7 +73,8 @@ def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
 
     try:
         answer = requests.head(url, timeout=timeout_s, allow_redirects=True)
-        if answer.status_code in (405, 501):  # a server that knows no HEAD: the beginning of the file will do
+        # a server that knows no HEAD: the beginning of the file will do
+        if answer.status_code in (405, 501):
             answer = requests.get(url, timeout=timeout_s, stream=True)
             answer.close()
     except requests.Timeout:
@@ -73,7 +88,12 @@ def _reason(error: Exception) -> str:
     """The innermost words of an exception of requests, which wraps three others."""
     text = one_line(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
-    for known in ("Name or service not known", "Temporary failure in name resolution", "Connection refused", "unreachable"):
+    for known in (
+        "Name or service not known",
+        "Temporary failure in name resolution",
+        "Connection refused",
+        "unreachable",
+    ):
         if known in text:
             return proxy + known
     return f"{proxy}{type(error).__name__}: {text[:120]}"
@@ -84,9 +104,17 @@ def _reached(name: str, replies: List[Reply]) -> Finding:
     told = "; ".join(f"{reply.url}: {reply.problem}" for reply in bad)
     if not bad:
         return ok("network", f"{name}: {_count(replies)} reached")
-    by_hand = f"check the network and HTTPS_PROXY, or name a copy of your own: gluonlab.data download {name} --mirror URL"
+    by_hand = (
+        "check the network and HTTPS_PROXY, or name a copy of your own: "
+        f"gluonlab.data download {name} --mirror URL"
+    )
     if len(bad) < len(replies):
-        return warning("network", f"{name}: {len(bad)} of {_count(replies)} fail", told, "nothing: the others are tried in turn")
+        return warning(
+            "network",
+            f"{name}: {len(bad)} of {_count(replies)} fail",
+            told,
+            "nothing: the others are tried in turn",
+        )
     return fault("network", f"{name} cannot be downloaded", told, by_hand)
 
 
@@ -99,5 +127,10 @@ def current_folder() -> Finding:
     try:
         here = Path.cwd()
     except OSError as error:
-        return fault("runs", "the current folder is gone", error.strerror or str(error), "cd to one that exists")
+        return fault(
+            "runs",
+            "the current folder is gone",
+            error.strerror or str(error),
+            "cd to one that exists",
+        )
     return place("runs", "runs are written below", here, "name another folder with --out DIR")

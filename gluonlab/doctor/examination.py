@@ -1,4 +1,6 @@
-"""All checks, those that wait at the same time, in the order in which a person wants to read them."""
+"""All checks, those that wait at the same time, in the order in which a person wants to read
+them.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,13 @@ Check = Tuple[str, Callable[[], Sequence[Finding]]]
 Addresses = Callable[[], Mapping[str, Tuple[str, ...]]]
 
 
-def examine(train: bool = False, network: bool = False, addresses: Addresses = data_sets.addresses) -> List[Finding]:
-    """Everything that is found here. ``train``: also train one step; ``network``: also ask the data sets' ``addresses``."""
+def examine(
+    train: bool = False, network: bool = False, addresses: Addresses = data_sets.addresses
+) -> List[Finding]:
+    """Everything that is found here.
+
+    ``train``: also train one step; ``network``: also ask the data sets' ``addresses``.
+    """
     checks = [*_software(), *_gpus(), *_places()]
     checks += [("train", training.try_training)] * train
     checks += [("network", lambda: data_sets.mirrors(addresses()))] * network

@@ -11,7 +11,10 @@ _ORDER = (OK, WARNING, FAULT)
 
 @dataclass(frozen=True)
 class Finding:
-    """``check``: what was looked at, a stable name. ``status``: OK, WARNING (it runs, but not as one may think) or FAULT."""
+    """``check``: what was looked at, a stable name.
+
+    ``status``: OK, WARNING (it runs, but not as one may think) or FAULT.
+    """
 
     check: str
     status: str
@@ -46,7 +49,9 @@ def guarded(check: str, look: Callable[[], Sequence[Finding]]) -> List[Finding]:
         return list(look())
     except Exception as error:
         what = one_line(f"this check itself broke: {type(error).__name__}: {error}")
-        return [warning(check, what, cure="the other lines hold all the same; please report this one")]
+        return [
+            warning(check, what, cure="the other lines hold all the same; please report this one")
+        ]
 
 
 def one_line(text: str) -> str:
@@ -62,11 +67,19 @@ def as_lines(findings: Sequence[Finding], seconds: float) -> str:
         lines.append(f"{finding.status:<9}{finding.check:<{width}}  {finding.what}")
         for name, text in (("cause", finding.cause), ("cure", finding.cure)):
             lines += [f"{'':<9}{'':<{width}}  {name + ':':<7}{text}"] * bool(text)
-    counts = {status: sum(finding.status == status for finding in findings) for status in (FAULT, WARNING)}
-    told = ", ".join(f"{count or 'no'} {status}{'' if count == 1 else 's'}" for status, count in counts.items())
+    counts = {
+        status: sum(finding.status == status for finding in findings) for status in (FAULT, WARNING)
+    }
+    told = ", ".join(
+        f"{count or 'no'} {status}{'' if count == 1 else 's'}" for status, count in counts.items()
+    )
     return "\n".join([*lines, "", f"{told}, {seconds:.1f} s"])
 
 
 def as_object(findings: Sequence[Finding], seconds: float) -> Dict[str, Any]:
     """For a program: ``status``, ``seconds`` and ``findings``, each with all five fields."""
-    return {"status": worst(findings), "seconds": round(seconds, 3), "findings": [asdict(finding) for finding in findings]}
+    return {
+        "status": worst(findings),
+        "seconds": round(seconds, 3),
+        "findings": [asdict(finding) for finding in findings],
+    }

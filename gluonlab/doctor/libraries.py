@@ -1,8 +1,9 @@
-"""The libraries that libmxnet.so needs, its own and those that these need: where each is found, and what is wrong with it.
+"""The libraries that libmxnet.so needs, its own and those that these need: where each is found, and
+what is wrong with it.
 
-The dynamic linker is asked itself, as ldd -r does: it follows every NEEDED entry along its search path, compares versions and
-symbols, and runs nothing.
-The wheels' folders come after the user's, as `gluonlab.cuda` loads them.
+The dynamic linker is asked itself, as ldd -r does: it follows every NEEDED entry along its search
+path, compares versions and symbols, and runs nothing. The wheels' folders come after the user's, as
+`gluonlab.cuda` loads them.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ class Trace(NamedTuple):
     complaints: List[str]
 
 
-def trace(library: Path, environ: Mapping[str, str] = os.environ, wheels: Optional[Sequence[Path]] = None) -> Trace:
-    """Ask the linker what ``library`` needs. ``wheels``: the folders that stand behind LD_LIBRARY_PATH."""
+def trace(
+    library: Path, environ: Mapping[str, str] = os.environ, wheels: Optional[Sequence[Path]] = None
+) -> Trace:
+    """Ask the linker what ``library`` needs.
+
+    ``wheels``: the folders that stand behind LD_LIBRARY_PATH.
+    """
     folders = [*search_path(environ), *(wheel_folders() if wheels is None else wheels)]
     answer = subprocess.run(
         [LINKER, str(library)],
@@ -63,16 +69,30 @@ def trace(library: Path, environ: Mapping[str, str] = os.environ, wheels: Option
     return Trace(found, complaints)
 
 
-def libraries(mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ) -> List[Finding]:
+def libraries(
+    mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ
+) -> List[Finding]:
     """Where each library comes from, and a fault for each that is missing or does not fit."""
     if mxnet_folder is None:
         return []
     library = mxnet_folder / "libmxnet.so"
     if not library.is_file():
-        cure = "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, or mxnet-cu112==1.9.1"
-        return [fault("libraries", f"{library} is missing", "the installation is not complete", cure)]
+        cure = (
+            "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
+            "or mxnet-cu112==1.9.1"
+        )
+        return [
+            fault("libraries", f"{library} is missing", "the installation is not complete", cure)
+        ]
     if not os.path.exists(LINKER):
-        return [warning("libraries", "not looked at", f"this system has no {LINKER}, which would tell", "see the line import")]
+        return [
+            warning(
+                "libraries",
+                "not looked at",
+                f"this system has no {LINKER}, which would tell",
+                "see the line import",
+            )
+        ]
     traced = trace(library, environ)
     return [*_wrong(traced, environ), *_mixed(traced, environ), *_where(traced, environ)]
 
@@ -81,22 +101,33 @@ def _wrong(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
     found = []
     for name in [name for name, path in traced.found.items() if path is None]:
         complaint = understand(f"{name} => not found", environ)
-        cause, cure = (complaint.cause, complaint.cure) if complaint else ("", cure_of_missing(name))
-        found.append(fault("libraries", f"{name} is missing", cause or "the linker finds it nowhere", cure))
-    return [*found, *(_unfit(traced.complaints, environ) if not found else [])]  # what is missing takes its symbols along
+        cause, cure = (
+            (complaint.cause, complaint.cure) if complaint else ("", cure_of_missing(name))
+        )
+        found.append(
+            fault("libraries", f"{name} is missing", cause or "the linker finds it nowhere", cure)
+        )
+    # what is missing takes its symbols along
+    return [*found, *(_unfit(traced.complaints, environ) if not found else [])]
 
 
 def _unfit(complaints: List[str], environ: Mapping[str, str]) -> List[Finding]:
     """The first complaint about each library: an old one lacks hundreds of symbols."""
     said: Dict[str, Finding] = {}
-    for text in sorted(complaints, key=lambda text: UNVERSIONED in text):  # which alone need not hurt
+    # which alone need not hurt
+    for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
         complaint = understand(text, environ)
         severe = warning if UNVERSIONED in text else fault
         if complaint is None:
-            said.setdefault(text, severe("libraries", text, "the linker says so", "install MXNet again"))
+            said.setdefault(
+                text, severe("libraries", text, "the linker says so", "install MXNet again")
+            )
         else:
             what = f"{complaint.library} does not fit"
-            said.setdefault(complaint.library, severe("libraries", what, complaint.cause or text, complaint.cure))
+            said.setdefault(
+                complaint.library,
+                severe("libraries", what, complaint.cause or text, complaint.cure),
+            )
     return list(said.values())
 
 
@@ -105,7 +136,10 @@ def _mixed(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
     if len(folders) < 2:
         return []
     what = f"{' and '.join(TOGETHER)} come from different places"
-    cure = "put both into one folder of LD_LIBRARY_PATH, or neither: pip install 'gluonlab[cu112]' brings both"
+    cure = (
+        "put both into one folder of LD_LIBRARY_PATH, or neither: "
+        "pip install 'gluonlab[cu112]' brings both"
+    )
     return [warning("libraries", what, " and ".join(sorted(map(str, folders))), cure)]
 
 
@@ -119,6 +153,8 @@ def _where(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
             places.setdefault(place, {}).setdefault(folder, []).append(name)
     lines = []
     for place in [place for place in TITLES if place in places]:
-        listed = "; ".join(f"{folder}: {', '.join(names)}" for folder, names in places[place].items())
+        listed = "; ".join(
+            f"{folder}: {', '.join(names)}" for folder, names in places[place].items()
+        )
         lines.append(ok("libraries", f"{TITLES[place]}: {listed}"))
     return lines

@@ -1,4 +1,6 @@
-"""The process that loads MXNet: whether it can, what it was built with, and which kvstores and Horovod work with it."""
+"""The process that loads MXNet: whether it can, what it was built with, and which kvstores and
+Horovod work with it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP
 
 
 def main() -> None:
-    """Answers: ``version`` or ``error``, ``copies``, then ``trying`` and ``kvstore`` for each of them, and ``horovod``."""
+    """Answers: ``version`` or ``error``, ``copies``, then ``trying`` and ``kvstore`` for each of
+    them, and ``horovod``.
+    """
     if not load():
         return
     ask_for_peers()
@@ -42,7 +46,9 @@ def load() -> bool:
     except Exception as error:
         reason = error.__cause__ or error
         complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
-        said = str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
+        said = (
+            str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
+        )
         tell(error=said, **(complaint._asdict() if complaint else {}))
         return False
     return True
@@ -61,7 +67,9 @@ def ask_for_peers() -> None:
 
 
 def try_kvstores() -> None:
-    """One step of gluon.Trainer over each store, on two CPU devices, or on the GPUs for those that are for GPUs only."""
+    """One step of gluon.Trainer over each store, on two CPU devices, or on the GPUs for those that
+    are for GPUs only.
+    """
     import mxnet as mx
 
     from gluonlab.devices import devices, gpu_count
@@ -90,14 +98,19 @@ def sum_over(name: str, ctxs: "List[object]") -> str:
 
     weight = gluon.Parameter("weight", shape=(64,))
     weight.initialize(init.Zero(), ctx=ctxs)
-    trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 1.0}, kvstore=make_kvstore(name, ctxs))
+    trainer = gluon.Trainer(
+        [weight], "sgd", {"learning_rate": 1.0}, kvstore=make_kvstore(name, ctxs)
+    )
     with autograd.record():
         losses = [weight.data(ctx) * (rank + 1) for rank, ctx in enumerate(ctxs)]
     autograd.backward(losses)
     trainer.step(1)
     expected = -len(ctxs) * (len(ctxs) + 1) / 2
     got = [weight.data(ctx).asnumpy() for ctx in ctxs]
-    wrong = next((array for array in got if not np.array_equal(array, np.full(64, expected, "float32"))), None)
+    wrong = next(
+        (array for array in got if not np.array_equal(array, np.full(64, expected, "float32"))),
+        None,
+    )
     return "" if wrong is None else f"the sum is {-wrong[0]:g} instead of {-expected:g}"
 
 

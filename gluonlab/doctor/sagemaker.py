@@ -1,4 +1,6 @@
-"""Whether this is Amazon SageMaker: a notebook instance leaves a file, a training job its variables."""
+"""Whether this is Amazon SageMaker: a notebook instance leaves a file, a training job its
+variables.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ METADATA = Path("/opt/ml/metadata/resource-metadata.json")
 PERSISTENT = Path("/home/ec2-user/SageMaker")  # all that a notebook instance keeps when it stops
 
 
-def sagemaker(environ: Mapping[str, str] = os.environ, metadata: Path = METADATA, persistent: Path = PERSISTENT) -> List[Finding]:
+def sagemaker(
+    environ: Mapping[str, str] = os.environ,
+    metadata: Path = METADATA,
+    persistent: Path = PERSISTENT,
+) -> List[Finding]:
     """What SageMaker tells of itself, and what of this environment it will not keep."""
     job = environ.get("TRAINING_JOB_NAME", "")
     if job or "SM_CURRENT_HOST" in environ:
@@ -25,7 +31,11 @@ def sagemaker(environ: Mapping[str, str] = os.environ, metadata: Path = METADATA
         what = f"notebook {told['ResourceName']}, {told['ResourceArn']}"
     except (OSError, ValueError, KeyError, TypeError) as error:
         cure = "restart the notebook instance, which writes it"
-        return [warning("sagemaker", f"{metadata} cannot be read", f"{type(error).__name__}: {error}", cure)]
+        return [
+            warning(
+                "sagemaker", f"{metadata} cannot be read", f"{type(error).__name__}: {error}", cure
+            )
+        ]
     return [ok("sagemaker", what), *_kept(persistent)]
 
 
@@ -37,8 +47,15 @@ def _job(job: str, environ: Mapping[str, str]) -> Finding:
     try:
         count = len(json.loads(hosts)) if hosts else 1
     except (ValueError, TypeError):
-        return warning("sagemaker", ", ".join(facts), f"SM_HOSTS={hosts} is no list", "it is a JSON list of names: do not set it")
-    facts += [f"host {environ.get('SM_CURRENT_HOST', '?')}" + (f", one of {count}" if count > 1 else "")]
+        return warning(
+            "sagemaker",
+            ", ".join(facts),
+            f"SM_HOSTS={hosts} is no list",
+            "it is a JSON list of names: do not set it",
+        )
+    facts += [
+        f"host {environ.get('SM_CURRENT_HOST', '?')}" + (f", one of {count}" if count > 1 else "")
+    ]
     return ok("sagemaker", ", ".join(facts))
 
 
@@ -47,6 +64,14 @@ def _kept(persistent: Path, package: Path = Path(__file__)) -> List[Finding]:
     if not persistent.is_dir() or persistent in package.resolve().parents:
         return []
     cause = (
-        f"a notebook instance keeps {persistent} alone when it stops; gluonlab is installed in {package.resolve().parent.parent}"
+        f"a notebook instance keeps {persistent} alone when it stops; "
+        f"gluonlab is installed in {package.resolve().parent.parent}"
     )
-    return [warning("sagemaker", "this environment will be gone after a stop", cause, f"make the environment below {persistent}")]
+    return [
+        warning(
+            "sagemaker",
+            "this environment will be gone after a stop",
+            cause,
+            f"make the environment below {persistent}",
+        )
+    ]

@@ -1,4 +1,6 @@
-"""The process that trains one step on every device, and the same step on one, and compares the parameters."""
+"""The process that trains one step on every device, and the same step on one, and compares the
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,18 @@ def main() -> None:
         tell(devices=describe(ctxs))
         tell(difference=difference(ctxs), images=IMAGES_PER_DEVICE * len(ctxs))
     except Exception as error:
-        tell(error=str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}")
+        tell(
+            error=str(error)
+            if isinstance(error, GluonlabError)
+            else f"{type(error).__name__}: {error}"
+        )
         sys.exit(1)
 
 
 def all_devices() -> List[Any]:
-    """The GPUs that MXNet has code for, if there are any; two CPU devices on a machine without a GPU."""
+    """The GPUs that MXNet has code for, if there are any; two CPU devices on a machine without a
+    GPU.
+    """
     from gluonlab.devices import devices, gpu_count
 
     able = [f"gpu:{number}" for number in range(gpu_count()) if not lacking([number], 0)]
@@ -35,7 +43,9 @@ def all_devices() -> List[Any]:
 
 
 def difference(ctxs: List[Any], store: str = "device") -> float:
-    """||a - b|| / ||b|| of the parameters after a step of LeNet on all devices, and on the first alone; the largest of all."""
+    """||a - b|| / ||b|| of the parameters after a step of LeNet on all devices, and on the first
+    alone; the largest of all.
+    """
     import numpy as np
 
     random = np.random.RandomState(0)
@@ -43,12 +53,18 @@ def difference(ctxs: List[Any], store: str = "device") -> float:
     labels = random.randint(0, 10, len(images)).astype("int32")
     [alone] = trained(ctxs[:1], images, labels, store)
     together = trained(ctxs, images, labels, store)
-    ratios = [np.linalg.norm(a - b) / (np.linalg.norm(b) or 1) for replica in together for a, b in zip(replica, alone)]
+    ratios = [
+        np.linalg.norm(a - b) / (np.linalg.norm(b) or 1)
+        for replica in together
+        for a, b in zip(replica, alone)
+    ]
     return float(np.max(ratios))  # not max, which may pass over NaN
 
 
 def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[Any]]:
-    """Each replica's parameters after one step of what a run computes, from bytes on: numpy arrays."""
+    """Each replica's parameters after one step of what a run computes, from bytes on: numpy
+    arrays.
+    """
     from mxnet import nd
 
     from gluonlab.data.augment import make_input
@@ -60,7 +76,9 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     from gluonlab.training.step import DataParallelStep
 
     net = initialised(get_model("lenet", 10, ctxs), ctxs)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore(store, ctxs))
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore(store, ctxs)
+    )
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     step(shard(nd.array(images, dtype="uint8"), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
     return [[param.data(ctx).asnumpy() for param in net.collect_params().values()] for ctx in ctxs]

@@ -31,37 +31,65 @@ def list_exercises() -> None:
 
 @command("python -m gluonlab.exercises grade")
 @click.argument("notebooks", nargs=-1, metavar="NOTEBOOK|FOLDER...")
-@click.option("--out", metavar="FILE", default=OUT, show_default=True, help="the table, a new file of comma-separated values")
-@click.option("--seconds", metavar="SECONDS", default=f"{SECONDS:g}", show_default=True, help="for one notebook, at most")
+@click.option(
+    "--out",
+    metavar="FILE",
+    default=OUT,
+    show_default=True,
+    help="the table, a new file of comma-separated values",
+)
+@click.option(
+    "--seconds",
+    metavar="SECONDS",
+    default=f"{SECONDS:g}",
+    show_default=True,
+    help="for one notebook, at most",
+)
 def grade(notebooks: Tuple[str, ...], out: str, seconds: str) -> None:
     """Run notebooks that were handed in, and write a table of what their checks say.
 
-    THIS RUNS THE CODE OF THE STUDENTS, with all that you may do yourself: use an account or a container that holds nothing else.
-    Each notebook has a process of its own, and its checks may be forged by whoever wants to.
+    THIS RUNS THE CODE OF THE STUDENTS, with all that you may do yourself: use an account or a
+    container that holds nothing else. Each notebook has a process of its own, and its checks may be
+    forged by whoever wants to.
     """
     if not notebooks:
-        raise ExerciseError("no notebook is given: name those that were handed in, or the folders that hold them")
+        raise ExerciseError(
+            "no notebook is given: name those that were handed in, or the folders that hold them"
+        )
     limit = real(0, LONGEST_SECONDS, above_minimum=True)("--seconds", seconds)
     found = grading.submissions([Path(name) for name in notebooks])
     check_new("--out", Path(out))
     done: List[grading.Grade] = []
     try:
-        for one in tqdm(grading.grade(found, limit), total=len(found), unit="notebook", dynamic_ncols=True):
+        for one in tqdm(
+            grading.grade(found, limit), total=len(found), unit="notebook", dynamic_ncols=True
+        ):
             done.append(one)
             write_text(Path(out), grading.as_csv(done))  # each time: what is done is not lost
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")) from None
+        raise KeyboardInterrupt(
+            f"{len(done)} of {len(found)} notebooks are graded" + (f", in {out}" if done else "")
+        ) from None
     for one in done:
-        click.echo(f"{one.passed:>3} of {len(one.statuses):<3} {one.notebook}" + (f"  ({one.note})" if one.note else ""))
+        click.echo(
+            f"{one.passed:>3} of {len(one.statuses):<3} {one.notebook}"
+            + (f"  ({one.note})" if one.note else "")
+        )
     click.echo(f"written to {out}")
 
 
-COMMANDS = {name: (made.get_short_help_str(100), made) for name, made in (("list", list_exercises), ("grade", grade))}
+COMMANDS = {
+    name: (made.get_short_help_str(100), made)
+    for name, made in (("list", list_exercises), ("grade", grade))
+}
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Hand the remaining options to the command that is named first."""
-    commands = {name: (summary, partial(made, prog_name=made.name)) for name, (summary, made) in COMMANDS.items()}
+    commands = {
+        name: (summary, partial(made, prog_name=made.name))
+        for name, (summary, made) in COMMANDS.items()
+    }
     dispatch("python -m gluonlab.exercises", commands, sys.argv[1:] if args is None else args)
 
 

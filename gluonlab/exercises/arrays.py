@@ -1,4 +1,6 @@
-"""The arrays that checkers give to answers: where they lie, what they are in words, whether they were left alone."""
+"""The arrays that checkers give to answers: where they lie, what they are in words, whether they
+were left alone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ MOST = 8  # numbers that are written out
 def cpus(n: int) -> List[mx.Context]:
     """``n`` CPU devices of one thread each, whatever devices the lab itself has.
 
-    Never one alone: it would be given all cores, and the lab's own CPU devices beside it would hang (`gluonlab.threads`).
+    Never one alone: it would be given all cores, and the lab's own CPU devices beside it would hang
+    (`gluonlab.threads`).
     """
     return devices(f"cpu*{max(n, 2)}")[:n]
 
@@ -41,9 +44,8 @@ def check_arrays(arrays: Sequence[nd.NDArray], values: Sequence[Any]) -> None:
     for index, (array, value) in enumerate(zip(arrays, values)):
         if not np.array_equal(array.asnumpy(), np.asarray(value, dtype=array.dtype)):
             raise Wrong(
-                en=f"array {index} that it was given was {in_words(value)} and is {in_words(array)} afterwards: it was written "
-                "into; "
-                "begin with a copy",
-                ja=f"渡した配列 {index} が {in_words(value)} から {in_words(array)} に書き換えられました。"
-                "コピーに対して計算してください",
+                en=f"array {index} that it was given was {in_words(value)} and is "
+                f"{in_words(array)} afterwards: it was written into; begin with a copy",
+                ja=f"渡した配列 {index} が {in_words(value)} から {in_words(array)} "
+                "に書き換えられました。コピーに対して計算してください",
             )

@@ -21,13 +21,19 @@ GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON o
 
 
 def check(id: str, answer: Any) -> Verdict:
-    """Whether ``answer``, a function or a value, solves the exercise ``id``; if not, the first counterexample in words.
+    """Whether ``answer``, a function or a value, solves the exercise ``id``; if not, the first
+    counterexample in words.
 
-    Raises ExerciseError for an id that is no exercise's; nothing that the answer does raises anything but KeyboardInterrupt.
+    Raises ExerciseError for an id that is no exercise's; nothing that the answer does raises
+    anything but KeyboardInterrupt.
     """
     verdict = judge(find(id), answer)
     if os.environ.get(GRADES):
-        line = {"exercise": verdict.exercise, "status": verdict.status, "message": verdict.texts["en"]}
+        line = {
+            "exercise": verdict.exercise,
+            "status": verdict.status,
+            "message": verdict.texts["en"],
+        }
         with Path(os.environ[GRADES]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     return verdict
@@ -40,7 +46,10 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
         return Verdict(exercise.id, status, texts, language())
 
     if answer is ...:
-        return verdict(UNWRITTEN, _both("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"))
+        return verdict(
+            UNWRITTEN,
+            _both("put your answer in place of `...`", "`...` を自分の答えに書き換えてください"),
+        )
     if _does_nothing(answer):
         return verdict(UNWRITTEN, _write(answer.__name__))
     try:
@@ -53,7 +62,9 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
     except OutOfTime:
         return verdict(TOO_SLOW, _too_slow(exercise.seconds))
     except NotImplementedError as error:
-        return verdict(*(_unwritten(error, exercise, answer) or (RAISED, _fault(error, exercise, answer))))
+        return verdict(
+            *(_unwritten(error, exercise, answer) or (RAISED, _fault(error, exercise, answer)))
+        )
     except (Exception, SystemExit) as error:
         return verdict(RAISED, _fault(error, exercise, answer))
     return verdict(PASSED, _both("", ""))
@@ -67,25 +78,36 @@ def _wait() -> None:
 
 
 def _does_nothing(answer: Any) -> bool:
-    """Whether it is a function of which only the docstring has been written, or ``...``, or ``pass``."""
+    """Whether it is a function of which only the docstring has been written, or ``...``, or
+    ``pass``.
+    """
     code = getattr(answer, "__code__", None)
     if not isinstance(code, CodeType):
         return False
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "CACHE")]
+    steps = [
+        step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "CACHE")
+    ]
     loads = [step for step in steps if step.opname.startswith("LOAD_CONST")]
     returns_none = steps[-1].opname == "RETURN_CONST" or bool(loads)
     return len(steps) <= 2 and returns_none and all(step.argval is None for step in loads or steps)
 
 
-def _unwritten(error: NotImplementedError, exercise: Exercise, answer: Any) -> "Optional[tuple[str, Texts]]":
-    """Where NotImplementedError comes from a stub: whether it is this exercise's or another one that this one needs."""
+def _unwritten(
+    error: NotImplementedError, exercise: Exercise, answer: Any
+) -> "Optional[tuple[str, Texts]]":
+    """Where NotImplementedError comes from a stub: whether it is this exercise's or another one
+    that this one needs.
+    """
     place = place_of(error, exercise.checker)
     if place is None or not place.last:
         return None
     name = place.code.co_name
     if place.code is getattr(answer, "__code__", place.code):
         return UNWRITTEN, _write(name)
-    return UNWRITTEN, _both(f"`{name}`, which it calls, is not written yet", f"ここから呼ばれる `{name}` がまだ書かれていません")
+    return UNWRITTEN, _both(
+        f"`{name}`, which it calls, is not written yet",
+        f"ここから呼ばれる `{name}` がまだ書かれていません",
+    )
 
 
 def _write(name: str) -> Texts:
@@ -97,19 +119,25 @@ def _write(name: str) -> Texts:
 
 def _too_slow(seconds: float) -> Texts:
     return _both(
-        f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: look for a loop that does not end",
-        f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。終わらないループがないか調べてください",
+        f"it was stopped after {seconds:g} s; a right answer takes less than a tenth of that: "
+        "look for a loop that does not end",
+        f"{seconds:g} 秒で打ち切りました。正しい答えならその 10 分の 1 もかかりません。"
+        "終わらないループがないか調べてください",
     )
 
 
 def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
-    """An exception, and the student's line that it came from; without one, the answer itself is of the wrong kind."""
+    """An exception, and the student's line that it came from; without one, the answer itself is of
+    the wrong kind.
+    """
     place, message = place_of(error, exercise.checker), message_of(error)
     if place is None:
         given = reprlib.repr(answer)
         return _both(
-            f"{message}\nyour answer, {given}, cannot be used as the exercise says: compare it with the stub",
-            f"{message}\n答え {given} は演習で求められている形になっていません。元のセルと見比べてください",
+            f"{message}\n"
+            f"your answer, {given}, cannot be used as the exercise says: compare it with the stub",
+            f"{message}\n"
+            f"答え {given} は演習で求められている形になっていません。元のセルと見比べてください",
         )
     source = f": `{place.source}`" if place.source else ""
     return _both(

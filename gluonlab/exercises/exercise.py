@@ -6,7 +6,8 @@ A checker is given what the student has and raises Wrong with the first countere
     def allreduce(answer):
         \"\"\"The arrays of all devices end with their sum, in place.\"\"\"
         ...
-        raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...", ja="...")
+        raise Wrong(en="allreduce of [1] and [2] left [1] on the second device, expected [3]: ...",
+        ja="...")
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ C = TypeVar("C", bound=Checker)
 
 
 class Wrong(Exception):
-    """The first counterexample: what was given, what came out, what was expected, and which fault that looks like."""
+    """The first counterexample: what was given, what came out, what was expected, and which fault
+    that looks like.
+    """
 
     def __init__(self, *, en: str, ja: str) -> None:
         super().__init__(en)
@@ -35,15 +38,22 @@ class Wrong(Exception):
 
 
 def returned(got: Any, call: str, *, en: str, ja: str) -> Wrong:
-    """What is said of a call that gave nothing, or a thing of another kind than the one that ``en`` and ``ja`` name."""
-    hint_en, hint_ja = (" (is `return` missing?)", " (`return` を忘れていませんか)") if got is None else ("", "")
+    """What is said of a call that gave nothing, or a thing of another kind than the one that ``en``
+    and ``ja`` name.
+    """
+    hint_en, hint_ja = (
+        (" (is `return` missing?)", " (`return` を忘れていませんか)") if got is None else ("", "")
+    )
     return Wrong(
-        en=f"{call} returned {got!r}{hint_en}: return {en}", ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください"
+        en=f"{call} returned {got!r}{hint_en}: return {en}",
+        ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください",
     )
 
 
 class Exercise(NamedTuple):
-    """``id`` such as ``"02-1"``, one line about it, its checker, and the time that a check may take."""
+    """``id`` such as ``"02-1"``, one line about it, its checker, and the time that a check may
+    take.
+    """
 
     id: str
     summary: str
@@ -55,12 +65,19 @@ EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
 
 
 def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
-    """``@exercise("02-1")`` makes a function the checker of that exercise; its docstring is one line about it."""
+    """``@exercise("02-1")`` makes a function the checker of that exercise; its docstring is one
+    line about it.
+    """
 
     def register(checker: C) -> C:
         lab, own = id[:2], getattr(checker, "__module__", "")
-        if not re.fullmatch(r"\d\d-[1-9]\d*", id) or (own.startswith(__package__ + ".lab") and not own.endswith(f".lab{lab}")):
-            raise ExerciseError(f"{id!r} names no exercise of {own}: write the two digits of the lab, a dash and a number")
+        if not re.fullmatch(r"\d\d-[1-9]\d*", id) or (
+            own.startswith(__package__ + ".lab") and not own.endswith(f".lab{lab}")
+        ):
+            raise ExerciseError(
+                f"{id!r} names no exercise of {own}: write the two digits of the lab, "
+                "a dash and a number"
+            )
         EXERCISES[id] = Exercise(id, (checker.__doc__ or "").strip(), checker, seconds)
         return checker
 

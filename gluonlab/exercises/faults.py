@@ -12,12 +12,20 @@ from typing import Callable, List, NamedTuple, Optional
 LONGEST = 400  # characters of an error's own message
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
-_LIBRARIES = tuple({_PACKAGE, *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))})
-_NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')  # MXNet's messages hold its C++ stack
+_LIBRARIES = tuple(
+    {
+        _PACKAGE,
+        *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    }
+)
+# MXNet's messages hold its C++ stack
+_NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
 class Place(NamedTuple):
-    """The line of the student's code where an error came from; ``last``: nothing lies between it and the error."""
+    """The line of the student's code where an error came from; ``last``: nothing lies between it
+    and the error.
+    """
 
     code: CodeType
     line: int
@@ -26,7 +34,9 @@ class Place(NamedTuple):
 
 
 def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[Place]:
-    """The innermost line, of those that ``checker`` called, that is neither Python's, nor a library's, nor ours."""
+    """The innermost line, of those that ``checker`` called, that is neither Python's, nor a
+    library's, nor ours.
+    """
     frames: List[TracebackType] = []
     step = error.__traceback__
     while step is not None:
@@ -43,7 +53,9 @@ def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[P
 
 def message_of(error: BaseException) -> str:
     """``ValueError: what it says``, short."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)]
+    lines = [
+        line.strip() for line in str(error).splitlines() if line.strip() and not _NOISE.match(line)
+    ]
     name = type(error).__name__
     text = " ".join(lines)
     text = text[len(name) + 2 :] if text.startswith(f"{name}: ") else text

@@ -1,4 +1,6 @@
-"""Notebooks that students have handed in: each is run, and what its checks say becomes a row of a table."""
+"""Notebooks that students have handed in: each is run, and what its checks say becomes a row of a
+table.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ UNCHECKED = "unchecked"  # its notebook does not ask check() any more, or stoppe
 
 @dataclass
 class Grade:
-    """One notebook: the status of each exercise of its lab, and what kept it from running to its end, if anything."""
+    """One notebook: the status of each exercise of its lab, and what kept it from running to its
+    end, if anything.
+    """
 
     notebook: Path
     statuses: Dict[str, str] = field(default_factory=dict)
@@ -39,19 +43,27 @@ def submissions(given: Sequence[Path]) -> List[Path]:
     found: List[Path] = []
     for path in given:
         inside = sorted(path.rglob("*.ipynb")) if path.is_dir() else [path]
-        found += [one for one in inside if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+        found += [
+            one
+            for one in inside
+            if not any(part.startswith(".") for part in one.relative_to(path).parts)
+        ]
         if not path.exists():
             raise ExerciseError(f"there is no {path}: name notebooks, or folders that hold them")
         if not inside:
-            raise ExerciseError(f"no notebook lies below {path}: name notebooks, or folders that hold them")
+            raise ExerciseError(
+                f"no notebook lies below {path}: name notebooks, or folders that hold them"
+            )
     return list(dict.fromkeys(found))
 
 
 def grade(notebooks: Sequence[Path], seconds: float) -> Iterator[Grade]:
-    """Run each notebook in a process of its own, for at most ``seconds``, and yield what came of it.
+    """Run each notebook in a process of its own, for at most ``seconds``, and yield what came of
+    it.
 
-    Of several verdicts on one exercise the last counts. A cell that raises does not end the notebook; its error becomes the note.
-    This is no protection against somebody who wants to cheat: a notebook's code may do all that the person may who runs this.
+    Of several verdicts on one exercise the last counts. A cell that raises does not end the
+    notebook; its error becomes the note. This is no protection against somebody who wants to cheat:
+    a notebook's code may do all that the person may who runs this.
     """
     for path in notebooks:
         made = Grade(path)
@@ -70,13 +82,19 @@ def grade(notebooks: Sequence[Path], seconds: float) -> Iterator[Grade]:
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
-    """A line for each notebook: its path, a status for each exercise, how many passed, and the note."""
-    ids = sorted({id for one in grades for id in one.statuses}, key=lambda id: tuple(map(int, id.split("-"))))
+    """A line for each notebook: its path, a status for each exercise, how many passed, and the
+    note.
+    """
+    ids = sorted(
+        {id for one in grades for id in one.statuses}, key=lambda id: tuple(map(int, id.split("-")))
+    )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["notebook", *ids, "passed", "note"])
     for one in grades:
-        writer.writerow([one.notebook, *(one.statuses.get(id, "") for id in ids), one.passed, one.note])
+        writer.writerow(
+            [one.notebook, *(one.statuses.get(id, "") for id in ids), one.passed, one.note]
+        )
     return out.getvalue()
 
 
@@ -86,7 +104,9 @@ def _read(path: Path) -> Any:
     try:
         return nbformat.read(path, as_version=4)
     except Exception as error:  # whatever a damaged file makes of nbformat and json
-        raise NotebookError(f"cannot be read as a notebook: {' '.join(str(error).split())[:200]}") from None
+        raise NotebookError(
+            f"cannot be read as a notebook: {' '.join(str(error).split())[:200]}"
+        ) from None
 
 
 def _exercises_of(notebook: Any, path: Path) -> List[str]:
@@ -94,7 +114,9 @@ def _exercises_of(notebook: Any, path: Path) -> List[str]:
     lab = str(notebook.metadata.get("gluonlab", {}).get("lab", path.name[:2]))
     ids = [one.id for one in all_exercises() if one.id.startswith(f"{lab}-")]
     if not ids:
-        raise NotebookError(f"is of no lab: neither its metadata nor its name say which (they say {lab!r})")
+        raise NotebookError(
+            f"is of no lab: neither its metadata nor its name say which (they say {lab!r})"
+        )
     return ids
 
 
@@ -116,9 +138,13 @@ def _run(notebook: Any, folder: Path, verdicts: Path, seconds: float) -> str:
 
 
 def _verdicts(path: Path, known: Dict[str, str]) -> Dict[str, str]:
-    """The last status of each exercise; lines that are none, which only a student's own code writes, count for nothing."""
+    """The last status of each exercise; lines that are none, which only a student's own code
+    writes, count for nothing.
+    """
     found: Dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+    for line in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    ):
         try:
             verdict = json.loads(line)
             id, status = verdict["exercise"], str(verdict["status"])

@@ -18,11 +18,14 @@ from gluonlab.gpu.peers import enable_peer_access
 if TYPE_CHECKING:
     import mxnet as mx
 
-REAL = ("mnist", "fashion-mnist")  # for GPUs, which have time for 70,000 images; the first that is there
+# for GPUs, which have time for 70,000 images; the first that is there
+REAL = ("mnist", "fashion-mnist")
 
 
 class Here(NamedTuple):
-    """The devices of a lab, whether they are GPUs, and the name of the data set to give to `load_dataset`."""
+    """The devices of a lab, whether they are GPUs, and the name of the data set to give to
+    `load_dataset`.
+    """
 
     devices: "List[mx.Context]"
     on_gpus: bool
@@ -34,14 +37,19 @@ class Here(NamedTuple):
         return language()
 
     def __repr__(self) -> str:
-        return f"Here(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, data={self.data!r})"
+        return (
+            f"Here(devices=[{', '.join(map(str, self.devices))}], on_gpus={self.on_gpus}, "
+            f"data={self.data!r})"
+        )
 
 
 def setup(n: int, dataset: Optional[str] = None) -> Here:
-    """``n`` GPUs if this machine has them, else ``n`` CPU devices, and a data set that is here; prints which and why.
+    """``n`` GPUs if this machine has them, else ``n`` CPU devices, and a data set that is here;
+    prints which and why.
 
-    ``dataset``: the one that is wanted on GPUs; left out, ``mnist`` or ``fashion-mnist``. CPU devices get the built-in digits.
-    Raises DeviceError for an impossible ``n``, DataError for an unknown data set.
+    ``dataset``: the one that is wanted on GPUs; left out, ``mnist`` or ``fashion-mnist``. CPU
+    devices get the built-in digits. Raises DeviceError for an impossible ``n``, DataError for an
+    unknown data set.
     """
     if dataset is not None:
         check_dataset(dataset)
@@ -73,10 +81,12 @@ def _devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
     else:
         why = say(en="no GPU here", ja="GPU なし")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GluonlabWarning)  # it is said below, in the language of the notebook
+        # it is said below, in the language of the notebook
+        warnings.simplefilter("ignore", GluonlabWarning)
         ctxs = devices(f"cpu*{n}") if n > 0 else gpus(n)  # which says what n may be
     stand_in = say(
-        en="CPU devices stand in, and compute in parallel as GPUs do", ja="CPU デバイスで代用します。GPU と同じく並列に計算します"
+        en="CPU devices stand in, and compute in parallel as GPUs do",
+        ja="CPU デバイスで代用します。GPU と同じく並列に計算します",
     )
     return ctxs, False, f"{why}: {stand_in}"
 
@@ -103,7 +113,8 @@ def _data(on_gpus: bool, wanted: Optional[str]) -> Tuple[str, str]:
     """The data set, and why it is not a larger one."""
     if not on_gpus:
         return "digits", say(
-            en="1,797 images, built in: small enough for CPU devices", ja="組み込みの 1,797 枚。CPU でも短時間で済みます"
+            en="1,797 images, built in: small enough for CPU devices",
+            ja="組み込みの 1,797 枚。CPU でも短時間で済みます",
         )
     choices = (wanted,) if wanted else REAL
     for name in choices:

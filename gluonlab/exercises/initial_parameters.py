@@ -16,7 +16,10 @@ from gluonlab.scratch.recipes import he
 
 
 def check_replicas(make: Callable[..., Any]) -> Optional[Tuple[str, str]]:
-    """``make(ctxs, seed)`` -> replicas with params and grads. What is unequal, in words; Wrong for any other fault."""
+    """``make(ctxs, seed)`` -> replicas with params and grads.
+
+    What is unequal, in words; Wrong for any other fault.
+    """
     for count, seed in ((1, 0), (2, 0), (2, 7), (3, 1)):
         ctxs = cpus(count)
         with _seedings() as everywhere:
@@ -58,7 +61,10 @@ def _seedings() -> Iterator[List[Any]]:
 def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
     if not isinstance(replicas, (list, tuple)):
         raise returned(
-            replicas, "`make_replicas`", en="a list with a Replica for each device", ja="デバイスごとの Replica のリスト"
+            replicas,
+            "`make_replicas`",
+            en="a list with a Replica for each device",
+            ja="デバイスごとの Replica のリスト",
         )
     if len(replicas) != len(ctxs):
         raise Wrong(
@@ -81,7 +87,8 @@ def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
             if param.grad is None or len(replica.grads) != len(SHAPES):
                 raise Wrong(
                     en=f"parameter {number} on {ctx} has no gradient: attach one to every copy",
-                    ja=f"{ctx} のパラメータ {number} に勾配がありません。コピーごとに付けてください",
+                    ja=f"{ctx} のパラメータ {number} に勾配がありません。"
+                    "コピーごとに付けてください",
                 )
 
 
@@ -92,8 +99,10 @@ def _first_unequal(values: List[List[Any]], ctxs: List[mx.Context]) -> Optional[
                 place = np.unravel_index(np.argmax(np.abs(weights[0] - other)), other.shape)
                 a, b = float(weights[0][place]), float(other[place])
                 return (
-                    f"before any training, parameter {number} begins with {a:.4g} on {ctxs[0]} and with {b:.4g} on {ctx}, "
-                    f"at {tuple(map(int, place))}",
+                    (
+                        f"before any training, parameter {number} begins with {a:.4g} on "
+                        f"{ctxs[0]} and with {b:.4g} on {ctx}, at {tuple(map(int, place))}"
+                    ),
                     f"まだ学習していないのに、パラメータ {number} の {tuple(map(int, place))} が "
                     f"{ctxs[0]} では {a:.4g}、{ctx} では {b:.4g} です",
                 )
@@ -103,28 +112,33 @@ def _first_unequal(values: List[List[Any]], ctxs: List[mx.Context]) -> Optional[
 def _check_seeding(everywhere: List[Any], ctxs: List[mx.Context]) -> None:
     if len(everywhere) > 1:
         raise Wrong(
-            en=f"the generators of all devices were seeded {len(everywhere)} times for {len(ctxs)} replicas. CPU devices "
-            "share one, so it looks right here; GPUs have one each, which adds the device's number to its seed, and would differ",
-            ja=f"{len(ctxs)} 個のレプリカのために、全デバイスの乱数生成器にシードが {len(everywhere)} 回設定されました。"
-            "CPU デバイスは 1 個の生成器を共有するので、ここでは正しく見えますが、"
-            "GPU では番号がシードに混ざり、デバイスごとに値が変わります",
+            en=f"the generators of all devices were seeded {len(everywhere)} times for "
+            f"{len(ctxs)} replicas. CPU devices share one, so it looks right here; "
+            "GPUs have one each, which adds the device's number to its seed, and would differ",
+            ja=f"{len(ctxs)} 個のレプリカのために、全デバイスの乱数生成器にシードが "
+            f"{len(everywhere)} 回設定されました。CPU デバイスは 1 個の生成器を共有するので、"
+            "ここでは正しく見えますが、GPU では番号がシードに混ざり、"
+            "デバイスごとに値が変わります",
         )
 
 
 def _check_draws(values: List[Any], again: List[Any], seed: int) -> None:
     if not all(map(np.array_equal, values, again)):
         raise Wrong(
-            en=f"seed {seed} gives other parameters the second time: they should depend on the seed alone",
+            en=f"seed {seed} gives other parameters the second time: "
+            "they should depend on the seed alone",
             ja=f"seed {seed} で 2 回作ると違うパラメータになります。seed だけで決まるはずです",
         )
     for number, (weight, shape) in enumerate(zip(values, SHAPES)):
         want = he(math.prod(shape[1:]) if len(shape) == 4 else shape[0]) if len(shape) > 1 else 0.0
         if not math.isclose(float(weight.std()), want, rel_tol=0.4):
             raise Wrong(
-                en=f"parameter {number} of shape {shape} has the standard deviation {weight.std():.4g}, expected {want:.4g}: "
+                en=f"parameter {number} of shape {shape} has the standard deviation "
+                f"{weight.std():.4g}, expected {want:.4g}: "
                 "alike is not enough, units that begin alike learn alike",
-                ja=f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。{want:.4g} のはずです。"
-                "そろえるだけでは足りません。同じ値で始まるユニットは同じことしか学びません",
+                ja=f"パラメータ {number} (形状 {shape}) の標準偏差が {weight.std():.4g} です。"
+                f"{want:.4g} のはずです。そろえるだけでは足りません。"
+                "同じ値で始まるユニットは同じことしか学びません",
             )
 
 
@@ -135,13 +149,20 @@ def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             replica.params[number][:] = place
             replica.params[number].grad[:] = place
         for place, (replica, ctx) in enumerate(zip(replicas, ctxs)):
-            if not (replica.params[number].asnumpy() == place).all() or not (replica.params[number].grad.asnumpy() == place).all():
+            if (
+                not (replica.params[number].asnumpy() == place).all()
+                or not (replica.params[number].grad.asnumpy() == place).all()
+            ):
                 raise Wrong(
-                    en=f"parameter {number} on {ctx} changes when another replica's is written: each needs a copy of its own",
-                    ja=f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。それぞれに自分のコピーが要ります",
+                    en=f"parameter {number} on {ctx} changes when another replica's is written: "
+                    "each needs a copy of its own",
+                    ja=f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。"
+                    "それぞれに自分のコピーが要ります",
                 )
             if not (replica.grads[number].asnumpy() == place).all():
                 raise Wrong(
-                    en=f"`grads[{number}]` of the replica on {ctx} is not the gradient of its parameter",
-                    ja=f"{ctx} のレプリカの `grads[{number}]` が、そのパラメータの勾配ではありません",
+                    en=f"`grads[{number}]` of the replica on {ctx} is not the gradient of its "
+                    "parameter",
+                    ja=f"{ctx} のレプリカの `grads[{number}]` が、"
+                    "そのパラメータの勾配ではありません",
                 )

@@ -1,4 +1,6 @@
-"""A notebook run in a process of its own, from its first cell to its last; needs nbclient and ipykernel (gluonlab[labs-build])."""
+"""A notebook run in a process of its own, from its first cell to its last; needs nbclient and
+ipykernel (gluonlab[labs-build]).
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,27 @@ class Kernel:
         self.alive = True  # whether more cells can be run after a NotebookError
 
     def run(self, index: int) -> Any:
-        """Execute cell ``index`` of the notebook, and return it with its outputs. Raises NotebookError."""
+        """Execute cell ``index`` of the notebook, and return it with its outputs.
+
+        Raises NotebookError.
+        """
         cell = self._client.nb.cells[index]
         return self._run(cell, index)
 
     def again(self, index: int) -> Any:
-        """Execute cell ``index`` once more, and return a copy of it with the new outputs; the notebook keeps its own."""
+        """Execute cell ``index`` once more, and return a copy of it with the new outputs; the
+        notebook keeps its own.
+        """
         cell = self._client.nb.cells[index]
         other = self._run(copy.deepcopy(cell), index)
         self._client.nb.cells[index] = cell
         return other
 
     def ask(self, source: str) -> str:
-        """What code prints, or the value of its last line, that is no part of the notebook. Raises NotebookError."""
+        """What code prints, or the value of its last line, that is no part of the notebook.
+
+        Raises NotebookError.
+        """
         from nbformat.v4 import new_code_cell
 
         cells = self._client.nb.cells
@@ -48,7 +58,9 @@ class Kernel:
             outputs = self._run(cells[-1], len(cells) - 1).outputs
         finally:
             cells.pop()
-        texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
+        texts = (
+            output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs
+        )
         return "".join(texts)
 
     def _run(self, cell: Any, index: int) -> Any:
@@ -59,7 +71,9 @@ class Kernel:
         try:
             return self._client.execute_cell(cell, index)
         except CellExecutionError as error:
-            raise NotebookError(f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}") from None
+            raise NotebookError(
+                f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
+            ) from None
         except CellTimeoutError:
             self.alive = False
             raise NotebookError(f"{place}: not finished in time") from None
@@ -70,10 +84,11 @@ class Kernel:
 
 @contextmanager
 def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
-    """A process for ``notebook`` (of `nbformat`) that begins in ``folder`` and runs this Python, whatever kernels are installed.
+    """A process for ``notebook`` (of `nbformat`) that begins in ``folder`` and runs this Python,
+    whatever kernels are installed.
 
-    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises NotebookError where nbclient or
-    ipykernel are not installed.
+    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises
+    NotebookError where nbclient or ipykernel are not installed.
     """
     try:
         import ipykernel  # noqa: F401
@@ -81,7 +96,10 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
         from jupyter_client.kernelspec import KernelSpecManager
         from nbclient import NotebookClient
     except ImportError as error:
-        raise NotebookError(f"notebooks cannot be run here, {error.name} is missing: pip install 'gluonlab[labs-build]'") from None
+        raise NotebookError(
+            f"notebooks cannot be run here, {error.name} is missing: "
+            "pip install 'gluonlab[labs-build]'"
+        ) from None
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="gluonlab-kernel-") as own:
         specs = Path(own) / "kernels" / "python3"
@@ -91,7 +109,9 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
         (specs / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
         manager = AsyncKernelManager(
             kernel_name="python3",
-            kernel_spec_manager=KernelSpecManager(kernel_dirs=[str(specs.parent)], ensure_native_kernel=False),
+            kernel_spec_manager=KernelSpecManager(
+                kernel_dirs=[str(specs.parent)], ensure_native_kernel=False
+            ),
             transport="ipc",  # TCP would be open to all who work on this machine
             connection_file=str(Path(own) / "connection.json"),
         )
@@ -110,7 +130,13 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
             yield Kernel(client)
 
 
-def execute(notebook: Any, folder: Path, seconds: float, on_cell: Optional[Callable[[], None]] = None, **environment: str) -> None:
+def execute(
+    notebook: Any,
+    folder: Path,
+    seconds: float,
+    on_cell: Optional[Callable[[], None]] = None,
+    **environment: str,
+) -> None:
     """Run all cells of ``notebook``, in place. Raises NotebookError."""
     with start(notebook, folder, seconds, **environment) as kernel:
         for index in range(len(notebook.cells)):

@@ -23,10 +23,21 @@ if TYPE_CHECKING:
 
 
 def _vectors() -> List[List[Any]]:
-    """What the devices hold, the simplest first: small whole numbers, so that every order of adding gives the same bits."""
+    """What the devices hold, the simplest first: small whole numbers, so that every order of adding
+    gives the same bits.
+    """
     random = np.random.RandomState(0)
-    cases: List[List[Any]] = [[[1], [2]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]], [[1, 0], [0, 1], [2, 2], [-4, 8]]]
-    cases += [random.randint(-9, 10, (devices, *shape)).tolist() for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2)))]
+    cases: List[List[Any]] = [
+        [[1], [2]],
+        [[5, 7]],
+        [[1, 10], [2, 20]],
+        [[1], [2], [4]],
+        [[1, 0], [0, 1], [2, 2], [-4, 8]],
+    ]
+    cases += [
+        random.randint(-9, 10, (devices, *shape)).tolist()
+        for devices, shape in ((2, (2, 3)), (3, (4,)), (5, (1, 2, 2)))
+    ]
     return cases
 
 
@@ -50,8 +61,22 @@ def allreduce(answer: Callable[[List[nd.NDArray]], Any]) -> None:
 def k_times_the_batch(answer: Callable[..., Any]) -> None:
     """Batch size, learning rate and steps for k devices."""
     random = np.random.RandomState(0)
-    cases = [(1, 64, 0.1, 1280), (2, 64, 0.1, 1280), (2, 64, 0.1, 1437), (4, 256, 0.2, 60000), (8, 16, 0.05, 100)]
-    cases += [(int(random.randint(2, 17)), int(random.randint(1, 300)), 0.01 * int(random.randint(1, 50)), 60000) for _ in range(5)]
+    cases = [
+        (1, 64, 0.1, 1280),
+        (2, 64, 0.1, 1280),
+        (2, 64, 0.1, 1437),
+        (4, 256, 0.2, 60000),
+        (8, 16, 0.05, 100),
+    ]
+    cases += [
+        (
+            int(random.randint(2, 17)),
+            int(random.randint(1, 300)),
+            0.01 * int(random.randint(1, 50)),
+            60000,
+        )
+        for _ in range(5)
+    ]
     for k, b, lr, images in cases:
         got = answer(k, b, lr, images)
         got = got.tolist() if isinstance(got, np.ndarray) else got
@@ -61,14 +86,18 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
         )
         if not isinstance(got, (tuple, list)) or len(got) != 3:
             raise Wrong(
-                en=f"{en}: it returned {got!r}: return three numbers, (global batch size, learning rate, steps)",
-                ja=f"{ja}: {got!r} が返りました。(全体のバッチサイズ, 学習率, ステップ数) の 3 つの数を返してください",
+                en=f"{en}: it returned {got!r}: return three numbers, (global batch size, "
+                "learning rate, steps)",
+                ja=f"{ja}: {got!r} が返りました。(全体のバッチサイズ, 学習率, ステップ数) "
+                "の 3 つの数を返してください",
             )
         batch, rate, steps = got
         if batch != k * b:
             raise Wrong(
-                en=f"{en}: the global batch size is {batch}, expected {k * b}: every device keeps its {b} images",
-                ja=f"{ja}: 全体のバッチサイズが {batch} です。正しくは {k * b} です。各デバイスの {b} 枚は変えません",
+                en=f"{en}: the global batch size is {batch}, expected {k * b}: "
+                f"every device keeps its {b} images",
+                ja=f"{ja}: 全体のバッチサイズが {batch} です。正しくは {k * b} です。"
+                f"各デバイスの {b} 枚は変えません",
             )
         if not math.isclose(rate, k * lr, rel_tol=1e-6):
             why_en, why_ja = (
@@ -91,12 +120,11 @@ def k_times_the_batch(answer: Callable[..., Any]) -> None:
             )
         if steps != math.ceil(images / (k * b)) or int(steps) != steps:
             raise Wrong(
-                en=f"{en}: {steps} steps per epoch, expected {math.ceil(images / (k * b))}: batches of {k * b}, and the ragged one "
-                "at the "
-                "end is a step, too",
-                ja=f"{ja}: 1 エポックが {steps} ステップです。正しくは {math.ceil(images / (k * b))} です。{k * b} "
-                "枚ずつのバッチで、"
-                "最後の端数のあるバッチも 1 ステップです",
+                en=f"{en}: {steps} steps per epoch, expected {math.ceil(images / (k * b))}: "
+                f"batches of {k * b}, and the ragged one at the end is a step, too",
+                ja=f"{ja}: 1 エポックが {steps} ステップです。"
+                f"正しくは {math.ceil(images / (k * b))} です。"
+                f"{k * b} 枚ずつのバッチで、最後の端数のあるバッチも 1 ステップです",
             )
 
 
@@ -115,10 +143,11 @@ def _choose(answer: Callable[..., Any], landscape: Landscape) -> None:
     def accuracy_of(k: int, global_batch_size: int, lr: float) -> float:
         if global_batch_size != k * b:
             raise Wrong(
-                en=f"on {devices_in_words(k)} a training with a global batch of {global_batch_size} was asked for, "
-                f"expected {k * b}: {b} images on each device",
-                ja=f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。正しくは {k * b} (1 台あたり {b} 枚) "
-                "です",
+                en=f"on {devices_in_words(k)} a training with a global batch of "
+                f"{global_batch_size} was asked for, expected {k * b}: "
+                f"{b} images on each device",
+                ja=f"{k} 台で全体のバッチサイズ {global_batch_size} の学習が行われました。"
+                f"正しくは {k * b} (1 台あたり {b} 枚) です",
             )
         asked[k, lr] += 1
         return landscape.accuracy(global_batch_size, lr)
@@ -127,39 +156,62 @@ def _choose(answer: Callable[..., Any], landscape: Landscape) -> None:
     for (k, lr), times in asked.items():
         if times > 1:
             raise Wrong(
-                en=f"{devices_in_words(k)} with rate {lr:g} were trained {times} times: keep the accuracy, a training may be long",
-                ja=f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。学習には何時間もかかることがあります。"
-                "正解率を取っておいてください",
+                en=f"{devices_in_words(k)} with rate {lr:g} were trained {times} times: "
+                "keep the accuracy, a training may be long",
+                ja=f"{k} 台、学習率 {lr:g} の学習が {times} 回行われました。"
+                "学習には何時間もかかることがあります。正解率を取っておいてください",
             )
 
 
 @exercise("02-4")
-def different_parameters_on_different_devices(answer: Callable[[List[List[nd.NDArray]]], Any]) -> None:
+def different_parameters_on_different_devices(
+    answer: Callable[[List[List[nd.NDArray]]], Any],
+) -> None:
     """An allreduce whose adding is spread over the devices."""
     random = np.random.RandomState(0)
     cases = [(2, [1]), (1, [2, 1]), (2, [1, 1]), (3, [2, 1, 3, 1]), (2, [6, 2, 5, 1, 4])]
     for devices, sizes in cases:
-        _spread(answer, [[random.randint(-9, 10, size).astype(np.float32) for size in sizes] for _ in range(devices)])
+        _spread(
+            answer,
+            [
+                [random.randint(-9, 10, size).astype(np.float32) for size in sizes]
+                for _ in range(devices)
+            ],
+        )
     # weights and biases take turns, as in a network: every other parameter is large
-    for devices, sizes in [(4, [16] * 12), (4, [160, 16] * 4), (3, [90, 9, 90, 9, 90, 9]), (4, [16, 320, 160, 160])]:
-        values = [[random.randint(-9, 10, size).astype(np.float32) for size in sizes] for _ in range(devices)]
+    for devices, sizes in [
+        (4, [16] * 12),
+        (4, [160, 16] * 4),
+        (3, [90, 9, 90, 9, 90, 9]),
+        (4, [16, 320, 160, 160]),
+    ]:
+        values = [
+            [random.randint(-9, 10, size).astype(np.float32) for size in sizes]
+            for _ in range(devices)
+        ]
         _check_balance(_spread(answer, values), devices, sizes)
 
 
 def _spread(answer: Callable[[List[List[nd.NDArray]]], Any], values: "List[List[Floats]]") -> Seen:
     """What the answer does with these gradients, whose sums it must leave."""
-    held = [[nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpus(len(values)))]
+    held = [
+        [nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpus(len(values)))
+    ]
     given = [list(row) for row in held]
     with watch() as seen:
         returned = answer(given)
-    new = returned is not None or any(one is not other for rows in zip(given, held) for one, other in zip(*rows))
+    new = returned is not None or any(
+        one is not other for rows in zip(given, held) for one, other in zip(*rows)
+    )
     check_sums(held, values, new)
     check_devices(seen)
     return seen
 
 
 def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
-    """Whether no device receives more than the busiest one if the largest parameters are given away first."""
+    """Whether no device receives more than the busiest one if the largest parameters are given away
+    first.
+    """
     total, owned = sum(sizes), [0] * devices
     for size in sorted(sizes, reverse=True):
         owned[owned.index(min(owned))] += size
@@ -171,17 +223,27 @@ def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
         return
     numbers = ", ".join(f"{ctx} {count // 4}" for ctx, count in received.items())
     if received[busiest] >= 4 * (devices - 1) * total:
-        en, ja = f"{busiest} collects everything, as in the star", f"星形と同じく {busiest} がすべてを集めています"
+        en, ja = (
+            f"{busiest} collects everything, as in the star",
+            f"星形と同じく {busiest} がすべてを集めています",
+        )
     else:
         en, ja = (
-            f"{busiest} owns too much. Give away the largest parameters first, each to the device that owns least so far",
-            f"{busiest} の担当分が多すぎます。大きいパラメータから順に、担当分が最も少ないデバイスに割り当ててください",
+            (
+                f"{busiest} owns too much. Give away the largest parameters first, "
+                "each to the device that owns least so far"
+            ),
+            (
+                f"{busiest} の担当分が多すぎます。大きいパラメータから順に、"
+                "担当分が最も少ないデバイスに割り当ててください"
+            ),
         )
     raise Wrong(
-        en=f"the sums are right. But with parameters of {sizes} numbers on {devices} devices they received {numbers} numbers; "
-        f"{fair} at most are possible: {en}",
-        ja=f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、各デバイスが受け取った数の個数は "
-        f"{numbers} でした。多くても {fair} 個で済みます。{ja}",
+        en=f"the sums are right. But with parameters of {sizes} numbers on {devices} devices "
+        f"they received {numbers} numbers; {fair} at most are possible: {en}",
+        ja=f"合計は正しいのですが、大きさが {sizes} のパラメータを {devices} 台で合計したとき、"
+        f"各デバイスが受け取った数の個数は {numbers} でした。多くても {fair} 個で済みます。"
+        f"{ja}",
     )
 
 
@@ -189,7 +251,9 @@ CLASSES = 5
 
 
 class Evaluation(NamedTuple):
-    """One call of the answer: in words, what came out and what should, how many images each device computed, what was seen."""
+    """One call of the answer: in words, what came out and what should, how many images each device
+    computed, what was seen.
+    """
 
     en: str
     ja: str
@@ -205,7 +269,17 @@ class Evaluation(NamedTuple):
 @exercise("02-5")
 def test_accuracy(answer: Callable[..., Any]) -> None:
     """The accuracy over all devices: every image once, and no waiting in between."""
-    cases = [(4, 1, 4), (4, 2, 4), (8, 2, 4), (7, 2, 4), (6, 2, 4), (5, 4, 4), (9, 4, 8), (3, 4, 16), (24, 3, 4)]
+    cases = [
+        (4, 1, 4),
+        (4, 2, 4),
+        (8, 2, 4),
+        (7, 2, 4),
+        (6, 2, 4),
+        (5, 4, 4),
+        (9, 4, 8),
+        (3, 4, 16),
+        (24, 3, 4),
+    ]
     evaluations = []
     for count, devices, batch in cases:
         evaluations.append(_evaluate(answer, count, devices, batch))
@@ -214,18 +288,17 @@ def test_accuracy(answer: Callable[..., Any]) -> None:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         if rows[busiest] > share:
             raise Wrong(
-                en=f"{en}: the result is right, but {busiest} computed {rows[busiest]} of the images, {share} are its share: split "
-                "every "
-                "batch over all devices",
-                ja=f"{ja}: 結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。担当分は {share} 枚です。"
-                "すべてのバッチを全デバイスに分割してください",
+                en=f"{en}: the result is right, but {busiest} computed {rows[busiest]} of the "
+                f"images, {share} are its share: split every batch over all devices",
+                ja=f"{ja}: 結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。"
+                f"担当分は {share} 枚です。すべてのバッチを全デバイスに分割してください",
             )
         if waits:
             raise Wrong(
-                en=f"{en}: the result is right, but Python waited {waits} times before the last shard was queued: let each "
-                "device count, and ask for the counts at the end",
-                ja=f"{ja}: 結果は正しいのですが、最後のシャードをキューに入れるまでに Python が {waits} 回待ちました。"
-                "各デバイスに数えさせ、結果は最後に読み出してください",
+                en=f"{en}: the result is right, but Python waited {waits} times before the last "
+                "shard was queued: let each device count, and ask for the counts at the end",
+                ja=f"{ja}: 結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
+                f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください",
             )
         check_devices(Seen(mixed=seen.mixed))
 
@@ -245,7 +318,8 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     def net(x: nd.NDArray, params: Sequence[nd.NDArray]) -> nd.NDArray:
         if x.context != params[0].context:
             raise Wrong(
-                en=f"`net` got images on {x.context} with the replica on {params[0].context}: both must lie on the same device",
+                en=f"`net` got images on {x.context} with the replica on {params[0].context}: "
+                "both must lie on the same device",
                 ja=f"`net` に {x.context} の画像と {params[0].context} のレプリカが渡されました。"
                 "同じデバイスのものを渡してください",
             )
@@ -256,16 +330,23 @@ def _evaluate(answer: Callable[..., Any], count: int, devices: int, batch: int) 
     with watch() as seen:
         got = answer(net, replicas, nd.array(images), nd.array(labels), batch)
         got = float(got.asscalar()) if isinstance(got, nd.NDArray) else got
-    en, ja = f"{count} images in batches of {batch} on {devices_in_words(devices)}", f"{count} 枚、バッチ {batch}、{devices} 台"
+    en, ja = (
+        f"{count} images in batches of {batch} on {devices_in_words(devices)}",
+        f"{count} 枚、バッチ {batch}、{devices} 台",
+    )
     share = sum(-(-min(batch, count - begin) // devices) for begin in range(0, count, batch))
     between = waits[-1] - waits[0] if waits else 0
-    return Evaluation(en, ja, got, int((guesses == labels).sum()), count, rows, share, between, seen)
+    return Evaluation(
+        en, ja, got, int((guesses == labels).sum()), count, rows, share, between, seen
+    )
 
 
 def _check_fraction(evaluation: Evaluation) -> None:
     en, ja, got, right, count, computed, *_ = evaluation
     rows = sum(computed.values())
-    if isinstance(got, (int, float, np.number)) and math.isclose(float(got), right / count, abs_tol=1e-5):
+    if isinstance(got, (int, float, np.number)) and math.isclose(
+        float(got), right / count, abs_tol=1e-5
+    ):
         return
     why_en, why_ja = "", ""
     if not isinstance(got, (int, float, np.number)):
@@ -276,18 +357,30 @@ def _check_fraction(evaluation: Evaluation) -> None:
             f"。{rows} 枚しか計算していません。最後のバッチが抜けています",
         )
     elif rows > count:
-        why_en, why_ja = f": {rows} images were computed, some twice", f"。{rows} 枚を計算しています。2 回数えた画像があります"
+        why_en, why_ja = (
+            f": {rows} images were computed, some twice",
+            f"。{rows} 枚を計算しています。2 回数えた画像があります",
+        )
     elif math.isclose(float(got), right, abs_tol=1e-5):
-        why_en, why_ja = ": that is how many are right, not the fraction", "。これは割合ではなく正解数です"
+        why_en, why_ja = (
+            ": that is how many are right, not the fraction",
+            "。これは割合ではなく正解数です",
+        )
     else:
         why_en, why_ja = (
-            ": each image was computed once. Add up what is right over all batches and devices, then divide by the number of "
-            "images; "
-            "a mean of the batches' accuracies counts images of small batches more",
-            "。どの画像も 1 回ずつ計算されています。全バッチ、全デバイスの正解数を合計してから全体の枚数で割ってください。"
-            "バッチごとの正解率を平均すると、小さいバッチの画像を重く数えてしまいます",
+            (
+                ": each image was computed once. Add up what is right over all batches and "
+                "devices, then divide by the number of images; "
+                "a mean of the batches' accuracies counts images of small batches more"
+            ),
+            (
+                "。どの画像も 1 回ずつ計算されています。全バッチ、"
+                "全デバイスの正解数を合計してから全体の枚数で割ってください。"
+                "バッチごとの正解率を平均すると、小さいバッチの画像を重く数えてしまいます"
+            ),
         )
     raise Wrong(
         en=f"{en}, {right} of them right: got {got!r}, expected {right / count:.4g}{why_en}",
-        ja=f"{ja}、正解は {right} 枚: {got!r} になりました。正しくは {right / count:.4g} です{why_ja}",
+        ja=f"{ja}、正解は {right} 枚: {got!r} になりました。"
+        f"正しくは {right / count:.4g} です{why_ja}",
     )

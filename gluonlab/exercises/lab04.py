@@ -1,4 +1,6 @@
-"""The checkers of lab 04: schedules, what is wrong with some, how busy a link is, which allreduce is fastest, and a ring."""
+"""The checkers of lab 04: schedules, what is wrong with some, how busy a link is, which allreduce
+is fastest, and a ring.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,10 @@ def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> Non
             steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in given)
         except TypeError:
             raise Wrong(
-                en=f"{who['en']} returned {given!r}: return a list of steps, each a list of `Transfer(src, dst, chunk, op)`",
-                ja=f"{who['ja']} の戻り値は {given!r} でした。`Transfer(src, dst, chunk, op)` のリスト (ステップ) "
-                "のリストを返してください",
+                en=f"{who['en']} returned {given!r}: return a list of steps, "
+                "each a list of `Transfer(src, dst, chunk, op)`",
+                ja=f"{who['ja']} の戻り値は {given!r} でした。"
+                "`Transfer(src, dst, chunk, op)` のリスト (ステップ) のリストを返してください",
             ) from None
         for number, step in enumerate(steps):
             check_rules(who, world_size, number, step)
@@ -43,10 +46,10 @@ def reduce_scatter(answer: Callable[[int], Sequence[Sequence[Transfer]]]) -> Non
         count, enough = sum(map(len, steps)), world_size * (world_size - 1)
         if count > enough:
             raise Wrong(
-                en=f"{who['en']}: right, but {count} transfers, where {enough} are enough: each chunk needs {world_size - 1} "
-                "additions",
-                ja=f"{who['ja']}: 結果は正しいですが、転送が {count} 回あります。チャンクごとに加算は {world_size - 1} "
-                f"回なので {enough} 回で済みます",
+                en=f"{who['en']}: right, but {count} transfers, where {enough} are enough: "
+                f"each chunk needs {world_size - 1} additions",
+                ja=f"{who['ja']}: 結果は正しいですが、転送が {count} 回あります。"
+                f"チャンクごとに加算は {world_size - 1} 回なので {enough} 回で済みます",
             )
 
 
@@ -72,35 +75,52 @@ def wrong_transfers(answer: Mapping[str, Place]) -> None:
     for name, schedule in BROKEN.items():
         if not isinstance(answer, Mapping) or name not in answer:
             raise Wrong(
-                en=f"there is no answer for schedule {name}: give a dictionary with the keys {', '.join(BROKEN)}",
-                ja=f"スケジュール {name} の答えがありません。キーが {', '.join(BROKEN)} の辞書にしてください",
+                en=f"there is no answer for schedule {name}: "
+                f"give a dictionary with the keys {', '.join(BROKEN)}",
+                ja=f"スケジュール {name} の答えがありません。"
+                f"キーが {', '.join(BROKEN)} の辞書にしてください",
             )
         place = answer[name]
         place = tuple(place) if isinstance(place, (list, np.ndarray)) else place
         if not _is_place(schedule, place):
             steps = len(schedule.steps)
             raise Wrong(
-                en=f"{name}: {place!r} is no place: give (step, transfer) with a step from 0 to {steps - 1}, both counted from 0",
-                ja=f"{name}: {place!r} という場所はありません。(ステップ, 転送) の組で、ステップは 0 から {steps - 1}、"
+                en=f"{name}: {place!r} is no place: give (step, transfer) "
+                f"with a step from 0 to {steps - 1}, both counted from 0",
+                ja=f"{name}: {place!r} という場所はありません。"
+                f"(ステップ, 転送) の組で、ステップは 0 から {steps - 1}、"
                 "どちらも 0 から数えます",
             )
         if not _mends(schedule, place):
             transfer = schedule.steps[place[0]][place[1]]
             fault = _told(schedule)
-            hint = "that is where `prove` noticed it: what is sent there was wrong already, so go back" if fault == place else ""
+            hint = (
+                "that is where `prove` noticed it: what is sent there was wrong already, so go back"
+                if fault == place
+                else ""
+            )
             hint_ja = (
-                "そこは `prove` が気づいた場所です。送られる中身がすでに間違っているので、さかのぼってください"
+                (
+                    "そこは `prove` が気づいた場所です。送られる中身がすでに間違っているので、"
+                    "さかのぼってください"
+                )
                 if fault == place
                 else ""
             )
             raise Wrong(
-                en=f"{name}: whatever stands in the place of `{transfer}`, the schedule stays wrong{': ' * bool(hint)}{hint}",
-                ja=f"{name}: `{transfer}` を何に置き換えても、スケジュールは正しくなりません{'。' * bool(hint)}{hint_ja}",
+                en=f"{name}: whatever stands in the place of `{transfer}`, "
+                f"the schedule stays wrong{': ' * bool(hint)}{hint}",
+                ja=f"{name}: `{transfer}` を何に置き換えても、"
+                f"スケジュールは正しくなりません{'。' * bool(hint)}{hint_ja}",
             )
 
 
 def _is_place(schedule: Schedule, place: Any) -> bool:
-    if not isinstance(place, tuple) or len(place) != 2 or not all(isinstance(part, (int, np.integer)) for part in place):
+    if (
+        not isinstance(place, tuple)
+        or len(place) != 2
+        or not all(isinstance(part, (int, np.integer)) for part in place)
+    ):
         return False
     step, transfer = place
     return step in range(len(schedule.steps)) and transfer in range(len(schedule.steps[step]))
@@ -110,7 +130,10 @@ def _mends(schedule: Schedule, place: Place) -> bool:
     """Whether some other transfer in this place makes the schedule right."""
     ranks = range(schedule.world_size)
     choices = product(ranks, ranks, range(schedule.chunks), OPS)
-    return any(_is_right(_changed(schedule.name, schedule, place, **Transfer(*one)._asdict())) for one in choices)
+    return any(
+        _is_right(_changed(schedule.name, schedule, place, **Transfer(*one)._asdict()))
+        for one in choices
+    )
 
 
 def _is_right(schedule: Schedule) -> bool:
@@ -142,20 +165,33 @@ OWNED: List[Owned] = [
 
 @exercise("04-3")
 def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
-    """How many numbers pass the busiest link one after the other, when each parameter is summed by its owner."""
+    """How many numbers pass the busiest link one after the other, when each parameter is summed by
+    its owner.
+    """
     rng = np.random.RandomState(4)
     cases = list(OWNED)
     for _ in range(30):
-        sizes, devices = [int(size) for size in rng.randint(1, 100, rng.randint(1, 9))], int(rng.randint(1, 9))
-        cases.append((sizes, [int(owner) for owner in rng.randint(0, devices, len(sizes))], devices))
+        sizes, devices = (
+            [int(size) for size in rng.randint(1, 100, rng.randint(1, 9))],
+            int(rng.randint(1, 9)),
+        )
+        cases.append(
+            (sizes, [int(owner) for owner in rng.randint(0, devices, len(sizes))], devices)
+        )
     for sizes, owners, devices in cases:
-        loads = [sum(size for size, owner in zip(sizes, owners) if owner == device) for device in range(devices)]
+        loads = [
+            sum(size for size, owner in zip(sizes, owners) if owner == device)
+            for device in range(devices)
+        ]
         want, got = 2 * (devices - 1) * max(loads), answer(list(sizes), list(owners), devices)
         if isinstance(got, (int, float, np.number)) and got == want:
             continue
         en, ja = _fault_of_link(loads, got)
         call = f"busiest_link({sizes}, {owners}, {devices})"
-        raise Wrong(en=f"{call} gave {got}, expected {want}{en}", ja=f"{call} の答えは {got} でしたが、正しくは {want} です{ja}")
+        raise Wrong(
+            en=f"{call} gave {got}, expected {want}{en}",
+            ja=f"{call} の答えは {got} でしたが、正しくは {want} です{ja}",
+        )
 
 
 def _fault_of_link(loads: Sequence[int], got: Any) -> Tuple[str, str]:
@@ -163,9 +199,15 @@ def _fault_of_link(loads: Sequence[int], got: Any) -> Tuple[str, str]:
     if got is None:
         return ": the function returns nothing", "。関数が何も返していません"
     if got == 2 * devices * most:
-        return ": what an owner has itself does not pass its link", "。所有者自身の勾配はリンクを通りません"
+        return (
+            ": what an owner has itself does not pass its link",
+            "。所有者自身の勾配はリンクを通りません",
+        )
     if got == (devices - 1) * most:
-        return ": that is one way; the sums go back over the same link", "。これは片道分です。合計も同じリンクを通って戻ります"
+        return (
+            ": that is one way; the sums go back over the same link",
+            "。これは片道分です。合計も同じリンクを通って戻ります",
+        )
     if got == 2 * (devices - 1) * total:
         return ": that is what passes all links together", "。これは全リンクの合計です"
     if got == 2 * most:
@@ -175,8 +217,14 @@ def _fault_of_link(loads: Sequence[int], got: Any) -> Tuple[str, str]:
         )
     if got == max((devices - 1) * load + total - load for load in loads):
         return (
-            ": the sums go out when the gradients have come in; meanwhile the other direction had less to do",
-            "。合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります",
+            (
+                ": the sums go out when the gradients have come in; "
+                "meanwhile the other direction had less to do"
+            ),
+            (
+                "。合計が出ていくのは勾配が届いた後です。"
+                "その間、逆方向に流れる量はもっと少なくなります"
+            ),
         )
     return "", ""
 
@@ -203,15 +251,17 @@ def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
         what = f"fastest({topology.name}, {size:,.0f})"
         if not isinstance(got, Schedule) or got.world_size != topology.world_size:
             raise Wrong(
-                en=f"{what} returned {got!r:.80}: return a Schedule for {topology.world_size} ranks, such as "
-                f"`ring({topology.world_size})`",
-                ja=f"{what} の戻り値は {got!r:.80} でした。`ring({topology.world_size})` のような {topology.world_size} "
-                "ランクの Schedule を返してください",
+                en=f"{what} returned {got!r:.80}: return a Schedule for {topology.world_size} "
+                f"ranks, such as `ring({topology.world_size})`",
+                ja=f"{what} の戻り値は {got!r:.80} でした。`ring({topology.world_size})` のような "
+                f"{topology.world_size} ランクの Schedule を返してください",
             )
         _check_allreduce(what, got)
         order = topology.ring_order()
         known = [algorithm(topology.world_size) for algorithm in ALGORITHMS.values()]
-        choices = [(one.name, one) for one in known] + [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
+        choices = [(one.name, one) for one in known] + [
+            (f"{one.name} placed on the ring", one.placed(order)) for one in known
+        ]
         name, best = min(choices, key=lambda choice: price(choice[1], topology, size).seconds)
         mine, least = price(got, topology, size).seconds, price(best, topology, size).seconds
         if mine > least * 1.000001:
@@ -223,7 +273,8 @@ def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
             times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
             raise Wrong(
                 en=f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}{en * placed}",
-                ja=f"{what} の戻り値は {got.name} ({times[0]}) でした。{name} なら {times[1]} です{ja * placed}",
+                ja=f"{what} の戻り値は {got.name} ({times[0]}) でした。"
+                f"{name} なら {times[1]} です{ja * placed}",
             )
 
 
@@ -238,8 +289,10 @@ def _check_allreduce(what: str, schedule: Schedule) -> None:
         ) from None
     if schedule.collective != ALLREDUCE:
         raise Wrong(
-            en=f"{what} returned a {schedule.collective}: an allreduce is asked for, as the functions in `ALGORITHMS` make it",
-            ja=f"{what} の戻り値は {schedule.collective} です。`ALGORITHMS` の関数が作るような allreduce を返してください",
+            en=f"{what} returned a {schedule.collective}: "
+            "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
+            ja=f"{what} の戻り値は {schedule.collective} です。"
+            "`ALGORITHMS` の関数が作るような allreduce を返してください",
         )
 
 
@@ -248,6 +301,10 @@ def _check_allreduce(what: str, schedule: Schedule) -> None:
 
 @exercise("04-5")
 def ring_allreduce(answer: Callable[[List[Any], Links], Any]) -> None:
-    """The arrays end with their sum, in place, and every device sends its share to its right neighbour only."""
-    for seed, (devices, count) in enumerate(((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))):
+    """The arrays end with their sum, in place, and every device sends its share to its right
+    neighbour only.
+    """
+    for seed, (devices, count) in enumerate(
+        ((2, 2), (2, 4), (3, 3), (2, 5), (3, 7), (4, 4), (4, 10), (1, 3), (4, 1001))
+    ):
         judge_ring(answer, devices, count, seed)

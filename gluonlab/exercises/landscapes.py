@@ -23,17 +23,36 @@ class Landscape(NamedTuple):
 def landscapes() -> List[Landscape]:
     """The simplest first; the best rate lies inside the range, or at an end."""
 
-    def peak(best: Callable[[int], float], limit: float = math.inf) -> Callable[[int, float], float]:
+    def peak(
+        best: Callable[[int], float], limit: float = math.inf
+    ) -> Callable[[int, float], float]:
         return lambda n, lr: math.nan if lr > limit else 0.9 - 0.05 * abs(math.log2(lr / best(n)))
 
     grows, same = peak(lambda n: 0.1 * n / 32), peak(lambda n: 0.2)
     return [
         Landscape(
-            "the best rate grows with the batch", "最適な学習率がバッチに比例する", grows, [1, 2, 4], 32, [0.05, 0.1, 0.2, 0.4]
+            "the best rate grows with the batch",
+            "最適な学習率がバッチに比例する",
+            grows,
+            [1, 2, 4],
+            32,
+            [0.05, 0.1, 0.2, 0.4],
         ),
-        Landscape("the best rate is the same for all", "最適な学習率が変わらない", same, [1, 2], 64, [0.8, 0.4, 0.2, 0.1]),
         Landscape(
-            "rates above 0.3 diverge", "0.3 より大きい学習率は発散する", peak(lambda n: 0.2, 0.3), [1, 2], 16, [0.8, 0.4, 0.2, 0.1]
+            "the best rate is the same for all",
+            "最適な学習率が変わらない",
+            same,
+            [1, 2],
+            64,
+            [0.8, 0.4, 0.2, 0.1],
+        ),
+        Landscape(
+            "rates above 0.3 diverge",
+            "0.3 より大きい学習率は発散する",
+            peak(lambda n: 0.2, 0.3),
+            [1, 2],
+            16,
+            [0.8, 0.4, 0.2, 0.1],
         ),
         Landscape(
             "two rates are equally good",
@@ -63,15 +82,23 @@ def check_rates(got: Any, landscape: Landscape) -> None:
         table = ", ".join(f"{lr:g}: {value:.3g}" for lr, value in accuracies.items())
         why_en, why_ja = "", ""
         if got[k] in accuracies.values():
-            why_en, why_ja = ": that is an accuracy, return its rate", "。これは正解率です。その学習率を返してください"
+            why_en, why_ja = (
+                ": that is an accuracy, return its rate",
+                "。これは正解率です。その学習率を返してください",
+            )
         elif math.isnan(accuracies.get(got[k], 0)):
             why_en, why_ja = (
                 ": that training diverged. `max` never lets go of a nan that comes first",
                 "。その学習は発散しています。先頭が nan だと `max` は nan を返します",
             )
         elif accuracies.get(got[k]) == highest:
-            why_en, why_ja = ": of equal accuracies take the smaller rate", "。正解率が同じなら小さいほうの学習率を選んでください"
+            why_en, why_ja = (
+                ": of equal accuracies take the smaller rate",
+                "。正解率が同じなら小さいほうの学習率を選んでください",
+            )
         raise Wrong(
-            en=f"{en}: on {devices_in_words(k)} the accuracies are {table}; you chose {got[k]!r}, expected {want:g}{why_en}",
-            ja=f"{ja}: {k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、正しくは {want:g} です{why_ja}",
+            en=f"{en}: on {devices_in_words(k)} the accuracies are {table}; "
+            f"you chose {got[k]!r}, expected {want:g}{why_en}",
+            ja=f"{ja}: {k} 台での正解率は {table} です。{got[k]!r} が選ばれましたが、"
+            f"正しくは {want:g} です{why_ja}",
         )

@@ -32,7 +32,8 @@ def language(name: Optional[str] = None) -> str:
     Raises ExerciseError for a language that the labs do not have.
     """
     if name is not None:
-        os.environ[VARIABLE] = _known(name, "language")  # processes that this one starts speak it, too
+        # processes that this one starts speak it, too
+        os.environ[VARIABLE] = _known(name, "language")
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return _known(chosen, VARIABLE)
@@ -60,7 +61,9 @@ def _found() -> Iterator[Optional[str]]:
         yield Path.cwd().name
     except FileNotFoundError:  # somebody removed it
         pass
-    yield next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), "")[:2]
+    yield next(
+        filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))), ""
+    )[:2]
 
 
 def _notebook() -> Optional[Path]:

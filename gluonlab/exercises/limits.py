@@ -16,8 +16,8 @@ class OutOfTime(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise OutOfTime in this block after ``seconds``, and every second from then on until it ends.
 
-    Python code is interrupted wherever it is, a call of a library when it returns. Without effect outside the main thread, the only
-    one that signals reach.
+    Python code is interrupted wherever it is, a call of a library when it returns. Without effect
+    outside the main thread, the only one that signals reach.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

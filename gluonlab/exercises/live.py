@@ -9,12 +9,16 @@ COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
 
 
 class LivePlot:
-    """Curves over a common x axis; each `add` draws them anew in the same place of the cell's output.
+    """Curves over a common x axis; each `add` draws them anew in the same place of the cell's
+    output.
 
-    ``x_limits``: where the x axis begins and ends, as far as that is known before. Outside a notebook nothing is shown.
+    ``x_limits``: where the x axis begins and ends, as far as that is known before. Outside a
+    notebook nothing is shown.
     """
 
-    def __init__(self, x_label: str, y_label: str, x_limits: "Optional[Tuple[float, float]]" = None) -> None:
+    def __init__(
+        self, x_label: str, y_label: str, x_limits: "Optional[Tuple[float, float]]" = None
+    ) -> None:
         self.x_label, self.y_label, self.x_limits = x_label, y_label, x_limits
         self.curves: Dict[str, List[Tuple[float, float]]] = {}
         self._shown: Any = None
@@ -27,7 +31,8 @@ class LivePlot:
 
     def png(self) -> bytes:
         """The chart as it is now."""
-        # the figure alone, without pyplot: no display, no global state, whatever backend the notebook has
+        # the figure alone, without pyplot: no display, no global state, whatever backend the
+        # notebook has
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator

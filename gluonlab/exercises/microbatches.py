@@ -1,4 +1,6 @@
-"""What a wrong update from microbatches tells: each mistake that is often made gives parameters of its own."""
+"""What a wrong update from microbatches tells: each mistake that is often made gives parameters of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ Mistake = Tuple[Values, str, str]  # the parameters that it leads to, and its na
 
 
 def check_parts(seen: List[int], size: int, parts: int) -> None:
-    """Raise Wrong when the images ``seen`` by the network, call by call, are not those of so many microbatches."""
+    """Raise Wrong when the images ``seen`` by the network, call by call, are not those of so many
+    microbatches.
+    """
     most = math.ceil(size / parts)
     if max(seen) > most:
         raise Wrong(
-            en=f"the update of a batch of {size} in {parts} microbatches is right, but {max(seen)} images went through the network "
-            f"at once, expected at most {most}: that saves no memory",
-            ja=f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、一度に {max(seen)} 枚が"
-            f"ネットワークを通りました (多くても {most} 枚のはず)。これではメモリは減りません",
+            en=f"the update of a batch of {size} in {parts} microbatches is right, "
+            f"but {max(seen)} images went through the network at once, "
+            f"expected at most {most}: that saves no memory",
+            ja=f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
+            f"一度に {max(seen)} 枚がネットワークを通りました (多くても {most} 枚のはず)。"
+            "これではメモリは減りません",
         )
     if len(seen) > parts:
         raise Wrong(
@@ -32,22 +38,41 @@ def check_parts(seen: List[int], size: int, parts: int) -> None:
 
 
 def wrong_update(got: Values, begin: Values, batches: Sequence[Batch], parts: int) -> Wrong:
-    """The counterexample: parameters ``got`` after all ``batches``, of which only the last one was wrong."""
+    """The counterexample: parameters ``got`` after all ``batches``, of which only the last one was
+    wrong.
+    """
     before, last = begin.train(batches[:-1]), batches[-1]
     mistakes = [*_scales(before, last, parts), *_parts(before, last, parts)]
     mistakes.append(
-        (left_over(begin, batches), "the gradients of the batch before are still in it", "前のバッチの勾配が残ったままです")
+        (
+            left_over(begin, batches),
+            "the gradients of the batch before are still in it",
+            "前のバッチの勾配が残ったままです",
+        )
     )
     en, ja = next(((en, ja) for wrong, en, ja in mistakes if got.near(wrong)), ("", ""))
-    went, wanted = (float(np.linalg.norm(after.weight - before.weight)) for after in (got, before.train([last])))
+    went, wanted = (
+        float(np.linalg.norm(after.weight - before.weight)) for after in (got, before.train([last]))
+    )
     size, number = len(last[0]), len(batches)
     if not en and abs(went / wanted - 1) < 0.01:
-        en, ja = "as far as it should, but not in the same direction", "動いた量は合っていますが、向きが違います"
+        en, ja = (
+            "as far as it should, but not in the same direction",
+            "動いた量は合っていますが、向きが違います",
+        )
     return Wrong(
-        en=f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: the weights moved by {went:.4g}, "
-        f"expected {wanted:.4g}, as with the whole batch at once" + (f": {en}" if en else ""),
-        ja=f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {parts} 個): 重みが {went:.4g} 動きました。"
-        f"バッチ全体を一度に使ったときの {wanted:.4g} になるはずです" + (f"。{ja}" if ja else ""),
+        en=(
+            f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: "
+            f"the weights moved by {went:.4g}, expected {wanted:.4g}, "
+            "as with the whole batch at once"
+        )
+        + (f": {en}" if en else ""),
+        ja=(
+            f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {parts} 個): "
+            f"重みが {went:.4g} 動きました。バッチ全体を一度に使ったときの {wanted:.4g} "
+            "になるはずです"
+        )
+        + (f"。{ja}" if ja else ""),
     )
 
 
@@ -93,8 +118,16 @@ def _scales(before: Values, batch: Batch, parts: int) -> Iterator[Mistake]:
 def _parts(before: Values, batch: Batch, parts: int) -> Iterator[Mistake]:
     """Images are left out, or there is more than one update."""
     size, cuts = len(batch[0]), _cuts(batch, parts)
-    yield before.step(cuts[-1], LR / size), "only the last part counts", "最後の部分しか効いていません"
-    yield before.step(cuts[0], LR / size), "only the first part counts", "最初の部分しか効いていません"
+    yield (
+        before.step(cuts[-1], LR / size),
+        "only the last part counts",
+        "最後の部分しか効いていません",
+    )
+    yield (
+        before.step(cuts[0], LR / size),
+        "only the first part counts",
+        "最初の部分しか効いていません",
+    )
     whole = size // parts * parts
     for used in (size, whole):
         yield (
@@ -128,4 +161,7 @@ def left_over(begin: Values, batches: Sequence[Batch]) -> Values:
 
 
 def _cuts(batch: Batch, parts: int) -> List[Batch]:
-    return [(batch[0][begin:end], batch[1][begin:end]) for begin, end in shard_bounds(len(batch[0]), parts)]
+    return [
+        (batch[0][begin:end], batch[1][begin:end])
+        for begin, end in shard_bounds(len(batch[0]), parts)
+    ]

@@ -47,13 +47,24 @@ class Batch:
         net = gluon.nn.Dense(CLASSES, use_bias=False, in_units=FEATURES)
         net.initialize(init.Zero(), ctx=ctxs)
         net.weight.set_data(nd.array(self.weight))
-        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LR}, kvstore=make_kvstore("device"))
-        answer(nd.array(self.images), nd.array(self.labels), ctxs, net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
+        trainer = gluon.Trainer(
+            net.collect_params(), "sgd", {"learning_rate": LR}, kvstore=make_kvstore("device")
+        )
+        answer(
+            nd.array(self.images),
+            nd.array(self.labels),
+            ctxs,
+            net,
+            gluon.loss.SoftmaxCrossEntropyLoss(),
+            trainer,
+        )
         return [array.asnumpy() - self.weight for array in net.weight.list_data()]
 
 
 def judge(what: Mapping[str, str], batch: Batch, moved: Array) -> None:
-    """Raise Wrong, which names the fault if it is a known one, when an update is not the mean gradient's."""
+    """Raise Wrong, which names the fault if it is a known one, when an update is not the mean
+    gradient's.
+    """
     images, ways = len(batch.images), batch.shards()
     step = -LR * batch.gradient(0, images) / images
     if _close(moved, step):
@@ -63,34 +74,43 @@ def judge(what: Mapping[str, str], batch: Batch, moved: Array) -> None:
     firsts = -LR * batch.gradient(*ways[0])
     if not np.any(moved):
         raise Wrong(
-            en=f"{what['en']}: no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
-            ja=f"{what['ja']}: パラメータが変化していません。`trainer.step` を呼んでいないか、計算が記録されていません",
+            en=f"{what['en']}: no parameter changed: `trainer.step` was not called, "
+            "or nothing was recorded for it",
+            ja=f"{what['ja']}: パラメータが変化していません。"
+            "`trainer.step` を呼んでいないか、計算が記録されていません",
         )
     if _close(moved, factor * step) and factor > 0:
         raise Wrong(
-            en=f"{what['en']}: the update is {factor:.3g} times the right one: `trainer.step` divides the sum of the gradients by "
-            "the number that it is given, which must be that of all images in the batch",
-            ja=f"{what['ja']}: 更新量が正しい値の {factor:.3g} 倍です。`trainer.step` は勾配の合計を渡された数で割ります。"
+            en=f"{what['en']}: the update is {factor:.3g} times the right one: "
+            "`trainer.step` divides the sum of the gradients by the number that it is given, "
+            "which must be that of all images in the batch",
+            ja=f"{what['ja']}: 更新量が正しい値の {factor:.3g} 倍です。"
+            "`trainer.step` は勾配の合計を渡された数で割ります。"
             "バッチ全体の画像の枚数を渡してください",
         )
     if len(ways) > 1 and _parallel(moved, firsts):
         raise Wrong(
-            en=f"{what['en']}: only the gradient of device 0 is in the update: run backward for the losses of all shards",
-            ja=f"{what['ja']}: デバイス 0 の勾配だけで更新されています。すべてのシャードの損失に対して backward を実行してください",
+            en=f"{what['en']}: only the gradient of device 0 is in the update: "
+            "run backward for the losses of all shards",
+            ja=f"{what['ja']}: デバイス 0 の勾配だけで更新されています。"
+            "すべてのシャードの損失に対して backward を実行してください",
         )
     if _parallel(moved, by_means):
         sizes = " + ".join(str(end - begin) for begin, end in ways)
         raise Wrong(
-            en=f"{what['en']} ({sizes}): each shard's mean loss counts alike, so images of the small shard count more: leave the "
-            "losses unaveraged, and let `trainer.step` divide by the number of images",
-            ja=f"{what['ja']} ({sizes}): シャードごとに損失を平均しているため、小さいシャードの画像が重く数えられています。"
+            en=f"{what['en']} ({sizes}): each shard's mean loss counts alike, "
+            "so images of the small shard count more: "
+            "leave the losses unaveraged, and let `trainer.step` divide by the number of "
+            "images",
+            ja=f"{what['ja']} ({sizes}): シャードごとに損失を平均しているため、"
+            "小さいシャードの画像が重く数えられています。"
             "平均せずに backward し、`trainer.step` に画像の枚数で割らせてください",
         )
     raise Wrong(
-        en=f"{what['en']}: the first weights moved by {numbers(moved[0])}, expected {numbers(step[0])}: that is no update by the "
-        "mean gradient of the batch",
-        ja=f"{what['ja']}: 最初の重みの変化は {numbers(moved[0])}、正しくは {numbers(step[0])} です。"
-        "バッチの平均勾配による更新になっていません",
+        en=f"{what['en']}: the first weights moved by {numbers(moved[0])}, "
+        f"expected {numbers(step[0])}: that is no update by the mean gradient of the batch",
+        ja=f"{what['ja']}: 最初の重みの変化は {numbers(moved[0])}、"
+        f"正しくは {numbers(step[0])} です。バッチの平均勾配による更新になっていません",
     )
 
 

@@ -1,6 +1,8 @@
-"""One dense layer and softmax, in numpy and in Gluon: what an update must be, independently of what computed it.
+"""One dense layer and softmax, in numpy and in Gluon: what an update must be, independently of what
+computed it.
 
-The gradient has a closed form: for images x (n, f) with labels y, d(sum of losses) / d(scores) = softmax(scores) - onehot(y).
+The gradient has a closed form: for images x (n, f) with labels y, d(sum of losses) / d(scores) =
+softmax(scores) - onehot(y).
 """
 
 from __future__ import annotations
@@ -71,7 +73,10 @@ def some_batches(sizes: Sequence[int], seed: int = 0) -> List[Batch]:
     """Random batches of these sizes; neither gradients nor labels of any two are alike."""
     random = np.random.RandomState([seed, *sizes])
     return [
-        (random.normal(0, 1, (size, FEATURES)).astype(np.float32), random.randint(0, CLASSES, size).astype(np.int32))
+        (
+            random.normal(0, 1, (size, FEATURES)).astype(np.float32),
+            random.randint(0, CLASSES, size).astype(np.int32),
+        )
         for size in sizes
     ]
 
@@ -93,7 +98,9 @@ def make_trainer(net: gluon.Block, lr: float = LR, **settings: Any) -> gluon.Tra
 
 def values_of(net: gluon.Block, ctx: mx.Context) -> Values:
     """What the layer has on a device."""
-    return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in (net.weight, net.bias)))
+    return Values(
+        *(param.data(ctx).asnumpy().astype(np.float64) for param in (net.weight, net.bias))
+    )
 
 
 def on_host(batch: Batch) -> Tuple[nd.NDArray, nd.NDArray]:

@@ -18,14 +18,21 @@ _HEADINGS = {
     RAISED: {"en": "stopped by an error", "ja": "エラーで止まりました"},
     TOO_SLOW: {"en": "not finished in time", "ja": "時間内に終わりませんでした"},
 }
-_COLOURS = {PASSED: "#1a7f37", WRONG: "#bc4c00", UNWRITTEN: "#8c959f", RAISED: "#cf222e", TOO_SLOW: "#cf222e"}
+_COLOURS = {
+    PASSED: "#1a7f37",
+    WRONG: "#bc4c00",
+    UNWRITTEN: "#8c959f",
+    RAISED: "#cf222e",
+    TOO_SLOW: "#cf222e",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What came of a check; true if the answer passed.
 
-    ``status``: passed, wrong, unwritten, raised or too slow; ``texts``: what there is to say, in each language.
+    ``status``: passed, wrong, unwritten, raised or too slow; ``texts``: what there is to say, in
+    each language.
     """
 
     exercise: str
@@ -53,5 +60,10 @@ class Verdict:
         """A box with a coloured edge, in the colours that the page has."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
-        edge = f"border-left: 4px solid {_COLOURS[self.status]}; padding: 0.3em 0.9em; margin: 0.3em 0"
-        return f'<div lang="{self.language}" style="{edge}"><strong>{html.escape(self.heading)}</strong>{body}</div>'
+        edge = (
+            f"border-left: 4px solid {_COLOURS[self.status]}; padding: 0.3em 0.9em; margin: 0.3em 0"
+        )
+        return (
+            f'<div lang="{self.language}" '
+            f'style="{edge}"><strong>{html.escape(self.heading)}</strong>{body}</div>'
+        )

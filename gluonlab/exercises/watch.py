@@ -1,6 +1,7 @@
 """What an answer makes MXNet do: which bytes cross from device to device, and when Python waits.
 
-CPU devices share one memory, so an operation may read arrays of several of them; GPUs would not bear that. A checker that watches
+CPU devices share one memory, so an operation may read arrays of several of them; GPUs would not
+bear that. A checker that watches
 sees it all the same::
 
     with watch() as seen:
@@ -37,7 +38,8 @@ class Seen:
     """What was seen while `watch` was on."""
 
     copies: List[Copy] = field(default_factory=list)
-    mixed: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)  # the devices of two inputs of one operation
+    # the devices of two inputs of one operation
+    mixed: List[Tuple[mx.Context, mx.Context]] = field(default_factory=list)
     waits: int = 0  # how often Python waited for values
 
     def received(self) -> Dict[mx.Context, int]:
@@ -53,13 +55,17 @@ def watch() -> Iterator[Seen]:
     """Record every operation on arrays, and every wait, until the block ends."""
     seen, invoke, copyto = Seen(), register._imperative_invoke, _handle("_copyto")
 
-    def watched_invoke(handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any) -> Any:
+    def watched_invoke(
+        handle: int, inputs: Any, keys: Any, values: Any, out: Any, *rest: Any
+    ) -> Any:
         result = invoke(handle, inputs, keys, values, out, *rest)
         results = result if isinstance(result, list) else [result]
         ctxs = [array.context for array in (*inputs, *results)]
         others = [ctx for ctx in ctxs if ctx != ctxs[0]]
         if others and handle == copyto:
-            seen.copies.append(Copy(ctxs[0], others[0], inputs[0].size * np.dtype(inputs[0].dtype).itemsize))
+            seen.copies.append(
+                Copy(ctxs[0], others[0], inputs[0].size * np.dtype(inputs[0].dtype).itemsize)
+            )
         elif others:
             seen.mixed.append((ctxs[0], others[0]))
         return result
@@ -73,7 +79,11 @@ def watch() -> Iterator[Seen]:
 
     with ExitStack() as patched:
         patched.enter_context(patch.object(register, "_imperative_invoke", watched_invoke))
-        for owner, name in ((mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall")):
+        for owner, name in (
+            (mx.nd.NDArray, "asnumpy"),
+            (mx.nd.NDArray, "wait_to_read"),
+            (mx.nd, "waitall"),
+        ):
             patched.enter_context(patch.object(owner, name, counted(getattr(owner, name))))
         yield seen
 

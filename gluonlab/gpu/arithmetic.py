@@ -1,4 +1,5 @@
-"""How GPUs compute: float32 products exactly or in TF32, and by algorithms that repeat their bits or by the fastest.
+"""How GPUs compute: float32 products exactly or in TF32, and by algorithms that repeat their bits
+or by the fastest.
 
 MXNet asks the environment for the latter when a convolution first runs with some shapes
 (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the process ends.
@@ -26,7 +27,10 @@ TF32_SINCE = (8, 0)  # compute capability
 
 
 class Arithmetic(NamedTuple):
-    """``deterministic``: same bits again. ``tf32``: float32 products of rounded factors, where a GPU can."""
+    """``deterministic``: same bits again.
+
+    ``tf32``: float32 products of rounded factors, where a GPU can.
+    """
 
     deterministic: bool
     tf32: bool
@@ -34,7 +38,9 @@ class Arithmetic(NamedTuple):
     def in_words(self) -> str:
         """For people, as a run says it."""
         products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
-        again = "same seed, same bits" if self.deterministic else "fastest algorithms, bits may vary"
+        again = (
+            "same seed, same bits" if self.deterministic else "fastest algorithms, bits may vary"
+        )
         return f"{products}; {again}"
 
 
@@ -43,39 +49,57 @@ _users: Dict[str, Optional[str]] = {}  # what the variables were before they wer
 
 
 def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
-    """What is asked for by options and by what is exported. ``tf32`` None: as exported, and off where nothing is."""
+    """What is asked for by options and by what is exported.
+
+    ``tf32`` None: as exported, and off where nothing is.
+    """
     exported = {name: _users.get(name, os.environ.get(name)) for name in engine.DETERMINISTIC}
-    allowed = _users.get(engine.TF32_VARIABLE, os.environ.get(engine.TF32_VARIABLE)) not in (None, "0")
-    return Arithmetic(deterministic or exported == engine.DETERMINISTIC, allowed if tf32 is None else tf32)
+    allowed = _users.get(engine.TF32_VARIABLE, os.environ.get(engine.TF32_VARIABLE)) not in (
+        None,
+        "0",
+    )
+    return Arithmetic(
+        deterministic or exported == engine.DETERMINISTIC, allowed if tf32 is None else tf32
+    )
 
 
 def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError where the GPUs among ``ctxs`` (mx.Context) cannot compute like this any more."""
+    """Raise ConfigError where the GPUs among ``ctxs`` (mx.Context) cannot compute like this any
+    more.
+    """
     if _in_use is None or not _on_gpus(ctxs):
         return
     if wanted.tf32 != _in_use.tf32:
         how = "in TF32" if _in_use.tf32 else "without TF32"
         option = "--tf32" if wanted.tf32 else "--no-tf32"
-        raise ConfigError(f"{option}: this process has computed on GPUs {how}, and their libraries ask once: start a new process")
+        raise ConfigError(
+            f"{option}: this process has computed on GPUs {how}, and their libraries ask once: "
+            "start a new process"
+        )
     if wanted.deterministic and not _in_use.deterministic:
         raise ConfigError(
-            "--deterministic: this process has computed on GPUs without, and convolutions keep the algorithms that were fastest "
-            "then: start a new process"
+            "--deterministic: this process has computed on GPUs without, "
+            "and convolutions keep the algorithms that were fastest then: start a new process"
         )
 
 
 def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Have the GPUs among ``ctxs`` compute like this, from the first operation on. Nothing is done for CPU devices.
+    """Have the GPUs among ``ctxs`` compute like this, from the first operation on.
 
-    Raises ConfigError when this process has computed otherwise on GPUs; there is a warning when what
-    ran before was deterministic, and stays so.
+    Nothing is done for CPU devices.
+
+    Raises ConfigError when this process has computed otherwise on GPUs; there is a warning when
+    what ran before was deterministic, and stays so.
     """
     global _in_use
     check_arithmetic(wanted, ctxs)
     if not _on_gpus(ctxs):
         return
     if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
-        message = "convolutions that ran with --deterministic in this process keep those algorithms, which may be slower"
+        message = (
+            "convolutions that ran with --deterministic in this process keep those "
+            "algorithms, which may be slower"
+        )
         warnings.warn(message, GluonlabWarning, stacklevel=2)
     variables = (*engine.DETERMINISTIC, engine.TF32_VARIABLE)
     if not _users:
@@ -95,7 +119,8 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
 
 
 def _announce_nothing(ctx: Any) -> None:
-    """Keep MXNet from telling how cuDNN's tuning can be switched off, which it does before the first algorithm is known.
+    """Keep MXNet from telling how cuDNN's tuning can be switched off, which it does before the
+    first algorithm is known.
 
     It then knows that of a convolution of one number, which is not tuned. How long tuning takes is
     part of the time to the first step, which a run tells.
@@ -103,7 +128,9 @@ def _announce_nothing(ctx: Any) -> None:
     from mxnet import nd
 
     one = nd.ones((1, 1, 1, 1), ctx=ctx)
-    nd.Convolution(one, one, kernel=(1, 1), num_filter=1, no_bias=True, cudnn_tune="off").wait_to_read()
+    nd.Convolution(
+        one, one, kernel=(1, 1), num_filter=1, no_bias=True, cudnn_tune="off"
+    ).wait_to_read()
 
 
 def _on_gpus(ctxs: Sequence[Any]) -> bool:

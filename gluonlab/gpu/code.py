@@ -1,7 +1,7 @@
 """Which GPUs mxnet-cu112 1.9.1 has code for, and the check before anything is put on one.
 
-On others MXNet ends the process, or fails at its first operator with "no kernel image is available for
-execution on the device", after data sets have been read.
+On others MXNet ends the process, or fails at its first operator with "no kernel image is available
+for execution on the device", after data sets have been read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ def check_code(ctxs: Sequence[Any], count: int) -> None:
 def lacking(numbers: Sequence[int], count: int) -> str:
     """One line on those of the GPUs ``numbers`` that cannot compute here; empty if all can."""
     kinds = {number: kind_of(number) for number in numbers}
-    found = [(number, kind) for number, kind in kinds.items() if kind is not None and not has_code(kind.capability)]
+    found = [
+        (number, kind)
+        for number, kind in kinds.items()
+        if kind is not None and not has_code(kind.capability)
+    ]
     if not found:
         return ""
     first = found[0][1]
@@ -66,7 +70,10 @@ def lacking(numbers: Sequence[int], count: int) -> str:
     able = [number for number in range(count) if number not in dict(found) and _computes(number)]
     held = ", ".join(sm_of(code) for code in CODE_FOR)
     cure = f"{_named(able, 'or')} of this machine, or {CPU_DEVICES}" if able else LIVING
-    are = f"{_named(alike, 'and')} {'is' if len(alike) == 1 else 'are each'} {_article(first.name)} {first}"
+    are = (
+        f"{_named(alike, 'and')} {'is' if len(alike) == 1 else 'are each'} "
+        f"{_article(first.name)} {first}"
+    )
     return f"{are}, and mxnet-cu112 1.9.1 has code for {held} alone: use {cure}"
 
 
@@ -86,12 +93,18 @@ def _computes(number: int) -> bool:
 
 
 def kind_of(number: int) -> Optional[Kind]:
-    """Of gpu:``number``, from the driver that libmxnet.so has loaded; None where it does not tell."""
+    """Of gpu:``number``, from the driver that libmxnet.so has loaded; None where it does not
+    tell.
+    """
     import mxnet as mx
 
-    driver, device = mx.base._LIB, ctypes.c_int()  # a look-up in libmxnet.so goes on in the libraries that it needs
+    # a look-up in libmxnet.so goes on in the libraries that it needs
+    driver, device = mx.base._LIB, ctypes.c_int()
     try:
-        if driver.cuInit(0) != SUCCESS or driver.cuDeviceGet(ctypes.byref(device), number) != SUCCESS:
+        if (
+            driver.cuInit(0) != SUCCESS
+            or driver.cuDeviceGet(ctypes.byref(device), number) != SUCCESS
+        ):
             return None
         capability = [_attribute(driver, attribute, device) for attribute in (MAJOR, MINOR)]
         name = ctypes.create_string_buffer(256)
@@ -99,7 +112,11 @@ def kind_of(number: int) -> Optional[Kind]:
     except AttributeError:  # MXNet's CPU build
         return None
     major, minor = capability
-    return None if major is None or minor is None else Kind(name.value.decode("utf-8", "replace"), (major, minor))
+    return (
+        None
+        if major is None or minor is None
+        else Kind(name.value.decode("utf-8", "replace"), (major, minor))
+    )
 
 
 def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> Optional[int]:

@@ -1,4 +1,6 @@
-"""The driver and its GPUs as NVML tells them (nvidia-ml-py's pynvml), taken down once, in a process of its own."""
+"""The driver and its GPUs as NVML tells them (nvidia-ml-py's pynvml), taken down once, in a process
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,15 @@ from gluonlab.gpu.process import Outcome, ask, tell
 
 BINDINGS = "nvidia-ml-py"
 Pair = Tuple[int, int]
-SAME_SWITCHES, SAME_CPU = 20, 40  # the widest of nvmlGpuTopologyLevel_t: below PCIe switches of one root; below one CPU
+# the widest of nvmlGpuTopologyLevel_t: below PCIe switches of one root; below one CPU
+SAME_SWITCHES, SAME_CPU = 20, 40
 TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
 class Process(NamedTuple):
-    """A process that has memory of a GPU; ``used_bytes`` is None where the driver does not tell (containers)."""
+    """A process that has memory of a GPU; ``used_bytes`` is None where the driver does not tell
+    (containers).
+    """
 
     pid: int
     name: str
@@ -27,7 +32,8 @@ class Process(NamedTuple):
 class Gpu:
     """A GPU under its NVML number, which is nvidia-smi's: in the order of the PCI bus.
 
-    ``used_bytes``: None where the driver does not tell. ``parts``: the UUIDs of its parts under MIG; None for a GPU that is whole.
+    ``used_bytes``: None where the driver does not tell. ``parts``: the UUIDs of its parts under
+    MIG; None for a GPU that is whole.
     """
 
     index: int
@@ -45,9 +51,10 @@ class Gpu:
 class Driver:
     """``error``: why there is nothing to tell. ``nvlinks``: (a, b), a < b -> number of links.
 
-    ``switched``: GPUs whose NVLinks go to switches. ``no_peers``: pairs without access to each other's memory.
-    ``apart``: (a, b), a < b -> where their ways over PCIe meet, one of the levels below; none where the driver does not tell.
-    ``silent``: (number, reason) of the GPUs that are there, but do not answer.
+    ``switched``: GPUs whose NVLinks go to switches. ``no_peers``: pairs without access to each
+    other's memory. ``apart``: (a, b), a < b -> where their ways over PCIe meet, one of the levels
+    below; none where the driver does not tell. ``silent``: (number, reason) of the GPUs that are
+    there, but do not answer.
     """
 
     error: str = ""
@@ -66,17 +73,30 @@ class Driver:
         for gpu in told["gpus"]:
             processes = tuple(Process(*process) for process in gpu["processes"])
             parts = None if gpu["parts"] is None else tuple(gpu["parts"])
-            gpus.append(Gpu(**{**gpu, "capability": tuple(gpu["capability"]), "processes": processes, "parts": parts}))
+            gpus.append(
+                Gpu(
+                    **{
+                        **gpu,
+                        "capability": tuple(gpu["capability"]),
+                        "processes": processes,
+                        "parts": parts,
+                    }
+                )
+            )
         links = {(a, b): count for a, b, count in told["nvlinks"]}
         pairs = tuple((a, b) for a, b in told["no_peers"])
         silent = tuple((index, reason) for index, reason in told["silent"])
         apart = {(a, b): level for a, b, level in told["apart"]}
-        return cls("", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs, silent, apart)
+        return cls(
+            "", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs, silent, apart
+        )
 
 
 @lru_cache(maxsize=1)
 def known() -> Driver:
-    """What `look` found when somebody in this process first wanted to know: links do not change while a process runs."""
+    """What `look` found when somebody in this process first wanted to know: links do not change
+    while a process runs.
+    """
     return look()
 
 
@@ -94,34 +114,49 @@ def understand(outcome: Outcome) -> Driver:
 
 
 def read(pynvml: Any) -> Dict[str, Any]:
-    """Everything that NVML tells, as plain values. Raises pynvml.NVMLError when the driver does not answer."""
+    """Everything that NVML tells, as plain values.
+
+    Raises pynvml.NVMLError when the driver does not answer.
+    """
     pynvml.nvmlInit()
     try:
         handles, gpus, silent = {}, [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            try:  # one that has fallen off the bus, or belongs to another job of this machine, must not silence the others
+            # one that has fallen off the bus, or belongs to another job of this machine, must not
+            # silence the others
+            try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 gpus.append(_gpu(pynvml, index, handle))
                 handles[index] = handle
             except pynvml.NVMLError as error:
                 silent.append((index, _text(error)))
-        links, switched = _nvlinks(pynvml, handles, {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus})
+        links, switched = _nvlinks(
+            pynvml, handles, {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus}
+        )
         pairs = [(a, b) for a in handles for b in handles if a < b]
         return {
             "version": _text(pynvml.nvmlSystemGetDriverVersion()),
             "gpus": gpus,
             "nvlinks": [[a, b, count] for (a, b), count in sorted(links.items())],
             "switched": switched,
-            "no_peers": [pair for pair in pairs if _lacks_access(pynvml, handles[pair[0]], handles[pair[1]])],
+            "no_peers": [
+                pair for pair in pairs if _lacks_access(pynvml, handles[pair[0]], handles[pair[1]])
+            ],
             "silent": silent,
-            "apart": [[a, b, level] for a, b in pairs for level in [_level(pynvml, handles[a], handles[b])] if level is not None],
+            "apart": [
+                [a, b, level]
+                for a, b in pairs
+                for level in [_level(pynvml, handles[a], handles[b])]
+                if level is not None
+            ],
         }
     finally:
         pynvml.nvmlShutdown()
 
 
 def _gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
-    memory = _if_told(pynvml, "nvmlDeviceGetMemoryInfo", handle)  # of a GPU with parts not everybody may know it
+    # of a GPU with parts not everybody may know it
+    memory = _if_told(pynvml, "nvmlDeviceGetMemoryInfo", handle)
     return {
         "index": index,
         "name": _text(pynvml.nvmlDeviceGetName(handle)),
@@ -131,18 +166,23 @@ def _gpu(pynvml: Any, index: int, handle: Any) -> Dict[str, Any]:
         "memory_bytes": int(memory.total) if memory else 0,
         "used_bytes": int(memory.used) if memory else None,
         "processes": [
-            [process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory] for process in _processes(pynvml, handle)
+            [process.pid, _process_name(pynvml, process.pid), process.usedGpuMemory]
+            for process in _processes(pynvml, handle)
         ],
         "parts": _parts(pynvml, handle),
     }
 
 
 def _parts(pynvml: Any, handle: Any) -> Optional[List[str]]:
-    mode = _if_told(pynvml, "nvmlDeviceGetMigMode", handle)  # the present one, and the one after a reset
+    # the present one, and the one after a reset
+    mode = _if_told(pynvml, "nvmlDeviceGetMigMode", handle)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return None
     most = _if_told(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    parts = [_if_told(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number) for number in range(most)]
+    parts = [
+        _if_told(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
+        for number in range(most)
+    ]
     uuids = [_if_told(pynvml, "nvmlDeviceGetUUID", part) for part in parts if part is not None]
     return [_text(uuid) for uuid in uuids if uuid is not None]
 
@@ -158,16 +198,27 @@ def _processes(pynvml: Any, handle: Any) -> List[Any]:
 
 def _process_name(pynvml: Any, pid: int) -> str:
     """The program's name alone: NVML tells its arguments, too, which may have slashes."""
-    return _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")[0].rpartition("/")[2]
+    return (
+        _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?")
+        .split(" ")[0]
+        .rpartition("/")[2]
+    )
 
 
-def _nvlinks(pynvml: Any, handles: Dict[int, Any], number_at: Dict[str, int]) -> Tuple[Dict[Pair, int], List[int]]:
-    """Links between two GPUs, each of which both of them report; and the GPUs that have links to something else than GPUs."""
+def _nvlinks(
+    pynvml: Any, handles: Dict[int, Any], number_at: Dict[str, int]
+) -> Tuple[Dict[Pair, int], List[int]]:
+    """Links between two GPUs, each of which both of them report; and the GPUs that have links to
+    something else than GPUs.
+    """
     ends: Dict[Pair, int] = {}
     switched = []
     for index, handle in handles.items():
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            if _if_told(pynvml, "nvmlDeviceGetNvLinkState", handle, link) != pynvml.NVML_FEATURE_ENABLED:
+            if (
+                _if_told(pynvml, "nvmlDeviceGetNvLinkState", handle, link)
+                != pynvml.NVML_FEATURE_ENABLED
+            ):
                 continue
             remote = _if_told(pynvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
             other = number_at.get(_text(remote.busId).lower()) if remote else None
@@ -218,7 +269,11 @@ def main() -> None:
     except Exception as error:  # other packages bring a module of this name, too
         known = isinstance(error, getattr(pynvml, "NVMLError", ()))
         where = getattr(pynvml, "__file__", "pynvml")
-        tell(error=_text(error) if known else f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}")
+        tell(
+            error=_text(error)
+            if known
+            else f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}"
+        )
 
 
 if __name__ == "__main__":

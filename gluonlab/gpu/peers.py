@@ -1,10 +1,10 @@
 """Direct copies from GPU to GPU.
 
-CUDA copies from one GPU to another directly only where the one was given access to the other's memory; all
-else goes through the host. MXNet 1.9.1 asks for that access in one place, when a ``device`` store
-first sums (EnableP2P of src/kvstore/comm.h). So every other copy of MXNet's, which are those of
-schedules, of graphs of several devices and of arrays by hand, was direct or not by what the
-process had done before. Here it is asked for once, for the devices that arrays lie on.
+CUDA copies from one GPU to another directly only where the one was given access to the other's
+memory; all else goes through the host. MXNet 1.9.1 asks for that access in one place, when a
+``device`` store first sums (EnableP2P of src/kvstore/comm.h). So every other copy of MXNet's, which
+are those of schedules, of graphs of several devices and of arrays by hand, was direct or not by
+what the process had done before. Here it is asked for once, for the devices that arrays lie on.
 
 What is asked is the CUDA runtime that libmxnet.so itself has loaded. Access is a matter of the
 process: it holds for all threads, and until the end.
@@ -55,7 +55,11 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
     if len(numbers) < 2 or not engine.peer_access_wanted():
         return []
     cuda = _runtime()
-    return [(a, b) for a, b in combinations(numbers, 2) if _can_access(cuda, a, b) and _can_access(cuda, b, a)]
+    return [
+        (a, b)
+        for a, b in combinations(numbers, 2)
+        if _can_access(cuda, a, b) and _can_access(cuda, b, a)
+    ]
 
 
 def in_words(ctxs: Sequence[Any]) -> str:
@@ -76,7 +80,9 @@ def words_for(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True
         return f"copies between GPUs are direct, {count} of {count} pairs"
     able = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
     through_host = "those of the others go through the host"
-    return f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {able}; {through_host}"
+    return (
+        f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {able}; {through_host}"
+    )
 
 
 def pci_bus_ids(ctxs: Sequence[Any]) -> List[str]:
@@ -95,7 +101,9 @@ def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
 
 
 def _runtime() -> Any:
-    """The functions of libcudart: a look-up in libmxnet.so goes on in the libraries that it needs."""
+    """The functions of libcudart: a look-up in libmxnet.so goes on in the libraries that it
+    needs.
+    """
     import mxnet as mx
 
     return mx.base._LIB

@@ -1,4 +1,6 @@
-"""A look that may crash or hang is taken in a process of its own, which tells what it saw as lines of JSON, one by one."""
+"""A look that may crash or hang is taken in a process of its own, which tells what it saw as lines
+of JSON, one by one.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,20 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 # The child looks for modules where this process does, wherever that came from.
-_RUN = "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+_RUN = (
+    "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
+    "runpy.run_module(sys.argv.pop(1), run_name='__main__')"
+)
 
 _running: "Set[subprocess.Popen[bytes]]" = set()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``answers``: what was told before the end. ``ended``: how, in words; empty if well. ``said``: the last words on stderr."""
+    """``answers``: what was told before the end.
+
+    ``ended``: how, in words; empty if well. ``said``: the last words on stderr.
+    """
 
     answers: List[Dict[str, Any]]
     ended: str
@@ -29,7 +37,9 @@ class Outcome:
         return next((answer for answer in self.answers if key in answer), None)
 
 
-def ask(module: str, *arguments: str, timeout_s: float, environ: Optional[Mapping[str, str]] = None) -> Outcome:
+def ask(
+    module: str, *arguments: str, timeout_s: float, environ: Optional[Mapping[str, str]] = None
+) -> Outcome:
     """Run ``python -m module`` to its end, or for ``timeout_s`` at most."""
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), module, *arguments]
     with subprocess.Popen(
@@ -56,7 +66,9 @@ def ask(module: str, *arguments: str, timeout_s: float, environ: Optional[Mappin
 
 
 def end_all() -> None:
-    """End the processes that others wait for in `ask`: after Ctrl-C nobody wants to know, and a terminal's does not reach them."""
+    """End the processes that others wait for in `ask`: after Ctrl-C nobody wants to know, and a
+    terminal's does not reach them.
+    """
     for child in list(_running):
         _end(child)
 

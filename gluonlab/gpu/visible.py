@@ -1,4 +1,6 @@
-"""Which GPUs CUDA shows to this process, and in which order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER."""
+"""Which GPUs CUDA shows to this process, and in which order: CUDA_VISIBLE_DEVICES and
+CUDA_DEVICE_ORDER.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,19 @@ from gluonlab.gpu.nvml import Gpu
 
 
 class Shown(NamedTuple):
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through, and why they are not all that it names; empty if they are."""
+    """The GPUs that CUDA_VISIBLE_DEVICES lets through, and why they are not all that it names;
+    empty if they are.
+    """
 
     gpus: List[Gpu]
     problem: str = ""
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
-    """``visible``: the value of CUDA_VISIBLE_DEVICES; its numbers count along ``gpus``. (CUDA C++ Programming Guide)"""
+    """``visible``: the value of CUDA_VISIBLE_DEVICES; its numbers count along ``gpus``.
+
+    (CUDA C++ Programming Guide)
+    """
     if visible is None:
         return Shown(list(gpus))
     shown: List[Gpu] = []
@@ -26,7 +33,11 @@ def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
             break  # means: no more
         gpu = _named(gpus, word)
         if gpu is None:
-            return Shown(shown, f"CUDA stops at {word!r}, which is none of the {len(gpus)} GPUs here, and hides what follows")
+            return Shown(
+                shown,
+                f"CUDA stops at {word!r}, which is none of the {len(gpus)} GPUs here, "
+                "and hides what follows",
+            )
         if word.startswith("MIG-"):
             return Shown([gpu])  # a process computes on one part, of one GPU
         if gpu in shown:
@@ -36,7 +47,9 @@ def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
 
 
 def _named(gpus: Sequence[Gpu], word: str) -> Optional[Gpu]:
-    """The one GPU that a word means: a number, which ends where its digits do, or the beginning of a UUID."""
+    """The one GPU that a word means: a number, which ends where its digits do, or the beginning of
+    a UUID.
+    """
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None
@@ -44,12 +57,16 @@ def _named(gpus: Sequence[Gpu], word: str) -> Optional[Gpu]:
         word = word[len("MIG-") :].partition("/")[0]
     if not word.startswith(("GPU-", "MIG-")):
         return None
-    found = [gpu for gpu in gpus if any(uuid.startswith(word) for uuid in (gpu.uuid, *(gpu.parts or ())))]
+    found = [
+        gpu for gpu in gpus if any(uuid.startswith(word) for uuid in (gpu.uuid, *(gpu.parts or ())))
+    ]
     return found[0] if len(found) == 1 else None
 
 
 def in_cuda_order(gpus: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> List[Gpu]:
-    """As CUDA is likely to count them: the fastest first, which the newer ones are, unless CUDA_DEVICE_ORDER says otherwise."""
+    """As CUDA is likely to count them: the fastest first, which the newer ones are, unless
+    CUDA_DEVICE_ORDER says otherwise.
+    """
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return list(gpus)
     return sorted(gpus, key=lambda gpu: gpu.capability, reverse=True)

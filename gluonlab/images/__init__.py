@@ -1,1 +1,4 @@
-"""Image files to pixels. Needs neither MXNet nor the rest of gluonlab: the processes that decode load quickly and stay small."""
+"""Image files to pixels.
+
+Needs neither MXNet nor the rest of gluonlab: the processes that decode load quickly and stay small.
+"""

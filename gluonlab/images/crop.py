@@ -1,7 +1,8 @@
 """Which part of an image a random resized crop cuts out.
 
-Szegedy et al., "Going deeper with convolutions", 2015, section 6: 8 % to 100 % of the area, sides of 3:4 to 4:3. As in gluon-cv and
-torchvision, the ratio of the sides is drawn evenly in its logarithm, and what does not fit into the image is drawn again.
+Szegedy et al., "Going deeper with convolutions", 2015, section 6: 8 % to 100 % of the area, sides
+of 3:4 to 4:3. As in gluon-cv and torchvision, the ratio of the sides is drawn evenly in its
+logarithm, and what does not fit into the image is drawn again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ ATTEMPTS = 10
 
 
 class Box(NamedTuple):
-    """A part of an image, in whole pixels; ``right`` and ``bottom`` are the first that are outside."""
+    """A part of an image, in whole pixels; ``right`` and ``bottom`` are the first that are
+    outside.
+    """
 
     left: int
     top: int
@@ -28,15 +31,22 @@ class Box(NamedTuple):
 def random_box(seed: int, width: int, height: int) -> Box:
     """A box in an image of ``width`` x ``height``, from the ``seed`` (below 2**32) alone.
 
-    Where none of ATTEMPTS fits, as in very long images, the largest in the middle whose sides are within RATIO.
+    Where none of ATTEMPTS fits, as in very long images, the largest in the middle whose sides are
+    within RATIO.
     """
-    random = np.random.RandomState(np.random.PCG64(seed))  # both frozen by numpy, and a tenth of the cost of RandomState(seed)
+    # both frozen by numpy, and a tenth of the cost of RandomState(seed)
+    random = np.random.RandomState(np.random.PCG64(seed))
     for area, ratio, across, down in random.uniform(size=(ATTEMPTS, 4)):
         pixels = width * height * (AREA[0] + area * (AREA[1] - AREA[0]))
         sides = math.exp(math.log(RATIO[0]) + ratio * math.log(RATIO[1] / RATIO[0]))
-        wide, high = max(1, round(math.sqrt(pixels * sides))), max(1, round(math.sqrt(pixels / sides)))
+        wide, high = (
+            max(1, round(math.sqrt(pixels * sides))),
+            max(1, round(math.sqrt(pixels / sides))),
+        )
         if wide <= width and high <= height:
-            return _box(int(across * (width - wide + 1)), int(down * (height - high + 1)), wide, high)
+            return _box(
+                int(across * (width - wide + 1)), int(down * (height - high + 1)), wide, high
+            )
     return middle_box(width, height)
 
 

@@ -1,8 +1,9 @@
 """The child's end of `gluonlab.images.pool`: ``python -m gluonlab.images.worker FD SLOTS SIZE``.
 
-FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...], "first": 0}`` on standard input
-it decodes these files into the slots from ``first`` on, and answers with one line ``{"wrong": [[position, message], ...]}``;
-``seeds`` are those of random crops, or null. It ends with standard input, so it does not outlive its parent.
+FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...],
+"first": 0}`` on standard input it decodes these files into the slots from ``first`` on, and answers
+with one line ``{"wrong": [[position, message], ...]}``; ``seeds`` are those of random crops, or
+null. It ends with standard input, so it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def main(fd: int, slots: int, size: int) -> None:
     for line in sys.stdin:
         wrong = []
         asked = json.loads(line)
-        for position, (path, seed) in enumerate(zip(asked["paths"], asked["seeds"] or itertools.repeat(None))):
+        for position, (path, seed) in enumerate(
+            zip(asked["paths"], asked["seeds"] or itertools.repeat(None))
+        ):
             try:
                 memory[asked["first"] + position] = decode(path, size, seed)
             except DataError as error:
@@ -40,4 +43,5 @@ if __name__ == "__main__":
     try:
         main(*map(int, sys.argv[1:]))
     except BrokenPipeError:  # the parent is gone, with nobody to read the answer
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it ends
+        # else Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,7 @@
-"""Kvstores by checked name. MXNet itself turns a misspelt name silently into a plain local store."""
+"""Kvstores by checked name.
+
+MXNet itself turns a misspelt name silently into a plain local store.
+"""
 
 from __future__ import annotations
 
@@ -76,15 +79,22 @@ ALLREDUCES = {
 
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
-        _native("device"), "each bucket is summed on one of the devices, the buckets spread over all of them", compresses=True
+        _native("device"),
+        "each bucket is summed on one of the devices, the buckets spread over all of them",
+        compresses=True,
     ),
     "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(
-        _nccl, "NCCL, as MXNet uses it: reduced to the first GPU, broadcast from there (a CUDA build of MXNet only)", gpus_only=True
+        _nccl,
+        "NCCL, as MXNet uses it: reduced to the first GPU, "
+        "broadcast from there (a CUDA build of MXNet only)",
+        gpus_only=True,
     ),
     **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name], places=True) for name in ALGORITHMS},
     "sharded-optimizer": KVStoreKind(
-        _sharded_optimizer, "each device updates its share of the weights and keeps its state", places=True
+        _sharded_optimizer,
+        "each device updates its share of the weights and keeps its state",
+        places=True,
     ),
 }
 
@@ -92,22 +102,33 @@ KVSTORES: Dict[str, KVStoreKind] = {
 def check_kvstore(name: str) -> None:
     """Raise KVStoreError, with the choices, when no kvstore has this name."""
     if not isinstance(name, str) or name not in KVSTORES:
-        processes = f"; over processes an instance sums, mx.kv.create({name!r})" if str(name).startswith("dist_") else ""
+        processes = (
+            f"; over processes an instance sums, mx.kv.create({name!r})"
+            if str(name).startswith("dist_")
+            else ""
+        )
         raise KVStoreError(unknown("kvstore", name, KVSTORES) + processes)
 
 
-def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None) -> "KVStoreBase":
-    """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``, to sum over the devices ``ctxs``.
+def make_kvstore(
+    name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None
+) -> "KVStoreBase":
+    """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``, to sum over the
+    devices ``ctxs``.
 
-    A store made of a schedule places GPUs by the links that NVML tells when it first sums over three or more of them; ``topology``
-    names a machine of `gluonlab.collectives.topology` whose links count instead. Raises KVStoreError for an unknown name, with the
-    choices, for a store that this MXNet was built without, for one that cannot sum over these devices, for a topology that has not
-    so many, and for one that the store has no use for; ScheduleError for an unknown topology.
+    A store made of a schedule places GPUs by the links that NVML tells when it first sums over
+    three or more of them; ``topology`` names a machine of `gluonlab.collectives.topology` whose
+    links count instead. Raises KVStoreError for an unknown name, with the choices, for a store that
+    this MXNet was built without, for one that cannot sum over these devices, for a topology that
+    has not so many, and for one that the store has no use for; ScheduleError for an unknown
+    topology.
     """
     check_kvstore(name)
     check_topology(topology, name)
     if KVSTORES[name].gpus_only and any(ctx.device_type != "gpu" for ctx in ctxs):
-        raise KVStoreError(f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local")
+        raise KVStoreError(
+            f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local"
+        )
     store = KVSTORES[name].create(topology)
     if topology is not None and ctxs:
         store.placement(ctxs)  # whether it has these devices
@@ -115,13 +136,15 @@ def make_kvstore(name: str, ctxs: "Sequence[Context]" = (), topology: Optional[s
 
 
 def check_topology(topology: Optional[str], kvstore: str) -> None:
-    """Raise ScheduleError for a topology that is not known, KVStoreError for a store that is none of a schedule."""
+    """Raise ScheduleError for a topology that is not known, KVStoreError for a store that is none
+    of a schedule.
+    """
     if topology is None:
         return
     make_topology(topology)
     if not KVSTORES[kvstore].places:
         able = ", ".join(name for name, kind in KVSTORES.items() if kind.places)
         raise KVStoreError(
-            f"topology {topology!r}: kvstore {kvstore!r} is MXNet's own, which nobody can place: choose one of {able}, "
-            "or leave the topology out"
+            f"topology {topology!r}: kvstore {kvstore!r} is MXNet's own, which nobody can place: "
+            f"choose one of {able}, or leave the topology out"
         )

@@ -1,8 +1,10 @@
-"""How often a key has been updated, and what else an MXNet optimizer knows in Python, outside its states.
+"""How often a key has been updated, and what else an MXNet optimizer knows in Python, outside its
+states.
 
-mx.optimizer.Optimizer keeps a count of updates per key for each device that it is told of, in `_all_index_update_counts`, and
-counts in that of the device that was current last. The learning rate goes by ``num_update``, the largest of all counts ever. So a
-count that is set for one device only, or a key that is updated several times in a step, gives a wrong rate from then on. Here a
+mx.optimizer.Optimizer keeps a count of updates per key for each device that it is told of, in
+`_all_index_update_counts`, and counts in that of the device that was current last. The learning
+rate goes by ``num_update``, the largest of all counts ever. So a count that is set for one device
+only, or a key that is updated several times in a step, gives a wrong rate from then on. Here a
 count belongs to a key.
 """
 
@@ -19,18 +21,28 @@ from gluonlab.invoke import from_host
 
 COUNTED_AT = 0  # the device for which keys are counted that belong to no device
 
-# What optimizers of MXNet 1.9.1 change outside the states that they create: Nadam's product of momenta, and LARS's two rates.
+# What optimizers of MXNet 1.9.1 change outside the states that they create: Nadam's product of
+# momenta, and LARS's two rates.
 NUMBERS = ("m_schedule", "cur_lr", "last_lr")
 
 
 def updates_of(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
     """How many updates the key has seen."""
     counts = optimizer._all_index_update_counts.values()
-    return int(max((of_device[key] for of_device in counts if key in of_device), default=optimizer.begin_num_update))
+    return int(
+        max(
+            (of_device[key] for of_device in counts if key in of_device),
+            default=optimizer.begin_num_update,
+        )
+    )
 
 
-def set_updates(optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()) -> None:
-    """Set the counts of these keys, and forget all others, for ``devices``, numbers as in ``ctx.device_id``."""
+def set_updates(
+    optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()
+) -> None:
+    """Set the counts of these keys, and forget all others, for ``devices``, numbers as in
+    ``ctx.device_id``.
+    """
     counts = optimizer._all_index_update_counts
     counts.clear()
     for device in {COUNTED_AT, *devices}:
@@ -39,14 +51,19 @@ def set_updates(optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], d
 
 
 class Age(NamedTuple):
-    """How often a key was updated, None where a file does not say it, and what the optimizer keeps of it (`memory_of`)."""
+    """How often a key was updated, None where a file does not say it, and what the optimizer keeps
+    of it (`memory_of`).
+    """
 
     updates: Optional[int]
     memory: Mapping[str, nd.NDArray] = {}
 
     def like(self, other: "Age") -> bool:
         """Whether one update of both is that of each."""
-        rates = [age.memory["former_rate"].asscalar() if "former_rate" in age.memory else None for age in (self, other)]
+        rates = [
+            age.memory["former_rate"].asscalar() if "former_rate" in age.memory else None
+            for age in (self, other)
+        ]
         return self.updates == other.updates and rates[0] == rates[1]
 
 
@@ -56,7 +73,8 @@ def age_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Age:
 
 
 class Before:
-    """What the optimizer knows of a key before a step in which it is updated several times: for several devices or shards.
+    """What the optimizer knows of a key before a step in which it is updated several times: for
+    several devices or shards.
 
     `restore` comes before each of these updates, and so they count as one, wherever they run.
     """
@@ -68,7 +86,9 @@ class Before:
         self._rate = getattr(optimizer, "former_rates", {}).get(key)
 
     def restore(self, key: Any) -> None:
-        """Let the next update of the key, which may be another than at first, be the one that comes after those before."""
+        """Let the next update of the key, which may be another than at first, be the one that comes
+        after those before.
+        """
         self._optimizer._set_current_context(COUNTED_AT)
         self._optimizer._index_update_count[key] = self._updates
         rates = getattr(self._optimizer, "former_rates", None)
@@ -79,7 +99,9 @@ class Before:
 
 
 def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
-    """Have the optimizer go on with a key that is updated for all devices at once, from this age."""
+    """Have the optimizer go on with a key that is updated for all devices at once, from this
+    age.
+    """
     optimizer._set_current_context(COUNTED_AT)
     if age.updates is not None:
         optimizer._index_update_count[key] = age.updates
@@ -90,7 +112,9 @@ def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
 
 
 def numbers_of(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """The numbers, by attribute, that later updates depend on, the learning rate among them if no schedule sets it."""
+    """The numbers, by attribute, that later updates depend on, the learning rate among them if no
+    schedule sets it.
+    """
     names = NUMBERS if optimizer.lr_scheduler is not None else (*NUMBERS, "lr")
     found = {name: getattr(optimizer, name, None) for name in names}
     return {name: float(value) for name, value in found.items() if value is not None}
@@ -106,27 +130,36 @@ def set_numbers(optimizer: mx.optimizer.Optimizer, numbers: Mapping[str, float])
 
 
 class Rewinding:
-    """The schedule of an optimizer as it is now, to which `to` comes back: MXNet's own change with every rate that they give."""
+    """The schedule of an optimizer as it is now, to which `to` comes back: MXNet's own change with
+    every rate that they give.
+    """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
         scheduler = optimizer.lr_scheduler
-        own = isinstance(scheduler, LRScheduler) and type(scheduler).__module__ == LRScheduler.__module__
+        own = (
+            isinstance(scheduler, LRScheduler)
+            and type(scheduler).__module__ == LRScheduler.__module__
+        )
         self._scheduler = scheduler if own else None
         self._begin: Optional[Dict[str, Any]] = dict(vars(scheduler)) if own else None
 
     def to(self, num_update: int) -> None:
-        """Have the schedule give the rates that follow ``num_update``; nothing for one that is not MXNet's."""
+        """Have the schedule give the rates that follow ``num_update``; nothing for one that is not
+        MXNet's.
+        """
         if self._scheduler is not None:
             vars(self._scheduler).update(self._begin or {})
-            # the polynomial and the cosine ones stay at the last rate that they were asked for before their end
+            # the polynomial and the cosine ones stay at the last rate that they were asked for
+            # before their end
             self._scheduler(min(num_update, getattr(self._scheduler, "max_update", num_update)))
 
 
 def memory_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Dict[str, nd.NDArray]:
     """What the optimizer keeps of a key outside its state, by a name for each; copies on the CPU.
 
-    ``former_rate``, float64 (1,): the learning rate of its last update, where the momentum goes by it. ``num_cums``, int64 (1,),
-    and ``cum_grad``, of the key's shape: LBSGD's count, and its sum of gradients.
+    ``former_rate``, float64 (1,): the learning rate of its last update, where the momentum goes by
+    it. ``num_cums``, int64 (1,), and ``cum_grad``, of the key's shape: LBSGD's count, and its sum
+    of gradients.
     """
     memory = {}
     rate = next((rates[key] for rates in _former_rates(optimizer).values() if key in rates), None)
@@ -146,8 +179,14 @@ def set_memory(
     devices: Iterable[int] = (),
     ctx: Optional[mx.Context] = None,
 ) -> None:
-    """Have the optimizer know of these keys, and of no others, what `memory_of` gave; arrays for ``ctx``."""
-    rates = {key: float(memory["former_rate"].asscalar()) for key, memory in of_keys.items() if "former_rate" in memory}
+    """Have the optimizer know of these keys, and of no others, what `memory_of` gave; arrays for
+    ``ctx``.
+    """
+    rates = {
+        key: float(memory["former_rate"].asscalar())
+        for key, memory in of_keys.items()
+        if "former_rate" in memory
+    }
     for of_device in _former_rates(optimizer, {COUNTED_AT, *devices}).values():
         of_device.clear()
         of_device.update(rates)
@@ -156,11 +195,17 @@ def set_memory(
         for key, memory in of_keys.items():
             if "num_cums" in memory:
                 total = memory["cum_grad"].copyto(ctx or mx.cpu()) if "cum_grad" in memory else 0
-                optimizer.cumgrads[key] = {"cum_grad": total, "num_cums": int(memory["num_cums"].asscalar())}
+                optimizer.cumgrads[key] = {
+                    "cum_grad": total,
+                    "num_cums": int(memory["num_cums"].asscalar()),
+                }
 
 
-def _former_rates(optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()) -> Dict[int, Dict[Any, float]]:
-    """By device, and key, the rates that momenta were multiplied by last, where the optimizer keeps them; also for ``devices``.
+def _former_rates(
+    optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
+) -> Dict[int, Dict[Any, float]]:
+    """By device, and key, the rates that momenta were multiplied by last, where the optimizer keeps
+    them; also for ``devices``.
 
     `gluonlab.optimizers.momentum` has them for each device, as counts are.
     """

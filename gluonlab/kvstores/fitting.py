@@ -1,4 +1,6 @@
-"""An optimizer goes on with saved states, if it can: that is found out before anything is changed."""
+"""An optimizer goes on with saved states, if it can: that is found out before anything is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,21 @@ from gluonlab.kvstores.matching import Own, matched
 from gluonlab.kvstores.states import KeyState, ParameterState, States, flat, kind_of, kinds_of
 
 
-def fitted(optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str) -> States:
-    """The same states under the names of ``own``, in their order; a parameter that was never updated has none.
+def fitted(
+    optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str
+) -> States:
+    """The same states under the names of ``own``, in their order; a parameter that was never
+    updated has none.
 
-    A parameter that is frozen here keeps its own for the time when it is trained again, as with gluon.Trainer.
-    ``what`` begins every message. Raises KVStoreError for states of another optimizer, other settings of it, or another network.
-    Warns where a file does not say how often parameters have been updated.
+    A parameter that is frozen here keeps its own for the time when it is trained again, as with
+    gluon.Trainer. ``what`` begins every message. Raises KVStoreError for states of another
+    optimizer, other settings of it, or another network. Warns where a file does not say how often
+    parameters have been updated.
     """
     if states.optimizer is not None and states.optimizer not in kinds_of(optimizer):
         raise KVStoreError(
-            f"{what} holds the states of {states.optimizer}, and the optimizer here is {kind_of(optimizer)}: "
+            f"{what} holds the states of {states.optimizer}, "
+            f"and the optimizer here is {kind_of(optimizer)}: "
             f"make the trainer with {states.optimizer.lower()!r}, or begin without states"
         )
     found = matched(states, own, what)
@@ -33,8 +40,9 @@ def fitted(optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own]
             _check_arrays(optimizer, state, param, what)
     if states.num_update is None and states.parameters:
         warnings.warn(
-            f"{what} does not say how often parameters were updated (it was saved without the optimizer): "
-            "learning rates and corrections of bias go on from the counts of this trainer",
+            f"{what} does not say how often parameters were updated (it was saved without the "
+            "optimizer): learning rates and corrections of bias go on from the counts of this "
+            "trainer",
             GluonlabWarning,
             stacklevel=4,
         )
@@ -48,32 +56,39 @@ def _renamed(state: Optional[ParameterState], param: Own) -> ParameterState:
     return state._replace(name=param.name, shape=param.shape)
 
 
-def _check_arrays(optimizer: mx.optimizer.Optimizer, state: ParameterState, param: Own, what: str) -> None:
+def _check_arrays(
+    optimizer: mx.optimizer.Optimizer, state: ParameterState, param: Own, what: str
+) -> None:
     if param.shape is not None and 0 in param.shape and not state.arrays:
         return  # no elements, or not known yet
     wanted = template(optimizer, param)
     if len(wanted) != len(state.arrays):
         raise KVStoreError(
-            f"{what} holds {len(state.arrays)} arrays for {param.name}, and {kind_of(optimizer)} as it is set here keeps "
-            f"{len(wanted)}: give it the momentum, multi_precision and other settings that it was saved with"
+            f"{what} holds {len(state.arrays)} arrays for {param.name}, "
+            f"and {kind_of(optimizer)} as it is set here keeps {len(wanted)}: "
+            "give it the momentum, multi_precision and other settings that it was saved with"
         )
     for array, like in zip(state.arrays, wanted):
         if np.dtype(array.dtype) != np.dtype(like.dtype):
             raise KVStoreError(
-                f"{what} holds {np.dtype(array.dtype)} for {param.name}, and {kind_of(optimizer)} keeps {np.dtype(like.dtype)} "
-                "here: cast the network to the type that it was saved with"
+                f"{what} holds {np.dtype(array.dtype)} for {param.name}, "
+                f"and {kind_of(optimizer)} keeps {np.dtype(like.dtype)} here: "
+                "cast the network to the type that it was saved with"
             )
 
 
 def template(optimizer: mx.optimizer.Optimizer, param: Own) -> List[nd.NDArray]:
-    """The arrays of a new state for a parameter of the same type and number of dimensions, but one element."""
+    """The arrays of a new state for a parameter of the same type and number of dimensions, but one
+    element.
+    """
     return flat(nest(optimizer, param))
 
 
 def nest(optimizer: mx.optimizer.Optimizer, param: Own) -> Any:
     """The state of which `template` has the arrays."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # float16 without multi_precision: the real state will say so
+        # float16 without multi_precision: the real state will say so
+        warnings.simplefilter("ignore")
         weight = nd.zeros((1,) * max(1, len(param.shape or ())), dtype=param.dtype)
         return optimizer.create_state_multi_precision(0, weight)
 
@@ -86,14 +101,27 @@ def resume(
     ctxs: Sequence[mx.Context],
     schedule: Rewinding,
 ) -> None:
-    """Have the optimizer go on, on any of these devices, as one that has updated its keys as ``of_keys`` says, and no others.
+    """Have the optimizer go on, on any of these devices, as one that has updated its keys as
+    ``of_keys`` says, and no others.
 
-    A count that is None stays as it is. A key with elements of several ages has that of the first of them.
+    A count that is None stays as it is. A key with elements of several ages has that of the first
+    of them.
     """
-    devices, ages = [ctx.device_id for ctx in ctxs], {key: state.age_at(0) for key, state in of_keys.items()}
-    counts = {key: updates_of(optimizer, key) if age.updates is None else age.updates for key, age in ages.items()}
+    devices, ages = (
+        [ctx.device_id for ctx in ctxs],
+        {key: state.age_at(0) for key, state in of_keys.items()},
+    )
+    counts = {
+        key: updates_of(optimizer, key) if age.updates is None else age.updates
+        for key, age in ages.items()
+    }
     set_updates(optimizer, counts, devices)
-    set_memory(optimizer, {key: age.memory for key, age in ages.items()}, devices, ctxs[0] if ctxs else mx.cpu())
+    set_memory(
+        optimizer,
+        {key: age.memory for key, age in ages.items()},
+        devices,
+        ctxs[0] if ctxs else mx.cpu(),
+    )
     set_numbers(optimizer, numbers)
     if num_update is not None:
         optimizer.num_update = num_update

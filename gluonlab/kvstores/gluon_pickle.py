@@ -1,11 +1,14 @@
-"""A machine for the pickles that gluon.Trainer.save_states writes: it makes plain data of them, and can do nothing else.
+"""A machine for the pickles that gluon.Trainer.save_states writes: it makes plain data of them, and
+can do nothing else.
 
-A pickle is a program. Python's own machine imports what it names and calls it, and even where `Unpickler.find_class` forbids that,
-a few bytes make it take gigabytes (a memo's index), go on for ever (a key of tuples that hold each other), or end the process (a
-key of a million nested tuples overflows the stack, because hash does not count how deep it is). So its instructions are carried
-out here: the two to three dozen that occur in such files, as Python 3 writes them (protocols 3 to 5; the standard library's
-pickletools documents them). What is made takes the length of the file, and a hundred megabytes at most besides. Nothing that a
-pickle names is imported or called: an NDArray becomes an `ArrayBytes`, any other object a `Record` of its attributes.
+A pickle is a program. Python's own machine imports what it names and calls it, and even where
+`Unpickler.find_class` forbids that, a few bytes make it take gigabytes (a memo's index), go on for
+ever (a key of tuples that hold each other), or end the process (a key of a million nested tuples
+overflows the stack, because hash does not count how deep it is). So its instructions are carried
+out here: the two to three dozen that occur in such files, as Python 3 writes them (protocols 3 to
+5; the standard library's pickletools documents them). What is made takes the length of the file,
+and a hundred megabytes at most besides. Nothing that a pickle names is imported or called: an
+NDArray becomes an `ArrayBytes`, any other object a `Record` of its attributes.
 """
 
 from __future__ import annotations
@@ -57,7 +60,9 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """``Unpickler(content).load()``: dicts, lists, tuples, numbers, texts, `ArrayBytes` and `Record`. Raises `Refused`."""
+    """``Unpickler(content).load()``: dicts, lists, tuples, numbers, texts, `ArrayBytes` and
+    `Record`. Raises `Refused`.
+    """
 
     def __init__(self, content: bytes) -> None:
         self._content, self._place = content, 0
@@ -75,7 +80,10 @@ class Unpickler:
                 return self._stack[0]
             instruction = _INSTRUCTIONS.get(code)
             if instruction is None:
-                raise Refused(f"a pickle with the instruction {bytes([code])!r}, which gluon.Trainer does not write")
+                raise Refused(
+                    f"a pickle with the instruction {bytes([code])!r}, "
+                    "which gluon.Trainer does not write"
+                )
             instruction(self)
         raise Refused(f"a pickle of more than {MOST_INSTRUCTIONS:,} instructions")
 
@@ -150,7 +158,9 @@ class Unpickler:
 
     def _set_items(self, values: List[Any]) -> None:
         target = self._top(dict)
-        if len(values) % 2 or not all(type(key) in (int, str, float, bool, type(None)) for key in values[::2]):
+        if len(values) % 2 or not all(
+            type(key) in (int, str, float, bool, type(None)) for key in values[::2]
+        ):
             raise Refused("a dict whose keys are neither numbers nor texts")
         target.update(zip(values[::2], values[1::2]))
 
@@ -167,7 +177,9 @@ class Unpickler:
         self._push(self.find_class(module, name))
 
     def _call(self) -> None:
-        """A function that is called: only those that make NDArrays and numbers, and not the functions themselves."""
+        """A function that is called: only those that make NDArrays and numbers, and not the
+        functions themselves.
+        """
         arguments, function = self._pop(), self._pop()
         if type(function) is not Name or type(arguments) is not tuple:
             raise Refused("a damaged pickle")
@@ -182,7 +194,11 @@ class Unpickler:
     def _build(self) -> None:
         state = self._pop()
         target = self._stack[-1] if self._stack else None
-        if type(target) is ArrayBytes and type(state) is dict and type(state.get("handle")) is bytes:
+        if (
+            type(target) is ArrayBytes
+            and type(state) is dict
+            and type(state.get("handle")) is bytes
+        ):
             target.content = state["handle"]
         elif type(target) is Record and type(state) is dict:
             target.attributes = state
@@ -199,7 +215,11 @@ def _made(function: Name, arguments: Tuple[Any, ...]) -> Any:
         return bytes(*arguments)
     if function == DTYPE and kinds[:1] == [str] and arguments[0] in SCALAR_TYPES:
         return _Dtype(arguments[0])
-    if function in SCALARS and kinds == [_Dtype, bytes] and len(arguments[1]) == np.dtype(arguments[0].name).itemsize:
+    if (
+        function in SCALARS
+        and kinds == [_Dtype, bytes]
+        and len(arguments[1]) == np.dtype(arguments[0].name).itemsize
+    ):
         return np.frombuffer(arguments[1], f"<{arguments[0].name}")[0].item()
     raise Refused(f"a pickle that calls {function}")
 
@@ -221,7 +241,9 @@ _INSTRUCTIONS: Dict[int, Callable[[Unpickler], Any]] = {
         b"K": lambda of: of._push(of._unpacked("<B")),
         b"M": lambda of: of._push(of._unpacked("<H")),
         b"J": lambda of: of._push(of._unpacked("<i")),
-        b"\x8a": lambda of: of._push(int.from_bytes(of._take(of._unpacked("<B")), "little", signed=True)),
+        b"\x8a": lambda of: of._push(
+            int.from_bytes(of._take(of._unpacked("<B")), "little", signed=True)
+        ),
         b"G": lambda of: of._push(of._unpacked(">d")),
         b"\x8c": lambda of: of._push_text("<B"),
         b"X": lambda of: of._push_text("<I"),

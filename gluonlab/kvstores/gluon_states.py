@@ -1,9 +1,11 @@
 """What gluon.Trainer 1.9.1's save_states wrote, and files for its load_states.
 
-Such a file is a pickle of ``(states, optimizer)``, or, where ``save_optimizer_states`` of a kvstore wrote it, of the states alone.
-``states`` has, by the parameter's position in the trainer, the nest of arrays that the optimizer made for it, from the first of the
-devices or from the store; the optimizer has its counts of updates by position. Names and shapes of parameters are not in it, nor
-those of parameters without states. gluon.Trainer sorts a ParameterDict by name as text, ``dense10`` before ``dense9``.
+Such a file is a pickle of ``(states, optimizer)``, or, where ``save_optimizer_states`` of a kvstore
+wrote it, of the states alone. ``states`` has, by the parameter's position in the trainer, the nest
+of arrays that the optimizer made for it, from the first of the devices or from the store; the
+optimizer has its counts of updates by position. Names and shapes of parameters are not in it, nor
+those of parameters without states. gluon.Trainer sorts a ParameterDict by name as text, ``dense10``
+before ``dense9``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class GluonStates(NamedTuple):
 
 
 def read_gluon_states(content: bytes) -> GluonStates:
-    """What is in a file of gluon.Trainer. Raises ValueError for anything else; nothing in it is imported or called."""
+    """What is in a file of gluon.Trainer.
+
+    Raises ValueError for anything else; nothing in it is imported or called.
+    """
     found = Unpickler(content).load()
     states, optimizer = found if type(found) is tuple and len(found) == 2 else (found, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
@@ -54,13 +59,15 @@ def read_gluon_states(content: bytes) -> GluonStates:
         raise Refused("a pickle of an optimizer without a name")
     attributes = optimizer.attributes
     return GluonStates(
-        of_positions, optimizer.kind.name, _count(attributes.get("num_update")), _updates(attributes),
-        _memory(attributes, arrays), _numbers(attributes),
+        of_positions, optimizer.kind.name, _count(attributes.get("num_update")),
+        _updates(attributes), _memory(attributes, arrays), _numbers(attributes),
     )  # fmt: skip
 
 
 class _Arrays:
-    """Makes NDArrays, altogether not larger than the file: one may stand in it once, and be named a million times."""
+    """Makes NDArrays, altogether not larger than the file: one may stand in it once, and be named a
+    million times.
+    """
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -104,11 +111,17 @@ def _memory(attributes: Mapping[Any, Any], arrays: _Arrays) -> Dict[int, Dict[st
     """As `counts.memory_of` has it."""
     memory: Dict[int, Dict[str, nd.NDArray]] = {}
     rates = _dict(attributes.get("_all_former_rates")) or {0: attributes.get("former_rates")}
-    for position, rate in (item for of_device in rates.values() for item in _dict(of_device).items()):
-        memory.setdefault(position, {})["former_rate"] = from_host(np.array([_number(rate)], "float64"))
+    for position, rate in (
+        item for of_device in rates.values() for item in _dict(of_device).items()
+    ):
+        memory.setdefault(position, {})["former_rate"] = from_host(
+            np.array([_number(rate)], "float64")
+        )
     for position, sums in _dict(attributes.get("cumgrads")).items():
         of_position, total = memory.setdefault(position, {}), _dict(sums).get("cum_grad")
-        of_position["num_cums"] = from_host(np.array([_count(_dict(sums).get("num_cums"))], "int64"))
+        of_position["num_cums"] = from_host(
+            np.array([_count(_dict(sums).get("num_cums"))], "int64")
+        )
         if type(total) is ArrayBytes:
             of_position["cum_grad"] = arrays.one(total)
     return memory

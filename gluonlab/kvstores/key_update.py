@@ -1,8 +1,10 @@
-"""What an optimizer does under one key: some elements in a row, whole or in parts, on one device or on several.
+"""What an optimizer does under one key: some elements in a row, whole or in parts, on one device or
+on several.
 
-Under a key lie several parameters side by side (`gluonlab.training.bucket`), each on every device, or each in parts on the devices
-that own them. As long as all of them are updated together, they are one span: one count of updates, one call for each part. Where
-some stay behind once, the span is cut, and what was cut counts its updates for itself ever after.
+Under a key lie several parameters side by side (`gluonlab.training.bucket`), each on every device,
+or each in parts on the devices that own them. As long as all of them are updated together, they are
+one span: one count of updates, one call for each part. Where some stay behind once, the span is
+cut, and what was cut counts its updates for itself ever after.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ Range = Tuple[int, int]  # from the first element to behind the last one
 
 
 def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
-    """Have one step for the learning rate of all ``keys`` that are to be updated next: that of the one updated most often.
+    """Have one step for the learning rate of all ``keys`` that are to be updated next: that of the
+    one updated most often.
 
-    An optimizer asks for the rate of a key when it has counted its update, and has not counted those of keys after it.
+    An optimizer asks for the rate of a key when it has counted its update, and has not counted
+    those of keys after it.
     """
-    optimizer.num_update = max([optimizer.num_update, *(updates_of(optimizer, key) + 1 for key in keys)])
+    optimizer.num_update = max(
+        [optimizer.num_update, *(updates_of(optimizer, key) + 1 for key in keys)]
+    )
 
 
 class Part(NamedTuple):
@@ -58,9 +64,11 @@ class Part(NamedTuple):
 
 
 class KeyUpdate:
-    """The update of the elements of ``key``, of which each of ``parts`` holds some, by an optimizer that goes element by element.
+    """The update of the elements of ``key``, of which each of ``parts`` holds some, by an optimizer
+    that goes element by element.
 
-    `gluonlab.optimizers.registry.ELEMENT_WISE` names those. With nothing cut, parts keep their shapes.
+    `gluonlab.optimizers.registry.ELEMENT_WISE` names those. With nothing cut, parts keep their
+    shapes.
     """
 
     def __init__(self, optimizer: Any, key: Any, parts: Sequence[Part]) -> None:
@@ -69,7 +77,9 @@ class KeyUpdate:
         self._spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
 
     def update(self, stale: Sequence[Range] = ()) -> None:
-        """Queue the update of everything but the elements in the ranges ``stale``, which keep weight, state and count."""
+        """Queue the update of everything but the elements in the ranges ``stale``, which keep
+        weight, state and count.
+        """
         for span in self._besides(stale) if stale else self._spans:
             span.update()
 
@@ -82,11 +92,21 @@ class KeyUpdate:
         return {(span.begin, span.end): age_of(self.optimizer, span.key) for span in self._spans}
 
     def set_ages(self, ages: Mapping[Range, Age]) -> None:
-        """Take up again where others had come: ``ages`` of ranges that hold all elements between them, as `ages` gives."""
+        """Take up again where others had come: ``ages`` of ranges that hold all elements between
+        them, as `ages` gives.
+        """
         ranges = sorted(ages)
-        self._cut({after[0] for before, after in zip(ranges, ranges[1:]) if not ages[before].like(ages[after])})
+        self._cut(
+            {
+                after[0]
+                for before, after in zip(ranges, ranges[1:])
+                if not ages[before].like(ages[after])
+            }
+        )
         for span in self._spans:
-            found = next((ages[ends] for ends in ranges if ends[0] <= span.begin < ends[1]), ages[ranges[0]])
+            found = next(
+                (ages[ends] for ends in ranges if ends[0] <= span.begin < ends[1]), ages[ranges[0]]
+            )
             set_age(self.optimizer, span.key, found)
 
     def _besides(self, stale: Sequence[Range]) -> "List[_Span]":
@@ -94,7 +114,11 @@ class KeyUpdate:
         if not stale:
             return self._spans
         self._cut({place for ends in stale for place in ends})
-        return [span for span in self._spans if not any(begin <= span.begin and span.end <= end for begin, end in stale)]
+        return [
+            span
+            for span in self._spans
+            if not any(begin <= span.begin and span.end <= end for begin, end in stale)
+        ]
 
     def _cut(self, places: "set[int]") -> None:
         self._spans = [piece for span in self._spans for piece in span.cut(places)]
@@ -107,7 +131,11 @@ class _Span:
         self.optimizer, self.key, self.parts = optimizer, key, list(parts)
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
-        self._sgd = sgd.DevicesSGD(optimizer, key, weights, grads, states) if sgd.applies(optimizer) else None
+        self._sgd = (
+            sgd.DevicesSGD(optimizer, key, weights, grads, states)
+            if sgd.applies(optimizer)
+            else None
+        )
         self._rows = Rows(optimizer, weights)
 
     def update(self) -> None:
@@ -121,7 +149,9 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def cut(self, places: "set[int]") -> "List[_Span]":
-        """The pieces between those of ``places`` that lie inside, each with a key of its own and the count so far."""
+        """The pieces between those of ``places`` that lie inside, each with a key of its own and
+        the count so far.
+        """
         inside = sorted(place for place in places if self.begin < place < self.end)
         if not inside:
             return [self]
@@ -132,7 +162,9 @@ class _Span:
         key = f"{self.key}[{begin}:{end}]"  # an Optimizer takes a tuple for several keys
         if self.key in self.optimizer.param_dict:  # the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
-        parts = [part.within(begin, end) for part in self.parts if part.begin < end and begin < part.end]
+        parts = [
+            part.within(begin, end) for part in self.parts if part.begin < end and begin < part.end
+        ]
         Before(self.optimizer, self.key).restore(key)
         return _Span(self.optimizer, key, parts, (begin, end))
 

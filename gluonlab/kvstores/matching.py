@@ -1,16 +1,21 @@
-"""Which parameter a saved state belongs to, when it comes back to another network, process or trainer.
+"""Which parameter a saved state belongs to, when it comes back to another network, process or
+trainer.
 
-Gluon numbers its automatic names through a process: what is ``dense0_weight`` where it was saved may be ``dense3_weight`` where it
-is loaded. Four ways are tried, in this order, and the first by which every shape fits is taken:
+Gluon numbers its automatic names through a process: what is ``dense0_weight`` where it was saved
+may be ``dense3_weight`` where it is loaded. Four ways are tried, in this order, and the first by
+which every shape fits is taken:
 
 1. by name, where both have the same names;
-2. by name without the beginning that all names have in common, on either side: ``resnetv10_``, or a prefix of the user's;
-3. by order, if the names differ in their numbers alone; numbers are ordered as numbers, so ``dense9`` comes before ``dense10``;
+2. by name without the beginning that all names have in common, on either side: ``resnetv10_``, or a
+   prefix of the user's;
+3. by order, if the names differ in their numbers alone; numbers are ordered as numbers, so
+   ``dense9`` comes before ``dense10``;
 4. by order, with a warning: nothing but the shapes says then that they belong together.
 
-gluon.Trainer's files have positions in place of names. Those are positions in this trainer's own order or, where shapes fit by it
-alone, in the order by number: gluon.Trainer sorts names as text, which puts ``dense10`` before ``dense9`` in the one process and
-``dense3`` after ``dense2`` in the other.
+gluon.Trainer's files have positions in place of names. Those are positions in this trainer's own
+order or, where shapes fit by it alone, in the order by number: gluon.Trainer sorts names as text,
+which puts ``dense10`` before ``dense9`` in the one process and ``dense3`` after ``dense2`` in the
+other.
 """
 
 from __future__ import annotations
@@ -26,13 +31,18 @@ from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores.states import ParameterState, States
 
 LOAD = "load it into the network that it was saved with"
-ARRAYS_OF_A_STATE = 16  # no optimizer of MXNet's has more than 4; each of 8 bytes an element, at most
-LOOKED_AT = 2**26  # bytes of a file that is always read, so that a message can say what does not fit
+# no optimizer of MXNet's has more than 4; each of 8 bytes an element, at most
+ARRAYS_OF_A_STATE = 16
+# bytes of a file that is always read, so that a message can say what does not fit
+LOOKED_AT = 2**26
 Shape = Optional[Tuple[int, ...]]
 
 
 class Own(NamedTuple):
-    """A parameter to be given a state. Dimensions that are not known yet are 0 or -1; ``trainable``: whether it is updated."""
+    """A parameter to be given a state.
+
+    Dimensions that are not known yet are 0 or -1; ``trainable``: whether it is updated.
+    """
 
     name: str
     shape: Shape
@@ -49,7 +59,9 @@ def most_bytes(own: Sequence[Own]) -> Optional[int]:
 
 
 def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[ParameterState]]:
-    """For each parameter its state, or None for one that has never been updated. ``what`` begins every message.
+    """For each parameter its state, or None for one that has never been updated.
+
+    ``what`` begins every message.
 
     Raises KVStoreError, which names the first difference, when they do not belong together.
     """
@@ -79,34 +91,56 @@ def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[Para
     return [found[param.name] for param in own]
 
 
-def _by_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> "Optional[List[Tuple[ParameterState, Own]]]":
+def _by_name(
+    saved: Sequence[ParameterState], own: Sequence[Own]
+) -> "Optional[List[Tuple[ParameterState, Own]]]":
     return _joined(saved, own, lambda name: name, lambda name: name)
 
 
-def _by_relative_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> "Optional[List[Tuple[ParameterState, Own]]]":
+def _by_relative_name(
+    saved: Sequence[ParameterState], own: Sequence[Own]
+) -> "Optional[List[Tuple[ParameterState, Own]]]":
     return _joined(saved, own, _relative(saved), _relative(own))
 
 
 def _joined(
-    saved: Sequence[ParameterState], own: Sequence[Own], of_saved: Callable[[str], str], of_own: Callable[[str], str]
+    saved: Sequence[ParameterState],
+    own: Sequence[Own],
+    of_saved: Callable[[str], str],
+    of_own: Callable[[str], str],
 ) -> "Optional[List[Tuple[ParameterState, Own]]]":
     by_name = {of_saved(state.name): state for state in saved}
     names = [of_own(param.name) for param in own]
-    return [(by_name[name], param) for name, param in zip(names, own)] if set(names) == set(by_name) else None
+    return (
+        [(by_name[name], param) for name, param in zip(names, own)]
+        if set(names) == set(by_name)
+        else None
+    )
 
 
-def _by_number(saved: Sequence[ParameterState], own: Sequence[Own]) -> "Optional[List[Tuple[ParameterState, Own]]]":
+def _by_number(
+    saved: Sequence[ParameterState], own: Sequence[Own]
+) -> "Optional[List[Tuple[ParameterState, Own]]]":
     """Gluon's automatic names: the numbers may be others, their order is the same."""
     pairs = list(zip(_in_order(saved), _in_order(own)))
     of_saved, of_own = _relative(saved), _relative(own)
-    alike = all(_unnumbered(of_saved(state.name)) == _unnumbered(of_own(param.name)) for state, param in pairs)
-    return pairs if alike and all(fits(state.shape, param.shape) for state, param in pairs) else None
+    alike = all(
+        _unnumbered(of_saved(state.name)) == _unnumbered(of_own(param.name))
+        for state, param in pairs
+    )
+    return (
+        pairs if alike and all(fits(state.shape, param.shape) for state, param in pairs) else None
+    )
 
 
 def _relative(params: Sequence[Any]) -> Callable[[str], str]:
     """How a name is without what all of them begin with, up to an underscore."""
     names = sorted(param.name for param in params)
-    common = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(names[0], names[-1]))) if names else ""
+    common = (
+        "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(names[0], names[-1])))
+        if names
+        else ""
+    )
     begin = common.rfind("_") + 1
     return lambda name: name[begin:]
 
@@ -116,7 +150,12 @@ def _unnumbered(name: str) -> str:
 
 
 def _in_order(params: Sequence[Any]) -> List[Any]:
-    return sorted(params, key=lambda param: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", param.name)])
+    return sorted(
+        params,
+        key=lambda param: [
+            int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", param.name)
+        ],
+    )
 
 
 def _by_position(states: States, own: Sequence[Own], what: str) -> List[Optional[ParameterState]]:
@@ -126,26 +165,43 @@ def _by_position(states: States, own: Sequence[Own], what: str) -> List[Optional
     orders = [list(own), _in_order(own)]
     for order in orders:
         positions = {position for position, param in enumerate(order) if param.trainable}
-        if positions == set(by_position) and all(fits(by_position[place].shape, order[place].shape) for place in positions):
+        if positions == set(by_position) and all(
+            fits(by_position[place].shape, order[place].shape) for place in positions
+        ):
             found = {order[place].name: by_position[place] for place in positions}
             return [found.get(param.name) for param in own]
     for position, state in by_position.items():
         if position >= len(own) or not own[position].trainable:
-            has = f"this trainer has {len(own)}" if position >= len(own) else f"{own[position].name} is not trained here"
-            raise KVStoreError(f"{what} holds a state of parameter {position}, counted from 0, and {has}: {LOAD}")
+            has = (
+                f"this trainer has {len(own)}"
+                if position >= len(own)
+                else f"{own[position].name} is not trained here"
+            )
+            raise KVStoreError(
+                f"{what} holds a state of parameter {position}, counted from 0, and {has}: {LOAD}"
+            )
         _check_shapes([(state, own[position])], what)
-    missing = next(param.name for place, param in enumerate(own) if param.trainable and place not in by_position)
+    missing = next(
+        param.name
+        for place, param in enumerate(own)
+        if param.trainable and place not in by_position
+    )
     raise KVStoreError(f"{what} holds no state of {missing}: {LOAD}")
 
 
 def own_of(params: "Iterable[Any]") -> List[Own]:
     """What `matched` needs to know of a trainer's parameters."""
     params = list(params)
-    return [Own(name, param.shape, param.dtype, param.grad_req != "null") for name, param in zip(unique(params), params)]
+    return [
+        Own(name, param.shape, param.dtype, param.grad_req != "null")
+        for name, param in zip(unique(params), params)
+    ]
 
 
 def unique(params: "Iterable[Any]") -> List[str]:
-    """The names of parameters; where several have one name, the second has #2 at its end, and so on."""
+    """The names of parameters; where several have one name, the second has #2 at its end, and so
+    on.
+    """
     names: List[str] = []
     seen: "Counter[str]" = Counter()
     for param in params:
@@ -165,17 +221,25 @@ def fits(saved: Shape, own: Shape) -> bool:
 def _check_shapes(pairs: "Sequence[Tuple[ParameterState, Own]]", what: str) -> None:
     for state, param in pairs:
         if not fits(state.shape, param.shape):
-            raise KVStoreError(f"{what} does not fit: {state.name} is {state.shape} there, {param.name} {param.shape} here: {LOAD}")
+            raise KVStoreError(
+                f"{what} does not fit: {state.name} is {state.shape} there, "
+                f"{param.name} {param.shape} here: {LOAD}"
+            )
 
 
 def _first_odd(saved: Sequence[ParameterState], own: Sequence[Own]) -> str:
-    """The first parameter, by relative name, that only one side has; nothing when names say nothing."""
+    """The first parameter, by relative name, that only one side has; nothing when names say
+    nothing.
+    """
     of_saved, of_own = _relative(saved), _relative(own)
     there = {_unnumbered(of_saved(state.name)) for state in saved}
     here = {_unnumbered(of_own(param.name)) for param in own}
     for params, others, where in ((saved, here, "there"), (own, there, "here")):
         relative = of_saved if params is saved else of_own
-        odd = next((param.name for param in params if _unnumbered(relative(param.name)) not in others), None)
+        odd = next(
+            (param.name for param in params if _unnumbered(relative(param.name)) not in others),
+            None,
+        )
         if odd is not None:
             return f", {odd} only {where}"
     return ""

@@ -1,4 +1,5 @@
-"""Sums by NCCL, as MXNet's own store ``nccl`` makes them: a reduce to one GPU, and a broadcast from there.
+"""Sums by NCCL, as MXNet's own store ``nccl`` makes them: a reduce to one GPU, and a broadcast from
+there.
 
 MXNet's store (src/kvstore/kvstore_nccl.h) makes all of its buffers when it first sums: a key that
 comes later ends in "Check failed: !is_none()". It knows one set of devices, and goes on working
@@ -53,11 +54,14 @@ class NcclKVStore(SummingKVStore):
     def executor(self, arrays: Ranks) -> "_Sum":
         for array in (array for of_rank in arrays for array in of_rank):
             if array.context.device_type != "gpu":
-                raise KVStoreError(f"arrays on {array.context}: it sums over GPUs: choose device or local")
+                raise KVStoreError(
+                    f"arrays on {array.context}: it sums over GPUs: choose device or local"
+                )
             if np.dtype(array.dtype).name not in TYPES:
                 able = ", ".join(TYPES)
                 raise KVStoreError(
-                    f"arrays of type {np.dtype(array.dtype).name}: it sums {able}: use array.astype('int32'), or choose device"
+                    f"arrays of type {np.dtype(array.dtype).name}: it sums {able}: "
+                    "use array.astype('int32'), or choose device"
                 )
         return _Sum(self._group([of_rank[0] for of_rank in arrays]), arrays)
 
@@ -114,9 +118,15 @@ class _Sum:
 
     def __init__(self, group: _Group, arrays: Ranks) -> None:
         self.transfers_run = 0
-        self._arrays = [[flattened(array) for array in replicas] for replicas in zip(*arrays) if replicas[0].size]
+        self._arrays = [
+            [flattened(array) for array in replicas]
+            for replicas in zip(*arrays)
+            if replicas[0].size
+        ]
         self._calls: List[Callable[[int], None]] = [
-            partial(_pushpull, group, *_call(group.slot(replicas[0]), replicas)) for replicas in self._arrays if len(replicas) > 1
+            partial(_pushpull, group, *_call(group.slot(replicas[0]), replicas))
+            for replicas in self._arrays
+            if len(replicas) > 1
         ]
 
     def run(self, priority: int = 0) -> None:
@@ -131,4 +141,8 @@ def _call(key: int, replicas: List[nd.NDArray]) -> Tuple[Any, Any, Any]:
 
 
 def _pushpull(group: _Group, count: Any, keys: Any, handles: Any, priority: int) -> None:
-    check_call(_LIB.MXKVStorePushPull(group.handle, count, keys, count, keys, handles, handles, ctypes.c_int(priority)))
+    check_call(
+        _LIB.MXKVStorePushPull(
+            group.handle, count, keys, count, keys, handles, handles, ctypes.c_int(priority)
+        )
+    )

@@ -1,4 +1,6 @@
-"""Which gluon.Trainer a store updates for: one at a time; another that comes takes it over, and may be taken over again."""
+"""Which gluon.Trainer a store updates for: one at a time; another that comes takes it over, and may
+be taken over again.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,15 @@ class Owner:
     def trainer(self) -> Optional[gluon.Trainer]:
         """It, if it is still there and still uses the store."""
         trainer = self._present() if self._present is not None else None
-        return trainer if trainer is not None and trainer._kvstore in (None, self._store()) else None
+        return (
+            trainer if trainer is not None and trainer._kvstore in (None, self._store()) else None
+        )
 
     def take(self, optimizer: Any) -> Optional[gluon.Trainer]:
-        """The Trainer of ``optimizer`` is the owner from now on. Returns it; None for an optimizer without one."""
+        """The Trainer of ``optimizer`` is the owner from now on.
+
+        Returns it; None for an optimizer without one.
+        """
         trainer = self._of(optimizer)
         if trainer is None or trainer is not self.trainer:
             self.release()
@@ -36,7 +43,9 @@ class Owner:
         return trainer
 
     def release(self) -> None:
-        """Have the owner hand its weights and its optimizer to the store anew before its next step, as set_data does."""
+        """Have the owner hand its weights and its optimizer to the store anew before its next step,
+        as set_data does.
+        """
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:
             trainer._reset_kvstore()

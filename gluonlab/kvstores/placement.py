@@ -1,4 +1,6 @@
-"""Which device plays which rank of a store's schedule: by the links of this machine, or of a named one."""
+"""Which device plays which rank of a store's schedule: by the links of this machine, or of a named
+one.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,23 @@ FEWEST = 3  # two devices have one way of being neighbours
 
 
 class Placement(NamedTuple):
-    """Rank r is played by ``ctxs[order[r]]``; ``why``, in words, is empty where there was nothing to choose."""
+    """Rank r is played by ``ctxs[order[r]]``; ``why``, in words, is empty where there was nothing
+    to choose.
+    """
 
     order: Tuple[int, ...]
     why: str = ""
 
     def in_words(self, ctxs: "Sequence[Context]") -> str:
-        """``order gpu(0) gpu(3) ... by the links that NVML tells``; empty where there was nothing to choose."""
-        return f"order {' '.join(str(ctxs[device]) for device in self.order)}, {self.why}" if self.why else ""
+        """``order gpu(0) gpu(3) ...
+
+        by the links that NVML tells``; empty where there was nothing to choose.
+        """
+        return (
+            f"order {' '.join(str(ctxs[device]) for device in self.order)}, {self.why}"
+            if self.why
+            else ""
+        )
 
 
 class Ground(NamedTuple):
@@ -36,11 +47,12 @@ class Ground(NamedTuple):
 
 
 def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Ground:
-    """The topology of ``ctxs``: that of the machine named ``topology``, or of this one's GPUs as NVML tells their links.
+    """The topology of ``ctxs``: that of the machine named ``topology``, or of this one's GPUs as
+    NVML tells their links.
 
-    GPU i of a named machine is nvidia-smi's GPU i here; of CPU devices the first stands for its GPU 0,
-    and so on. Without a name nothing is asked for CPU devices. Raises ScheduleError for an unknown
-    name, and for devices that the named machine has not.
+    GPU i of a named machine is nvidia-smi's GPU i here; of CPU devices the first stands for its GPU
+    0, and so on. Without a name nothing is asked for CPU devices. Raises ScheduleError for an
+    unknown name, and for devices that the named machine has not.
     """
     on_gpus = all(ctx.device_type == "gpu" for ctx in ctxs)
     if topology is not None:
@@ -61,14 +73,17 @@ def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Grou
 
 
 def place(schedule: Schedule, ground: Ground) -> Placement:
-    """The cheapest order that is found for ``schedule`` there; the order as numbered where nothing is known."""
+    """The cheapest order that is found for ``schedule`` there; the order as numbered where nothing
+    is known.
+    """
     if ground.topology is None or schedule.world_size < FEWEST:
         return Placement(tuple(range(schedule.world_size)), ground.why)
     return Placement(tuple(best_order(schedule, ground.topology)), ground.why)
 
 
 def told_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
-    """NVML's number of each GPU, found by its place on the PCI bus, for CUDA numbers GPUs in its own way.
+    """NVML's number of each GPU, found by its place on the PCI bus, for CUDA numbers GPUs in its
+    own way.
 
     None where NVML does not know them all.
     """

@@ -1,4 +1,6 @@
-"""A kvstore that sums gradients by a schedule: the from-scratch algorithms, under the ordinary ``gluon.Trainer``."""
+"""A kvstore that sums gradients by a schedule: the from-scratch algorithms, under the ordinary
+``gluon.Trainer``.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,32 @@ from gluonlab.kvstores.sums import Ranks
 
 
 class ScheduleKVStore(SummingKVStore):
-    """Sums over the devices of the arrays that it is given, by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
+    """Sums over the devices of the arrays that it is given, by the algorithm ``name`` of
+    `gluonlab.collectives.algorithms`.
 
-    Keys that come in one list are summed together: their arrays are cut into chunks as one, and wait for each other. Give the same
-    list every time. Executors are made when their keys are first used, and again when they come with other arrays. ``priority`` is
-    that of the first and the last thing that is queued for them; transfers are made as soon as their chunks are ready. Use a store
+    Keys that come in one list are summed together: their arrays are cut into chunks as one, and
+    wait for each other. Give the same list every time. Executors are made when their keys are first
+    used, and again when they come with other arrays. ``priority`` is that of the first and the last
+    thing that is queued for them; transfers are made as soon as their chunks are ready. Use a store
     from one thread.
 
-    ``order``: which device plays which rank; see `Schedule.placed`. Without it GPUs are placed by the links of this machine, or of
-    the one that ``topology`` names, which places CPU devices, too (`gluonlab.kvstores.placement`).
+    ``order``: which device plays which rank; see `Schedule.placed`. Without it GPUs are placed by
+    the links of this machine, or of the one that ``topology`` names, which places CPU devices, too
+    (`gluonlab.kvstores.placement`).
 
-    Raises ScheduleError for an unknown name or topology, and for an order that does not name every device once; KVStoreError for
-    an order and a topology.
+    Raises ScheduleError for an unknown name or topology, and for an order that does not name every
+    device once; KVStoreError for an order and a topology.
     """
 
-    def __init__(self, name: str, order: Optional[Sequence[int]] = None, topology: Optional[str] = None) -> None:
+    def __init__(
+        self, name: str, order: Optional[Sequence[int]] = None, topology: Optional[str] = None
+    ) -> None:
         super().__init__(name)
         if order is not None and topology is not None:
-            raise KVStoreError(f"order {list(order)} and topology {topology!r} both place devices: give one of them")
+            raise KVStoreError(
+                f"order {list(order)} and topology {topology!r} both place devices: "
+                "give one of them"
+            )
         if topology is not None:
             make_topology(topology)  # whether there is one
         self._order, self._topology = order, topology
@@ -42,16 +52,23 @@ class ScheduleKVStore(SummingKVStore):
         self.schedule(2 if order is None else len(order))  # whether there is one
 
     def schedule(self, world_size: int) -> Schedule:
-        """What the store runs for so many devices, whichever they are: placed by ``order``, or not yet."""
+        """What the store runs for so many devices, whichever they are: placed by ``order``, or not
+        yet.
+        """
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Which of ``ctxs`` plays which rank, and why. Raises KVStoreError for devices that the named topology has not."""
+        """Which of ``ctxs`` plays which rank, and why.
+
+        Raises KVStoreError for devices that the named topology has not.
+        """
         try:
             return self._place(ctxs)
         except ScheduleError as error:
-            raise KVStoreError(f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}") from error
+            raise KVStoreError(
+                f"kvstore {self.type!r} on {' '.join(map(str, ctxs))}: {error}"
+            ) from error
 
     def executor(self, arrays: Ranks) -> Executor:
         placed = self._place([of_rank[0].context for of_rank in arrays])

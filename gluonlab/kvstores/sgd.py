@@ -1,7 +1,9 @@
-"""SGD on several devices: what the optimizer does, with everything that is the same on all of them done once.
+"""SGD on several devices: what the optimizer does, with everything that is the same on all of them
+done once.
 
-The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not to a device. The optimizer
-works them out for each device anew, which takes several times as long as queueing the update.
+The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not
+to a device. The optimizer works them out for each device anew, which takes several times as long as
+queueing the update.
 """
 
 from __future__ import annotations
@@ -16,18 +18,29 @@ from gluonlab.optimizers.sgd import SGD
 
 
 def applies(optimizer: mx.optimizer.Optimizer) -> bool:
-    """Whether `DevicesSGD` does what ``optimizer`` would: SGD by either rule, without master copies of low-precision weights."""
+    """Whether `DevicesSGD` does what ``optimizer`` would: SGD by either rule, without master copies
+    of low-precision weights.
+    """
     return type(optimizer) in (SGD, mx.optimizer.SGD) and not optimizer.multi_precision
 
 
 class DevicesSGD:
-    """The update of one key: ``weights[i]`` with ``grads[i]`` and ``states[i]``, the momentum, or None; each i on a device."""
+    """The update of one key: ``weights[i]`` with ``grads[i]`` and ``states[i]``, the momentum, or
+    None; each i on a device.
+    """
 
-    def __init__(self, optimizer: mx.optimizer.SGD, key: Any, weights: List[Any], grads: List[Any], states: List[Any]) -> None:
+    def __init__(
+        self,
+        optimizer: mx.optimizer.SGD,
+        key: Any,
+        weights: List[Any],
+        grads: List[Any],
+        states: List[Any],
+    ) -> None:
         self.optimizer, self.key = optimizer, key
         self._arrays = list(zip(weights, grads, states))
-        # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued faster and give the same bits,
-        # except with clipped gradients or weight decay.
+        # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued
+        # faster and give the same bits, except with clipped gradients or weight decay.
         self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
         self._calls = [
             OperatorCall(f"{self._several}sgd_update", [weight, grad], weight)
@@ -43,7 +56,11 @@ class DevicesSGD:
         optimizer = self.optimizer
         optimizer._set_current_context(COUNTED_AT)
         optimizer._update_count(self.key)
-        lr, wd, momentum = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key)), optimizer.momentum
+        lr, wd, momentum = (
+            float(optimizer._get_lr(self.key)),
+            float(optimizer._get_wd(self.key)),
+            optimizer.momentum,
+        )
         if momentum and isinstance(optimizer, SGD):
             scale, ratio = optimizer.rescale(self.key, lr)
             if scale != lr:
@@ -53,13 +70,20 @@ class DevicesSGD:
             momentum *= ratio
         settings = (lr, wd, momentum, optimizer.rescale_grad, optimizer.clip_gradient)
         if settings != self._settings:
-            self._settings, self._attributes = settings, Attributes(self._current_values(lr, wd, momentum))
+            self._settings, self._attributes = (
+                settings,
+                Attributes(self._current_values(lr, wd, momentum)),
+            )
         for call in self._calls:
             call(self._attributes)
 
     def _current_values(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
         optimizer = self.optimizer
-        values: Dict[str, Any] = {"num_weights": 1, "lrs": (lr,), "wds": (wd,)} if self._several else {"lr": lr, "wd": wd}
+        values: Dict[str, Any] = (
+            {"num_weights": 1, "lrs": (lr,), "wds": (wd,)}
+            if self._several
+            else {"lr": lr, "wd": wd}
+        )
         values["rescale_grad"] = optimizer.rescale_grad
         if momentum:
             values["momentum"] = momentum

@@ -1,8 +1,10 @@
-"""A kvstore in which every device updates the part of the weights that it owns, and keeps the optimizer's state for that part only.
+"""A kvstore in which every device updates the part of the weights that it owns, and keeps the
+optimizer's state for that part only.
 
-Gradients are summed by a reduce-scatter, the owners update their chunks of the weights, an all-gather hands these out: the bytes of
-an allreduce, and one update and one copy of the state instead of one per device (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory
-optimizations toward training trillion parameter models", 2020, section 5.1).
+Gradients are summed by a reduce-scatter, the owners update their chunks of the weights, an
+all-gather hands these out: the bytes of an allreduce, and one update and one copy of the state
+instead of one per device (Rajbhandari, Rasley, Ruwase, He, "ZeRO: memory optimizations toward
+training trillion parameter models", 2020, section 5.1).
 """
 
 from __future__ import annotations
@@ -33,21 +35,30 @@ SHARDED = "sharded-optimizer"
 
 
 class ShardedKVStore(ScheduleKVStore):
-    """``gluon.Trainer(..., kvstore=ShardedKVStore())`` updates on the store: ``pushpull(key, gradients, out=weights)``.
+    """``gluon.Trainer(..., kvstore=ShardedKVStore())`` updates on the store: ``pushpull(key,
+    gradients, out=weights)``.
 
-    ``name``: an algorithm made of a reduce-scatter and an all-gather. Without an optimizer it sums as `ScheduleKVStore` does.
+    ``name``: an algorithm made of a reduce-scatter and an all-gather. Without an optimizer it sums
+    as `ScheduleKVStore` does.
     """
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
         if name not in HALVES:
-            raise KVStoreError(f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, not of {name!r}")
+            raise KVStoreError(
+                f"a sharded optimizer runs between the halves of {', '.join(HALVES)}, "
+                f"not of {name!r}"
+            )
         super().__init__(name, topology=topology)
         self._optimizer: Optional[mx.optimizer.Optimizer] = None
         self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
         self._owner = Owner(self)
-        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, KeyState]]" = WeakKeyDictionary()
-        self._schedules: "WeakKeyDictionary[mx.optimizer.Optimizer, Rewinding]" = WeakKeyDictionary()
+        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, KeyState]]" = (
+            WeakKeyDictionary()
+        )
+        self._schedules: "WeakKeyDictionary[mx.optimizer.Optimizer, Rewinding]" = (
+            WeakKeyDictionary()
+        )
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -59,12 +70,17 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def transfers_run(self) -> int:
-        return super().transfers_run + sum(update.transfers_run for update in self._updates.values())
+        return super().transfers_run + sum(
+            update.transfers_run for update in self._updates.values()
+        )
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """What the owners update with. Raises KVStoreError for one that looks at more than one element at a time.
+        """What the owners update with.
 
-        The optimizer of another Trainer finds no state but what it left here: the former one's is put aside until it comes again.
+        Raises KVStoreError for one that looks at more than one element at a time.
+
+        The optimizer of another Trainer finds no state but what it left here: the former one's is
+        put aside until it comes again.
         """
         check_element_wise(type(optimizer))
         self._owner.take(optimizer)
@@ -76,12 +92,13 @@ class ShardedKVStore(ScheduleKVStore):
         self._schedules.setdefault(optimizer, Rewinding(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the devices.
+        """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the
+        devices.
 
-        The gradients stay as they are, for which each device has memory for the sums that it makes: with the algorithm "sharded"
-        for the part that it owns, with a ring for all but one part. `update_and_use_up` needs none.
-        Without ``out``, or before `set_optimizer`, sum only. Raises KVStoreError, and changes nothing, when the arrays cannot be
-        summed.
+        The gradients stay as they are, for which each device has memory for the sums that it makes:
+        with the algorithm "sharded" for the part that it owns, with a ring for all but one part.
+        `update_and_use_up` needs none. Without ``out``, or before `set_optimizer`, sum only. Raises
+        KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
         if out is None or self._optimizer is None:
             super().pushpull(key, value, out, priority)
@@ -89,61 +106,102 @@ class ShardedKVStore(ScheduleKVStore):
         self._run(self._update(key, value, out, keep=True), priority)
 
     def update_and_use_up(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> None:
-        """``pushpull(key, grads, out=weights)``, but what ``grads`` hold afterwards is neither their own nor the sum."""
+        """``pushpull(key, grads, out=weights)``, but what ``grads`` hold afterwards is neither
+        their own nor the sum.
+        """
         self._run(self._update(key, grads, weights), priority)
 
     def _run(self, update: ShardedUpdate, priority: int) -> None:
         update.reduce(priority)
         update.finish(priority, {})
 
-    def reduce_scatter(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> List[nd.NDArray]:
-        """The first half of ``pushpull(key, grads, out=weights)``: the owners' parts of the sum, which lie in ``grads``.
+    def reduce_scatter(
+        self, key: Any, grads: Any, weights: Any, priority: int = 0
+    ) -> List[nd.NDArray]:
+        """The first half of ``pushpull(key, grads, out=weights)``: the owners' parts of the sum,
+        which lie in ``grads``.
 
-        They may be changed before `update` does the rest. Needs `set_optimizer`; raises KVStoreError as `pushpull` does.
+        They may be changed before `update` does the rest. Needs `set_optimizer`; raises
+        KVStoreError as `pushpull` does.
         """
         update = self._update(key, grads, weights)
         update.reduce(priority)
         return [shard.grad for shards in update.shards.values() for shard in shards]
 
-    def update(self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None) -> None:
-        """The second half, for the same ``key``: the owners update their parts of the weights, and all devices get them.
+    def update(
+        self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None
+    ) -> None:
+        """The second half, for the same ``key``: the owners update their parts of the weights, and
+        all devices get them.
 
-        ``stale``: for some of the keys, the elements that stay as they are, with their states and counts of updates.
+        ``stale``: for some of the keys, the elements that stay as they are, with their states and
+        counts of updates.
         """
-        self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(priority, stale or {})
+        self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(
+            priority, stale or {}
+        )
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states of all parameters, each whole, as `gluonlab.kvstores.states` lays them out. Raises OutputError.
+        """Write the states of all parameters, each whole, as `gluonlab.kvstores.states` lays them
+        out. Raises OutputError.
 
-        They are named as the optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their keys. The
-        schedule of learning rates is not in the file, so ``dump_optimizer`` changes nothing.
+        They are named as the optimizer's ``param_dict`` names their keys, which gluon.Trainer
+        fills, or else by their keys. The schedule of learning rates is not in the file, so
+        ``dump_optimizer`` changes nothing.
         """
         assert self._optimizer is not None
         numbers, own = numbers_of(self._optimizer), self._own()
-        parameters = tuple(self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items())
-        save(fname, to_arrays(States(kind_of(self._optimizer), self._optimizer.num_update, numbers, parameters)))
+        parameters = tuple(
+            self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items()
+        )
+        save(
+            fname,
+            to_arrays(
+                States(kind_of(self._optimizer), self._optimizer.num_update, numbers, parameters)
+            ),
+        )
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Read what `save_optimizer_states`, BucketedTrainer.save_states or gluon.Trainer.save_states wrote, on any devices.
+        """Read what `save_optimizer_states`, BucketedTrainer.save_states or
+        gluon.Trainer.save_states wrote, on any devices.
 
-        Raises KVStoreError, and changes nothing, when the file holds something else or does not fit.
+        Raises KVStoreError, and changes nothing, when the file holds something else or does not
+        fit.
         """
         assert self._optimizer is not None
         own = self._own()
         states = read(fname, most_bytes(list(own.values())) if own else None)
         if own:
             states = fitted(self._optimizer, states, list(own.values()), repr(str(fname)))
-        keys = list(own) or [int(state.name) if state.name.isdecimal() else state.name for state in states.parameters]
-        of_keys = {key: KeyState(state.arrays, {(0, 0): state.age}) for key, state in zip(keys, states.parameters)}
+        keys = list(own) or [
+            int(state.name) if state.name.isdecimal() else state.name for state in states.parameters
+        ]
+        of_keys = {
+            key: KeyState(state.arrays, {(0, 0): state.age})
+            for key, state in zip(keys, states.parameters)
+        }
         self.set_states(of_keys)
-        resume(self._optimizer, of_keys, states.num_update, states.numbers, (), self._schedules[self._optimizer])
+        resume(
+            self._optimizer,
+            of_keys,
+            states.num_update,
+            states.numbers,
+            (),
+            self._schedules[self._optimizer],
+        )
 
     def _own(self) -> Dict[Any, Own]:
-        """The parameters of gluon.Trainer, by key; or, where there is none, the keys that have been updated or loaded."""
+        """The parameters of gluon.Trainer, by key; or, where there is none, the keys that have been
+        updated or loaded.
+        """
         assert self._optimizer is not None
-        params = {key: param for key, param in self._optimizer.param_dict.items() if hasattr(param, "name")}
+        params = {
+            key: param
+            for key, param in self._optimizer.param_dict.items()
+            if hasattr(param, "name")
+        }
         if params:
             return dict(zip(params, own_of(params.values())))
         seen = {
@@ -151,15 +209,27 @@ class ShardedKVStore(ScheduleKVStore):
             for update in self._updates.values()
             for key, weights in zip(update.keys, update.weights)
         }
-        loaded = {key: (state.arrays[0].shape if state.arrays else None, "float32") for key, state in self._loaded.items()}
-        return {key: Own(str(key), shape, dtype, True) for key, (shape, dtype) in {**loaded, **seen}.items()}
+        loaded = {
+            key: (state.arrays[0].shape if state.arrays else None, "float32")
+            for key, state in self._loaded.items()
+        }
+        return {
+            key: Own(str(key), shape, dtype, True)
+            for key, (shape, dtype) in {**loaded, **seen}.items()
+        }
 
     def state_of(self, key: Any) -> KeyState:
-        """What the optimizer knows of a key: copies on the CPU, of the shape that its arrays on the devices have, or flat."""
+        """What the optimizer knows of a key: copies on the CPU, of the shape that its arrays on the
+        devices have, or flat.
+        """
         if key in self._loaded:
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
-        return KeyState((), {(0, 0): age_of(self._optimizer, key)}) if update is None else update.state_of(key)
+        return (
+            KeyState((), {(0, 0): age_of(self._optimizer, key)})
+            if update is None
+            else update.state_of(key)
+        )
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
         """The optimizer's keys that `update` of ``key`` would update."""
@@ -167,7 +237,9 @@ class ShardedKVStore(ScheduleKVStore):
         return [own for name, update in updates.items() for own in update.keys(stale.get(name, ()))]
 
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
-        """Have each key's arrays, those of whole arrays in their shape or flat, when it is next updated; others begin anew."""
+        """Have each key's arrays, those of whole arrays in their shape or flat, when it is next
+        updated; others begin anew.
+        """
         self._retired += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(of_keys)
@@ -203,11 +275,15 @@ class ShardedKVStore(ScheduleKVStore):
         return update
 
     def _check_company(self, keys: Keys) -> None:
-        """Raise KVStoreError when a key has been updated together with others than these: its state is cut otherwise."""
+        """Raise KVStoreError when a key has been updated together with others than these: its state
+        is cut otherwise.
+        """
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 both = f"{named(keys)} cannot be updated after {named(others)}"
-                raise KVStoreError(f"kvstore {self.type!r}: {both}: give the same keys in every call")
+                raise KVStoreError(
+                    f"kvstore {self.type!r}: {both}: give the same keys in every call"
+                )
 
 
 def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
@@ -215,6 +291,6 @@ def check_element_wise(optimizer: "type[mx.optimizer.Optimizer]") -> None:
     if not is_element_wise(optimizer):
         names = ", ".join(sorted({kind.__name__ for kind in ELEMENT_WISE}))
         raise KVStoreError(
-            f"kvstore {SHARDED!r} cuts parameters anywhere, which {optimizer.__name__} does not allow: "
-            f"choose one of {names}, or another kvstore"
+            f"kvstore {SHARDED!r} cuts parameters anywhere, "
+            f"which {optimizer.__name__} does not allow: choose one of {names}, or another kvstore"
         )

@@ -34,7 +34,9 @@ class ShardedUpdate:
     else may be wrong is found by `check`.
     """
 
-    def __init__(self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[Entry], keep: bool) -> None:
+    def __init__(
+        self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[Entry], keep: bool
+    ) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
         self._arrays, self._keeps = [(entry.values, entry.outs) for entry in entries], keep
         self.weights = [entry.outs for entry in entries]
@@ -100,8 +102,9 @@ class ShardedUpdate:
             wanted = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
             if wanted - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
-                    f"key {key!r}: the optimizer's state, which was loaded or made in steps before, "
-                    f"does not fit {described(weights[0])}: keep shapes, types and multi_precision, "
+                    f"key {key!r}: the optimizer's state, which was loaded or made in steps "
+                    f"before, does not fit {described(weights[0])}: "
+                    "keep shapes, types and multi_precision, "
                     "or begin with a new trainer and store"
                 )
         for key, shards in self.shards.items():

@@ -1,22 +1,27 @@
-"""The states of an optimizer as they are kept in a file: by parameter name, each whole, wherever and however they lie in memory.
+"""The states of an optimizer as they are kept in a file: by parameter name, each whole, wherever
+and however they lie in memory.
 
 A file is MXNet's own list of named arrays (`gluonlab.arrays`), without pickle:
 
-====================  ======================  ========================================================================
+====================  ======================
+========================================================================
 name                  array                   meaning
-====================  ======================  ========================================================================
+====================  ======================
+========================================================================
 optimizer/KIND        int64 (1,)              the optimizer's class, and its ``num_update``, by which schedules go
 number/ATTRIBUTE      float64 (1,)            a number that the optimizer changes: the learning rate where no schedule
-                                              sets it, Nadam's ``m_schedule``, LARS's ``cur_lr`` and ``last_lr``
+                                              sets it, Nadam's ``m_schedule``, LARS's ``cur_lr`` and
+                                              ``last_lr``
 parameter/NAME        int64 (1 + ndim,)       how many updates the parameter has seen, and its shape
 state/I/NAME          of the state            array I of its state, in the order in which the optimizer nests them
 former_rate/NAME      float64 (1,)            the learning rate of its last update, where the momentum goes by it
 num_cums/NAME,        int64 (1,), the         what LBSGD gathers
 cum_grad/NAME         parameter's shape
-====================  ======================  ========================================================================
+====================  ======================
+========================================================================
 
-Not in the file, because the user gives it anew: the schedule of the learning rate, momenta, weight decay and other settings, the
-scale of the loss, what compressed gradients have left over.
+Not in the file, because the user gives it anew: the schedule of the learning rate, momenta, weight
+decay and other settings, the scale of the loss, what compressed gradients have left over.
 """
 
 from __future__ import annotations
@@ -43,9 +48,12 @@ MEMORY = ("former_rate", "num_cums", "cum_grad")
 
 
 class ParameterState(NamedTuple):
-    """What an optimizer knows of a parameter. ``updates`` is None where a file does not say it, ``shape`` where it cannot be told.
+    """What an optimizer knows of a parameter.
 
-    ``arrays``: those of the state, each whole, in the order in which they are nested. ``memory``: see `counts.memory_of`.
+    ``updates`` is None where a file does not say it, ``shape`` where it cannot be told.
+
+    ``arrays``: those of the state, each whole, in the order in which they are nested. ``memory``:
+    see `counts.memory_of`.
     """
 
     name: str
@@ -61,14 +69,19 @@ class ParameterState(NamedTuple):
 
 
 class KeyState(NamedTuple):
-    """What an optimizer knows of a key: the arrays of its state, each whole, and how old its elements are, in ranges."""
+    """What an optimizer knows of a key: the arrays of its state, each whole, and how old its
+    elements are, in ranges.
+    """
 
     arrays: Tuple[nd.NDArray, ...]
     ages: Mapping[Tuple[int, int], Age]
 
     def age_at(self, place: int) -> Age:
         """That of the element at this place."""
-        return next((age for (begin, end), age in self.ages.items() if begin <= place < end), next(iter(self.ages.values())))
+        return next(
+            (age for (begin, end), age in self.ages.items() if begin <= place < end),
+            next(iter(self.ages.values())),
+        )
 
     def of_parameter(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
         """The same, of a key that is one parameter's."""
@@ -77,7 +90,9 @@ class KeyState(NamedTuple):
 
 
 class States(NamedTuple):
-    """All that is in a file. ``named`` is False where parameters go by their positions, as in gluon.Trainer's own files.
+    """All that is in a file.
+
+    ``named`` is False where parameters go by their positions, as in gluon.Trainer's own files.
 
     ``optimizer``, ``num_update``: None where a file does not say it.
     """
@@ -104,7 +119,11 @@ def flat(state: Any) -> List[nd.NDArray]:
     """The arrays of a state, which may be None, an array, or a nest of tuples and lists of such."""
     if state is None:
         return []
-    return [state] if isinstance(state, nd.NDArray) else [array for part in state for array in flat(part)]
+    return (
+        [state]
+        if isinstance(state, nd.NDArray)
+        else [array for part in state for array in flat(part)]
+    )
 
 
 def like(state: Any, make: Any) -> Any:
@@ -117,16 +136,27 @@ def like(state: Any, make: Any) -> Any:
 def to_arrays(states: States) -> Dict[str, nd.NDArray]:
     """The arrays of a file, by name; those of the states are the same objects."""
     arrays = {f"optimizer/{states.optimizer}": _integers(states.num_update or 0)}
-    arrays.update({f"number/{name}": from_host(np.array([value])) for name, value in states.numbers.items()})
+    arrays.update(
+        {f"number/{name}": from_host(np.array([value])) for name, value in states.numbers.items()}
+    )
     for param in states.parameters:
         arrays[f"parameter/{param.name}"] = _integers(param.updates or 0, *(param.shape or ()))
-        arrays.update({f"state/{place}/{param.name}": array for place, array in enumerate(param.arrays) if array.size})
+        arrays.update(
+            {
+                f"state/{place}/{param.name}": array
+                for place, array in enumerate(param.arrays)
+                if array.size
+            }
+        )
         arrays.update({f"{kind}/{param.name}": array for kind, array in param.memory.items()})
     return arrays
 
 
 def from_arrays(arrays: Mapping[str, nd.NDArray], what: str = "these arrays") -> States:
-    """The reverse of `to_arrays`. Raises KVStoreError, which begins with ``what``, for arrays that are no states."""
+    """The reverse of `to_arrays`.
+
+    Raises KVStoreError, which begins with ``what``, for arrays that are no states.
+    """
     optimizers = [name.partition("/")[2] for name in arrays if name.startswith("optimizer/")]
     if len(optimizers) != 1:
         raise KVStoreError(f"{what} hold{'s' * (what != 'these arrays')} {_other_content(arrays)}")
@@ -165,7 +195,13 @@ def _parameter(name: str, arrays: Dict[str, nd.NDArray], what: str) -> Parameter
     for kind in ("former_rate", "num_cums"):
         if kind in memory:
             _values(memory[kind], f"{kind}/{name}", what)
-    return ParameterState(name, tuple(shape), updates, tuple(arrays[f"state/{place}"] for place in range(states)), memory)
+    return ParameterState(
+        name,
+        tuple(shape),
+        updates,
+        tuple(arrays[f"state/{place}"] for place in range(states)),
+        memory,
+    )
 
 
 def _values(array: nd.NDArray, name: str, what: str) -> "np.ndarray[Any, Any]":
@@ -178,8 +214,9 @@ def _values(array: nd.NDArray, name: str, what: str) -> "np.ndarray[Any, Any]":
 def _other_content(arrays: Mapping[str, nd.NDArray]) -> str:
     if any(re.fullmatch(r"\d+/updates", name) for name in arrays):
         return (
-            "states that an earlier version saved under 'sharded-optimizer', cut for its devices and buckets: "
-            "load them there, and save them as parameters go on without them"
+            "states that an earlier version saved under 'sharded-optimizer', "
+            "cut for its devices and buckets: load them there, "
+            "and save them as parameters go on without them"
         )
     return f"arrays, but no states of an optimizer: {SAVE_THEM}"
 
@@ -195,7 +232,9 @@ def save(fname: "str | bytes | os.PathLike[str]", arrays: Mapping[str, nd.NDArra
 
 
 def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = None) -> States:
-    """The states in a file that `save`, or gluon.Trainer.save_states, wrote. Raises KVStoreError for any other.
+    """The states in a file that `save`, or gluon.Trainer.save_states, wrote.
+
+    Raises KVStoreError for any other.
 
     ``most_bytes``: what the file may have at most, if that is known; a longer one is not read.
     """
@@ -204,7 +243,10 @@ def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = No
     with _explained(path):
         begin, size = _begin_and_size(path)
         if most_bytes is not None and size > most_bytes:
-            raise KVStoreError(f"{what} has {size:,} bytes, and states of these parameters {most_bytes:,} at most: {SAVE_THEM}")
+            raise KVStoreError(
+                f"{what} has {size:,} bytes, and states of these parameters {most_bytes:,} at "
+                f"most: {SAVE_THEM}"
+            )
         if begin[:1] == b"\x80":
             return _of_gluon(read_gluon_states(path.read_bytes()))
         if begin[:4] != LIST_OF_ARRAYS:
@@ -213,14 +255,20 @@ def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = No
 
 
 def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
-    """Whether a file begins as those that `save` writes. Raises KVStoreError for what is no file, or cannot be read."""
+    """Whether a file begins as those that `save` writes.
+
+    Raises KVStoreError for what is no file, or cannot be read.
+    """
     path = Path(os.fsdecode(fname))
     with _explained(path):
         return _begin_and_size(path)[0][:4] == LIST_OF_ARRAYS
 
 
 def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
-    """Of a file. Raises ValueError for a pipe, which would be waited for, and for a device, which may never end."""
+    """Of a file.
+
+    Raises ValueError for a pipe, which would be waited for, and for a device, which may never end.
+    """
     size = path.stat().st_size
     if not path.is_file() and not path.is_dir():
         raise ValueError("it is no file")
@@ -235,13 +283,19 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise KVStoreError(f"{what} cannot be read: {error.strerror or error}; {SAVE_THEM}") from None
+        raise KVStoreError(
+            f"{what} cannot be read: {error.strerror or error}; {SAVE_THEM}"
+        ) from None
     except ValueError as error:
         if isinstance(error, KVStoreError):
             raise
-        raise KVStoreError(f"{what} cannot be read as optimizer states ({error}): {SAVE_THEM}") from None
+        raise KVStoreError(
+            f"{what} cannot be read as optimizer states ({error}): {SAVE_THEM}"
+        ) from None
     except MemoryError:
-        raise KVStoreError(f"{what}: there is no memory for {path.stat().st_size:,} bytes: {SAVE_THEM}") from None
+        raise KVStoreError(
+            f"{what}: there is no memory for {path.stat().st_size:,} bytes: {SAVE_THEM}"
+        ) from None
 
 
 def _of_gluon(found: GluonStates) -> States:
@@ -251,5 +305,9 @@ def _of_gluon(found: GluonStates) -> States:
     for position in sorted({*found.arrays, *found.updates}):
         arrays = found.arrays.get(position, ())
         updates, memory = found.updates.get(position, unsaid), found.memory.get(position, {})
-        parameters.append(ParameterState(str(position), arrays[0].shape if arrays else None, updates, arrays, memory))
+        parameters.append(
+            ParameterState(
+                str(position), arrays[0].shape if arrays else None, updates, arrays, memory
+            )
+        )
     return States(found.optimizer, found.num_update, found.numbers, tuple(parameters), named=False)

@@ -1,7 +1,9 @@
-"""The sums of one `pushpull`, worked out once for its arrays, which may share memory and lie anywhere, and made as often as wanted.
+"""The sums of one `pushpull`, worked out once for its arrays, which may share memory and lie
+anywhere, and made as often as wanted.
 
-What MXNet's own stores do is the definition: the sum of a key is that of all its values, all values are read before anything is
-written, and every out gets the sum of its key; where one is the out of several keys, that of the last stays.
+What MXNet's own stores do is the definition: the sum of a key is that of all its values, all values
+are read before anything is written, and every out gets the sum of its key; where one is the out of
+several keys, that of the last stays.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from gluonlab.errors import KVStoreError
 from gluonlab.invoke import AddInto, CopyInto, same_memory, share_memory
 
 Call = Callable[[], None]
-Ranks = List[List[nd.NDArray]]  # for each rank, its arrays, which lie on a device of its own; all ranks' are alike
+# for each rank, its arrays, which lie on a device of its own; all ranks' are alike
+Ranks = List[List[nd.NDArray]]
 
 
 class Summing(Protocol):
-    """What has been made to sum some arrays over the ranks, such as `gluonlab.collectives.executor.Executor`."""
+    """What has been made to sum some arrays over the ranks, such as
+    `gluonlab.collectives.executor.Executor`.
+    """
 
     transfers_run: int
 
@@ -38,11 +43,13 @@ class Entry(NamedTuple):
 
 
 class Sums:
-    """``run()`` leaves the sum of each entry's values in its outs, as ``executor`` makes it; nothing waits or is recorded.
+    """``run()`` leaves the sum of each entry's values in its outs, as ``executor`` makes it;
+    nothing waits or is recorded.
 
-    Values that lie on distinct devices are summed in the outs themselves, where these lie on the same devices and nothing else
-    shares their memory. Others are first copied to where they can be summed, one array for each device of the key.
-    Raises KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
+    Values that lie on distinct devices are summed in the outs themselves, where these lie on the
+    same devices and nothing else shares their memory. Others are first copied to where they can be
+    summed, one array for each device of the key. Raises KVStoreError or ScheduleError, and changes
+    nothing, for arrays that cannot be summed.
     """
 
     def __init__(self, executor: Callable[[Ranks], Summing], entries: Sequence[Entry]) -> None:
@@ -57,7 +64,9 @@ class Sums:
         for entry in merged:
             summed = self._in_outs(entry) if in_place and _fits(entry) else self._aside(entry)
             groups.setdefault(tuple(array.context for array in summed), []).append(summed)
-        self._executors = [executor([list(rank) for rank in zip(*arrays)]) for arrays in groups.values()]
+        self._executors = [
+            executor([list(rank) for rank in zip(*arrays)]) for arrays in groups.values()
+        ]
 
     @property
     def transfers_run(self) -> int:
@@ -67,7 +76,8 @@ class Sums:
     def serves(self, entries: Sequence[Entry]) -> bool:
         """Whether these are the very arrays that it was made for."""
         return len(self._arrays) == len(entries) and all(
-            same(values, entry.values) and same(outs, entry.outs) for (values, outs), entry in zip(self._arrays, entries)
+            same(values, entry.values) and same(outs, entry.outs)
+            for (values, outs), entry in zip(self._arrays, entries)
         )
 
     def run(self, priority: int = 0) -> None:
@@ -88,7 +98,9 @@ class Sums:
         return entry.outs
 
     def _aside(self, entry: Entry) -> List[nd.NDArray]:
-        """New arrays, one for each device, which get the sum of the values there, and from which the outs are copied."""
+        """New arrays, one for each device, which get the sum of the values there, and from which
+        the outs are copied.
+        """
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
         places: Dict[mx.Context, nd.NDArray] = {}
         for value in entry.values if entry.values[0].size else ():
@@ -114,7 +126,9 @@ def described(array: nd.NDArray) -> str:
 
 
 def _merged(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """One entry for each key, with the values and outs of all that it comes with, in the order of MXNet's: that of the keys."""
+    """One entry for each key, with the values and outs of all that it comes with, in the order of
+    MXNet's: that of the keys.
+    """
     of_key: Dict[Any, Entry] = {}
     for key, values, outs in entries:
         entry = of_key.setdefault(key, Entry(key, [], []))
@@ -133,13 +147,22 @@ def check(entry: Entry) -> None:
     first = values[0]
     for array in (*values, *outs):
         if array.stype != "default":
-            raise KVStoreError(f"key {key!r}: sparse arrays cannot be summed: use array.tostype('default'), or choose device")
+            raise KVStoreError(
+                f"key {key!r}: sparse arrays cannot be summed: "
+                "use array.tostype('default'), or choose device"
+            )
     for value in values:
         if (value.shape, value.dtype) != (first.shape, first.dtype):
-            raise KVStoreError(f"key {key!r}: {described(first)} and {described(value)} cannot be summed: they must be alike")
+            raise KVStoreError(
+                f"key {key!r}: {described(first)} and {described(value)} cannot be summed: "
+                "they must be alike"
+            )
     for out in outs:
         if (out.shape, out.dtype) != (first.shape, first.dtype):
-            raise KVStoreError(f"key {key!r}: {described(first)} cannot be left in {described(out)}: they must be alike")
+            raise KVStoreError(
+                f"key {key!r}: {described(first)} cannot be left in {described(out)}: "
+                "they must be alike"
+            )
 
 
 def _fits(entry: Entry) -> bool:
@@ -149,7 +172,9 @@ def _fits(entry: Entry) -> bool:
 
 
 def _mixed_up(entries: Sequence[Entry]) -> bool:
-    """Whether writing to an out would change another, or a value that is not to be summed in this very place."""
+    """Whether writing to an out would change another, or a value that is not to be summed in this
+    very place.
+    """
     outs = [out for entry in entries for out in entry.outs]
     if share_memory(outs):
         return True

@@ -1,4 +1,6 @@
-"""Which workers of a parameter server are on one host: each tells the others, through the servers' sum."""
+"""Which workers of a parameter server are on one host: each tells the others, through the servers'
+sum.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_words() -> List[int]:
-    """This host as WORDS numbers: another one has the same name and time of start once in 2^72 cases."""
+    """This host as WORDS numbers: another one has the same name and time of start once in 2^72
+    cases.
+    """
     try:
         started = BOOT_ID.read_text()
     except OSError:
@@ -26,10 +30,11 @@ def host_words() -> List[int]:
 
 
 def workers_here(store: Any) -> int:
-    """How many workers of ``store``, a dist_sync kvstore, are on this worker's host; at least one, itself.
+    """How many workers of ``store``, a dist_sync kvstore, are on this worker's host; at least one,
+    itself.
 
-    Every worker has to call it, and before anything else is done with the store. Each adds a row of its own to a table
-    (workers, WORDS) of zeros, so the servers' sums are exact.
+    Every worker has to call it, and before anything else is done with the store. Each adds a row of
+    its own to a table (workers, WORDS) of zeros, so the servers' sums are exact.
     """
     table = np.zeros((store.num_workers, WORDS), np.float32)
     mine = np.array(host_words(), np.float32)

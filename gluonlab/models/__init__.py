@@ -33,19 +33,30 @@ def _plain(create: "Callable[[int], HybridBlock]") -> "Callable[..., HybridBlock
     return lambda classes, lanes: create(classes)
 
 
-# resnet18 and resnet50 are Gluon's own, not gluoncv's of the same name, which are alike and need a second library.
+# resnet18 and resnet50 are Gluon's own, not gluoncv's of the same name, which are alike and need a
+# second library.
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
         lambda classes, lanes: LeNet(classes, "max", lanes),
         "two convolutions with max pooling, two dense layers (the Gluon lab's network)",
     ),
     "lenet-avg": ModelKind(
-        lambda classes, lanes: LeNet(classes, "avg", lanes), "the same with average pooling (the from-scratch lab's network)"
+        lambda classes, lanes: LeNet(classes, "avg", lanes),
+        "the same with average pooling (the from-scratch lab's network)",
     ),
     "mlp": ModelKind(_plain(mlp), "two hidden dense layers of 128 and 64 units"),
-    "resnet8": ModelKind(_plain(resnet8), "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels"),
-    "resnet18": ModelKind(_plain(lambda classes: vision.resnet18_v1(classes=classes)), "ResNet-18 (v1) of Gluon's model zoo"),
-    "resnet50": ModelKind(_plain(lambda classes: vision.resnet50_v1(classes=classes)), "ResNet-50 (v1) of Gluon's model zoo"),
+    "resnet8": ModelKind(
+        _plain(resnet8),
+        "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels",
+    ),
+    "resnet18": ModelKind(
+        _plain(lambda classes: vision.resnet18_v1(classes=classes)),
+        "ResNet-18 (v1) of Gluon's model zoo",
+    ),
+    "resnet50": ModelKind(
+        _plain(lambda classes: vision.resnet50_v1(classes=classes)),
+        "ResNet-50 (v1) of Gluon's model zoo",
+    ),
     "cifar_resnet20": ModelKind(
         _plain(lambda classes: zoo.gluoncv_network("cifar_resnet20_v1", classes)),
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
@@ -66,24 +77,29 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     """A new network, not initialised, hybridized with static memory.
 
     ``name``: one of MODELS, or ``gluoncv:`` and the name of a classification network of gluoncv.
-    Takes float32 images (n, C, H, W) and gives scores (n, classes). For the devices ``ctxs``, when they are given, it is
-    laid out to run fast; that changes neither its parameters nor what it computes. Raises ModelError for an unknown name, and for
-    a number of classes that is none; DeviceError for what is no list of devices.
+    Takes float32 images (n, C, H, W) and gives scores (n, classes). For the devices ``ctxs``, when
+    they are given, it is laid out to run fast; that changes neither its parameters nor what it
+    computes. Raises ModelError for an unknown name, and for a number of classes that is none;
+    DeviceError for what is no list of devices.
     """
     check_model(name)
     if not is_count(classes):
-        raise ModelError(f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)")
+        raise ModelError(
+            f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
+        )
     net: Any
     if mx.util.is_np_array() and (name.startswith(zoo.PREFIX) or name in OF_GLUONCV):
         raise ModelError(
-            f"model {name!r} is gluoncv's, which is written for mx.nd: use it before npx.set_np(), or within "
-            "mx.util.np_array(False); gluonlab.train takes it as it is"
+            f"model {name!r} is gluoncv's, which is written for mx.nd: "
+            "use it before npx.set_np(), or within mx.util.np_array(False); "
+            "gluonlab.train takes it as it is"
         )
     if name.startswith(zoo.PREFIX):
         net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
     else:
         net = MODELS[name].create(classes, lanes=lanes(listed(ctxs)) if ctxs else 1)
-    # With static_shape, Gluon's own loop loses updates of running statistics now and then: gluonlab.training compiles for itself.
+    # With static_shape, Gluon's own loop loses updates of running statistics now and then:
+    # gluonlab.training compiles for itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
     return net  # type: ignore[no-any-return]

@@ -1,4 +1,6 @@
-"""A symbol as the list of its nodes, as MXNet's JSON has them, so that it can be made again with others."""
+"""A symbol as the list of its nodes, as MXNet's JSON has them, so that it can be made again with
+others.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 import mxnet as mx
 
 Entry = List[int]  # [node, output, version]: how a node refers to an output of an earlier one
-Node = Dict[str, Any]  # "op" ("null" for a variable), "name", "inputs" (entries), and perhaps "attrs" (all of them strings)
+# "op" ("null" for a variable), "name", "inputs" (entries), and perhaps "attrs" (all of them
+# strings)
+Node = Dict[str, Any]
 Shape = Tuple[int, ...]
 Add = Callable[..., Entry]
 Replacement = Callable[[Add, List[Entry]], Any]
@@ -17,23 +21,38 @@ Replacement = Callable[[Add, List[Entry]], Any]
 
 def parsed(graph: mx.sym.Symbol) -> Dict[str, Any]:
     """A symbol's "nodes", "heads" (entries) and "attrs"."""
-    whole: Dict[str, Any] = json.loads(graph.tojson(remove_amp_cast=False))  # with the casts of mixed precision, too
+    # with the casts of mixed precision, too
+    whole: Dict[str, Any] = json.loads(graph.tojson(remove_amp_cast=False))
     return whole
 
 
 def new_node(op: str, name: str, inputs: Sequence[Entry], **attrs: Any) -> Node:
     """An operator's node."""
-    return {"op": op, "name": name, "inputs": list(inputs), "attrs": {key: str(value) for key, value in attrs.items()}}
+    return {
+        "op": op,
+        "name": name,
+        "inputs": list(inputs),
+        "attrs": {key: str(value) for key, value in attrs.items()},
+    }
 
 
-def to_symbol(nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, Any]) -> mx.sym.Symbol:
-    """The symbol with these nodes, whose outputs are ``heads``; ``attrs`` are those of the symbol that it was made from."""
+def to_symbol(
+    nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, Any]
+) -> mx.sym.Symbol:
+    """The symbol with these nodes, whose outputs are ``heads``; ``attrs`` are those of the symbol
+    that it was made from.
+    """
     variables = [i for i, node in enumerate(nodes) if node["op"] == "null"]
-    return mx.sym.load_json(json.dumps({"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}))
+    return mx.sym.load_json(
+        json.dumps(
+            {"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}
+        )
+    )
 
 
 def outputs_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
-    """Name and shape of everything in a graph, in the order of its nodes; ``inputs``: shapes from which all others follow.
+    """Name and shape of everything in a graph, in the order of its nodes; ``inputs``: shapes from
+    which all others follow.
 
     A block that is called twice has its names twice.
     """
@@ -80,7 +99,9 @@ def with_replaced(
     return to_symbol(nodes, heads, old["attrs"]) if replaced else graph
 
 
-def _add(nodes: List[Node], name: str, op: str, part: str, inputs: List[Entry], **attrs: Any) -> Entry:
+def _add(
+    nodes: List[Node], name: str, op: str, part: str, inputs: List[Entry], **attrs: Any
+) -> Entry:
     nodes.append(new_node(op, name + part, inputs, **attrs))
     return [len(nodes) - 1, 0, 0]
 

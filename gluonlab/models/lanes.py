@@ -1,10 +1,12 @@
 """Convolutions whose channels fill the lanes of the CPU's vector registers.
 
-oneDNN 2.4, as MXNet 1.9.1 calls it, has direct convolutions for channels in multiples of 16 (AVX-512) and a slow general path
-for all others, such as LeNet's 20 and 50. Zero channels up to the next multiple change nothing in the result: what they
-contribute is zero, and their gradients are cut off again. The parameters keep their true shapes.
+oneDNN 2.4, as MXNet 1.9.1 calls it, has direct convolutions for channels in multiples of 16
+(AVX-512) and a slow general path for all others, such as LeNet's 20 and 50. Zero channels up to the
+next multiple change nothing in the result: what they contribute is zero, and their gradients are
+cut off again. The parameters keep their true shapes.
 
-Whether the additional arithmetic pays depends on the CPU; `lanes` knows the CPUs on which it was measured to.
+Whether the additional arithmetic pays depends on the CPU; `lanes` knows the CPUs on which it was
+measured to.
 """
 
 from __future__ import annotations
@@ -18,19 +20,24 @@ from mxnet.gluon import HybridBlock, nn
 
 from gluonlab.semantics import of_nd
 
-# (family, model) of /proc/cpuinfo -> lanes. Intel 6/85 (Skylake-SP, Cascade Lake): LeNet trains 1.3 to 1.6 times as fast.
+# (family, model) of /proc/cpuinfo -> lanes. Intel 6/85 (Skylake-SP, Cascade Lake): LeNet trains 1.3
+# to 1.6 times as fast.
 MEASURED = {(6, 85): 16}
 
 
 def lanes(ctxs: Sequence[mx.Context], cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
-    """The multiple that channels should be padded to on these devices; 1 where padding does not pay, as on GPUs."""
+    """The multiple that channels should be padded to on these devices; 1 where padding does not
+    pay, as on GPUs.
+    """
     if any(ctx.device_type != "cpu" for ctx in ctxs):
         return 1
     try:
         text = cpuinfo.read_text()
     except OSError:
         return 1
-    family, model = (re.search(rf"^{name}\s*:\s*(\d+)", text, re.M) for name in ("cpu family", "model"))
+    family, model = (
+        re.search(rf"^{name}\s*:\s*(\d+)", text, re.M) for name in ("cpu family", "model")
+    )
     if not (family and model and re.search(r"^flags\s*:.*\bavx512f\b", text, re.M)):
         return 1
     return MEASURED.get((int(family[1]), int(model[1])), 1)
@@ -42,7 +49,8 @@ def padded(channels: int, lanes: int) -> int:
 
 
 class LaneConv2D(nn.Conv2D):
-    """``nn.Conv2D`` that gives ``padded(channels, lanes)`` channels, the added ones zero, and takes input of the same kind.
+    """``nn.Conv2D`` that gives ``padded(channels, lanes)`` channels, the added ones zero, and takes
+    input of the same kind.
 
     ``in_channels`` must be given where the input is padded: it is the number of true channels.
     """
@@ -58,11 +66,15 @@ class LaneConv2D(nn.Conv2D):
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         weight = _with_zeros(F, weight, self._more_in, axis=1)  # (out, in + more, k, k)
         weight = _with_zeros(F, weight, self._more_out, axis=0)  # (out + more, in + more, k, k)
-        return F.Convolution(x, weight, _with_zeros(F, bias, self._more_out, axis=0), **self._kwargs)
+        return F.Convolution(
+            x, weight, _with_zeros(F, bias, self._more_out, axis=0), **self._kwargs
+        )
 
 
 class TrueChannels(HybridBlock):
-    """Cuts the zero channels off, if there are any: (n, padded(channels, lanes), h, w) -> (n, channels, h, w)."""
+    """Cuts the zero channels off, if there are any: (n, padded(channels, lanes), h, w) -> (n,
+    channels, h, w).
+    """
 
     def __init__(self, channels: int, lanes: int) -> None:
         super().__init__()
@@ -80,4 +92,6 @@ def _with_zeros(F: Any, array: Any, more: int, axis: int) -> Any:
     if not more:
         return array
     # zeros of a part of the array itself: they lie on its device, whichever that is
-    return F.concat(array, F.zeros_like(F.slice_axis(array, axis=axis, begin=0, end=more)), dim=axis)
+    return F.concat(
+        array, F.zeros_like(F.slice_axis(array, axis=axis, begin=0, end=more)), dim=axis
+    )

@@ -1,8 +1,10 @@
-"""A convolution whose output is a single pixel is a dense layer of the pixels that it sees, and computed as one.
+"""A convolution whose output is a single pixel is a dense layer of the pixels that it sees, and
+computed as one.
 
-Networks that were made for large images have little left of small ones in their last layers: of 32x32 pixels, one in ResNet-18's.
-A window of 3x3 around it has eight weights of nine that only ever meet the padding. oneDNN rearranges and multiplies all nine, in
-forward and twice in backward; the dense layer has but one. The results are the same but for rounding, the gradients of the other
+Networks that were made for large images have little left of small ones in their last layers: of
+32x32 pixels, one in ResNet-18's. A window of 3x3 around it has eight weights of nine that only ever
+meet the padding. oneDNN rearranges and multiplies all nine, in forward and twice in backward; the
+dense layer has but one. The results are the same but for rounding, the gradients of the other
 weights are exactly zero in both.
 """
 
@@ -18,7 +20,8 @@ from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_re
 
 
 class Seen(NamedTuple):
-    """Along each of two axes, (begin, end) of the image's pixels that the window covers, and of its weights that meet them.
+    """Along each of two axes, (begin, end) of the image's pixels that the window covers, and of its
+    weights that meet them.
 
     ``all_pixels``: whether those are all of the image.
     """
@@ -29,14 +32,18 @@ class Seen(NamedTuple):
 
 
 def dense_where_one_pixel(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.sym.Symbol:
-    """``graph`` with a dense layer in the place of each convolution that gives one pixel and has weights for the padding only.
+    """``graph`` with a dense layer in the place of each convolution that gives one pixel and has
+    weights for the padding only.
 
-    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what they are.
+    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what
+    they are.
     """
     return with_replaced(graph, inputs, _choose)
 
 
-def _choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
+def _choose(
+    node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
+) -> Optional[Replacement]:
     seen = _seen(node, inputs[0], output) if inputs else None
     return None if seen is None else partial(_append_dense, node, seen)
 
@@ -44,15 +51,29 @@ def _choose(node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) 
 def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[Seen]:
     """What a node sees, if it is a convolution to be replaced."""
     attrs = node.get("attrs", {})
-    if node["op"] != "Convolution" or image is None or output is None or len(image) != 4 or output[2:] != (1, 1):
+    if (
+        node["op"] != "Convolution"
+        or image is None
+        or output is None
+        or len(image) != 4
+        or output[2:] != (1, 1)
+    ):
         return None
     kernel = literal_eval(attrs["kernel"])
     pad, dilate = (literal_eval(attrs.get(name, "()")) for name in ("pad", "dilate"))
-    usual = set(dilate) <= {1} and attrs.get("num_group", "1") == "1" and attrs.get("layout", "None") in ("None", "NCHW")
+    usual = (
+        set(dilate) <= {1}
+        and attrs.get("num_group", "1") == "1"
+        and attrs.get("layout", "None") in ("None", "NCHW")
+    )
     begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
-    pixels = [(max(0, begin), min(side, begin + width)) for side, begin, width in zip(image[2:], begins, kernel)]
+    pixels = [
+        (max(0, begin), min(side, begin + width))
+        for side, begin, width in zip(image[2:], begins, kernel)
+    ]
     weights = [(first - begin, last - begin) for (first, last), begin in zip(pixels, begins)]
-    blind = any(first >= last for first, last in pixels)  # a stride over the whole image may leave the window beside it
+    # a stride over the whole image may leave the window beside it
+    blind = any(first >= last for first, last in pixels)
     if not usual or blind or weights == [(0, width) for width in kernel]:
         return None  # with all of its weights the dense layer would rearrange as much
     return Seen(pixels, weights, pixels == [(0, side) for side in image[2:]])
@@ -65,7 +86,9 @@ def _append_dense(node: Node, seen: Seen, add: Add, entries: List[Entry]) -> Non
         image = add("slice", "_pixels", [image], **_slice(seen.pixels))
     weight = add("slice", "_weights", [weight], **_slice(seen.weights))
     weight = add("Reshape", "_matrix", [weight], shape=(0, -1))
-    attrs = {name: node["attrs"][name] for name in ("num_filter", "no_bias") if name in node["attrs"]}
+    attrs = {
+        name: node["attrs"][name] for name in ("num_filter", "no_bias") if name in node["attrs"]
+    }
     attrs["num_hidden"] = attrs.pop("num_filter")
     dense = add("FullyConnected", "_dense", [image, weight, *bias], **attrs)
     add("Reshape", "", [dense], shape=(0, -1, 1, 1))

@@ -1,4 +1,6 @@
-"""Parameters from a local file, for a network of the same kind: as they were saved, or with a new last layer."""
+"""Parameters from a local file, for a network of the same kind: as they were saved, or with a new
+last layer.
+"""
 
 from __future__ import annotations
 
@@ -23,42 +25,60 @@ def check_pretrained(file: str) -> None:
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
-    """--pretrained FILE: everything in the file, but for a last layer for another number of classes; says what was loaded.
+    """--pretrained FILE: everything in the file, but for a last layer for another number of
+    classes; says what was loaded.
 
     Raises ModelError for a file that does not fit, or holds what is no number.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
     broken = broken_parameters(net)
     if broken:
-        raise ModelError(f"--pretrained {file} holds NaN or infinity in {named(broken)}: give one whose training went well")
+        raise ModelError(
+            f"--pretrained {file} holds NaN or infinity in {named(broken)}: "
+            "give one whose training went well"
+        )
     if not head:
         return f"{file}: all parameters"
     return f"{file}: all but {' and '.join(head)}, which begin anew for {classes} classes"
 
 
-def load_parameters(net: "HybridBlock", path: Path, what: str, classes: int, new_head: bool = False) -> List[str]:
-    """Put a file's parameters into ``net``, on all its devices; every parameter must have its shape.
+def load_parameters(
+    net: "HybridBlock", path: Path, what: str, classes: int, new_head: bool = False
+) -> List[str]:
+    """Put a file's parameters into ``net``, on all its devices; every parameter must have its
+    shape.
 
-    The file is what Gluon's ``save_parameters`` or ``export`` wrote. Parameters that differ only in the number of classes are left
-    as they are when ``new_head``, and their names are returned. Raises ModelError, which begins with ``what`` and names the first
-    parameters that do not fit, before any has changed.
+    The file is what Gluon's ``save_parameters`` or ``export`` wrote. Parameters that differ only in
+    the number of classes are left as they are when ``new_head``, and their names are returned.
+    Raises ModelError, which begins with ``what`` and names the first parameters that do not fit,
+    before any has changed.
     """
     loaded = _read(path, what)
     wanted: Dict[str, "Parameter"] = net._collect_params_with_prefix()
-    if not any("." in name for name in loaded):  # named by blocks, not by their places: as exported, or from before MXNet 1.4
+    # named by blocks, not by their places: as exported, or from before MXNet 1.4
+    if not any("." in name for name in loaded):
         loaded = _without_common_prefix(loaded)
         wanted = _without_common_prefix(dict(net.collect_params().items()))
-    odd = [name for name, param in wanted.items() if name in loaded and loaded[name].shape != param.shape]
+    odd = [
+        name
+        for name, param in wanted.items()
+        if name in loaded and loaded[name].shape != param.shape
+    ]
     head = [name for name in odd if _other_classes(loaded[name].shape, wanted[name].shape, classes)]
     wrong = [
         *(f"it lacks {name}" for name in wanted if name not in loaded),
-        *(f"{name} is {loaded[name].shape}, not {wanted[name].shape}" for name in odd if not (new_head and name in head)),
+        *(
+            f"{name} is {loaded[name].shape}, not {wanted[name].shape}"
+            for name in odd
+            if not (new_head and name in head)
+        ),
         *(f"{name} is too much" for name in loaded if name not in wanted),
     ]
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ModelError(
-            f"{what} does not fit the network: {'; '.join(wrong[:_SHOWN])}{more}; it must be a file of the same network"
+            f"{what} does not fit the network: {'; '.join(wrong[:_SHOWN])}{more}; "
+            "it must be a file of the same network"
         )
     for name, param in wanted.items():
         if name not in head:
@@ -68,18 +88,30 @@ def load_parameters(net: "HybridBlock", path: Path, what: str, classes: int, new
 
 def _read(path: Path, what: str) -> "Dict[str, NDArray]":
     if not path.is_file():
-        raise ModelError(f"{what} is no file: give a local file of parameters; nothing is downloaded")
+        raise ModelError(
+            f"{what} is no file: give a local file of parameters; nothing is downloaded"
+        )
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):
-        raise ModelError(f"{what} cannot be read as parameters: give a file that Gluon's save_parameters or export wrote") from None
+        raise ModelError(
+            f"{what} cannot be read as parameters: give a file that Gluon's save_parameters or "
+            "export wrote"
+        ) from None
     if not loaded:
-        raise ModelError(f"{what} holds no parameters: give a file that Gluon's save_parameters or export wrote")
-    return {name[4:] if name[:4] in ("arg:", "aux:") else name: array for name, array in loaded.items()}
+        raise ModelError(
+            f"{what} holds no parameters: give a file that Gluon's save_parameters or export wrote"
+        )
+    return {
+        name[4:] if name[:4] in ("arg:", "aux:") else name: array for name, array in loaded.items()
+    }
 
 
 def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Parameter]":
-    """resnetv10_conv0_weight, resnetv10_... -> conv0_weight, ...: the number depends on what else the process has made."""
+    """resnetv10_conv0_weight, resnetv10_...
+
+    -> conv0_weight, ...: the number depends on what else the process has made.
+    """
     length = os.path.commonprefix(list(named)).rfind("_") + 1  # noqa: RUF071  # letter by letter is right here
     return {name[length:]: value for name, value in named.items()}
 

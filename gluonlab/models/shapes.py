@@ -1,4 +1,6 @@
-"""Whether a network takes images of a shape, and the shapes of its parameters then; found on symbols, so nothing is computed."""
+"""Whether a network takes images of a shape, and the shapes of its parameters then; found on
+symbols, so nothing is computed.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +16,36 @@ if TYPE_CHECKING:
 
     Shape = Tuple[int, ...]
 
-_SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)  # tried in this order, then those between two of them
+# tried in this order, then those between two of them
+_SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)
 
 
-def complete(net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int) -> None:
-    """Give every parameter of ``net`` the shape that images (C, H, W) ask for; those that wait for it are initialised.
+def complete(
+    net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int
+) -> None:
+    """Give every parameter of ``net`` the shape that images (C, H, W) ask for; those that wait for
+    it are initialised.
 
-    Raises ModelError, with the smallest images that do fit, when the network ``name`` cannot take these.
+    Raises ModelError, with the smallest images that do fit, when the network ``name`` cannot take
+    these.
     """
     scores = net(mx.sym.var("data"))
     shapes = _shapes(scores, image_shape, classes)
     if shapes is None:
         hint = _hint(image_shape, _smallest(scores, image_shape[0], classes))
-        raise ModelError(f"{name} cannot take images of shape {_in_words(image_shape)}{hint}; choose another --model or --dataset")
+        raise ModelError(
+            f"{name} cannot take images of shape {_in_words(image_shape)}{hint}; "
+            "choose another --model or --dataset"
+        )
     params = net.collect_params()
     for parameter, shape in shapes.items():
         params[parameter].shape = shape
         params[parameter]._finish_deferred_init()  # in the graph's order, as a first forward would
 
 
-def _shapes(scores: mx.sym.Symbol, image_shape: "Shape", classes: int) -> "Optional[Dict[str, Shape]]":
+def _shapes(
+    scores: mx.sym.Symbol, image_shape: "Shape", classes: int
+) -> "Optional[Dict[str, Shape]]":
     """The shape of every parameter, by name, or None when images of this shape do not fit."""
     try:
         arguments, outputs, states = scores.infer_shape_partial(data=(1, *image_shape))
@@ -69,7 +81,10 @@ def _hint(given: "Shape", smallest: "Optional[Shape]") -> str:
     if smallest is None:
         return ""
     larger = given[0] == smallest[0] and min(given[1:]) >= smallest[1]
-    return f": the smallest square ones that it takes are {_in_words(smallest)}" + ", and not all larger ones fit" * larger
+    return (
+        f": the smallest square ones that it takes are {_in_words(smallest)}"
+        + ", and not all larger ones fit" * larger
+    )
 
 
 def _in_words(shape: "Shape") -> str:

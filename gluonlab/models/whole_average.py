@@ -1,8 +1,9 @@
 """The average over all pixels, computed as a product with ones.
 
-oneDNN goes back through such a pooling in a slow way: a 3x3 convolution of 64 channels and the pooling took
-26 to 31 ms for 16 images of 16x16, forward and back, on one core of an AMD EPYC (Zen 4), and 10 to 11 with the
-product. Forward alone both took 3 to 4. The results are the same but for rounding.
+oneDNN goes back through such a pooling in a slow way: a 3x3 convolution of 64 channels and the
+pooling took 26 to 31 ms for 16 images of 16x16, forward and back, on one core of an AMD EPYC (Zen
+4), and 10 to 11 with the product. Forward alone both took 3 to 4. The results are the same but for
+rounding.
 """
 
 from __future__ import annotations
@@ -18,31 +19,43 @@ from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_re
 
 
 def product_where_all_is_averaged(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.sym.Symbol:
-    """``graph`` with a product in the place of each average of all pixels of float32 images (n, C, H, W).
+    """``graph`` with a product in the place of each average of all pixels of float32 images (n, C,
+    H, W).
 
-    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what they are.
+    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what
+    they are.
     """
     return with_replaced(graph, inputs, partial(_choose, graph.get_internals()))
 
 
-def _choose(everything: mx.sym.Symbol, node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]) -> Optional[Replacement]:
+def _choose(
+    everything: mx.sym.Symbol, node: Node, inputs: List[Optional[Shape]], output: Optional[Shape]
+) -> Optional[Replacement]:
     image = inputs[0] if inputs else None
     if image is None or not _averages_all(node, image):
         return None
-    place = everything.list_outputs().index(f"{node['name']}_output")  # by number, for a name may stand there twice
+    # by number, for a name may stand there twice
+    place = everything.list_outputs().index(f"{node['name']}_output")
     [dtype] = everything[place].infer_type_partial()[1]
     return partial(_append_product, image) if dtype == np.float32 else None
 
 
 def _averages_all(node: Node, image: Shape) -> bool:
     attrs = node.get("attrs", {})
-    if node["op"] != "Pooling" or len(image) != 4 or image[2:] == (1, 1) or attrs.get("pool_type") != "avg":
+    if (
+        node["op"] != "Pooling"
+        or len(image) != 4
+        or image[2:] == (1, 1)
+        or attrs.get("pool_type") != "avg"
+    ):
         return False
     if attrs.get("layout", "None") not in ("None", "NCHW"):
         return False
     if attrs.get("global_pool", "False") in ("True", "1"):
         return True
-    return literal_eval(attrs["kernel"]) == image[2:] and set(literal_eval(attrs.get("pad", "()"))) <= {0}
+    return literal_eval(attrs["kernel"]) == image[2:] and set(
+        literal_eval(attrs.get("pad", "()"))
+    ) <= {0}
 
 
 def _append_product(image: Shape, add: Add, entries: List[Entry]) -> None:

@@ -1,4 +1,7 @@
-"""The classification networks of gluoncv, by name. gluoncv is imported when one of them is asked for, not before."""
+"""The classification networks of gluoncv, by name.
+
+gluoncv is imported when one of them is asked for, not before.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +19,68 @@ if TYPE_CHECKING:
     from mxnet.gluon import HybridBlock
 
 PREFIX = "gluoncv:"
-SUMMARY = "any classification network of gluoncv, such as gluoncv:mobilenet1.0; gluoncv:? names them"
+SUMMARY = (
+    "any classification network of gluoncv, such as gluoncv:mobilenet1.0; gluoncv:? names them"
+)
 
-# gluoncv's zoo also detects, segments and tells poses: these of its modules classify images. With each, what its functions must be
-# told besides the number of classes, lest they download weights, or give a second output, of an auxiliary classifier.
+# gluoncv's zoo also detects, segments and tells poses: these of its modules classify images. With
+# each, what its functions must be told besides the number of classes, lest they download weights,
+# or give a second output, of an auxiliary classifier.
 _MODULES: Dict[str, Dict[str, Any]] = {
-    "alexnet": {}, "cifarresnet": {}, "cifarresnext": {}, "cifarwideresnet": {}, "densenet": {}, "dla": {},
-    "googlenet": {"pretrained_base": False}, "hrnet": {}, "inception": {}, "mobilenet": {}, "mobilenetv3": {},
-    "nasnet": {"use_aux": False}, "residual_attentionnet": {}, "resnest": {}, "resnet": {}, "resnetv1b": {},
-    "resnext": {"pretrained": False}, "senet": {}, "shufflenet": {}, "squeezenet": {}, "vgg": {}, "xception": {},
-    "yolo.darknet": {},
+    "alexnet": {}, "cifarresnet": {}, "cifarresnext": {}, "cifarwideresnet": {}, "densenet": {},
+    "dla": {}, "googlenet": {"pretrained_base": False}, "hrnet": {}, "inception": {},
+    "mobilenet": {}, "mobilenetv3": {}, "nasnet": {"use_aux": False}, "residual_attentionnet": {},
+    "resnest": {}, "resnet": {}, "resnetv1b": {}, "resnext": {"pretrained": False}, "senet": {},
+    "shufflenet": {}, "squeezenet": {}, "vgg": {}, "xception": {}, "yolo.darknet": {},
 }  # fmt: skip
-_CLASSES = {"hrnet": "num_classes"}  # how a module calls the number of classes, where it is not "classes"
-# Group normalisation as gluoncv 0.10 writes it cannot be compiled; hrnet's that end in _s segment images.
+# how a module calls the number of classes, where it is not "classes"
+_CLASSES = {"hrnet": "num_classes"}
+# Group normalisation as gluoncv 0.10 writes it cannot be compiled; hrnet's that end in _s segment
+# images.
 _NOT_OFFERED = ("_gn", "_s")
 _SUGGESTIONS = 6
 _ABSENT: Any = object()
 
 
 def check_gluoncv(name: str) -> None:
-    """Raise ModelError, with the closest names, when gluoncv has no classification network of this name (without the prefix)."""
+    """Raise ModelError, with the closest names, when gluoncv has no classification network of this
+    name (without the prefix).
+    """
     names = gluoncv_names()
     if name in names:
         return
     begins = [other for other in names if name and other.startswith(name.lower())]
-    close = begins[:_SUGGESTIONS] or difflib.get_close_matches(name.lower(), names, n=_SUGGESTIONS, cutoff=0.5)
+    close = begins[:_SUGGESTIONS] or difflib.get_close_matches(
+        name.lower(), names, n=_SUGGESTIONS, cutoff=0.5
+    )
     if close:
-        raise ModelError(f"unknown model {PREFIX + name!r}: did you mean {', '.join(close)}? {PREFIX}? names all {len(names)}")
-    raise ModelError(f"unknown model {PREFIX + name!r}: choose {PREFIX} and one of {', '.join(names)}")
+        raise ModelError(
+            f"unknown model {PREFIX + name!r}: did you mean {', '.join(close)}? {PREFIX}? "
+            f"names all {len(names)}"
+        )
+    raise ModelError(
+        f"unknown model {PREFIX + name!r}: choose {PREFIX} and one of {', '.join(names)}"
+    )
 
 
 def gluoncv_names() -> List[str]:
-    """The names of gluoncv's classification networks. Raises ModelError when gluoncv cannot be imported."""
+    """The names of gluoncv's classification networks.
+
+    Raises ModelError when gluoncv cannot be imported.
+    """
     makers = _makers()
-    return sorted(name for name, make in makers.items() if _module(make) in _MODULES and not name.endswith(_NOT_OFFERED))
+    return sorted(
+        name
+        for name, make in makers.items()
+        if _module(make) in _MODULES and not name.endswith(_NOT_OFFERED)
+    )
 
 
 def gluoncv_network(name: str, classes: int) -> "HybridBlock":
-    """A new network for ``classes``, not initialised: (n, C, H, W) -> (n, classes). ``name`` as in `gluoncv_names`."""
+    """A new network for ``classes``, not initialised: (n, C, H, W) -> (n, classes).
+
+    ``name`` as in `gluoncv_names`.
+    """
     make = _makers()[name]
     module = _module(make)
     with redirect_stdout(StringIO()), warnings.catch_warnings():
@@ -90,7 +117,8 @@ def _makers() -> Dict[str, Any]:
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(
-            f"gluoncv's networks need gluoncv, which cannot be imported ({error}): pip install gluoncv==0.10.5.post0 "
-            "opencv-python-headless, or choose a network of --list"
+            f"gluoncv's networks need gluoncv, which cannot be imported ({error}): "
+            "pip install gluoncv==0.10.5.post0 opencv-python-headless, "
+            "or choose a network of --list"
         ) from None
     return dict(zoo._models)

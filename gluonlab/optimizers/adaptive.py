@@ -29,9 +29,13 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
         """``states`` arrays of zeros, of the weight's shape, type and device."""
-        return tuple(nd.zeros(weight.shape, weight.context, dtype=weight.dtype) for _ in range(self.states))
+        return tuple(
+            nd.zeros(weight.shape, weight.context, dtype=weight.dtype) for _ in range(self.states)
+        )
 
-    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]) -> None:
+    def update(
+        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]
+    ) -> None:
         """w = w - rate `direction`, in place; ``grad``, of the weight's shape, stays as it is."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
@@ -57,7 +61,8 @@ def above_zero(epsilon: float, array: nd.NDArray) -> float:
 
 
 class Adam(mx.optimizer.Adam):  # type: ignore[misc]
-    """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a gradient.
+    """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a
+    gradient.
 
     Raises ConfigError as `check_betas` does.
     """
@@ -73,7 +78,9 @@ class Adam(mx.optimizer.Adam):  # type: ignore[misc]
 
 
 class RMSProp(mx.optimizer.RMSProp):  # type: ignore[misc]
-    """MXNet's own, with such an epsilon, and states of the weight's type: its own are float32 ones, which do not fit."""
+    """MXNet's own, with such an epsilon, and states of the weight's type: its own are float32 ones,
+    which do not fit.
+    """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
         """n, and g and delta where ``centered``."""
@@ -187,7 +194,9 @@ class AdaDelta(Adaptive):
 
     states = 2
 
-    def __init__(self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6, **kwargs: Any) -> None:
+    def __init__(
+        self, learning_rate: float = 1.0, rho: float = 0.9, epsilon: float = 1e-6, **kwargs: Any
+    ) -> None:
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.rho, self.epsilon = rho, epsilon
 

@@ -1,4 +1,5 @@
-"""Optimizers for large batches that give each parameter a rate in proportion to its norm: LARS and LAMB.
+"""Optimizers for large batches that give each parameter a rate in proportion to its norm: LARS and
+LAMB.
 
 They look at whole parameters, so these can neither share a bucket's update nor be cut into shards.
 """
@@ -20,7 +21,11 @@ class _Layerwise(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def _gradient(self, grad: nd.NDArray) -> nd.NDArray:
         grad = grad * self.rescale_grad
-        return grad if self.clip_gradient is None else nd.clip(grad, -self.clip_gradient, self.clip_gradient)
+        return (
+            grad
+            if self.clip_gradient is None
+            else nd.clip(grad, -self.clip_gradient, self.clip_gradient)
+        )
 
     def _name(self, index: Any) -> str:
         if index in self.param_dict:
@@ -40,7 +45,9 @@ class LARS(_Layerwise):
     and spares nobody under gluon.Trainer, which does not tell it names.
     """
 
-    def __init__(self, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self, momentum: float = 0.0, eta: float = 0.001, epsilon: float = 0.0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.momentum, self.eta, self.epsilon = momentum, eta, epsilon
 
@@ -48,7 +55,9 @@ class LARS(_Layerwise):
         """v, or None without momentum."""
         return nd.zeros(weight.shape, weight.context, dtype=weight.dtype) if self.momentum else None
 
-    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]) -> None:
+    def update(
+        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]
+    ) -> None:
         """One parameter, whole."""
         self._update_count(index)
         lr, wd = self._get_lr(index), self._get_wd(index)
@@ -86,15 +95,17 @@ class LAMB(WithBetas, _Layerwise):
             nd.zeros(weight.shape, weight.context, dtype=weight.dtype),
         )
 
-    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]) -> None:
+    def update(
+        self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]
+    ) -> None:
         """One parameter, whole."""
         self._update_count(index)
         lr, wd, t = self._get_lr(index), self._get_wd(index), self._index_update_count[index]
         # The first half is element-wise: MXNet's kernel for it is right.
         limits = {"clip_gradient": self.clip_gradient} if self.clip_gradient else {}
         step = nd.lamb_update_phase1(
-            weight, grad, *state, t=t, wd=wd, beta1=self.beta1, beta2=self.beta2, epsilon=self.epsilon,
-            rescale_grad=self.rescale_grad, **limits,
+            weight, grad, *state, t=t, wd=wd, beta1=self.beta1, beta2=self.beta2,
+            epsilon=self.epsilon, rescale_grad=self.rescale_grad, **limits,
         )  # fmt: skip
         size, length = _norm(weight), _norm(step)
         weight -= lr * _scaled(step, _ratio(size, length, size * length))
@@ -102,7 +113,8 @@ class LAMB(WithBetas, _Layerwise):
 
 def _norm(array: nd.NDArray) -> nd.NDArray:
     """(1,)."""
-    # dot adds in many lanes; norm adds one by one, and loses three digits over some million elements.
+    # dot adds in many lanes; norm adds one by one, and loses three digits over some million
+    # elements.
     flat = array.reshape((-1,)).astype("float32", copy=False)
     return nd.dot(flat, flat).sqrt()
 

@@ -46,7 +46,8 @@ class FormerRates(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.former_rates = self._all_former_rates.setdefault(device_id, {})
 
     def rescale(self, key: Any, lr: float) -> Tuple[float, float]:
-        """What takes the place of the rate ``lr`` in the momentum now, and the factor that puts it there.
+        """What takes the place of the rate ``lr`` in the momentum now, and the factor that puts it
+        there.
 
         The first differs from ``lr`` where that is about 0; then only a share of the update may
         reach the weights (`step_by`).
@@ -76,7 +77,10 @@ def check_dense(optimizer: mx.optimizer.Optimizer, *arrays: nd.NDArray) -> None:
     """Raise ConfigError for sparse arrays, of which MXNet updates only some rows of a momentum."""
     if any(array.stype != "default" for array in arrays):
         name = type(optimizer).__name__
-        raise ConfigError(f"gluonlab's {name} takes dense parameters and gradients: use mx.optimizer.{name} for sparse ones")
+        raise ConfigError(
+            f"gluonlab's {name} takes dense parameters and gradients: "
+            f"use mx.optimizer.{name} for sparse ones"
+        )
 
 
 def in_low_precision(optimizer: mx.optimizer.Optimizer, weight: nd.NDArray) -> bool:

@@ -66,14 +66,28 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
         momentum=True,
         by_mxnets_rule=mx.optimizer.NAG,
     ),
-    "adam": OptimizerKind(Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"),
-    "adamax": OptimizerKind(Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"),
+    "adam": OptimizerKind(
+        Adam, "momentum over the root of the mean squared gradient: Kingma, Ba 2015"
+    ),
+    "adamax": OptimizerKind(
+        Adamax, "momentum over the largest gradient so far, which fades: PyTorch's Adamax"
+    ),
     "nadam": OptimizerKind(Nadam, "adam with Nesterov's momentum: PyTorch's NAdam"),
-    "adadelta": OptimizerKind(AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"),
-    "adagrad": OptimizerKind(AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"),
-    "rmsprop": OptimizerKind(RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"),
-    "ftml": OptimizerKind(FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"),
-    "signum": OptimizerKind(Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True),
+    "adadelta": OptimizerKind(
+        AdaDelta, "steps as large as those before, times --lr (1): PyTorch's Adadelta"
+    ),
+    "adagrad": OptimizerKind(
+        AdaGrad, "the gradient over the root of the sum of all squared ones: PyTorch's Adagrad"
+    ),
+    "rmsprop": OptimizerKind(
+        RMSProp, "the gradient over the root of the mean squared one: Tieleman, Hinton 2012"
+    ),
+    "ftml": OptimizerKind(
+        FTML, "rmsprop, larger at first: Zheng, Kwok 2017, follow the moving leader"
+    ),
+    "signum": OptimizerKind(
+        Signum, "the sign of the momentum: Bernstein et al. 2018", momentum=True
+    ),
     "lars": OptimizerKind(
         LARS,
         "sgd with a rate for each parameter, by its norm: You et al. 2017, for large batches",
@@ -81,7 +95,9 @@ OPTIMIZERS: Dict[str, OptimizerKind] = {
         element_wise=False,
     ),
     "lamb": OptimizerKind(
-        LAMB, "adam with a rate for each parameter, by its norm: You et al. 2020, for large batches", element_wise=False
+        LAMB,
+        "adam with a rate for each parameter, by its norm: You et al. 2020, for large batches",
+        element_wise=False,
     ),
 }
 
@@ -90,16 +106,26 @@ NOT_OFFERED = {
     "dcasgd": "makes up for late gradients, and here none is late: choose sgd",
     "ftrl": "begins at weights of 0, from which no layer below the last learns: choose adagrad",
     "groupadagrad": "takes the rows of embeddings only: choose adagrad",
-    "lbsgd": "is sgd with a warm-up of its own, for all devices together: choose sgd with --warmup-epochs, or lars",
-    "sgld": "draws samples, with noise for the gradient of the whole data set, not of a batch's mean: choose sgd",
+    "lbsgd": (
+        "is sgd with a warm-up of its own, for all devices together: "
+        "choose sgd with --warmup-epochs, or lars"
+    ),
+    "sgld": (
+        "draws samples, with noise for the gradient of the whole data set, "
+        "not of a batch's mean: choose sgd"
+    ),
 }
 
 # MXNet's own, which a user's own loop may have.
 MXNETS_ELEMENT_WISE = (
-    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp, mx.optimizer.AdaGrad, mx.optimizer.AdaDelta,
-    mx.optimizer.Adamax, mx.optimizer.Ftrl, mx.optimizer.FTML, mx.optimizer.Signum,
+    mx.optimizer.SGD, mx.optimizer.NAG, mx.optimizer.Adam, mx.optimizer.RMSProp,
+    mx.optimizer.AdaGrad, mx.optimizer.AdaDelta, mx.optimizer.Adamax, mx.optimizer.Ftrl,
+    mx.optimizer.FTML, mx.optimizer.Signum,
 )  # fmt: skip
-ELEMENT_WISE = {*MXNETS_ELEMENT_WISE, *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise)}
+ELEMENT_WISE = {
+    *MXNETS_ELEMENT_WISE,
+    *(kind.cls for kind in OPTIMIZERS.values() if kind.element_wise),
+}
 # Those that keep something for all devices which each of them changes, or that draw noise for each.
 DRIFTING = {
     mx.optimizer.Nadam: "use gluonlab.optimizers.Nadam",
@@ -110,7 +136,9 @@ DRIFTING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Whether an update looks at one element at a time; not said of subclasses, which could do anything."""
+    """Whether an update looks at one element at a time; not said of subclasses, which could do
+    anything.
+    """
     return optimizer in ELEMENT_WISE
 
 
@@ -123,7 +151,10 @@ def check_replicas(optimizer: mx.optimizer.Optimizer, device_count: int) -> None
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
-    """What is offered by this name, in any case. Raises ConfigError, with the choices, or the reason."""
+    """What is offered by this name, in any case.
+
+    Raises ConfigError, with the choices, or the reason.
+    """
     if name.lower() in NOT_OFFERED:
         raise ConfigError(f"--optimizer {name} is not offered: it {NOT_OFFERED[name.lower()]}")
     if name.lower() not in OPTIMIZERS:
@@ -131,8 +162,11 @@ def optimizer_kind(name: str) -> OptimizerKind:
     return OPTIMIZERS[name.lower()]
 
 
-def make_optimizer(name: str, params: Dict[str, Any], momentum_rule: str = CORRECTED) -> mx.optimizer.Optimizer:
-    """A new optimizer: ``gluon.Trainer(net.collect_params(), make_optimizer("nag", {"learning_rate": 0.1}))``.
+def make_optimizer(
+    name: str, params: Dict[str, Any], momentum_rule: str = CORRECTED
+) -> mx.optimizer.Optimizer:
+    """A new optimizer: ``gluon.Trainer(net.collect_params(), make_optimizer("nag",
+    {"learning_rate": 0.1}))``.
 
     ``params``: what its class takes. Raises ConfigError for a name that is not offered.
     """

@@ -21,7 +21,9 @@ class SGD(FormerRates, mx.optimizer.SGD):  # type: ignore[misc]
     ``gluon.Trainer(params, SGD(learning_rate=0.1, momentum=0.9))``.
     """
 
-    def _update_impl(self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False) -> None:
+    def _update_impl(
+        self, indices: Any, weights: Any, grads: Any, states: Any, multi_precision: bool = False
+    ) -> None:
         if not self.momentum:
             super()._update_impl(indices, weights, grads, states, multi_precision)
             return
@@ -41,8 +43,12 @@ class SGD(FormerRates, mx.optimizer.SGD):  # type: ignore[misc]
         for momentum, some in together.items():
             self._update_together(momentum, some, multi_precision)
 
-    def _update_together(self, momentum: float, some: "Sequence[Tuple[List[nd.NDArray], float, float]]", low: bool) -> None:
-        """As mx.optimizer.SGD does it: several parameters in one call, which all have the same momentum."""
+    def _update_together(
+        self, momentum: float, some: "Sequence[Tuple[List[nd.NDArray], float, float]]", low: bool
+    ) -> None:
+        """As mx.optimizer.SGD does it: several parameters in one call, which all have the same
+        momentum.
+        """
         update = nd.multi_mp_sgd_mom_update if low else nd.multi_sgd_mom_update
         arrays, lrs, wds = zip(*some)
         flat = [array for of_one in arrays for array in of_one]
@@ -111,7 +117,8 @@ class NAG(FormerRates, mx.optimizer.NAG):  # type: ignore[misc]
         momentum, target = state if in_low_precision(self, weight) else (state, weight)
         scale, ratio = self.rescale(index, lr)
         if ratio != 1.0:
-            momentum *= ratio  # the kernel has one number for the momentum's decay and for the step ahead
+            # the kernel has one number for the momentum's decay and for the step ahead
+            momentum *= ratio
         in_place = scale == lr and not wd
         moved = nd.nag_mom_update(
             target,

@@ -1,1 +1,3 @@
-"""Runs as one HTML page that needs no other file and no network: ``python -m gluonlab.report RUN [RUN...]``."""
+"""Runs as one HTML page that needs no other file and no network: ``python -m gluonlab.report RUN
+[RUN...]``.
+"""

@@ -20,7 +20,12 @@ OUT = "report.html"
 @command("python -m gluonlab.report")
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
 @click.option("--out", metavar="FILE", default=OUT, show_default=True, help="the page, a new file")
-@click.option("--json", "as_json", is_flag=True, help="print the results as JSON, and nothing else, on standard output")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the results as JSON, and nothing else, on standard output",
+)
 def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
     """Compare runs on one HTML page: results, curves, and the settings that differ.
 
@@ -33,7 +38,8 @@ def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
     from gluonlab.report.page import as_page  # matplotlib is loaded here, not for mistakes
 
     with new_file("--out", Path(out)) as temporary:
-        temporary.write_text(as_page(found), encoding="utf-8", errors="replace")  # names of files may be no UTF-8
+        # names of files may be no UTF-8
+        temporary.write_text(as_page(found), encoding="utf-8", errors="replace")
     if as_json:
         click.echo(json.dumps({"page": out, "runs": [run.summary() for run in found]}))
     else:

@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from gluonlab.report.runs import Run
 
-# Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal design", 2008. No yellow on white.
+# Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
+# design", 2008. No yellow on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 DASHES = ("-", "--", ":", "-.")
 PERCENT = (0.0, 100.0)
@@ -29,7 +30,8 @@ def dash(number: int) -> str:
 
 
 def charts(runs: Sequence[Run]) -> Dict[str, str]:
-    """Title -> SVG: loss, accuracy against epochs and against time, speed, and the learning rate when it is not constant.
+    """Title -> SVG: loss, accuracy against epochs and against time, speed, and the learning rate
+    when it is not constant.
 
     A chart without a point is left out.
     """
@@ -38,7 +40,9 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
         drawn["Training loss"] = _svg(runs, _loss, "epoch", faint=_losses)
     if any(run.epochs for run in runs):
         drawn["Validation accuracy, %"] = _svg(runs, _accuracy, "epoch", bounds=PERCENT)
-        drawn["Validation accuracy, %, against time"] = _svg(runs, _accuracy_in_time, "seconds of training", bounds=PERCENT)
+        drawn["Validation accuracy, %, against time"] = _svg(
+            runs, _accuracy_in_time, "seconds of training", bounds=PERCENT
+        )
         drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
     if any(len({step["lr"] for step in run.steps}) > 1 for run in runs):
         drawn["Learning rate"] = _svg(runs, _rate, "epoch", from_zero=True)
@@ -58,11 +62,15 @@ def _accuracy(run: Run) -> Curve:
 
 
 def _accuracy_in_time(run: Run) -> Curve:
-    return list(accumulate(line["seconds"] for line in run.epochs)), [100 * line["accuracy"] for line in run.epochs]
+    return list(accumulate(line["seconds"] for line in run.epochs)), [
+        100 * line["accuracy"] for line in run.epochs
+    ]
 
 
 def _speed(run: Run) -> Curve:
-    return [line["epoch"] for line in run.epochs], [line["images"] / line["seconds"] for line in run.epochs]
+    return [line["epoch"] for line in run.epochs], [
+        line["images"] / line["seconds"] for line in run.epochs
+    ]
 
 
 def _rate(run: Run) -> Curve:
@@ -79,7 +87,9 @@ def _thinned(xs: List[float], ys: List[float]) -> Curve:
     """Means over equal stretches, at most MOST_POINTS of them."""
     size = -(-len(xs) // MOST_POINTS) or 1
     stretches = [slice(begin, begin + size) for begin in range(0, len(xs), size)]
-    return [_mean(xs[stretch]) for stretch in stretches], [_mean(ys[stretch]) for stretch in stretches]
+    return [_mean(xs[stretch]) for stretch in stretches], [
+        _mean(ys[stretch]) for stretch in stretches
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -94,7 +104,10 @@ def _svg(
     from_zero: bool = False,
     bounds: Tuple[float, float] = (-math.inf, math.inf),
 ) -> str:
-    """One picture: a curve with dots for each run, ``faint`` ones behind. The axis never leaves ``bounds``."""
+    """One picture: a curve with dots for each run, ``faint`` ones behind.
+
+    The axis never leaves ``bounds``.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -108,7 +121,9 @@ def _svg(
         if faint is not None:
             axes.plot(*faint(run), alpha=0.3, lw=0.8, **look)
         xs, ys = curve(run)
-        axes.plot(xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, clip_on=False, **look)
+        axes.plot(
+            xs, ys, lw=1.6, marker="o" if len(xs) <= 40 else None, ms=3.5, clip_on=False, **look
+        )
     axes.set_xlabel(axis, fontsize=9)
     axes.tick_params(labelsize=9)
     axes.grid(color="#e6e6e6", lw=0.6)
@@ -122,6 +137,12 @@ def _svg(
     if axis == "epoch":
         axes.xaxis.get_major_locator().set_params(integer=True)
     text = StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gluonlab", "font.family": "sans-serif"}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "gluonlab", "font.family": "sans-serif"}
+    ):
+        figure.savefig(
+            text,
+            format="svg",
+            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
+        )
     return text.getvalue()

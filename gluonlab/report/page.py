@@ -1,4 +1,7 @@
-"""The page: what differs, how it went, what came of it. Its template is beside it; the page needs no other file and no network."""
+"""The page: what differs, how it went, what came of it.
+
+Its template is beside it; the page needs no other file and no network.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,13 @@ _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
 
 def as_page(runs: Sequence[Run]) -> str:
     """An HTML page about ``runs``, in their order."""
-    environment = Environment(loader=PackageLoader("gluonlab.report", "template"), autoescape=True, trim_blocks=True)
-    keys = [{"name": run.name, "colour": colour(number), "stroke": _STROKES[dash(number)]} for number, run in enumerate(runs)]
+    environment = Environment(
+        loader=PackageLoader("gluonlab.report", "template"), autoescape=True, trim_blocks=True
+    )
+    keys = [
+        {"name": run.name, "colour": colour(number), "stroke": _STROKES[dash(number)]}
+        for number, run in enumerate(runs)
+    ]
     return environment.get_template("page.html").render(
         title=runs[0].name if len(runs) == 1 else f"{len(runs)} runs",
         keys=keys,

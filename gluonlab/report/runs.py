@@ -17,7 +17,9 @@ REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leav
 
 @dataclass(frozen=True)
 class Run:
-    """A run's settings (`gluonlab.description.Description.settings`) and the lines of its metrics.jsonl, by kind."""
+    """A run's settings (`gluonlab.description.Description.settings`) and the lines of its
+    metrics.jsonl, by kind.
+    """
 
     name: str
     path: Path
@@ -50,13 +52,19 @@ class Run:
     @property
     def images_per_second(self) -> Optional[float]:
         """Over all epochs."""
-        return sum(epoch["images"] for epoch in self.epochs) / self.seconds if self.seconds else None
+        return (
+            sum(epoch["images"] for epoch in self.epochs) / self.seconds if self.seconds else None
+        )
 
     @property
     def unfinished(self) -> str:
         """``3 of 10 epochs``, or nothing when all were finished."""
         wanted = self.settings.get("epochs")
-        return f"{len(self.epochs)} of {wanted} epochs" if isinstance(wanted, int) and len(self.epochs) < wanted else ""
+        return (
+            f"{len(self.epochs)} of {wanted} epochs"
+            if isinstance(wanted, int) and len(self.epochs) < wanted
+            else ""
+        )
 
     def summary(self) -> Dict[str, Any]:
         """The results as plain values."""
@@ -72,10 +80,11 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> List[Run]:
-    """All of them, each with a name of its own: its folder's, or as much of its path as tells it from the others.
+    """All of them, each with a name of its own: its folder's, or as much of its path as tells it
+    from the others.
 
-    The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no run's, or whose files are
-    damaged, and for a run that is given twice.
+    The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no
+    run's, or whose files are damaged, and for a run that is given twice.
     """
     described = [found for path in paths for found in _described(path)]
     places = [path.resolve() for path, _ in described]
@@ -91,17 +100,22 @@ def _names(paths: Sequence[Path]) -> List[str]:
     while True:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
-            return [name.encode("utf-8", "replace").decode() for name in names]  # a folder's may be any bytes
+            # a folder's may be any bytes
+            return [name.encode("utf-8", "replace").decode() for name in names]
         depth += 1
 
 
 def _described(path: Path) -> List[Tuple[Path, Description]]:
-    """A run's folder with its description; for a comparison those of its runs, by numbers of devices."""
+    """A run's folder with its description; for a comparison those of its runs, by numbers of
+    devices.
+    """
     found = read_description(path, REMEDY)
     if not found.is_comparison:
         return [(path, found)]
     try:
-        folders = sorted((folder for folder in path.iterdir() if (folder / CONFIG).exists()), key=_by_number)
+        folders = sorted(
+            (folder for folder in path.iterdir() if (folder / CONFIG).exists()), key=_by_number
+        )
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
     if not folders:
@@ -115,7 +129,10 @@ def _described(path: Path) -> List[Tuple[Path, Description]]:
 
 def _by_number(folder: Path) -> List[Any]:
     """2-devices comes before 10-devices."""
-    return [int(part) if place % 2 else part for place, part in enumerate(re.split("([0-9]+)", folder.name))]
+    return [
+        int(part) if place % 2 else part
+        for place, part in enumerate(re.split("([0-9]+)", folder.name))
+    ]
 
 
 def _read(path: Path, name: str, found: Description) -> Run:
@@ -146,14 +163,25 @@ def _check_lines(path: Path, kinds: Dict[str, List[Line]]) -> None:
     """Raise DataError for a number that is missing or cannot be."""
     for kind, needed in (("step", _STEP), ("epoch", _EPOCH)):
         for line in kinds[kind]:
-            bounds = {**needed, **{name: bounds for name, bounds in _OPTIONAL.items() if line.get(name) is not None}}
-            wrong = [name for name, (least, most) in bounds.items() if not _lies_within(line.get(name), least, most)]
+            bounds = {
+                **needed,
+                **{
+                    name: bounds for name, bounds in _OPTIONAL.items() if line.get(name) is not None
+                },
+            }
+            wrong = [
+                name
+                for name, (least, most) in bounds.items()
+                if not _lies_within(line.get(name), least, most)
+            ]
             if wrong:
                 raise DataError(
-                    f"{path / METRICS}: a line of kind {kind!r} has no possible number for {', '.join(wrong)}: leave this run out"
+                    f"{path / METRICS}: a line of kind {kind!r} has no possible number for "
+                    f"{', '.join(wrong)}: leave this run out"
                 )
 
 
 def _lies_within(value: Any, least: float, most: float) -> bool:
     wanted = int if isinstance(least, int) else (int, float)
-    return isinstance(value, wanted) and not isinstance(value, bool) and least <= value <= most  # not for NaN
+    # not for NaN
+    return isinstance(value, wanted) and not isinstance(value, bool) and least <= value <= most

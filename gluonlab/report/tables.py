@@ -19,7 +19,10 @@ def results(runs: Sequence[Run]) -> List[Tuple[str, ...]]:
             _number(run.accuracy, ".4f"),
             _number(run.best_accuracy, ".4f"),
             _number(run.images_per_second, ",.0f"),
-            _number(run.images_per_second and run.devices and run.images_per_second / run.devices, ",.0f"),
+            _number(
+                run.images_per_second and run.devices and run.images_per_second / run.devices,
+                ",.0f",
+            ),
             f"{run.seconds:,.1f}",
             run.unfinished,
         )
@@ -64,11 +67,14 @@ def in_words(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return " ".join(in_words(item) for item in value)
-    return f"{value:.12g}" if isinstance(value, float) else str(value)  # 0.1 * 3 is 0.3, and no rate is rounded to another
+    # 0.1 * 3 is 0.3, and no rate is rounded to another
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def as_text(runs: Sequence[Run], width: int = 80) -> str:
-    """The results for a terminal, at most ``width`` columns wide; long names lose their beginnings."""
+    """The results for a terminal, at most ``width`` columns wide; long names lose their
+    beginnings.
+    """
     rows = [HEADINGS, *results(runs)]
     columns = [column for column in zip(*rows) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
@@ -76,7 +82,14 @@ def as_text(runs: Sequence[Run], width: int = 80) -> str:
     lines = []
     for row in zip(*columns):
         name = row[0] if len(row[0]) <= widths[0] else f"...{row[0][-(widths[0] - 3) :]}"
-        lines.append("  ".join([f"{name:<{widths[0]}}", *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:]))]).rstrip())
+        lines.append(
+            "  ".join(
+                [
+                    f"{name:<{widths[0]}}",
+                    *(f"{cell:>{size}}" for cell, size in zip(row[1:], widths[1:])),
+                ]
+            ).rstrip()
+        )
     return "\n".join(lines)
 
 

@@ -24,28 +24,77 @@ USUAL, DIGITS = Recipe(), RECIPES["digits"]
 
 
 @command("python -m gluonlab.scratch", interrupted="a training by hand keeps nothing")
-@click.option("--gpus", metavar="N", help="use N GPUs; on a machine without any, N CPU devices stand in  [default: one device]")
-@click.option("--dataset", metavar="NAME", default="digits", show_default=True, help="digits, fashion-mnist, mnist, synthetic")
-@click.option("--data-dir", metavar="DIR", help="the folder of the data set's files  [default: where gluonlab.data downloads to]")
-@click.option("--global-batch-size", metavar="N", help=f"images per step over all devices  [default: {USUAL.global_batch_size}]")
-@click.option("--lr", metavar="RATE", help=f"learning rate of the whole batch  [default: {USUAL.lr:g}]")
 @click.option(
-    "--epochs", metavar="N", help=f"passes over the training images  [default: {DIGITS.epochs} for digits, else {USUAL.epochs}]"
+    "--gpus",
+    metavar="N",
+    help="use N GPUs; on a machine without any, N CPU devices stand in  [default: one device]",
 )
-@click.option("--init", metavar="NAME", help="he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]")
-@click.option("--seed", metavar="N", default="0", show_default=True, help="the seed of initialisation and shuffling")
 @click.option(
-    "--allreduce", metavar="NAME", default=CHAPTERS, help=f"{', '.join(ALGORITHMS)}  [default: {CHAPTERS}, the chapter's]"
+    "--dataset",
+    metavar="NAME",
+    default="digits",
+    show_default=True,
+    help="digits, fashion-mnist, mnist, synthetic",
 )
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+@click.option(
+    "--data-dir",
+    metavar="DIR",
+    help="the folder of the data set's files  [default: where gluonlab.data downloads to]",
+)
+@click.option(
+    "--global-batch-size",
+    metavar="N",
+    help=f"images per step over all devices  [default: {USUAL.global_batch_size}]",
+)
+@click.option(
+    "--lr", metavar="RATE", help=f"learning rate of the whole batch  [default: {USUAL.lr:g}]"
+)
+@click.option(
+    "--epochs",
+    metavar="N",
+    help=f"passes over the training images  [default: {DIGITS.epochs} for digits, "
+    f"else {USUAL.epochs}]",
+)
+@click.option(
+    "--init",
+    metavar="NAME",
+    help="he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]",
+)
+@click.option(
+    "--seed",
+    metavar="N",
+    default="0",
+    show_default=True,
+    help="the seed of initialisation and shuffling",
+)
+@click.option(
+    "--allreduce",
+    metavar="NAME",
+    default=CHAPTERS,
+    help=f"{', '.join(ALGORITHMS)}  [default: {CHAPTERS}, the chapter's]",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the result as JSON, and nothing else, on standard output",
+)
 def main(
-    gpus: Optional[str], dataset: str, data_dir: Optional[str], seed: str, allreduce: str, as_json: bool, **numbers: Optional[str]
+    gpus: Optional[str],
+    dataset: str,
+    data_dir: Optional[str],
+    seed: str,
+    allreduce: str,
+    as_json: bool,
+    **numbers: Optional[str],
 ) -> None:
-    """Train LeNet on several devices with nothing but arrays: parameters, gradients, allreduce and update by hand.
+    """Train LeNet on several devices with nothing but arrays: parameters, gradients, allreduce and
+    update by hand.
 
-    The batch size is global here, as in the chapter: each of k devices gets 1/k of it. So 256 is 128 per device on two of them and
-    64 on four, and the same training on any number. For the same work per device on k devices give k times as much, and try a
-    larger --lr (exercises 1 and 2). In gluonlab.run, --batch-size is per device.
+    The batch size is global here, as in the chapter: each of k devices gets 1/k of it. So 256 is
+    128 per device on two of them and 64 on four, and the same training on any number. For the same
+    work per device on k devices give k times as much, and try a larger --lr (exercises 1 and 2). In
+    gluonlab.run, --batch-size is per device.
     """
     recipe, shuffle_seed = _recipe(dataset, **numbers), whole(0, 2**32 - 1)("--seed", seed)
     gpu_count = None if gpus is None else whole(1)("--gpus", gpus)
@@ -63,11 +112,23 @@ def main(
     report = (lambda epoch: None) if as_json else click.echo
     began = time.perf_counter()
     trained = train(
-        data, params, ctxs, recipe.global_batch_size, recipe.lr, recipe.epochs, shuffle_seed, _allreduce(allreduce, ctxs), report
+        data,
+        params,
+        ctxs,
+        recipe.global_batch_size,
+        recipe.lr,
+        recipe.epochs,
+        shuffle_seed,
+        _allreduce(allreduce, ctxs),
+        report,
     )
     seconds = time.perf_counter() - began
     if as_json:
-        summary = {"accuracy": trained.accuracy, "images_per_second": trained.images_per_second, "seconds": seconds}
+        summary = {
+            "accuracy": trained.accuracy,
+            "images_per_second": trained.images_per_second,
+            "seconds": seconds,
+        }
         click.echo(json.dumps({**summary, "epochs": [epoch._asdict() for epoch in trained.epochs]}))
     else:
         speed = f"{trained.images_per_second:,.0f} images/s, {seconds:.1f} s in all"
@@ -75,14 +136,21 @@ def main(
 
 
 def _recipe(
-    dataset: str, init: Optional[str], epochs: Optional[str], global_batch_size: Optional[str], lr: Optional[str]
+    dataset: str,
+    init: Optional[str],
+    epochs: Optional[str],
+    global_batch_size: Optional[str],
+    lr: Optional[str],
 ) -> Recipe:
     """The data set's recipe, with what the options say instead."""
     usual = recipe_for(dataset)
     recipe = Recipe(
         usual.init if init is None else init,
         whole(1)("--epochs", usual.epochs if epochs is None else epochs),
-        whole(1)("--global-batch-size", usual.global_batch_size if global_batch_size is None else global_batch_size),
+        whole(1)(
+            "--global-batch-size",
+            usual.global_batch_size if global_batch_size is None else global_batch_size,
+        ),
         real(0, LARGEST_RATE, above_minimum=True)("--lr", usual.lr if lr is None else lr),
     )
     if recipe.init not in INITIALISATIONS:

@@ -1,7 +1,9 @@
-"""One batch on several devices: split it, compute on each device, add the gradients up, update every replica.
+"""One batch on several devices: split it, compute on each device, add the gradients up, update
+every replica.
 
-The losses of a shard are added, not averaged, and the update divides by the size of the whole batch. So every image counts the same
-however the batch was cut, and k devices make the update that one device would make, up to the order of summation.
+The losses of a shard are added, not averaged, and the update divides by the size of the whole
+batch. So every image counts the same however the batch was cut, and k devices make the update that
+one device would make, up to the order of summation.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ Allreduce = Callable[[List[nd.NDArray]], None]
 class Replica(NamedTuple):
     """The parameters on one device, and the gradient of each.
 
-    ``param.grad`` makes a new object over the same memory every time it is asked for. Here it is asked once, so that an allreduce
-    that prepares itself for the arrays it is given knows them again in the next batch.
+    ``param.grad`` makes a new object over the same memory every time it is asked for. Here it is
+    asked once, so that an allreduce that prepares itself for the arrays it is given knows them
+    again in the next batch.
     """
 
     params: Params
@@ -30,7 +33,9 @@ class Replica(NamedTuple):
 
 
 def get_params(params: Params, ctx: mx.Context) -> Replica:
-    """A copy of ``params`` on the device ``ctx``, and gradients for them, which are zero at first."""
+    """A copy of ``params`` on the device ``ctx``, and gradients for them, which are zero at
+    first.
+    """
     copies = [param.copyto(ctx) for param in params]
     for param in copies:
         param.attach_grad()
@@ -38,9 +43,11 @@ def get_params(params: Params, ctx: mx.Context) -> Replica:
 
 
 def allreduce(data: List[nd.NDArray]) -> None:
-    """Replace arrays of equal shape, one on each device, by their sum: all to the first device, and back.
+    """Replace arrays of equal shape, one on each device, by their sum: all to the first device, and
+    back.
 
-    This is the star of `gluonlab.collectives.algorithms`: the first device sends and receives everything, while the others wait.
+    This is the star of `gluonlab.collectives.algorithms`: the first device sends and receives
+    everything, while the others wait.
     """
     total, *others = data
     for other in others:
@@ -49,29 +56,44 @@ def allreduce(data: List[nd.NDArray]) -> None:
         total.copyto(other)
 
 
-def split_batch(images: nd.NDArray, labels: nd.NDArray, ctxs: Sequence[mx.Context]) -> Tuple[List[nd.NDArray], List[nd.NDArray]]:
-    """Images (n, ...) and labels (n,) -> their shards, each on its device, as evenly as it goes (`split_and_load`).
+def split_batch(
+    images: nd.NDArray, labels: nd.NDArray, ctxs: Sequence[mx.Context]
+) -> Tuple[List[nd.NDArray], List[nd.NDArray]]:
+    """Images (n, ...) and labels (n,) -> their shards, each on its device, as evenly as it goes
+    (`split_and_load`).
 
-    With fewer images than devices the lists are shorter than ``ctxs``: the last devices get no shard.
-    Raises DataError when there is not one label for each image.
+    With fewer images than devices the lists are shorter than ``ctxs``: the last devices get no
+    shard. Raises DataError when there is not one label for each image.
     """
     if len(images) != len(labels):
-        raise DataError(f"{len(images)} images came with {len(labels)} labels: give one label per image")
+        raise DataError(
+            f"{len(images)} images came with {len(labels)} labels: give one label per image"
+        )
     return shard(images, ctxs), shard(labels, ctxs)
 
 
 def train_batch(
-    images: nd.NDArray, labels: nd.NDArray, replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce
+    images: nd.NDArray,
+    labels: nd.NDArray,
+    replicas: Sequence[Replica],
+    lr: float,
+    allreduce: Allreduce = allreduce,
 ) -> List[nd.NDArray]:
-    """Train on one batch; the sum of each shard's losses (1,). Nothing waits: the devices work while the next batch is prepared.
+    """Train on one batch; the sum of each shard's losses (1,).
+
+    Nothing waits: the devices work while the next batch is prepared.
 
     ``allreduce`` is called for one parameter after the other, with its gradients on all devices.
     """
     xs, ys = split_batch(images, labels, devices_of(replicas))
     with autograd.record():
-        losses = [cross_entropy(lenet(x, replica.params), y).sum() for x, y, replica in zip(xs, ys, replicas)]
+        losses = [
+            cross_entropy(lenet(x, replica.params), y).sum()
+            for x, y, replica in zip(xs, ys, replicas)
+        ]
     autograd.backward(losses)  # of all devices before anybody waits, so that they run side by side
-    for idle in replicas[len(xs) :]:  # had no shard: its gradients of the batch before must not count again
+    # had no shard: its gradients of the batch before must not count again
+    for idle in replicas[len(xs) :]:
         for grad in idle.grads:
             grad[:] = 0
     for grads in zip(*[replica.grads for replica in replicas]):

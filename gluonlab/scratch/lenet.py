@@ -22,9 +22,16 @@ SHAPES: Tuple[Tuple[int, ...], ...] = (
 
 
 def init_params(spread: Spread = he, seed: int = 0) -> Params:
-    """The eight arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases zero; same seed, same bits."""
+    """The eight arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases zero; same
+    seed, same bits.
+    """
     random = np.random.RandomState(seed)
-    return [nd.array(random.normal(0, spread(_fan_in(shape)), shape)) if len(shape) > 1 else nd.zeros(shape) for shape in SHAPES]
+    return [
+        nd.array(random.normal(0, spread(_fan_in(shape)), shape))
+        if len(shape) > 1
+        else nd.zeros(shape)
+        for shape in SHAPES
+    ]
 
 
 def _fan_in(shape: Tuple[int, ...]) -> int:
@@ -38,11 +45,14 @@ def lenet(images: nd.NDArray, params: Params) -> nd.NDArray:
     h = nd.relu(nd.Convolution(images, w1, b1, kernel=(3, 3), num_filter=20))  # (n, 20, 26, 26)
     h = nd.Pooling(h, pool_type="avg", kernel=(2, 2), stride=(2, 2))  # (n, 20, 13, 13)
     h = nd.relu(nd.Convolution(h, w2, b2, kernel=(5, 5), num_filter=50))  # (n, 50, 9, 9)
-    h = nd.Pooling(h, pool_type="avg", kernel=(2, 2), stride=(2, 2))  # (n, 50, 4, 4): the ninth row and column are left out
+    # (n, 50, 4, 4): the ninth row and column are left out
+    h = nd.Pooling(h, pool_type="avg", kernel=(2, 2), stride=(2, 2))
     h = nd.relu(nd.dot(h.flatten(), w3) + b3)  # (n, 800) @ (800, 128) -> (n, 128)
     return nd.dot(h, w4) + b4  # (n, 128) @ (128, 10) -> (n, 10)
 
 
 def cross_entropy(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
-    """Scores (n, 10) and labels (n,) -> the loss of each image (n,): minus the log of the probability of its label."""
+    """Scores (n, 10) and labels (n,) -> the loss of each image (n,): minus the log of the
+    probability of its label.
+    """
     return -nd.pick(nd.log_softmax(scores), labels)

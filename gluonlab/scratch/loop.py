@@ -1,4 +1,6 @@
-"""A whole training by hand: epochs of batches, and after each the exact accuracy on all test images."""
+"""A whole training by hand: epochs of batches, and after each the exact accuracy on all test
+images.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,28 @@ from gluonlab.data.loader import Loader
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
 from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.scratch.data_parallel import Allreduce, Replica, allreduce, devices_of, get_params, split_batch, train_batch
+from gluonlab.scratch.data_parallel import (
+    Allreduce,
+    Replica,
+    allreduce,
+    devices_of,
+    get_params,
+    split_batch,
+    train_batch,
+)
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
 from gluonlab.semantics import nd_semantics
 
-LATE = 8  # steps after which a loss is read: no step waits for it, and no more than these are queued
+# steps after which a loss is read: no step waits for it, and no more than these are queued
+LATE = 8
 
 Batch = Tuple[nd.NDArray, nd.NDArray]  # images (n, 1, 28, 28), labels (n,)
 
 
 class Epoch(NamedTuple):
-    """One pass over the training images; ``seconds`` and ``images_per_second`` are those of training alone."""
+    """One pass over the training images; ``seconds`` and ``images_per_second`` are those of
+    training alone.
+    """
 
     epoch: int
     loss: float
@@ -37,7 +50,10 @@ class Epoch(NamedTuple):
 
     def __str__(self) -> str:
         speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
-        return f"epoch {self.epoch:>2}    {speed}  loss {self.loss:.4f}  test accuracy {self.accuracy:.4f}"
+        return (
+            f"epoch {self.epoch:>2}    {speed}  loss {self.loss:.4f}  test accuracy "
+            f"{self.accuracy:.4f}"
+        )
 
 
 class Trained(NamedTuple):
@@ -53,7 +69,9 @@ class Trained(NamedTuple):
 
     @property
     def images_per_second(self) -> float:
-        """The median over the epochs; without the first when there are others, for it also warms up."""
+        """The median over the epochs; without the first when there are others, for it also warms
+        up.
+        """
         rates = [epoch.images_per_second for epoch in self.epochs]
         return statistics.median(rates[1:] or rates)
 
@@ -70,10 +88,12 @@ def train(
     allreduce: Allreduce = allreduce,
     report: Callable[[Epoch], None] = print,
 ) -> Trained:
-    """Train a copy of ``params`` on each of the devices; ``seed`` is that of the order of the images.
+    """Train a copy of ``params`` on each of the devices; ``seed`` is that of the order of the
+    images.
 
-    ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError when the images do not fit LeNet,
-    and DivergedError when the loss is no longer a number, or beyond recovery.
+    ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError
+    when the images do not fit LeNet, and DivergedError when the loss is no longer a number, or
+    beyond recovery.
     """
     whole(1)("global_batch_size", global_batch_size)
     whole(1)("epochs", epochs)
@@ -85,7 +105,8 @@ def train(
     trained = Trained([], replicas)
     for epoch in range(1, epochs + 1):
         began = time.perf_counter()
-        with closing(_pairs(loader)) as batches:  # its thread ends with the epoch, however that ends
+        # its thread ends with the epoch, however that ends
+        with closing(_pairs(loader)) as batches:
             loss = train_epoch(batches, replicas, lr, allreduce)
         seconds = time.perf_counter() - began
         right = accuracy(dataset.test, replicas, global_batch_size)
@@ -95,10 +116,17 @@ def train(
 
 
 @nd_semantics()
-def train_epoch(batches: Iterable[Batch], replicas: Sequence[Replica], lr: float, allreduce: Allreduce = allreduce) -> float:
-    """Train on each batch, wait until all is done, and return the mean loss of the images, each as it was when it was seen.
+def train_epoch(
+    batches: Iterable[Batch],
+    replicas: Sequence[Replica],
+    lr: float,
+    allreduce: Allreduce = allreduce,
+) -> float:
+    """Train on each batch, wait until all is done, and return the mean loss of the images, each as
+    it was when it was seen.
 
-    Raises DivergedError, soon after it happened, when a loss is no longer a number, or beyond recovery.
+    Raises DivergedError, soon after it happened, when a loss is no longer a number, or beyond
+    recovery.
     """
     total, seen = 0.0, 0
     unread: Deque[Tuple[List[nd.NDArray], int]] = deque()  # losses, and how many images they are of
@@ -114,7 +142,8 @@ def train_epoch(batches: Iterable[Batch], replicas: Sequence[Replica], lr: float
 
 @nd_semantics()
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
-    """The fraction of a split's images that the network gets right, computed by all devices; each image counts once.
+    """The fraction of a split's images that the network gets right, computed by all devices; each
+    image counts once.
 
     The devices count, as integers, and are asked once: the chapter's exercise 4.
     """
@@ -124,13 +153,19 @@ def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int =
         for images, labels in batches:
             for count, x, y, replica in zip(correct, *split_batch(images, labels, ctxs), replicas):
                 scores = lenet(x, replica.params)
-                numbers = nd.contrib.isfinite(scores).min(axis=1).astype("int32")  # the argmax of NaNs would be some class, too
+                # the argmax of NaNs would be some class, too
+                numbers = nd.contrib.isfinite(scores).min(axis=1).astype("int32")
                 count += ((scores.argmax(axis=1).astype("int32") == y) * numbers).sum()
     return int(_sum(correct)) / len(split)
 
 
-def _whole_batches(split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True) -> Loader:
-    """Batches as the chapter has them: whole, in the host's memory. (Given the devices, Loader would split them itself.)"""
+def _whole_batches(
+    split: Split, global_batch_size: int, seed: int = 0, shuffle: bool = True
+) -> Loader:
+    """Batches as the chapter has them: whole, in the host's memory.
+
+    (Given the devices, Loader would split them itself.)
+    """
     return Loader(split, [mx.cpu()], global_batch_size, seed, shuffle=shuffle)
 
 
@@ -156,6 +191,7 @@ def _check_fit(dataset: Dataset) -> None:
     if dataset.image_shape != IMAGE_SHAPE or len(dataset.classes) != CLASSES:
         shape = "x".join(map(str, dataset.image_shape))
         raise ModelError(
-            f"{dataset.name} has images of {shape} in {len(dataset.classes)} classes, and the LeNet by hand takes 1x28x28 in "
-            f"{CLASSES}: choose another data set, or a network of gluonlab.run"
+            f"{dataset.name} has images of {shape} in {len(dataset.classes)} classes, "
+            f"and the LeNet by hand takes 1x28x28 in {CLASSES}: "
+            "choose another data set, or a network of gluonlab.run"
         )

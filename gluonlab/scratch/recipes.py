@@ -1,8 +1,10 @@
-"""The numbers that a training needs: how large the weights are at first, how many epochs, which batch, which learning rate.
+"""The numbers that a training needs: how large the weights are at first, how many epochs, which
+batch, which learning rate.
 
-The chapter draws all weights from normal(0, 0.01). That starts on Fashion-MNIST's 235 steps an epoch, but not on the 1,437 small
-digits: the signal shrinks at every layer, to almost nothing at the output, and the gradients with it; the accuracy is still that
-of guessing after 60 epochs. `he` keeps the signal's size from layer to layer instead, and learns them in about ten epochs.
+The chapter draws all weights from normal(0, 0.01). That starts on Fashion-MNIST's 235 steps an
+epoch, but not on the 1,437 small digits: the signal shrinks at every layer, to almost nothing at
+the output, and the gradients with it; the accuracy is still that of guessing after 60 epochs. `he`
+keeps the signal's size from layer to layer instead, and learns them in about ten epochs.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import math
 from typing import Callable, Dict, NamedTuple
 
-Spread = Callable[[int], float]  # how many values a unit adds up -> the standard deviation of its weights
+# how many values a unit adds up -> the standard deviation of its weights
+Spread = Callable[[int], float]
 
 
 def he(fan_in: int) -> float:
@@ -30,7 +33,9 @@ INITIALISATIONS: Dict[str, Spread] = {"he": he, "chapter": chapter}
 
 
 class Recipe(NamedTuple):
-    """What to train with: an initialisation by name, passes over the images, images per step over all devices, learning rate."""
+    """What to train with: an initialisation by name, passes over the images, images per step over
+    all devices, learning rate.
+    """
 
     init: str = "he"
     epochs: int = 10
@@ -38,7 +43,8 @@ class Recipe(NamedTuple):
     lr: float = 0.2
 
 
-# Batch size and learning rate are the chapter's everywhere, and so is all of Fashion-MNIST's recipe.
+# Batch size and learning rate are the chapter's everywhere, and so is all of Fashion-MNIST's
+# recipe.
 RECIPES: Dict[str, Recipe] = {"digits": Recipe(epochs=25), "fashion-mnist": Recipe(init="chapter")}
 
 

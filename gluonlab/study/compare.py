@@ -1,4 +1,7 @@
-"""The lab's own comparison: the same training on 1, 2, ... devices, one run after the other, and a table."""
+"""The lab's own comparison: the same training on 1, 2, ...
+
+devices, one run after the other, and a table.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from gluonlab.training.result import Result
 
 @dataclass(frozen=True)
 class Row:
-    """One run of a comparison. ``speedup``: images/s over those of the first run; ``efficiency``: that per device."""
+    """One run of a comparison.
+
+    ``speedup``: images/s over those of the first run; ``efficiency``: that per device.
+    """
 
     devices: int
     global_batch_size: int
@@ -31,14 +37,21 @@ class Row:
     run_dir: str
 
 
-def compare(config: TrainConfig, counts: Sequence[int], reporter: Optional[Reporter] = None) -> List[Row]:
-    """Train with each number of GPUs in ``counts`` (CPU devices stand in as in `gpus`), and compare with the first.
+def compare(
+    config: TrainConfig, counts: Sequence[int], reporter: Optional[Reporter] = None
+) -> List[Row]:
+    """Train with each number of GPUs in ``counts`` (CPU devices stand in as in `gpus`), and compare
+    with the first.
 
-    Every CPU device computes with one thread in every run, else the first run would already use all cores.
-    Raises ConfigError when ``config`` names devices itself, and the errors of `train` before the first run begins.
+    Every CPU device computes with one thread in every run, else the first run would already use all
+    cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
+    the first run begins.
     """
     if config.gpus is not None or config.devices is not None:
-        raise ConfigError(f"--compare {','.join(map(str, counts))} chooses the devices itself: leave --gpus and --devices out")
+        raise ConfigError(
+            f"--compare {','.join(map(str, counts))} chooses the devices itself: "
+            "leave --gpus and --devices out"
+        )
     reporter = reporter or ConsoleReporter()
     if not gpu_count() and config.threads is None and max(counts) > 1:
         config = config.replace(threads=1)
@@ -52,21 +65,29 @@ def compare(config: TrainConfig, counts: Sequence[int], reporter: Optional[Repor
         for each, count in zip(configs, counts):
             name = f"{count}-device{'s' * (count > 1)}"
             reporter.say(f"\n--- {name.replace('-', ' ')}")
-            results.append(train(each.replace(out=str(folder.path / name)), reporter=reporter, dataset=dataset))
+            results.append(
+                train(each.replace(out=str(folder.path / name)), reporter=reporter, dataset=dataset)
+            )
     except UsageError:
         folder.discard()
         raise
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs, else the run has said what is left of it
-            error.args = (f"{folder.path} holds the runs that were finished, {len(results)} of {len(counts)}",)
+            error.args = (
+                f"{folder.path} holds the runs that were finished, {len(results)} of {len(counts)}",
+            )
         raise
     rows = make_rows(results)
-    write_text(folder.path / "compare.json", json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    write_text(
+        folder.path / "compare.json", json.dumps([asdict(row) for row in rows], indent=2) + "\n"
+    )
     return rows
 
 
 def _check(configs: Sequence[TrainConfig]) -> Dataset:
-    """All mistakes come before the first run, and the cheap ones before anything is read; the data set of them all."""
+    """All mistakes come before the first run, and the cheap ones before anything is read; the data
+    set of them all.
+    """
     RunDirectory.check(configs[0].out)
     for config in configs:
         check_config(config)
@@ -100,10 +121,17 @@ def make_rows(results: Sequence[Result]) -> List[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """The comparison as text, for a terminal of 80 columns."""
-    lines = [f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}  {'accuracy':>8}"]
+    lines = [
+        (
+            f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}  "
+            f"{'accuracy':>8}"
+        )
+    ]
     lines += [
-        f"{row.devices:>7}  {row.global_batch_size:>6}  {row.images_per_second:>9,.0f}  {row.speedup:>7.2f}x"
-        f"  {row.efficiency:>10.0%}  {row.accuracy:>8.4f}"
+        (
+            f"{row.devices:>7}  {row.global_batch_size:>6}  {row.images_per_second:>9,.0f}  "
+            f"{row.speedup:>7.2f}x  {row.efficiency:>10.0%}  {row.accuracy:>8.4f}"
+        )
         for row in rows
     ]
     return "\n".join(lines)

@@ -1,7 +1,9 @@
-"""The largest batch that a run can have in a given amount of memory, found by running it, cut down, with some sizes.
+"""The largest batch that a run can have in a given amount of memory, found by running it, cut down,
+with some sizes.
 
-`gluonlab.training.trial` says what is measured. What it takes grows evenly with the batch, or nearly so: two small sizes
-tell where the largest lies, and a run of that size has to stay below, with a little left for what differs from run to run.
+`gluonlab.training.trial` says what is measured. What it takes grows evenly with the batch, or
+nearly so: two small sizes tell where the largest lies, and a run of that size has to stay below,
+with a little left for what differs from run to run.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from gluonlab.training.memory import MIB, Memory, Needs
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.trial import TooMuch, measure
 
-SPARE, LEAST_SPARE = 0.03, 16 * MIB  # of the budget, for what differs between runs; those of one config differ by 1 %
+# of the budget, for what differs between runs; those of one config differ by 1 %
+SPARE, LEAST_SPARE = 0.03, 16 * MIB
 LEAST = 128 * MIB  # Python and MXNet alone take more
 UNBOUNDED = 2**31  # images: more than MXNet's arrays hold
 
@@ -29,11 +32,14 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Found:
-    """The batch that was found; ``taken``: what a run with it took at its peak, of the ``budget``, all in bytes.
+    """The batch that was found; ``taken``: what a run with it took at its peak, of the ``budget``,
+    all in bytes.
 
-    On CPU devices both count for the whole process, on GPUs for each. ``memory``: the plan's figures for a device. ``limit``: what
-    ends there: the "budget"; the memory of the "machine", which is less; the "data", of which a device has no more; the "arrays",
-    which MXNet has no larger. ``would_fit``: in the last two cases the images per device for which the memory would do, about.
+    On CPU devices both count for the whole process, on GPUs for each. ``memory``: the plan's
+    figures for a device. ``limit``: what ends there: the "budget"; the memory of the "machine",
+    which is less; the "data", of which a device has no more; the "arrays", which MXNet has no
+    larger. ``would_fit``: in the last two cases the images per device for which the memory would
+    do, about.
     """
 
     memory: Memory
@@ -50,7 +56,13 @@ class Found:
     def to_dict(self) -> Dict[str, Any]:
         """Plain values; ``total`` is the plan's sum for a device."""
         planned = {**self.memory._asdict(), "total": self.memory.total}
-        return {**planned, "taken": self.taken, "budget": self.budget, "limit": self.limit, "would_fit": self.would_fit}
+        return {
+            **planned,
+            "taken": self.taken,
+            "budget": self.budget,
+            "limit": self.limit,
+            "would_fit": self.would_fit,
+        }
 
     def lines(self) -> List[str]:
         """For people: the size, what it takes, and what ends there."""
@@ -58,24 +70,40 @@ class Found:
         if self.would_fit is None:
             less = "" if self.limit == "budget" else ", and the machine has no more free"
             return [f"--batch-size {self.images} is the largest that fits: {training}{less}"]
-        ends = f"the data set has only {self.images:,} images per device" if self.limit == "data" else "MXNet has no larger arrays"
+        ends = (
+            f"the data set has only {self.images:,} images per device"
+            if self.limit == "data"
+            else "MXNet has no larger arrays"
+        )
         return [
             f"--batch-size {self.images} fits: {training}",
-            f"it is not the memory that ends there: {ends}; a larger batch would fit (up to about {self.would_fit:,})",
+            (
+                f"it is not the memory that ends there: {ends}; "
+                f"a larger batch would fit (up to about {self.would_fit:,})"
+            ),
         ]
 
 
 @nd_semantics()
-def find_batch_size(config: TrainConfig, budget_bytes: int, tell: Tell = lambda line: None) -> Found:
-    """The largest batch per device, up to its share of the training images, with which a run takes at most ``budget_bytes``.
+def find_batch_size(
+    config: TrainConfig, budget_bytes: int, tell: Tell = lambda line: None
+) -> Found:
+    """The largest batch per device, up to its share of the training images, with which a run takes
+    at most ``budget_bytes``.
 
-    They are the memory of the process on CPU devices, that of each GPU on GPUs. ``tell`` gets a line for each size that is tried.
-    Raises ConfigError when not even the smallest one fits, or when the config already has a batch size.
+    They are the memory of the process on CPU devices, that of each GPU on GPUs. ``tell`` gets a
+    line for each size that is tried. Raises ConfigError when not even the smallest one fits, or
+    when the config already has a batch size.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
-        raise ConfigError("--find-batch-size looks for the batch size: leave --batch-size and --global-batch-size out")
+        raise ConfigError(
+            "--find-batch-size looks for the batch size: "
+            "leave --batch-size and --global-batch-size out"
+        )
     smallest = config.microbatches or 1
-    return _Search(make_plan(config.replace(batch_size=smallest)), budget_bytes, smallest, tell).result()
+    return _Search(
+        make_plan(config.replace(batch_size=smallest)), budget_bytes, smallest, tell
+    ).result()
 
 
 class _Search:
@@ -92,8 +120,18 @@ class _Search:
     def result(self) -> Found:
         """Find it. Raises ConfigError if nothing fits."""
         self._look_at_the_machine()
-        share = UNBOUNDED if self.grows else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.ctxs))
-        sizes = LargestSize(self._cost, self.smallest, self.needs.possible(share), self.ceiling, self._planned_image_bytes())
+        share = (
+            UNBOUNDED
+            if self.grows
+            else max(self.smallest, len(self.plan.dataset.train) // len(self.plan.ctxs))
+        )
+        sizes = LargestSize(
+            self._cost,
+            self.smallest,
+            self.needs.possible(share),
+            self.ceiling,
+            self._planned_image_bytes(),
+        )
         found = sizes.search()
         if found is None:
             self._refuse(_mib(self._measure(self.smallest, None)))
@@ -101,7 +139,13 @@ class _Search:
         if images < sizes.most:
             return Found(self._planned(images), taken, self.budget, self.limit)
         would_fit = images + int((self.ceiling - taken) / sizes.slope())
-        return Found(self._planned(images), taken, self.budget, "data" if images == share else "arrays", would_fit)
+        return Found(
+            self._planned(images),
+            taken,
+            self.budget,
+            "data" if images == share else "arrays",
+            would_fit,
+        )
 
     def _look_at_the_machine(self) -> None:
         """No more than there is, and not less than any process takes."""
@@ -114,15 +158,23 @@ class _Search:
             self._refuse(f"more than {_mib(LEAST)}, which Python and MXNet take already")
 
     def _planned_image_bytes(self) -> float:
-        """What an image more on every device takes by MXNet's plan, which knows only a part of it."""
+        """What an image more on every device takes by MXNet's plan, which knows only a part of
+        it.
+        """
         more = 8 * self.smallest
-        planned = self.needs.memory(self.smallest + more).total - self.needs.memory(self.smallest).total
+        planned = (
+            self.needs.memory(self.smallest + more).total - self.needs.memory(self.smallest).total
+        )
         return planned / more * (1 if self.on_gpus else len(self.plan.ctxs))
 
     def _planned(self, images: int) -> Memory:
         """The plan's figures; a data set that is made up has grown with the batch."""
         config = self.plan.config.replace(batch_size=images)
-        return Needs(make_plan(config), self.net).memory(images) if self.grows else self.needs.memory(images)
+        return (
+            Needs(make_plan(config), self.net).memory(images)
+            if self.grows
+            else self.needs.memory(images)
+        )
 
     def _cost(self, size: int) -> Optional[int]:
         try:
@@ -134,12 +186,14 @@ class _Search:
         return taken
 
     def _measure(self, size: int, ceiling: Optional[int]) -> int:
-        return measure(self.plan.config.replace(batch_size=size), ceiling=None if self.on_gpus else ceiling)
+        return measure(
+            self.plan.config.replace(batch_size=size), ceiling=None if self.on_gpus else ceiling
+        )
 
     def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(
-            f"--find-batch-size {_mib(self.budget)}: a batch of {self.smallest} per device needs {needed}: "
-            "give more, or choose a smaller --model"
+            f"--find-batch-size {_mib(self.budget)}: a batch of {self.smallest} per device needs "
+            f"{needed}: give more, or choose a smaller --model"
         )
 
 

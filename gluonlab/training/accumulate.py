@@ -1,8 +1,10 @@
-"""Microbatches: a shard goes through the network in parts, whose gradients add up to those of the whole.
+"""Microbatches: a shard goes through the network in parts, whose gradients add up to those of the
+whole.
 
-Only one part's activations need memory at a time. The update is the big batch's: losses are added up, not averaged, so it does
-not matter how a shard is cut. What looks across the images of a batch sees a part only: BatchNorm normalises each microbatch by
-its own mean and variance, and moves its running statistics once per microbatch.
+Only one part's activations need memory at a time. The update is the big batch's: losses are added
+up, not averaged, so it does not matter how a shard is cut. What looks across the images of a batch
+sees a part only: BatchNorm normalises each microbatch by its own mean and variance, and moves its
+running statistics once per microbatch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from gluonlab.invoke import AddInto, CopyInto
 
 
 class Part(NamedTuple):
-    """Some images (n, C, H, W) and labels (n,) of the shard of one device, which is given by its position."""
+    """Some images (n, C, H, W) and labels (n,) of the shard of one device, which is given by its
+    position.
+    """
 
     device: int
     images: nd.NDArray
@@ -30,7 +34,10 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Microbatches:
-    """How every shard is cut: into ``count`` parts, or into parts of at most ``size`` images. Neither: it stays whole."""
+    """How every shard is cut: into ``count`` parts, or into parts of at most ``size`` images.
+
+    Neither: it stays whole.
+    """
 
     count: Optional[int] = None
     size: Optional[int] = None
@@ -41,7 +48,8 @@ class Microbatches:
         return cls(config.microbatches, config.microbatch_size)
 
     def bounds(self, images: int) -> List[Tuple[int, int]]:
-        """The (begin, end) of each part of a shard: as even as they can be, no part empty, the larger ones first.
+        """The (begin, end) of each part of a shard: as even as they can be, no part empty, the
+        larger ones first.
 
         A shard with fewer images than ``count`` is cut into single images.
         """
@@ -53,25 +61,32 @@ class Microbatches:
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
     def rounds(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[List[Part]]:
-        """The parts of all shards, in rounds: in each, one part of every shard that has any left."""
+        """The parts of all shards, in rounds: in each, one part of every shard that has any
+        left.
+        """
         if self.count is None and self.size is None:
             yield [Part(device, x, y) for device, (x, y) in enumerate(zip(xs, ys))]
             return
         cuts = [self.bounds(len(x)) for x in xs]
         for number in range(max(map(len, cuts), default=0)):
             yield [
-                Part(device, x[begin:end], y[begin:end])  # views: nothing is copied before the graph's own input
+                # views: nothing is copied before the graph's own input
+                Part(device, x[begin:end], y[begin:end])
                 for device, (x, y, cut) in enumerate(zip(xs, ys, cuts))
                 for begin, end in cut[number : number + 1]
             ]
 
     def check(self, global_batch_size: int, devices: int) -> None:
-        """Raise ConfigError when a whole batch gives some device fewer images than it should have parts."""
+        """Raise ConfigError when a whole batch gives some device fewer images than it should have
+        parts.
+        """
         share = global_batch_size // devices
         if self.count is not None and self.count > max(share, 1):
             raise ConfigError(
-                f"--microbatches {self.count}: a device's share of {share} image{'s' * (share != 1)} ({global_batch_size} in all, "
-                f"{devices} device{'s' * (devices > 1)}) makes no {self.count} parts: give 1 to {max(share, 1)}, or a larger batch"
+                f"--microbatches {self.count}: a device's share of {share} "
+                f"image{'s' * (share != 1)} ({global_batch_size} in all, "
+                f"{devices} device{'s' * (devices > 1)}) makes no {self.count} parts: "
+                f"give 1 to {max(share, 1)}, or a larger batch"
             )
 
     def in_words(self) -> str:

@@ -1,4 +1,5 @@
-"""Graphs whose parameters' gradients are added to those that are there, in a form in which MXNet adds rightly.
+"""Graphs whose parameters' gradients are added to those that are there, in a form in which MXNet
+adds rightly.
 
 Bound with grad_req "add", many operators add wrongly to what is there where their input is the
 argument itself: `+` counts it twice, an average that is broadcast loses it. Their gradients are
@@ -14,7 +15,14 @@ import mxnet as mx
 from gluonlab.models.graphs import Entry, Node, new_node, parsed, to_symbol
 
 # What was tried and found right, and is what nearly all parameters go to.
-ADD_RIGHTLY = ("Convolution", "Deconvolution", "FullyConnected", "BatchNorm", "LayerNorm", "Embedding")
+ADD_RIGHTLY = (
+    "Convolution",
+    "Deconvolution",
+    "FullyConnected",
+    "BatchNorm",
+    "LayerNorm",
+    "Embedding",
+)
 
 
 def adding_rightly(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbol:
@@ -35,7 +43,9 @@ def adding_rightly(graph: mx.sym.Symbol, params: Container[str]) -> mx.sym.Symbo
         entries = []
         for source, output, version in node["inputs"]:
             taken = old["nodes"][source]
-            direct = taken["op"] == "null" and taken["name"] in params and node["op"] not in ADD_RIGHTLY
+            direct = (
+                taken["op"] == "null" and taken["name"] in params and node["op"] not in ADD_RIGHTLY
+            )
             entries.append(by_product(source) if direct else [places[source], output, version])
         nodes.append({**node, "inputs": entries})
         places.append(len(nodes) - 1)

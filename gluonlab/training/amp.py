@@ -1,4 +1,5 @@
-"""What mxnet.contrib.amp's init_trainer asks of a trainer: to leave out steps whose gradients overflowed.
+"""What mxnet.contrib.amp's init_trainer asks of a trainer: to leave out steps whose gradients
+overflowed.
 
 It sets an attribute, and gluon.Trainer looks at that in each update.
 """
@@ -16,8 +17,8 @@ def check(trainer: gluon.Trainer, update_on_kvstore: bool) -> None:
     """Raise RunError when the store has updated before anybody could look at the gradients."""
     if update_on_kvstore and _scaler(trainer) is not None:
         raise RunError(
-            f"amp.init_trainer: kvstore {trainer._kvstore.type!r} updates before amp can look for an "
-            "overflow: give the trainer loss_scale=LossScale(), or choose kvstore='sharded'"
+            f"amp.init_trainer: kvstore {trainer._kvstore.type!r} updates before amp can look for "
+            "an overflow: give the trainer loss_scale=LossScale(), or choose kvstore='sharded'"
         )
 
 

@@ -7,9 +7,12 @@ from gluonlab.invoke import ARRAY_LIMIT
 
 
 def check_elements(images: int, elements: int) -> None:
-    """Raise ConfigError when so many ``images`` make an array of more ``elements`` than MXNet has."""
+    """Raise ConfigError when so many ``images`` make an array of more ``elements`` than MXNet
+    has.
+    """
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
-            f"{images:,} images make an array of {elements:,} elements, and MXNet's have fewer than {ARRAY_LIMIT:,}: "
+            f"{images:,} images make an array of {elements:,} elements, "
+            f"and MXNet's have fewer than {ARRAY_LIMIT:,}: "
             "choose a smaller --batch-size, or smaller microbatches"
         )

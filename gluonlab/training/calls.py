@@ -27,10 +27,14 @@ class Call(NamedTuple):
     run: Callable[[], None]
 
 
-def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0) -> List[Call]:
-    """Stores that only sum take buckets together that have no more than ``bucket_bytes`` between them; other stores one at a time.
+def calls_of(
+    store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
+) -> List[Call]:
+    """Stores that only sum take buckets together that have no more than ``bucket_bytes`` between
+    them; other stores one at a time.
 
-    ``updates``: whether the store does. ``first_key``: what it knows the first bucket by; the others follow.
+    ``updates``: whether the store does. ``first_key``: what it knows the first bucket by; the
+    others follow.
     """
     if not isinstance(store, SummingKVStore):
         return [
@@ -38,14 +42,27 @@ def calls_of(store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: 
             for position, bucket in enumerate(buckets)
         ]
     return [
-        _call(store, keys, [buckets[key].grads for key in keys], [buckets[key].weights for key in keys], -keys[0], updates)
+        _call(
+            store,
+            keys,
+            [buckets[key].grads for key in keys],
+            [buckets[key].weights for key in keys],
+            -keys[0],
+            updates,
+        )
         for keys in together(buckets, bucket_bytes)
     ]
 
 
-def begin_alike(store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]) -> None:
-    """Give all devices, and processes, what the first has: the parameters in buckets, and ``others``, whose keys follow."""
-    arrays = [bucket.weights for bucket in buckets] + [as_nd(param.list_data()) for param in others if param._data is not None]
+def begin_alike(
+    store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]
+) -> None:
+    """Give all devices, and processes, what the first has: the parameters in buckets, and
+    ``others``, whose keys follow.
+    """
+    arrays = [bucket.weights for bucket in buckets] + [
+        as_nd(param.list_data()) for param in others if param._data is not None
+    ]
     for key, weights in enumerate(arrays, first_key):
         store.broadcast(key, weights[0], weights)
     if sums_over_processes(store):
@@ -58,7 +75,11 @@ def _call(store: Any, key: Any, grads: Any, weights: Any, priority: int, updates
     elif isinstance(store, NativeKVStore):
         run = store.prepared(key, grads, priority)
     else:
-        run = partial(store.pushpull, key, grads, priority=priority) if store is not None else _nothing
+        run = (
+            partial(store.pushpull, key, grads, priority=priority)
+            if store is not None
+            else _nothing
+        )
     return Call(key, grads, weights, priority, run)
 
 

@@ -1,8 +1,9 @@
 """What networks have compiled, forgotten: their parameters' gradients lie elsewhere now.
 
-A network hybridized with static_shape keeps the arrays that its backward wrote to. When a parameter is marked with another array of
-gradients, MXNet goes on with the old one, and even puts that back in the place of the new one (CachedOp::StaticBackward of
-src/imperative/cached_op.cc: InitDetached). It takes a new array when the network is compiled anew.
+A network hybridized with static_shape keeps the arrays that its backward wrote to. When a parameter
+is marked with another array of gradients, MXNet goes on with the old one, and even puts that back
+in the place of the new one (CachedOp::StaticBackward of src/imperative/cached_op.cc: InitDetached).
+It takes a new array when the network is compiled anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from mxnet.gluon import Parameter
 
 
 def forget(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
-    """Have each of ``blocks`` with one of these parameters, compiled with static_shape, compile anew when it is next called."""
+    """Have each of ``blocks`` with one of these parameters, compiled with static_shape, compile
+    anew when it is next called.
+    """
     moved = set(params)
     for block in blocks:
         is_hybrid = isinstance(block, gluon.HybridBlock)

@@ -15,7 +15,9 @@ WRITTEN = 20  # classes up to which the picture has numbers in it
 
 
 def table(matrix: Confusion, classes: Sequence[str]) -> str:
-    """The matrix as text of at most 80 columns; of more classes than fit, the most frequent confusions."""
+    """The matrix as text of at most 80 columns; of more classes than fit, the most frequent
+    confusions.
+    """
     classes = _printable(classes)
     labels = _labels(classes)
     row = max(map(len, labels))
@@ -26,13 +28,22 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
     lines = ["each row a class, each column what its images were taken for"]
     lines.append(" " * row + "".join(f"{head:>{cell}}" for head in heads) + "   right")
     for label, counts, right in zip(labels, matrix, _right(matrix)):
-        lines.append(f"{label:<{row}}" + "".join(f"{count or '.':>{cell}}" for count in counts) + f"{right:>8}")
+        lines.append(
+            f"{label:<{row}}"
+            + "".join(f"{count or '.':>{cell}}" for count in counts)
+            + f"{right:>8}"
+        )
     return "\n".join(lines)
 
 
 def _printable(classes: Sequence[str]) -> List[str]:
-    r"""The names of classes, each on one line, whatever folders they come from: \n for a line's end, \udcff for what is no text."""
-    return ["".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name) for name in classes]
+    r"""The names of classes, each on one line, whatever folders they come from: \n for a line's
+    end, \udcff for what is no text.
+    """
+    return [
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+        for name in classes
+    ]
 
 
 def _labels(classes: Sequence[str]) -> List[str]:
@@ -44,13 +55,21 @@ def _labels(classes: Sequence[str]) -> List[str]:
 
 
 def _right(matrix: Confusion) -> List[str]:
-    """For each class the percentage of its images that were recognised; a dash where it has none."""
-    return [f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-" for label, counts in enumerate(matrix)]
+    """For each class the percentage of its images that were recognised; a dash where it has
+    none.
+    """
+    return [
+        f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-"
+        for label, counts in enumerate(matrix)
+    ]
 
 
 def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
-    lines = [f"{classes[i]} taken for {classes[j]}: {count} of {matrix[i].sum()}" for count, i, j in sorted(wrong, key=_order)]
+    lines = [
+        f"{classes[i]} taken for {classes[j]}: {count} of {matrix[i].sum()}"
+        for count, i, j in sorted(wrong, key=_order)
+    ]
     if not lines:
         return "no image was taken for one of another class"
     return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
@@ -62,7 +81,10 @@ def _order(entry: "tuple[int, int, int]") -> "tuple[int, int, int]":
 
 
 def write_picture(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
-    """Draw the matrix: colours by the share of the row, numbers where there is room for them. Raises OutputError."""
+    """Draw the matrix: colours by the share of the row, numbers where there is room for them.
+
+    Raises OutputError.
+    """
     with on_disk(path), atomic_path(path) as temporary:
         _draw(matrix, classes, temporary)
 
@@ -79,20 +101,32 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     shares = matrix / matrix.sum(axis=1, keepdims=True).clip(min=1)
-    axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))  # the root of the share: a few per cent are to be seen, too
-    axes.set_title(f"{matrix.trace():,} of {matrix.sum():,} images right, {matrix.trace() / max(matrix.sum(), 1):.2%}", fontsize=10)
+    # the root of the share: a few per cent are to be seen, too
+    axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))
+    axes.set_title(
+        f"{matrix.trace():,} of {matrix.sum():,} images right, "
+        f"{matrix.trace() / max(matrix.sum(), 1):.2%}",
+        fontsize=10,
+    )
     axes.set_xlabel("taken for", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
     if count <= WRITTEN:
-        short = [name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in _printable(classes)]
-        as_written: Dict[str, Any] = dict(fontsize=8, parse_math=False)  # else what stands between two $ were a formula
-        axes.set_xticks(range(count), short, rotation=90 if max(map(len, short)) > 2 else 0, **as_written)
+        short = [
+            name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in _printable(classes)
+        ]
+        # else what stands between two $ were a formula
+        as_written: Dict[str, Any] = dict(fontsize=8, parse_math=False)
+        axes.set_xticks(
+            range(count), short, rotation=90 if max(map(len, short)) > 2 else 0, **as_written
+        )
         axes.set_yticks(range(count), short, **as_written)
         for i in range(count):
             for j in range(count):
                 if matrix[i, j]:
                     colour = "white" if shares[i, j] > 0.3 else "black"
-                    axes.text(j, i, f"{matrix[i, j]}", ha="center", va="center", fontsize=7, color=colour)
+                    axes.text(
+                        j, i, f"{matrix[i, j]}", ha="center", va="center", fontsize=7, color=colour
+                    )
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     figure.savefig(path, format="png", dpi=110)

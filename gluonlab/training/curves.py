@@ -17,7 +17,9 @@ def draw(metrics: List[Dict[str, Any]], path: Path) -> None:
 
 
 def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
-    """Four panels from the lines of metrics.jsonl: training loss, validation accuracy, learning rate, images per second."""
+    """Four panels from the lines of metrics.jsonl: training loss, validation accuracy, learning
+    rate, images per second.
+    """
     # the figure alone, without pyplot: no display, no global state, and half the time to import
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,11 +34,24 @@ def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
     per_epoch = max(1, epochs[-1]["step"] // len(epochs)) if epochs else len(steps) or 1
     numbers = [line["epoch"] for line in epochs]
 
-    loss.plot([line["step"] / per_epoch for line in steps], [line["loss"] for line in steps], color=BLUE, alpha=0.35, lw=0.8)
+    loss.plot(
+        [line["step"] / per_epoch for line in steps],
+        [line["loss"] for line in steps],
+        color=BLUE,
+        alpha=0.35,
+        lw=0.8,
+    )
     loss.plot(numbers, [line["loss"] for line in epochs], color=BLUE, marker="o", ms=4)
     _label(loss, "training loss", "each step; dots: mean of the epoch")
 
-    accuracy.plot(numbers, [100 * line["accuracy"] for line in epochs], color=ORANGE, marker="o", ms=4, clip_on=False)
+    accuracy.plot(
+        numbers,
+        [100 * line["accuracy"] for line in epochs],
+        color=ORANGE,
+        marker="o",
+        ms=4,
+        clip_on=False,
+    )
     best = max((100 * line["accuracy"] for line in epochs), default=0.0)
     accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
     low, high = accuracy.get_ylim()

@@ -14,9 +14,11 @@ from gluonlab.training.result import Result
 
 @contextmanager
 def recorded(run: RunDirectory, result: Result) -> Iterator[None]:
-    """Bring the folder to an end when the block ends, however that is: with the curves of all finished epochs, and the reason.
+    """Bring the folder to an end when the block ends, however that is: with the curves of all
+    finished epochs, and the reason.
 
-    An interruption says what is left of the run. A mistake of the user without any finished epoch leaves no folder.
+    An interruption says what is left of the run. A mistake of the user without any finished epoch
+    leaves no folder.
     """
     try:
         yield
@@ -24,7 +26,8 @@ def recorded(run: RunDirectory, result: Result) -> Iterator[None]:
         run.close()
     except BaseException as error:
         for last in (partial(_note, run, error), partial(_draw, run, result), run.close):
-            with suppress(Exception, KeyboardInterrupt):  # none of it may hide why the run ends, nor a second Ctrl-C
+            # none of it may hide why the run ends, nor a second Ctrl-C
+            with suppress(Exception, KeyboardInterrupt):
                 last()
         if isinstance(error, UsageError) and not result.history:
             run.discard()
@@ -55,7 +58,14 @@ def _in_words(result: Result) -> str:
 def _later(result: Result) -> str:
     """How to get what was asked for besides, from the last finished epoch."""
     config = result.plan.config
-    asked = [option for option, wanted in (("--confusion", config.confusion), ("--export", config.export)) if wanted]
+    asked = [
+        option
+        for option, wanted in (("--confusion", config.confusion), ("--export", config.export))
+        if wanted
+    ]
     if not asked:
         return ""
-    return f"; for {' and '.join(asked)}: python -m gluonlab.run --evaluate {shlex.quote(str(result.run_dir))} {' '.join(asked)}"
+    return (
+        f"; for {' and '.join(asked)}: python -m gluonlab.run --evaluate "
+        f"{shlex.quote(str(result.run_dir))} {' '.join(asked)}"
+    )

@@ -1,8 +1,10 @@
-"""A trained network as files that MXNet alone can load: ``mx.gluon.SymbolBlock.imports``, Module, the C++ interface.
+"""A trained network as files that MXNet alone can load: ``mx.gluon.SymbolBlock.imports``, Module,
+the C++ interface.
 
-The graph is the plain network's, as written, not as it was laid out for some devices; it takes float32 images whose values go
-from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or normalised by the data set's colours where it has any. model.json
-says so to whoever finds the files.
+The graph is the plain network's, as written, not as it was laid out for some devices; it takes
+float32 images whose values go from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or
+normalised by the data set's colours where it has any. model.json says so to whoever finds the
+files.
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.
 
 
 def export(net: gluon.HybridBlock, model: str, dataset: Dataset, folder: Path) -> mx.sym.Symbol:
-    """Write ``net``, which `get_model` made as ``model`` for ``dataset`` and whose replicas are equal; the graph that was written.
+    """Write ``net``, which `get_model` made as ``model`` for ``dataset`` and whose replicas are
+    equal; the graph that was written.
 
-    Into ``folder``, made if need be: the graph, the parameters, and a description. Raises OutputError.
+    Into ``folder``, made if need be: the graph, the parameters, and a description. Raises
+    OutputError.
     """
     plain = get_model(model, len(dataset.classes))
     graph = plain(mx.sym.var("data"))
     trained = net._collect_params_with_prefix()  # the same names in both, whatever the lanes
-    values = {param.name: trained[place].list_data()[0] for place, param in plain._collect_params_with_prefix().items()}
+    values = {
+        param.name: trained[place].list_data()[0]
+        for place, param in plain._collect_params_with_prefix().items()
+    }
     arrays = {f"arg:{name}": values[name] for name in graph.list_arguments() if name != "data"}
     arrays.update({f"aux:{name}": values[name] for name in graph.list_auxiliary_states()})
     with on_disk(folder):
@@ -54,7 +61,15 @@ def _description(model: str, dataset: Dataset) -> Dict[str, Any]:
         "model": model,
         "symbol": SYMBOL,
         "parameters": WEIGHTS,
-        "input": {"name": "data", "shape": [None, *dataset.image_shape], "dtype": "float32", **values},
-        "output": {"shape": [None, len(dataset.classes)], "values": "scores; their softmax are probabilities"},
+        "input": {
+            "name": "data",
+            "shape": [None, *dataset.image_shape],
+            "dtype": "float32",
+            **values,
+        },
+        "output": {
+            "shape": [None, len(dataset.classes)],
+            "values": "scores; their softmax are probabilities",
+        },
         "classes": list(dataset.classes),
     }

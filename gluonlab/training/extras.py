@@ -15,7 +15,9 @@ from gluonlab.training.plan import Plan
 CONFUSION, EXPORT = "confusion.png", "export"
 
 
-def write_extras(folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]) -> None:
+def write_extras(
+    folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
+) -> None:
     """Write into ``folder`` what the plan asks for. Raises OutputError."""
     if plan.config.export:
         export(net, plan.model, plan.dataset, folder / EXPORT)

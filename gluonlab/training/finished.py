@@ -1,4 +1,6 @@
-"""A finished run, read again: its network on any devices, evaluated on the test images of its data set."""
+"""A finished run, read again: its network on any devices, evaluated on the test images of its data
+set.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,16 @@ from gluonlab.training.statistics import RunningStatistics
 
 # The settings that an evaluation takes from the command line.
 GIVEN = (
-    "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "skip_bad", "batch_size", "global_batch_size",
-    "microbatches", "microbatch_size", "prefetch", "resident_bytes", "deterministic", "tf32", "confusion", "export", "out",
+    "gpus", "devices", "require_gpu", "threads", "data_dir", "decoders", "skip_bad", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "prefetch", "resident_bytes",
+    "deterministic", "tf32", "confusion", "export", "out",
 )  # fmt: skip
-# Those of the run that it looks at. What only training needs, or names the run's devices, is none of them: a run on eight GPUs can
-# be evaluated on a laptop.
+# Those of the run that it looks at. What only training needs, or names the run's devices, is none
+# of them: a run on eight GPUs can be evaluated on a laptop.
 KEPT = (
-    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size", "global_batch_size", "microbatches",
-    "microbatch_size", "seed", "prefetch", "resident_bytes", "deterministic", "tf32",
+    "model", "dataset", "data_dir", "image_size", "decoders", "skip_bad", "batch_size",
+    "global_batch_size", "microbatches", "microbatch_size", "seed", "prefetch", "resident_bytes",
+    "deterministic", "tf32",
 )  # fmt: skip
 # Images are seen as they are.
 UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mixup": 0.0}
@@ -49,7 +53,9 @@ GONE_WRONG = "its training has gone wrong: train again with a smaller --lr"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the test images of a finished run gave, now; ``seconds`` include compiling the network."""
+    """What the test images of a finished run gave, now; ``seconds`` include compiling the
+    network.
+    """
 
     run_dir: Path
     plan: Plan
@@ -77,39 +83,54 @@ class Evaluation:
 
 @nd_semantics()
 def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
-    """Evaluate the run in this folder; ``given``: the settings of TrainConfig named in GIVEN, such as devices.
+    """Evaluate the run in this folder; ``given``: the settings of TrainConfig named in GIVEN, such
+    as devices.
 
-    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises ConfigError for a folder that is no run's,
-    for settings that the run itself brings and for images or classes other than the run's, ModelError for parameters of another
-    network, OutputError, and RunError when the loss is no healthy number, or parameters are none.
+    Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises
+    ConfigError for a folder that is no run's, for settings that the run itself brings and for
+    images or classes other than the run's, ModelError for parameters of another network,
+    OutputError, and RunError when the loss is no healthy number, or parameters are none.
     """
     folder = Path(run_dir)
     for name in given:
         if name not in GIVEN:
-            raise ConfigError(f"{option_name(name)} is of no use with --evaluate, where the run brings it along: leave it out")
+            raise ConfigError(
+                f"{option_name(name)} is of no use with --evaluate, "
+                "where the run brings it along: leave it out"
+            )
     found = _described(folder)
     config = _config(found, given)
     place = _place(config, folder)
-    with folder_for(place) if place is not None else nullcontext():  # what cannot be written is found before anything is computed
+    # what cannot be written is found before anything is computed
+    with folder_for(place) if place is not None else nullcontext():
         plan = _plan(found, config, folder)
         net = make_net(plan)
-        load_parameters(net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes))
+        load_parameters(
+            net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes)
+        )
         step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
         began = time.perf_counter()
         score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
         seconds = time.perf_counter() - began
-        if not is_healthy(score.loss) and not may_be_early(score.loss, RunningStatistics(net).exist):
+        if not is_healthy(score.loss) and not may_be_early(
+            score.loss, RunningStatistics(net).exist
+        ):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
         broken = broken_parameters(net)
         if broken:  # which ReLU may hide from the loss
-            raise RunError(f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
+            raise RunError(
+                f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: {GONE_WRONG}"
+            )
         if place is not None:
             write_extras(place, plan, net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place)
 
 
 def plan_evaluation(folder: Path, given: Dict[str, Any]) -> Plan:
-    """The run's plan, as far as an evaluation needs one, on the devices that are given now. Raises a UsageError."""
+    """The run's plan, as far as an evaluation needs one, on the devices that are given now.
+
+    Raises a UsageError.
+    """
     found = _described(folder)
     return _plan(found, _config(found, given), folder)
 
@@ -119,11 +140,15 @@ def _plan(found: Description, config: TrainConfig, folder: Path) -> Plan:
     data, shape = plan.dataset, _image_shape(found)
     if shape not in (None, data.image_shape):
         was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
-        raise ConfigError(f"{data.name} has images of {now}, but {folder} was trained on {was}: give it images like those")
+        raise ConfigError(
+            f"{data.name} has images of {now}, but {folder} was trained on {was}: "
+            "give it images like those"
+        )
     differs = what_differs(found.classes, data.classes)
     if differs:
         raise ConfigError(
-            f"{data.name} is not what {folder} was trained on ({differs}): give it the same classes in the same order"
+            f"{data.name} is not what {folder} was trained on ({differs}): "
+            "give it the same classes in the same order"
         )
     return plan
 
@@ -134,7 +159,10 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
     if config.out is None:
         return folder if wanted else None
     if not wanted:
-        raise ConfigError(f"--out {config.out} with --evaluate is where files go: add --confusion or --export, or leave it out")
+        raise ConfigError(
+            f"--out {config.out} with --evaluate is where files go: "
+            "add --confusion or --export, or leave it out"
+        )
     if Path(config.out).exists() and not Path(config.out).is_dir():
         raise OutputError(f"--out {config.out} is a file: give a folder")
     return Path(config.out)
@@ -145,9 +173,13 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
     fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
     strange = [name for name in found.asked if name not in fields]
     if strange:
-        raise ConfigError(f"{found.file} has settings that this gluonlab does not know: {', '.join(sorted(strange))}")
+        raise ConfigError(
+            f"{found.file} has settings that this gluonlab does not know: "
+            f"{', '.join(sorted(strange))}"
+        )
     settings = {name: value for name, value in found.asked.items() if name in KEPT}
-    # Any number of devices can keep to the size of the parts, and needs no more memory for one than the run did.
+    # Any number of devices can keep to the size of the parts, and needs no more memory for one than
+    # the run did.
     count, share = settings.pop("microbatches", None), _largest_share(found)
     if isinstance(count, int) and share and count > 0:
         settings["microbatch_size"] = -(-share // count)
@@ -163,7 +195,8 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
         and takes(str(settings.get("dataset")), "image_size")
     ):
         settings["image_size"] = shape[-1]  # the default follows the images that are there now
-    settings["recipe"] = QUICK  # which normalises nothing of itself: that is the run's, or of old its data set's
+    # which normalises nothing of itself: that is the run's, or of old its data set's
+    settings["recipe"] = QUICK
     settings["normalise"] = found.used.get("normalise")
     try:
         TrainConfig(**settings)
@@ -175,28 +208,43 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
 def _largest_share(found: Description) -> Optional[int]:
     """How many images of a batch one of the run's devices had; None when that is not known."""
     devices, size = found.used.get("devices"), found.used.get("global_batch_size")
-    return -(-size // len(devices)) if isinstance(devices, list) and devices and isinstance(size, int) else None
+    return (
+        -(-size // len(devices))
+        if isinstance(devices, list) and devices and isinstance(size, int)
+        else None
+    )
 
 
 def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
-    """(channels, height, width) of the run's images; None for a run of a gluonlab that did not note them."""
+    """(channels, height, width) of the run's images; None for a run of a gluonlab that did not note
+    them.
+    """
     shape = found.used.get("image_shape")
-    if shape is not None and not (isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)):
+    if shape is not None and not (
+        isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)
+    ):
         raise ConfigError(f"{found.file} is damaged: image_shape {shape} is none")
     return None if shape is None else (shape[0], shape[1], shape[2])
 
 
 def _described(folder: Path) -> Description:
-    """What the finished run in this folder was asked for and uses. Raises ConfigError for a folder that is no run's."""
+    """What the finished run in this folder was asked for and uses.
+
+    Raises ConfigError for a folder that is no run's.
+    """
     needs = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
     try:
         found = read_description(folder, needs)
     except DataError as error:
         raise ConfigError(f"--evaluate {error}") from None
     if found.is_comparison:
-        raise ConfigError(f"--evaluate {folder} is a comparison: give the folder of one of the runs in it")
+        raise ConfigError(
+            f"--evaluate {folder} is a comparison: give the folder of one of the runs in it"
+        )
     if not isinstance(found.used.get("model"), str):
         raise ConfigError(f"--evaluate {found.file} is not what a run writes: {needs}")
     if not (folder / PARAMETERS).is_file():
-        raise ConfigError(f"--evaluate {folder} holds no {PARAMETERS}, as no epoch was finished: {needs}")
+        raise ConfigError(
+            f"--evaluate {folder} holds no {PARAMETERS}, as no epoch was finished: {needs}"
+        )
     return found

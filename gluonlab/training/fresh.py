@@ -1,7 +1,8 @@
 """Which gradients are fresh: written by backward since they were last used.
 
-autograd keeps a flag for every parameter on every device (as gluon.Trainer reads it). A device on which no flag is set had no shard
-of this batch. Elsewhere a flag that is not set tells of a parameter that the network did not use.
+autograd keeps a flag for every parameter on every device (as gluon.Trainer reads it). A device on
+which no flag is set had no shard of this batch. Elsewhere a flag that is not set tells of a
+parameter that the network did not use.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ NAMED = 3  # parameters in a message, at most
 
 
 class Stale(NamedTuple):
-    """What is not fresh: on each device, and on all of them; ``idle``: the positions of devices on which nothing is fresh."""
+    """What is not fresh: on each device, and on all of them; ``idle``: the positions of devices on
+    which nothing is fresh.
+    """
 
     on_device: List[Set[Parameter]]
     parameters: Set[Parameter]
@@ -41,16 +44,23 @@ class Freshness:
         if _all_set(self._all):
             return NOTHING
         flags = [[_all_set([handle]) for handle in handles] for handles in self._handles]
-        on_device = [{param for param, flag in zip(self._params, of_device) if not flag} for of_device in zip(*flags)]
+        on_device = [
+            {param for param, flag in zip(self._params, of_device) if not flag}
+            for of_device in zip(*flags)
+        ]
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
         return Stale(on_device, set.intersection(*on_device), idle)
 
     def of_a_process(self, stale: Stale) -> Stale:
-        """The same in one of several processes: where nothing is fresh there was no shard, and others have fresh gradients."""
+        """The same in one of several processes: where nothing is fresh there was no shard, and
+        others have fresh gradients.
+        """
         return stale._replace(parameters=set()) if len(stale.idle) == len(self._ctxs) else stale
 
     def require(self, stale: Stale) -> None:
-        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device should have used and did not."""
+        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device should have used
+        and did not.
+        """
         if stale is NOTHING:
             return
         several = len(self._ctxs) > 1
@@ -61,11 +71,14 @@ class Freshness:
             if device not in stale.idle and param in stale.on_device[device]
         ]
         if len(stale.idle) == len(self._ctxs):
-            missing = [f"{param.name} on any device" if several else param.name for param in self._params]
+            missing = [
+                f"{param.name} on any device" if several else param.name for param in self._params
+            ]
         if missing:
             raise UserWarning(
-                f"no fresh gradient since the last step: {_in_words(missing)}. If the network is meant to use some of its "
-                "parameters only, call step(..., ignore_stale_grad=True): the others stay as they are"
+                f"no fresh gradient since the last step: {_in_words(missing)}. "
+                "If the network is meant to use some of its parameters only, call step(..., "
+                "ignore_stale_grad=True): the others stay as they are"
             )
 
     def reset(self) -> None:
@@ -82,7 +95,10 @@ def _in_words(names: List[str]) -> str:
 
 
 def _all_set(handles: Sequence[Any]) -> bool:
-    """Whether all of these arrays have their flag. Each step asks it of every parameter on every device, so it is made short."""
+    """Whether all of these arrays have their flag.
+
+    Each step asks it of every parameter on every device, so it is made short.
+    """
     state = ctypes.c_int()
     get_state, place = _LIB.MXNDArrayGetGradState, ctypes.byref(state)
     for handle in handles:

@@ -1,10 +1,12 @@
-"""Zeros between the gradients of a bucket, where MXNet's fused operators leave what they write beyond an array's end.
+"""Zeros between the gradients of a bucket, where MXNet's fused operators leave what they write
+beyond an array's end.
 
-On GPUs a fused operator stores 2 or 4 numbers at a time, the last ones too: an array of 7 gets an eighth
-(``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That number is made of whatever lies behind the
-operator's inputs, NaN as well. Each gradient begins on a boundary of 64 bytes, so that no other is reached; but who
-takes a bucket as one array, to look for an overflow or for its norm, would find it. So it goes before gradients are
-summed, in one launch for each bucket with gaps.
+On GPUs a fused operator stores 2 or 4 numbers at a time, the last ones too: an array of 7 gets an
+eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That number is made of whatever
+lies behind the operator's inputs, NaN as well. Each gradient begins on a boundary of 64 bytes, so
+that no other is reached; but who takes a bucket as one array, to look for an overflow or for its
+norm, would find it. So it goes before gradients are summed, in one launch for each bucket with
+gaps.
 """
 
 from __future__ import annotations

@@ -51,13 +51,17 @@ MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
 
 
 class Step(Protocol):
-    """What a strategy makes of network, loss and plan; a batch is given as one shard for each device that has one."""
+    """What a strategy makes of network, loss and plan; a batch is given as one shard for each
+    device that has one.
+    """
 
     def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
         """Train on a batch; each shard's sum of losses (1,)."""
 
     def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:
-        """Without training, the sum of losses and the scores of each part of the batch, until the next is asked for."""
+        """Without training, the sum of losses and the scores of each part of the batch, until the
+        next is asked for.
+        """
 
 
 Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
@@ -85,11 +89,12 @@ def train(
 ) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
-    ``dataset``: the one that the config names, where it has been read already.
-    Raises a UsageError before anything is written when the config cannot be carried out, and DivergedError when the loss is no
-    longer a number, or beyond recovery, or the parameters are not finite after an epoch. The run computes with mx.nd; its network
-    is of the user's kind, mx.np after ``npx.set_np()``. After an error or Ctrl-C the folder holds everything up to the last whole
-    epoch; a UsageError before that one, such as for an image that cannot be decoded, takes it away again.
+    ``dataset``: the one that the config names, where it has been read already. Raises a UsageError
+    before anything is written when the config cannot be carried out, and DivergedError when the
+    loss is no longer a number, or beyond recovery, or the parameters are not finite after an epoch.
+    The run computes with mx.nd; its network is of the user's kind, mx.np after ``npx.set_np()``.
+    After an error or Ctrl-C the folder holds everything up to the last whole epoch; a UsageError
+    before that one, such as for an image that cannot be decoded, takes it away again.
     """
     with nd_semantics():
         result = _train(config or TrainConfig(), strategy, reporter or ConsoleReporter(), dataset)
@@ -97,21 +102,33 @@ def train(
     return result
 
 
-def _train(config: TrainConfig, strategy: Strategy, reporter: Reporter, dataset: Optional[Dataset]) -> Result:
+def _train(
+    config: TrainConfig, strategy: Strategy, reporter: Reporter, dataset: Optional[Dataset]
+) -> Result:
     RunDirectory.check(config.out)
     plan = make_plan(config, dataset)
-    taken = take_in_words(config, plan.dataset, plan.ctxs) if config.memory and strategy is data_parallel else None
+    taken = (
+        take_in_words(config, plan.dataset, plan.ctxs)
+        if config.memory and strategy is data_parallel
+        else None
+    )
     return train_plan(plan, strategy, reporter, taken)
 
 
-def train_plan(plan: Plan, strategy: Strategy, reporter: Reporter, taken: Optional[str] = None) -> Result:
+def train_plan(
+    plan: Plan, strategy: Strategy, reporter: Reporter, taken: Optional[str] = None
+) -> Result:
     """`train` for a plan. ``taken``: what such a run has been measured to take, in words."""
     began, config = time.perf_counter(), plan.config
     ready = prepare(plan, strategy)
     run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
     result = Result(plan, ready.net, run.path)
     with recorded(run, result):
-        used = {"settings": plan.settings(), "config": plan.asked(), "classes": noted(plan.dataset.classes)}
+        used = {
+            "settings": plan.settings(),
+            "config": plan.asked(),
+            "classes": noted(plan.dataset.classes),
+        }
         run.config({"gluonlab": gluonlab.__version__, **used})
         _Run(plan, ready, reporter, run, result, began).all_epochs(taken)
         if result.confusion is not None:
@@ -122,7 +139,10 @@ def train_plan(plan: Plan, strategy: Strategy, reporter: Reporter, taken: Option
 
 
 class Ready(NamedTuple):
-    """What a run has before its first batch. ``pretrained``: what was loaded, in words; ``memory``: if the config asks for it."""
+    """What a run has before its first batch.
+
+    ``pretrained``: what was loaded, in words; ``memory``: if the config asks for it.
+    """
 
     net: gluon.HybridBlock
     step: Step
@@ -132,9 +152,17 @@ class Ready(NamedTuple):
 
 @nd_semantics()
 def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
-    """Make network and step. Raises a UsageError for what the plan could not show: nothing else is found before the first batch."""
+    """Make network and step.
+
+    Raises a UsageError for what the plan could not show: nothing else is found before the first
+    batch.
+    """
     config, net = plan.settled.config, make_net(plan)
-    loaded = load_pretrained(net, config.pretrained, len(plan.dataset.classes)) if config.pretrained is not None else None
+    loaded = (
+        load_pretrained(net, config.pretrained, len(plan.dataset.classes))
+        if config.pretrained is not None
+        else None
+    )
     step = strategy(net, make_loss(config.label_smoothing or 0.0, mixed=bool(config.mixup)), plan)
     memory = None
     if config.memory:
@@ -143,9 +171,12 @@ def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
 
 
 def make_net(plan: Plan) -> gluon.HybridBlock:
-    """The plan's network with the same parameters on every device, all shapes known. Raises ModelError if it does not fit.
+    """The plan's network with the same parameters on every device, all shapes known.
 
-    GPUs compute as the plan says from here on. Raises ConfigError when they have computed otherwise in this process.
+    Raises ModelError if it does not fit.
+
+    GPUs compute as the plan says from here on. Raises ConfigError when they have computed otherwise
+    in this process.
     """
     use_arithmetic(plan.arithmetic, plan.ctxs)
     mx.random.seed(plan.config.seed)
@@ -172,18 +203,31 @@ class _Run:
         result: Result,
         began: float,
     ) -> None:
-        self.plan, self.ready, self.reporter, self.run, self.result, self.began = plan, ready, reporter, run, result, began
+        self.plan, self.ready, self.reporter, self.run, self.result, self.began = (
+            plan,
+            ready,
+            reporter,
+            run,
+            result,
+            began,
+        )
         self.net, self.step = ready.net, ready.step
         synchronised = plan.config.sync_bn and len(plan.ctxs) > 1
         self.statistics = RunningStatistics(ready.net, Microbatches.of(plan.config), synchronised)
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
         config = plan.settled.config
-        common: Dict[str, Any] = dict(raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes)
+        common: Dict[str, Any] = dict(
+            raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes
+        )
         padding, flip = config.crop_padding or 0, bool(config.flip)
         augment = Augment(padding, flip) if padding or flip else None
         mixup = Mixup(config.mixup) if config.mixup else None
-        changes: Dict[str, Any] = dict(random_crops=bool(config.random_resized_crop), augment=augment, mixup=mixup)
-        self.loader = Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common)
+        changes: Dict[str, Any] = dict(
+            random_crops=bool(config.random_resized_crop), augment=augment, mixup=mixup
+        )
+        self.loader = Loader(
+            plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common
+        )
         self.test_loader = test_loader(plan)
 
     def all_epochs(self, taken: Optional[str]) -> None:
@@ -203,29 +247,69 @@ class _Run:
             finally:
                 self.reporter.epoch_ends(line)
         if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
-            cure = "decode them once (python -m gluonlab.data pack), with more --decoders, or into memory with --resident-bytes"
+            cure = (
+                "decode them once (python -m gluonlab.data pack), with more --decoders, "
+                "or into memory with --resident-bytes"
+            )
             if self.plan.settled.config.random_resized_crop:
-                cure = "decode them with more --decoders, or once and for all with --no-random-resized-crop"
-            self.reporter.say(f"training waited for images {self.result.waiting:.0%} of its time: {cure}")
+                cure = (
+                    "decode them with more --decoders, or once and for all with "
+                    "--no-random-resized-crop"
+                )
+            self.reporter.say(
+                f"training waited for images {self.result.waiting:.0%} of its time: {cure}"
+            )
 
     def _introduce(self, taken: Optional[str]) -> None:
         plan, config = self.plan, self.plan.settled.config
         if self.ready.pretrained is not None:
             self.reporter.say(f"pretrained {self.ready.pretrained}")
-        threads = "" if plan.ctxs[0].device_type == "gpu" else f", {plan.threads} thread{'s' * (plan.threads > 1)} each"
+        threads = (
+            ""
+            if plan.ctxs[0].device_type == "gpu"
+            else f", {plan.threads} thread{'s' * (plan.threads > 1)} each"
+        )
         size = sum(param.data(plan.ctxs[0]).size for param in self.net.collect_params().values())
-        place = "resident on the devices" if self.loader.resident else f"streamed, {config.prefetch} batches ahead"
-        settings = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in plan.optimizer_params.items() if value)
+        place = (
+            "resident on the devices"
+            if self.loader.resident
+            else f"streamed, {config.prefetch} batches ahead"
+        )
+        settings = ", ".join(
+            f"{name.replace('_', ' ')} {value:g}"
+            for name, value in plan.optimizer_params.items()
+            if value
+        )
         for name, text in (
             ("devices", describe(plan.ctxs) + threads),
             ("network", f"{plan.model}, {size:,} parameters"),
-            ("data", f"{plan.dataset.name}: {len(plan.dataset.train):,} training, {len(plan.dataset.test):,} test images, {place}"),
+            (
+                "data",
+                (
+                    f"{plan.dataset.name}: {len(plan.dataset.train):,} training, "
+                    f"{len(plan.dataset.test):,} test images, {place}"
+                ),
+            ),
             *plan.settled.in_words(),
-            ("batch", f"{plan.batch_in_words()}; {len(self.loader)} step{'s' * (len(self.loader) > 1)} per epoch"),
-            ("optimizer", f"{plan.optimizer}, {settings}" + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)),
+            (
+                "batch",
+                (
+                    f"{plan.batch_in_words()}; {len(self.loader)} "
+                    f"step{'s' * (len(self.loader) > 1)} per epoch"
+                ),
+            ),
+            (
+                "optimizer",
+                f"{plan.optimizer}, {settings}"
+                + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET),
+            ),
             *in_words(config, plan.rates, len(plan.ctxs)),
             ("kvstore", f"{config.kvstore}{plan.placed_in_words()}; seed {config.seed}"),
-            *([("arithmetic", plan.arithmetic.in_words())] if plan.ctxs[0].device_type == "gpu" else []),
+            *(
+                [("arithmetic", plan.arithmetic.in_words())]
+                if plan.ctxs[0].device_type == "gpu"
+                else []
+            ),
         ):
             self.reporter.say(f"{name:<11}{text}")
         for line in self.ready.memory.lines() if self.ready.memory is not None else ():
@@ -237,7 +321,8 @@ class _Run:
         """Train on every image once, then evaluate."""
         began = time.perf_counter()
         known: List[StepLoss] = []  # of this epoch
-        with closing(iter(self.loader)) as batches:  # its thread ends with the loop, however that ends
+        # its thread ends with the loop, however that ends
+        with closing(iter(self.loader)) as batches:
             waiting = Waiting(batches)
             for xs, ys in waiting:
                 images = sum(len(x) for x in xs)
@@ -253,12 +338,24 @@ class _Run:
         self.statistics.average()
         self._note_loss_scale(epoch)
         check_parameters(self.net, f"after step {self.log.step}")
-        score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion)
+        score = evaluate(
+            self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion
+        )
         check_validation_loss(score.loss, f"after step {self.log.step}", self.statistics.exist)
         self.result.confusion = score.confusion
         loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)
         share = waiting.seconds / seconds
-        return Epoch(epoch, self.log.step, images, seconds, loss, score.accuracy, score.loss, share, score.top5_accuracy)
+        return Epoch(
+            epoch,
+            self.log.step,
+            images,
+            seconds,
+            loss,
+            score.accuracy,
+            score.loss,
+            share,
+            score.top5_accuracy,
+        )
 
     def _note(self, epoch: int, known: List[StepLoss]) -> List[StepLoss]:
         """Record finished steps; the same ones."""
@@ -269,21 +366,33 @@ class _Run:
         """Record how often gradients overflowed."""
         scale = self.plan.loss_scale
         if scale is not None:
-            noted = {"epoch": epoch, "step": self.log.step, "loss_scale": scale.value, "skipped": scale.skipped}
+            noted = {
+                "epoch": epoch,
+                "step": self.log.step,
+                "loss_scale": scale.value,
+                "skipped": scale.skipped,
+            }
             self.run.line("event", event="loss_scale", **noted)
             self.reporter.say(f"{'loss scale':<11}{scale.in_words()}")
 
     def _first_step(self) -> None:
-        """Wait for the very first step, once: initialising takes the longer the more devices there are."""
+        """Wait for the very first step, once: initialising takes the longer the more devices there
+        are.
+        """
         nd.waitall()
         self.result.first_step_seconds = time.perf_counter() - self.began
         self.reporter.say(f"{'first step':<11}after {self.result.first_step_seconds:.2f} s")
 
 
 def _mean_loss(epoch: int, steps: Sequence[StepLoss]) -> float:
-    """Over the images of these steps: all of an epoch, but for those in which float16 overflowed."""
+    """Over the images of these steps: all of an epoch, but for those in which float16
+    overflowed.
+    """
     if not steps:
-        raise DivergedError(f"the loss overflows in every step of epoch {epoch}: use a smaller learning rate (--lr), or float32")
+        raise DivergedError(
+            f"the loss overflows in every step of epoch {epoch}: "
+            "use a smaller learning rate (--lr), or float32"
+        )
     return sum(step.loss * step.images for step in steps) / sum(step.images for step in steps)
 
 

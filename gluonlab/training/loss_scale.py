@@ -1,10 +1,13 @@
-"""Dynamic loss scaling: the loss is multiplied by a number, so that float16 gradients neither vanish nor overflow.
+"""Dynamic loss scaling: the loss is multiplied by a number, so that float16 gradients neither
+vanish nor overflow.
 
-float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a scale, its gradients are divided.
-Where gradients overflow, the step is left out on all devices and the scale is halved; after many good steps it is doubled
-(Micikevicius et al., "Mixed precision training", 2018, section 3.2). Powers of two change no digit of a float32.
+float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a
+scale, its gradients are divided. Where gradients overflow, the step is left out on all devices and
+the scale is halved; after many good steps it is doubled (Micikevicius et al., "Mixed precision
+training", 2018, section 3.2). Powers of two change no digit of a float32.
 
-mxnet.contrib.amp.LossScaler halves without end, looks at every parameter of one device by itself, and is bound to amp.init.
+mxnet.contrib.amp.LossScaler halves without end, looks at every parameter of one device by itself,
+and is bound to amp.init.
 """
 
 from __future__ import annotations
@@ -25,23 +28,41 @@ SMALLEST, LARGEST = 2.0**-14, 2.0**24
 
 
 class LossScale:
-    """``value`` is what the loss of the next step is multiplied by; `after` each step it is found anew.
+    """``value`` is what the loss of the next step is multiplied by; `after` each step it is found
+    anew.
 
-    Doubled after ``good_steps`` steps without an overflow, up to ``largest``. ``steps`` and ``skipped`` count those so far.
-    Raises ConfigError for values that are no powers of two, or not in order.
+    Doubled after ``good_steps`` steps without an overflow, up to ``largest``. ``steps`` and
+    ``skipped`` count those so far. Raises ConfigError for values that are no powers of two, or not
+    in order.
     """
 
     def __init__(
-        self, value: float = FIRST, good_steps: int = GOOD_STEPS, smallest: float = SMALLEST, largest: float = LARGEST
+        self,
+        value: float = FIRST,
+        good_steps: int = GOOD_STEPS,
+        smallest: float = SMALLEST,
+        largest: float = LARGEST,
     ) -> None:
         for number in (smallest, value, largest):
             if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:
-                raise ConfigError(f"loss scale {number:g}: give a power of two such as 65536, with which nothing is rounded")
+                raise ConfigError(
+                    f"loss scale {number:g}: give a power of two such as 65536, "
+                    "with which nothing is rounded"
+                )
         if not smallest <= value <= largest:
-            raise ConfigError(f"loss scale {value:g} is not from {smallest:g} to {largest:g}: give one in between")
+            raise ConfigError(
+                f"loss scale {value:g} is not from {smallest:g} to {largest:g}: give one in between"
+            )
         if good_steps < 1:
-            raise ConfigError(f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up")
-        self.value, self.good_steps, self.smallest, self.largest = value, good_steps, smallest, largest
+            raise ConfigError(
+                f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up"
+            )
+        self.value, self.good_steps, self.smallest, self.largest = (
+            value,
+            good_steps,
+            smallest,
+            largest,
+        )
         self.steps = self.skipped = 0
         self._good = 0  # steps since the scale last changed
 
@@ -56,7 +77,8 @@ class LossScale:
             self.skipped += 1
             if self.value <= self.smallest:
                 raise DivergedError(
-                    f"the gradients overflow at step {self.steps}, even with the smallest loss scale {self.value:g}: "
+                    f"the gradients overflow at step {self.steps}, "
+                    f"even with the smallest loss scale {self.value:g}: "
                     "use a smaller learning rate (--lr), or float32"
                 )
             self.value, self._good = self.value / 2, 0
@@ -69,9 +91,11 @@ class LossScale:
 
 
 def make_loss_scale(config: TrainConfig, images: int) -> Optional[LossScale]:
-    """The scale that a run begins with, when ``images`` of each batch are one device's; None where none is needed.
+    """The scale that a run begins with, when ``images`` of each batch are one device's; None where
+    none is needed.
 
-    The losses of these are added up, not averaged, so it is smaller than FIRST by their number, rounded to a power of two.
+    The losses of these are added up, not averaged, so it is smaller than FIRST by their number,
+    rounded to a power of two.
     """
     if config.dtype == "float32":
         return None
@@ -79,20 +103,27 @@ def make_loss_scale(config: TrainConfig, images: int) -> Optional[LossScale]:
 
 
 class Unscaling:
-    """``begin(scale)`` divides the gradients of all devices by the scale; `finite` tells whether they are of any use.
+    """``begin(scale)`` divides the gradients of all devices by the scale; `finite` tells whether
+    they are of any use.
 
-    ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the part that it has of them, which
-    may be nothing. The sums of all devices are the same, to the bit, so one of them is looked at; parts are looked at everywhere.
-    (The update could divide: but MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than one of 0.14.)
+    ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the
+    part that it has of them, which may be nothing. The sums of all devices are the same, to the
+    bit, so one of them is looked at; parts are looked at everywhere. (The update could divide: but
+    MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than one of 0.14.)
     """
 
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
         self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
-        self._divide = [OperatorCall("_mul_scalar", [grad], grad) for arrays in grads for grad in arrays]
+        self._divide = [
+            OperatorCall("_mul_scalar", [grad], grad) for arrays in grads for grad in arrays
+        ]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
 
     def begin(self, scale: float) -> None:
-        """Queue it; nothing waits. Gradients that are not finite are divided, too, and are no more so afterwards."""
+        """Queue it; nothing waits.
+
+        Gradients that are not finite are divided, too, and are no more so afterwards.
+        """
         for device in self._finite:
             device.look()
         if scale != self._scale:

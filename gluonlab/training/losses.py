@@ -1,7 +1,8 @@
 """The losses of the running steps, read late enough that no step waits for them.
 
-Each device notes its shard's loss in a row of a small array; a block of STRIDE steps is read when it is STRIDE steps old.
-So a loss is known at most 2 * STRIDE = 8 steps late, and the devices are never more than that many steps behind the host.
+Each device notes its shard's loss in a row of a small array; a block of STRIDE steps is read when
+it is STRIDE steps old. So a loss is known at most 2 * STRIDE = 8 steps late, and the devices are
+never more than that many steps behind the host.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ class StepLoss(NamedTuple):
 
 
 class LossLog:
-    """``append`` the shards' losses of each step; it returns the steps whose losses have become known.
+    """``append`` the shards' losses of each step; it returns the steps whose losses have become
+    known.
 
-    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, naming the step where that began. Where it
-    ``may_overflow``, as in float16, a step without a finite one is left out of those that are returned instead.
+    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, naming the step
+    where that began. Where it ``may_overflow``, as in float16, a step without a finite one is left
+    out of those that are returned instead.
     """
 
     def __init__(self, ctxs: Sequence[mx.Context], may_overflow: bool = False) -> None:
@@ -59,10 +62,16 @@ def _without_overflows(known: List[StepLoss]) -> List[StepLoss]:
 
 
 def _healthy(known: List[StepLoss]) -> List[StepLoss]:
-    """The same steps. Raises DivergedError, which holds those before the first whose loss is beyond recovery, or no number."""
+    """The same steps.
+
+    Raises DivergedError, which holds those before the first whose loss is beyond recovery, or no
+    number.
+    """
     for place, step in enumerate(known):
         if not is_healthy(step.loss):
-            raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"), known[:place])
+            raise DivergedError(
+                diverged("the loss", step.loss, f"at step {step.step}"), known[:place]
+            )
     return known
 
 
@@ -84,7 +93,8 @@ class _Block:
         place = len(self.steps)
         for loss, cells in zip(losses, self.cells):
             cells[place].copy(loss)
-        for zero, cells in zip(self.zeros[len(losses) :], self.cells[len(losses) :]):  # devices that had no shard
+        # devices that had no shard
+        for zero, cells in zip(self.zeros[len(losses) :], self.cells[len(losses) :]):
             cells[place].copy(zero)
         self.steps.append(step)
         self.images.append(images)
@@ -94,6 +104,9 @@ class _Block:
         if not self.steps:
             return []
         sums = sum(row.asnumpy().astype("float64") for row in self.rows)
-        known = [StepLoss(step, images, float(total) / images) for step, images, total in zip(self.steps, self.images, sums)]
+        known = [
+            StepLoss(step, images, float(total) / images)
+            for step, images, total in zip(self.steps, self.images, sums)
+        ]
         self.steps, self.images = [], []
         return known

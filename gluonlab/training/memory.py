@@ -1,10 +1,12 @@
 """What a batch needs on each device, told before anything is trained.
 
-Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no memory, as training binds them, and
-tell how much they would allocate. Not counted are the scratch memory of single operators and the buffers in which a kvstore sums.
-On the CPU that makes the figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN, which then
-rearranges them there; with --sync-bn 21 to 32 % for resnet8 and cifar_resnet20.
-The plan counts four bytes for every number: with float16, of which most have two, the figures are an upper bound.
+Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no
+memory, as training binds them, and tell how much they would allocate. Not counted are the scratch
+memory of single operators and the buffers in which a kvstore sums. On the CPU that makes the
+figures 1 to 12 % too small for LeNet, and 20 to 40 % where its channels are padded for oneDNN,
+which then rearranges them there; with --sync-bn 21 to 32 % for resnet8 and cifar_resnet20. The plan
+counts four bytes for every number: with float16, of which most have two, the figures are an upper
+bound.
 """
 
 from __future__ import annotations
@@ -55,19 +57,28 @@ class Memory(NamedTuple):
 
     def lines(self) -> List[str]:
         """A table for people, in MiB."""
-        rows = [(name.replace("_", " "), getattr(self, name)) for name in (*self._fields[1:], "total")]
-        head = f"{'memory':<11}per device, for {self.images} image{'s' * (self.images != 1)} of a batch"
+        rows = [
+            (name.replace("_", " "), getattr(self, name)) for name in (*self._fields[1:], "total")
+        ]
+        head = (
+            f"{'memory':<11}per device, for {self.images} image{'s' * (self.images != 1)} of "
+            "a batch"
+        )
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
 class Needs:
-    """Tells the Memory of any batch size for the plan's network, optimizer and data; nothing of it is allocated."""
+    """Tells the Memory of any batch size for the plan's network, optimizer and data; nothing of it
+    is allocated.
+    """
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, Microbatches.of(plan.config)
         self._mixed = bool(plan.settled.config.mixup)
         convert = conversion(plan.config, len(plan.ctxs))
-        self._graph = loss_graph(net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert)
+        self._graph = loss_graph(
+            net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert
+        )
         self._params = dict(net.collect_params().items())
         self._staged = plan.config.sync_bn and len(plan.ctxs) > 1
         self._activations: Dict[Tuple[int, ...], int] = {}
@@ -85,15 +96,26 @@ class Needs:
         """
         _check_on_host(self.plan, images)
         part = self.cut.largest(images)
-        copies = 2 if part < images else 1  # of two or more parts, the first and the others have graphs with inputs of their own
+        # of two or more parts, the first and the others have graphs with inputs of their own
+        copies = 2 if part < images else 1
         data = self._data_bytes(images) + copies * part * self._input_bytes
-        return Memory(images, self._parameters, self._gradients, self._state, self._activation_bytes(images), data)
+        return Memory(
+            images,
+            self._parameters,
+            self._gradients,
+            self._state,
+            self._activation_bytes(images),
+            data,
+        )
 
     def possible(self, most: int) -> int:
-        """The most images per device, up to ``most``, for which MXNet has large enough arrays; at least 1."""
+        """The most images per device, up to ``most``, for which MXNet has large enough arrays; at
+        least 1.
+        """
         low, high = 1, most
         while low < high:
-            middle = (low + high + 1) // 2 if high < most else high  # all of them first: a data set is rarely so large
+            # all of them first: a data set is rarely so large
+            middle = (low + high + 1) // 2 if high < most else high
             try:
                 _check_images(self.plan, self._params, self._graph, middle, self._mixed)
                 low = middle
@@ -103,7 +125,8 @@ class Needs:
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
         optimizer = self.plan.make_optimizer()
-        one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)  # states are as large as their weights
+        # states are as large as their weights
+        one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)
         arrays = _arrays(optimizer.create_state_multi_precision(0, one))
         return sum(_bytes(param.shape, array.dtype) * int(array.size) for array in arrays)
 
@@ -114,17 +137,31 @@ class Needs:
     @property
     def _input_bytes(self) -> int:
         """Of an image and its labels when they go into the network: mixtures are floats."""
-        return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED) if self._mixed else self._image_bytes
+        return (
+            4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED)
+            if self._mixed
+            else self._image_bytes
+        )
 
     def _data_bytes(self, images: int) -> int:
-        """Resident splits and this epoch's share in its order; batches made ahead, one in use and one in the making.
+        """Resident splits and this epoch's share in its order; batches made ahead, one in use and
+        one in the making.
 
         With mixup the partners of the share, or of the batch in the making, are as many.
         """
         config, dataset = self.plan.settled.config, self.plan.dataset
-        resident = [split for split in (dataset.train, dataset.test) if stays_on_devices(split, config.resident_bytes)]
-        changed, streamed = bool(self._mixed or config.crop_padding or config.flip), dataset.train not in resident
-        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
+        resident = [
+            split
+            for split in (dataset.train, dataset.test)
+            if stays_on_devices(split, config.resident_bytes)
+        ]
+        changed, streamed = (
+            bool(self._mixed or config.crop_padding or config.flip),
+            dataset.train not in resident,
+        )
+        unchanged = (
+            changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
+        )
         ready = (config.prefetch + 2) * images if streamed or changed else 0
         stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
         return stored * self._image_bytes + ready * self._input_bytes
@@ -132,33 +169,46 @@ class Needs:
     def _activation_bytes(self, images: int) -> int:
         """Of a device for whose share of a batch there are so many images.
 
-        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only evaluate, and training has others,
-        `StagedReplicas`'.
+        Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only
+        evaluate, and training has others, `StagedReplicas`'.
         """
         part = self.cut.largest(images)
         if not self._staged:
             return self._planned(part)
-        evaluated = self.cut.largest(min(images, math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs))))
+        evaluated = self.cut.largest(
+            min(images, math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs)))
+        )
         return self._planned(evaluated) + self._planned_in_stages(*self._parts(images))
 
     def _parts(self, images: int) -> List[int]:
-        """The images of each graph that training binds: for parts of whole batches, and of an epoch's last one.
+        """The images of each graph that training binds: for parts of whole batches, and of an
+        epoch's last one.
 
         Where gradients add to those of parts before, it is a graph of its own.
         """
         devices, total = len(self.plan.ctxs), len(self.plan.dataset.train)
         last = math.ceil(total % (images * devices) / devices) if total > images * devices else 0
         cuts = [self.cut.bounds(share) for share in (images, last)]
-        bound = {(end - begin, number > 0) for cut in cuts for number, (begin, end) in enumerate(cut)}
+        bound = {
+            (end - begin, number > 0) for cut in cuts for number, (begin, end) in enumerate(cut)
+        }
         return sorted((part for part, _ in bound), reverse=True)
 
     def _planned(self, images: int) -> int:
-        """MXNet's plan of one graph, in bytes: that of many times as many images, divided, where MiB are too coarse to tell it."""
-        return self._divided((images,), PRECISE_MIB, lambda times: self._planned_mib(images * times))
+        """MXNet's plan of one graph, in bytes: that of many times as many images, divided, where
+        MiB are too coarse to tell it.
+        """
+        return self._divided(
+            (images,), PRECISE_MIB, lambda times: self._planned_mib(images * times)
+        )
 
     def _planned_in_stages(self, *parts: int) -> int:
         """The same for all graphs of `StagedReplicas`, each of many stages."""
-        return self._divided((0, *parts), PRECISE_MIB_OF_STAGES, lambda times: self._staged_mib([part * times for part in parts]))
+        return self._divided(
+            (0, *parts),
+            PRECISE_MIB_OF_STAGES,
+            lambda times: self._staged_mib([part * times for part in parts]),
+        )
 
     def _divided(self, key: Tuple[int, ...], precise: float, told: Callable[[int], float]) -> int:
         if key not in self._activations:
@@ -169,11 +219,18 @@ class Needs:
         return self._activations[key]
 
     def _staged_mib(self, parts: Sequence[int]) -> float:
-        return planned_mib([self._fitted(part) for part in parts], self._params, partial(_without_memory, ctx=mx.cpu()))
+        return planned_mib(
+            [self._fitted(part) for part in parts],
+            self._params,
+            partial(_without_memory, ctx=mx.cpu()),
+        )
 
     def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
         """The graph for so many images, and shapes and types of all that it takes."""
-        image_shape, labels_shape = (images, *self.plan.dataset.image_shape), (images, *[LABELS_MIXED] * self._mixed)
+        image_shape, labels_shape = (
+            (images, *self.plan.dataset.image_shape),
+            (images, *[LABELS_MIXED] * self._mixed),
+        )
         pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
         kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         kinds.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
@@ -183,27 +240,39 @@ class Needs:
 
     def _planned_mib(self, images: int) -> int:
         graph, kinds = self._fitted(images)
-        arrays = {name: _without_memory(shape, mx.cpu(), dtype) for name, (shape, dtype) in kinds.items()}
+        arrays = {
+            name: _without_memory(shape, mx.cpu(), dtype) for name, (shape, dtype) in kinds.items()
+        }
         names = graph.list_arguments()
-        trained = {name for name in names if name in self._params and self._params[name].grad_req != "null"}
+        trained = {
+            name for name in names if name in self._params and self._params[name].grad_req != "null"
+        }
         executor = graph.bind(
-            mx.cpu(), {name: arrays[name] for name in names}, {name: arrays[name] for name in trained},
+            mx.cpu(), {name: arrays[name] for name in names},
+            {name: arrays[name] for name in trained},
             {name: "write" if name in trained else "null" for name in names},
             {name: arrays[name] for name in graph.list_auxiliary_states()},
         )  # fmt: skip
         return allocated_mib(executor)
 
 
-def check_batch(plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol, mixed: bool = False) -> None:
-    """Raise ConfigError when the plan's batches take larger arrays than MXNet has, which it would say in its own words.
+def check_batch(
+    plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol, mixed: bool = False
+) -> None:
+    """Raise ConfigError when the plan's batches take larger arrays than MXNet has, which it would
+    say in its own words.
 
     ``graph``: the `loss_graph` of a device; ``mixed``: that of a `MixedLoss`.
     """
     _check_images(plan, dict(net.collect_params().items()), graph, plan.largest_share, mixed)
 
 
-def _check_images(plan: Plan, params: Dict[str, gluon.Parameter], graph: mx.sym.Symbol, images: int, mixed: bool) -> None:
-    """All arrays of a batch of which each device has so many ``images``; ``mixed``: the graph is of a `MixedLoss`."""
+def _check_images(
+    plan: Plan, params: Dict[str, gluon.Parameter], graph: mx.sym.Symbol, images: int, mixed: bool
+) -> None:
+    """All arrays of a batch of which each device has so many ``images``; ``mixed``: the graph is of
+    a `MixedLoss`.
+    """
     _check_on_host(plan, images)
     part = Microbatches.of(plan.config).largest(images)
     labels = (part, LABELS_MIXED) if mixed else (part,)

@@ -1,4 +1,6 @@
-"""What training minimises: the cross entropy of the scores, with smoothed or mixed labels on request."""
+"""What training minimises: the cross entropy of the scores, with smoothed or mixed labels on
+request.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,13 @@ from mxnet import gluon
 
 
 class SmoothedCrossEntropy(gluon.HybridBlock):
-    """Cross entropy with labels that give each of the K classes ``smoothing`` / K of the certainty, and the right one the rest.
+    """Cross entropy with labels that give each of the K classes ``smoothing`` / K of the certainty,
+    and the right one the rest.
 
-    ``scores`` (n, K), ``labels`` (n,) of whole numbers -> (n,). Szegedy et al., "Rethinking the inception architecture for
-    computer vision", 2016, section 7; the same as PyTorch's ``CrossEntropyLoss(label_smoothing=...)``.
-    Where nothing is learned, ``unsmoothed`` is the loss, so that runs with and without smoothing can be compared.
+    ``scores`` (n, K), ``labels`` (n,) of whole numbers -> (n,). Szegedy et al., "Rethinking the
+    inception architecture for computer vision", 2016, section 7; the same as PyTorch's
+    ``CrossEntropyLoss(label_smoothing=...)``. Where nothing is learned, ``unsmoothed`` is the loss,
+    so that runs with and without smoothing can be compared.
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -30,8 +34,9 @@ class SmoothedCrossEntropy(gluon.HybridBlock):
 class MixedLoss(gluon.HybridBlock):
     """A loss for mixtures of two images: that with the label of each, in the shares that they have.
 
-    ``scores`` (n, K), ``labels`` (n, 3) as `gluonlab.data.mixup.Mixup` makes them: two labels, and the share of the first -> (n,).
-    Cross entropy, smoothed or not, is linear in the label's certainties: this is the one with mixed one-hot labels.
+    ``scores`` (n, K), ``labels`` (n, 3) as `gluonlab.data.mixup.Mixup` makes them: two labels, and
+    the share of the first -> (n,). Cross entropy, smoothed or not, is linear in the label's
+    certainties: this is the one with mixed one-hot labels.
     """
 
     def __init__(self, loss: gluon.HybridBlock) -> None:
@@ -40,11 +45,20 @@ class MixedLoss(gluon.HybridBlock):
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
         """(n, K), (n, 3) -> (n,)"""
-        first, second, share = (F.slice_axis(labels, axis=1, begin=i, end=i + 1).reshape((-1,)) for i in range(3))
+        first, second, share = (
+            F.slice_axis(labels, axis=1, begin=i, end=i + 1).reshape((-1,)) for i in range(3)
+        )
         return share * self.loss(scores, first) + (1 - share) * self.loss(scores, second)
 
 
 def make_loss(label_smoothing: float = 0.0, mixed: bool = False) -> gluon.HybridBlock:
-    """The loss of a run, one value per image; Gluon's own where smoothing would change nothing. ``mixed``: a MixedLoss of it."""
-    loss = SmoothedCrossEntropy(label_smoothing) if 1 - label_smoothing < 1 else gluon.loss.SoftmaxCrossEntropyLoss()
+    """The loss of a run, one value per image; Gluon's own where smoothing would change nothing.
+
+    ``mixed``: a MixedLoss of it.
+    """
+    loss = (
+        SmoothedCrossEntropy(label_smoothing)
+        if 1 - label_smoothing < 1
+        else gluon.loss.SoftmaxCrossEntropyLoss()
+    )
     return MixedLoss(loss) if mixed else loss

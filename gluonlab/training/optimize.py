@@ -1,4 +1,6 @@
-"""What a TrainConfig asks of the optimization, checked and made: learning rates, weight decay, clipping, compression."""
+"""What a TrainConfig asks of the optimization, checked and made: learning rates, weight decay,
+clipping, compression.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ NO_DECAY = r".*(bias|gamma|beta)$"
 
 
 def check_optimization(config: TrainConfig) -> None:
-    """Raise ConfigError or KVStoreError for an unknown schedule, and for settings that contradict each other."""
+    """Raise ConfigError or KVStoreError for an unknown schedule, and for settings that contradict
+    each other.
+    """
     schedule = config.lr_schedule or CONSTANT
     if schedule not in LR_SCHEDULES:
         raise ConfigError(unknown("--lr-schedule", schedule, LR_SCHEDULES))
@@ -37,23 +41,33 @@ def check_optimization(config: TrainConfig) -> None:
     ):
         if value is not None and schedule not in schedules:
             raise ConfigError(
-                f"{option} {value} says nothing to --lr-schedule {schedule}: choose {' or '.join(schedules)}, or leave it out"
+                f"{option} {value} says nothing to --lr-schedule {schedule}: "
+                f"choose {' or '.join(schedules)}, or leave it out"
             )
     if config.compress is not None and not KVSTORES[config.kvstore].compresses:
         able = " or ".join(name for name, kind in KVSTORES.items() if kind.compresses)
-        raise KVStoreError(f"--compress {config.compress}: kvstore {config.kvstore!r} cannot compress gradients: choose {able}")
+        raise KVStoreError(
+            f"--compress {config.compress}: kvstore {config.kvstore!r} cannot compress gradients: "
+            f"choose {able}"
+        )
 
 
 def check_effect(config: TrainConfig, asked: TrainConfig, wd: float, momentum: float) -> None:
-    """Raise ConfigError for --no-bias-decay without any decay ``wd``, and for --momentum-rule without any ``momentum``.
+    """Raise ConfigError for --no-bias-decay without any decay ``wd``, and for --momentum-rule
+    without any ``momentum``.
 
     ``asked``: without a recipe's values.
     """
     if config.no_bias_decay and not wd:
-        raise ConfigError("--no-bias-decay: the weight decay is 0 for all parameters: give one, such as --wd 1e-4, or leave it out")
+        raise ConfigError(
+            "--no-bias-decay: the weight decay is 0 for all parameters: "
+            "give one, such as --wd 1e-4, or leave it out"
+        )
     if asked.momentum_rule is not None and not momentum:
         rule = f"--momentum-rule {asked.momentum_rule}"
-        raise ConfigError(f"{rule}: the momentum is 0: give one, such as --momentum 0.9, or leave it out")
+        raise ConfigError(
+            f"{rule}: the momentum is 0: give one, such as --momentum 0.9, or leave it out"
+        )
 
 
 def make_rates(
@@ -64,43 +78,65 @@ def make_rates(
     scale: float = 1.0,
     decay_shares: Sequence[Fraction] = HALF_AND_THREE_QUARTERS,
 ) -> Rates:
-    """The learning rate of every step. ``base_lr`` is scaled already; ``scale`` is what --final-lr must be multiplied by.
+    """The learning rate of every step.
 
-    ``decay_shares``: where --lr-schedule step steps without --lr-decay-epochs, as shares of what follows the warm-up.
-    Raises ConfigError for epochs beyond the run, and for a final rate above the first.
+    ``base_lr`` is scaled already; ``scale`` is what --final-lr must be multiplied by.
+
+    ``decay_shares``: where --lr-schedule step steps without --lr-decay-epochs, as shares of what
+    follows the warm-up. Raises ConfigError for epochs beyond the run, and for a final rate above
+    the first.
     """
     final_lr = (config.final_lr or 0.0) * scale
     if final_lr > base_lr:
-        raise ConfigError(f"--final-lr {config.final_lr:g} is above the learning rate {base_lr / scale:g}: give a smaller one")
+        raise ConfigError(
+            f"--final-lr {config.final_lr:g} is above the learning rate {base_lr / scale:g}: "
+            "give a smaller one"
+        )
     warmup, schedule = config.warmup_epochs or 0.0, config.lr_schedule or CONSTANT
     if warmup >= epochs:
-        raise ConfigError(f"--warmup-epochs {warmup:g} leaves nothing of the run's {epochs}: give fewer, or more --epochs")
+        raise ConfigError(
+            f"--warmup-epochs {warmup:g} leaves nothing of the run's {epochs}: "
+            "give fewer, or more --epochs"
+        )
     steps, warmup_steps = epochs * steps_per_epoch, round(warmup * steps_per_epoch)
     milestones: Tuple[int, ...] = ()
     if config.lr_decay_epochs is not None:
-        milestones = tuple(epoch * steps_per_epoch for epoch in _decay_epochs(config.lr_decay_epochs, warmup, epochs))
+        milestones = tuple(
+            epoch * steps_per_epoch
+            for epoch in _decay_epochs(config.lr_decay_epochs, warmup, epochs)
+        )
     elif schedule == "step":
-        milestones = tuple(warmup_steps + math.ceil((steps - warmup_steps) * share) for share in decay_shares)
+        milestones = tuple(
+            warmup_steps + math.ceil((steps - warmup_steps) * share) for share in decay_shares
+        )
     decay = DECAY if config.lr_decay is None else config.lr_decay
     return Rates(base_lr, steps, schedule, warmup_steps, final_lr, decay, milestones)
 
 
 def _decay_epochs(text: str, warmup: float, epochs: int) -> List[int]:
-    """The numbers in ``text``. Raises ConfigError for one before the end of the warm-up or not before the end of the run."""
+    """The numbers in ``text``.
+
+    Raises ConfigError for one before the end of the warm-up or not before the end of the run.
+    """
     numbers = [int(number) for number in text.split(",")]
     if numbers[0] < warmup:
         raise ConfigError(
-            f"--lr-decay-epochs {text}: the warm-up takes {warmup:g} epochs: give later ones, or less --warmup-epochs"
+            f"--lr-decay-epochs {text}: the warm-up takes {warmup:g} epochs: "
+            "give later ones, or less --warmup-epochs"
         )
     if numbers[-1] >= epochs:
-        raise ConfigError(f"--lr-decay-epochs {text}: the run is over after {epochs}: give earlier ones, or more --epochs")
+        raise ConfigError(
+            f"--lr-decay-epochs {text}: the run is over after {epochs}: "
+            "give earlier ones, or more --epochs"
+        )
     return numbers
 
 
 def spare_biases(net: gluon.Block) -> None:
     """No weight decay for biases, nor for the scale and shift of normalisations.
 
-    He et al., "Bag of tricks for image classification with convolutional neural networks", 2019, section 3.1.
+    He et al., "Bag of tricks for image classification with convolutional neural networks", 2019,
+    section 3.1.
     """
     net.collect_params(NO_DECAY).setattr("wd_mult", 0.0)
 
@@ -108,14 +144,18 @@ def spare_biases(net: gluon.Block) -> None:
 def compressing(kvstore: Any, config: TrainConfig, device_count: int) -> Any:
     """The same kvstore, set to compress the gradients that it sums if ``config`` asks for it.
 
-    What 2 bits cannot say stays on its device and is added to the next gradient (Seide et al., "1-bit stochastic gradient descent
-    and its application to data-parallel distributed training of speech DNNs", 2014, section 3). A gradient here is that of the sum
-    over a device's shard, and so the threshold is, too.
+    What 2 bits cannot say stays on its device and is added to the next gradient (Seide et al.,
+    "1-bit stochastic gradient descent and its application to data-parallel distributed training of
+    speech DNNs", 2014, section 3). A gradient here is that of the sum over a device's shard, and so
+    the threshold is, too.
     """
     if config.compress is None:
         return kvstore
     if device_count == 1:
-        message = f"--compress {config.compress}: one device has nobody to send gradients to, so nothing is compressed"
+        message = (
+            f"--compress {config.compress}: one device has nobody to send gradients to, "
+            "so nothing is compressed"
+        )
         warnings.warn(message, GluonlabWarning, stacklevel=2)
         return kvstore
     kind, threshold = config.compress.split(":")
@@ -124,7 +164,8 @@ def compressing(kvstore: Any, config: TrainConfig, device_count: int) -> Any:
 
 
 def in_words(config: TrainConfig, rates: Rates, device_count: int) -> Iterator[Tuple[str, str]]:
-    """(title, text) for what a run says of its optimization when it begins, where that is not the usual.
+    """(title, text) for what a run says of its optimization when it begins, where that is not the
+    usual.
 
     A line without a title goes on with the one before.
     """

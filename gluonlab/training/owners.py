@@ -26,7 +26,9 @@ def _kinds(kind: type) -> Set[type]:
 
 
 def of_convolutions(blocks: Iterable[gluon.Block]) -> Set[Parameter]:
-    """The parameters that ordinary convolutions have, and no other block, such as a transposed convolution."""
+    """The parameters that ordinary convolutions have, and no other block, such as a transposed
+    convolution.
+    """
     convolved: Set[Parameter] = set()
     others: Set[Parameter] = set()
     for block in blocks:

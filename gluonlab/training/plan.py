@@ -16,7 +16,14 @@ from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import synthetic
 from gluonlab.data.colours import colours_for, find_colours, in_text
 from gluonlab.data.dataset import Dataset, Defaults
-from gluonlab.data.registry import all_of_image_files, check_dataset, find_kind, load_dataset, of_image_files, takes
+from gluonlab.data.registry import (
+    all_of_image_files,
+    check_dataset,
+    find_kind,
+    load_dataset,
+    of_image_files,
+    takes,
+)
 from gluonlab.devices import devices, gpu_count, gpus
 from gluonlab.errors import ConfigError, DeviceError, KVStoreError
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic, check_arithmetic
@@ -88,7 +95,9 @@ class Plan:
     def make_optimizer(self) -> mx.optimizer.Optimizer:
         """A new one, which follows the schedule of the learning rate."""
         return make_optimizer(
-            self.optimizer, {**self.optimizer_params, "lr_scheduler": self.rates}, self.momentum_rule or CORRECTED
+            self.optimizer,
+            {**self.optimizer_params, "lr_scheduler": self.rates},
+            self.momentum_rule or CORRECTED,
         )
 
     @property
@@ -98,25 +107,40 @@ class Plan:
 
     @property
     def largest_share(self) -> int:
-        """The most images of a batch that a device gets: no batch is larger than the split that it comes from."""
+        """The most images of a batch that a device gets: no batch is larger than the split that it
+        comes from.
+        """
         images = max(len(self.dataset.train), len(self.dataset.test))
         return math.ceil(min(self.global_batch_size, images) / len(self.ctxs))
 
     def asked(self) -> Dict[str, Any]:
-        """What was asked, as plain values for config.json, with what buckets hold at most on such devices."""
+        """What was asked, as plain values for config.json, with what buckets hold at most on such
+        devices.
+        """
         config, most = self.config, usual_bucket_bytes(self.ctxs)
-        return (config if config.bucket_bytes is not None else config.replace(bucket_bytes=most)).to_dict()
+        return (
+            config if config.bucket_bytes is not None else config.replace(bucket_bytes=most)
+        ).to_dict()
 
     def batch_in_words(self) -> str:
-        """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not divide."""
+        """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not
+        divide.
+        """
         each, rest = divmod(self.global_batch_size, len(self.ctxs))
         per_device = str(each) if not rest else f"{each} or {each + 1}"
-        return f"{per_device} per device, {self.global_batch_size} in all{Microbatches.of(self.config).in_words()}"
+        return (
+            f"{per_device} per device, {self.global_batch_size} in "
+            f"all{Microbatches.of(self.config).in_words()}"
+        )
 
     def placed_in_words(self) -> str:
-        """``, order gpu(0) gpu(3) ..., by the links that NVML tells``; empty where nothing was placed."""
+        """``, order gpu(0) gpu(3) ..., by the links that NVML tells``; empty where nothing was
+        placed.
+        """
         placement = self._placement()
-        return f", {placement.in_words(self.ctxs)}" if placement is not None and placement.why else ""
+        return (
+            f", {placement.in_words(self.ctxs)}" if placement is not None and placement.why else ""
+        )
 
     def _placement(self) -> Optional[Placement]:
         scheduled = isinstance(self.kvstore, ScheduleKVStore)
@@ -146,8 +170,11 @@ class Plan:
         }
 
 
-def check_config(config: TrainConfig, defaults: Optional[Defaults] = None) -> Tuple[List[mx.Context], Settled]:
-    """Raise a UsageError for what can be found wrong before the data set is read; the devices, and the config without gaps.
+def check_config(
+    config: TrainConfig, defaults: Optional[Defaults] = None
+) -> Tuple[List[mx.Context], Settled]:
+    """Raise a UsageError for what can be found wrong before the data set is read; the devices, and
+    the config without gaps.
 
     ``defaults``: those of a data set that has been read already.
     """
@@ -187,7 +214,9 @@ def _recorded(placement: Optional[Placement], ctxs: List[mx.Context]) -> Dict[st
 
 
 def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
-    """Check every name and value of ``config`` against this machine. Raises a UsageError for the first that is wrong.
+    """Check every name and value of ``config`` against this machine.
+
+    Raises a UsageError for the first that is wrong.
 
     ``dataset``: the one that the config names, where it has been read already.
     """
@@ -200,14 +229,19 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
     store = make_kvstore(config.kvstore, ctxs, config.topology)
     kvstore = compressing(store, config, len(ctxs))
     if dataset is None:
-        dataset = load_dataset(config.dataset, config.data_dir, **options, **_samples(config, len(ctxs)))
+        dataset = load_dataset(
+            config.dataset, config.data_dir, **options, **_samples(config, len(ctxs))
+        )
     if config.normalise is not None:
         colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
         dataset = dataclasses.replace(dataset, colours=colours)
     images, devices = len(dataset.train), len(ctxs)
     global_batch_size = config.global_batch_size or (config.batch_size or 1) * devices
     Microbatches.of(config).check(min(global_batch_size, images), devices)
-    optimizer, epochs = (config.optimizer or recipe.optimizer).lower(), config.epochs or recipe.epochs
+    optimizer, epochs = (
+        (config.optimizer or recipe.optimizer).lower(),
+        config.epochs or recipe.epochs,
+    )
     scale = _scale(settled, global_batch_size, images)
     optimizer_params = _optimizer_params(config, optimizer, scale)
     momentum = optimizer_params.get("momentum", 0.0)
@@ -227,16 +261,20 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
         optimizer=optimizer,
         optimizer_params=optimizer_params,
         kvstore=kvstore,
-        rates=make_rates(config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale, shares),
+        rates=make_rates(
+            config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale, shares
+        ),
         loss_scale=make_loss_scale(config, min(global_batch_size, images) // devices),
         momentum_rule=(config.momentum_rule or CORRECTED) if has_rules else None,
     )
 
 
 def _scale(settled: Settled, global_batch_size: int, images: int) -> float:
-    """What linear scaling multiplies rates by: the images of a step over those for which the rate is made.
+    """What linear scaling multiplies rates by: the images of a step over those for which the rate
+    is made.
 
-    Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1. No step has more than all images.
+    Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.1.
+    No step has more than all images.
     """
     if not settled.scales:
         return 1.0
@@ -245,8 +283,15 @@ def _scale(settled: Settled, global_batch_size: int, images: int) -> float:
 
 
 def file_options(config: TrainConfig) -> Dict[str, Any]:
-    """What a data set of image files is told besides its place. Raises ConfigError for a setting that another one would ignore."""
-    asked = {"image_size": config.image_size, "decoders": config.decoders, "skip_bad": config.skip_bad or None}
+    """What a data set of image files is told besides its place.
+
+    Raises ConfigError for a setting that another one would ignore.
+    """
+    asked = {
+        "image_size": config.image_size,
+        "decoders": config.decoders,
+        "skip_bad": config.skip_bad or None,
+    }
     asked["random_resized_crop"] = config.random_resized_crop or None
     options = {name: value for name, value in asked.items() if value is not None}
     if of_image_files(config.dataset):
@@ -254,13 +299,17 @@ def file_options(config: TrainConfig) -> Dict[str, Any]:
     for name in options:
         choices = ", ".join(all_of_image_files())
         raise ConfigError(
-            f"{option_name(name)} is for image files, and {config.dataset} has none: leave it out, or choose {choices}"
+            f"{option_name(name)} is for image files, and {config.dataset} has none: "
+            f"leave it out, or choose {choices}"
         )
     return {}
 
 
 def _samples(config: TrainConfig, device_count: int) -> Dict[str, Any]:
-    """A data set that is made up has as many images as a batch. Raises ConfigError for more than an array of MXNet holds."""
+    """A data set that is made up has as many images as a batch.
+
+    Raises ConfigError for more than an array of MXNet holds.
+    """
     asked = config.global_batch_size or (config.batch_size or 0) * device_count
     if asked <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
         return {}
@@ -283,27 +332,41 @@ def find_devices(config: TrainConfig) -> List[mx.Context]:
 
 
 def check_optimizer(name: str, config: TrainConfig, device_count: int) -> None:
-    """Raise ConfigError for an optimizer that is not offered, and for a momentum or a rule of it that it does not have.
+    """Raise ConfigError for an optimizer that is not offered, and for a momentum or a rule of it
+    that it does not have.
 
     Also KVStoreError for one that the kvstore forbids.
     """
     kind = optimizer_kind(name)
     if config.momentum is not None and not kind.momentum:
         able = ", ".join(other for other, its in OPTIMIZERS.items() if its.momentum)
-        raise ConfigError(f"--momentum {config.momentum:g}: {name} has no momentum, leave it out or use one of {able}")
+        raise ConfigError(
+            f"--momentum {config.momentum:g}: {name} has no momentum, "
+            f"leave it out or use one of {able}"
+        )
     if config.momentum_rule is not None and kind.by_mxnets_rule is None:
-        able = " or ".join(other for other, its in OPTIMIZERS.items() if its.by_mxnets_rule is not None)
-        raise ConfigError(f"--momentum-rule {config.momentum_rule} says nothing to {name}: leave it out, or use {able}")
+        able = " or ".join(
+            other for other, its in OPTIMIZERS.items() if its.by_mxnets_rule is not None
+        )
+        raise ConfigError(
+            f"--momentum-rule {config.momentum_rule} says nothing to {name}: "
+            f"leave it out, or use {able}"
+        )
     if config.kvstore == SHARDED and device_count > 1 and not is_element_wise(kind.cls):
         able = ", ".join(other for other, its in OPTIMIZERS.items() if is_element_wise(its.cls))
         raise KVStoreError(
-            f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: choose one of {able}, or another kvstore"
+            f"--kvstore {SHARDED} cuts parameters anywhere, which {name} does not allow: "
+            f"choose one of {able}, or another kvstore"
         )
 
 
 def _optimizer_params(config: TrainConfig, optimizer: str, scale: float) -> Dict[str, float]:
-    """Learning rate, momentum and weight decay of a settled ``config``; the optimizer's own rate where it has none."""
-    lr = config.lr if config.lr is not None else float(optimizer_kind(optimizer).cls().learning_rate)
+    """Learning rate, momentum and weight decay of a settled ``config``; the optimizer's own rate
+    where it has none.
+    """
+    lr = (
+        config.lr if config.lr is not None else float(optimizer_kind(optimizer).cls().learning_rate)
+    )
     params = {"learning_rate": lr * scale, "wd": config.wd or 0.0}
     if config.momentum is not None:
         params["momentum"] = config.momentum

@@ -1,9 +1,11 @@
-"""Mixed precision: a network's matrix products and convolutions in float16, and in float32 whatever adds up or is kept.
+"""Mixed precision: a network's matrix products and convolutions in float16, and in float32 whatever
+adds up or is kept.
 
-Parameters, their gradients, the optimizer's states, running statistics, scores and the loss stay float32; so kvstores, files and
-exports are the same as ever (Micikevicius et al., "Mixed precision training", 2018, section 3.1). The network's graph gets
-operators that cast, by MXNet's own lists of what gains from float16 and of what would suffer. mxnet.contrib.amp.init would do that
-to every network of the process, by replacing MXNet's functions; converting one graph changes nothing else.
+Parameters, their gradients, the optimizer's states, running statistics, scores and the loss stay
+float32; so kvstores, files and exports are the same as ever (Micikevicius et al., "Mixed precision
+training", 2018, section 3.1). The network's graph gets operators that cast, by MXNet's own lists of
+what gains from float16 and of what would suffer. mxnet.contrib.amp.init would do that to every
+network of the process, by replacing MXNet's functions; converting one graph changes nothing else.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ Conversion = Callable[[mx.sym.Symbol], mx.sym.Symbol]
 DTYPES = ("float32", "float16")
 
 HALF = tuple(amp.list_lp16_ops("float16"))  # Convolution, FullyConnected, ...
-FULL = tuple(amp.list_fp32_ops("float16"))  # exponents, powers, sums, norms, ...; what is in neither list follows its inputs
-SOMETIMES_FULL = tuple(op for op, _, _ in amp.list_conditional_fp32_ops("float16"))  # by an attribute
-WIDEST = tuple(amp.list_widest_type_cast("float16"))  # concat, sums of several: all inputs as the widest of them
+# exponents, powers, sums, norms, ...; what is in neither list follows its inputs
+FULL = tuple(amp.list_fp32_ops("float16"))
+# by an attribute
+SOMETIMES_FULL = tuple(op for op, _, _ in amp.list_conditional_fp32_ops("float16"))
+# concat, sums of several: all inputs as the widest of them
+WIDEST = tuple(amp.list_widest_type_cast("float16"))
 OWN = "gluonlab_own_"  # begins the name of a copy that only the conversion sees
 
 
@@ -33,11 +38,13 @@ def as_it_is(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     return graph
 
 
-def mixed_precision(graph: mx.sym.Symbol, half: Iterable[str] = HALF, full: Iterable[str] = FULL) -> mx.sym.Symbol:
+def mixed_precision(
+    graph: mx.sym.Symbol, half: Iterable[str] = HALF, full: Iterable[str] = FULL
+) -> mx.sym.Symbol:
     """The same graph with the operators ``half`` in float16 and those in ``full`` in float32.
 
-    Inputs and outputs are float32, with the same names of inputs. BatchNorm takes float16 images, and computes statistics and
-    keeps parameters in float32.
+    Inputs and outputs are float32, with the same names of inputs. BatchNorm takes float16 images,
+    and computes statistics and keeps parameters in float32.
     """
     half, full = list(half), list(full)
     apart = _with_own_inputs(graph, half, {*full, *SOMETIMES_FULL})
@@ -45,17 +52,23 @@ def mixed_precision(graph: mx.sym.Symbol, half: Iterable[str] = HALF, full: Iter
     return converted if apart is graph else _without_own_inputs(converted)
 
 
-def _with_own_inputs(graph: mx.sym.Symbol, half: Collection[str], full: Collection[str]) -> mx.sym.Symbol:
-    """``graph`` with copies of the arrays that are to be cast for some operators and taken as they come by others.
+def _with_own_inputs(
+    graph: mx.sym.Symbol, half: Collection[str], full: Collection[str]
+) -> mx.sym.Symbol:
+    """``graph`` with copies of the arrays that are to be cast for some operators and taken as they
+    come by others.
 
-    The conversion believes that an array of which it has made a float16 copy, for a convolution, say, is float16 itself, and so is
-    ReLU of it: what then follows gets two types, and fails ("Non-uniform data type in Concat").
+    The conversion believes that an array of which it has made a float16 copy, for a convolution,
+    say, is float16 itself, and so is ReLU of it: what then follows gets two types, and fails
+    ("Non-uniform data type in Concat").
     """
     whole = parsed(graph)
     old: List[Node] = whole["nodes"]
     followers = {"null", *half, *full, *WIDEST}
     followed: Set[Tuple[int, int]] = {
-        (node["inputs"][0][0], node["inputs"][0][1]) for node in old if node["op"] not in followers and node["inputs"]
+        (node["inputs"][0][0], node["inputs"][0][1])
+        for node in old
+        if node["op"] not in followers and node["inputs"]
     }
     nodes: List[Node] = []
     places: List[int] = []
@@ -71,7 +84,11 @@ def _with_own_inputs(graph: mx.sym.Symbol, half: Collection[str], full: Collecti
                 entries[position] = copies[key]
         nodes.append({**node, "inputs": entries})
         places.append(len(nodes) - 1)
-    return to_symbol(nodes, [[places[i], *rest] for i, *rest in whole["heads"]], whole["attrs"]) if copies else graph
+    return (
+        to_symbol(nodes, [[places[i], *rest] for i, *rest in whole["heads"]], whole["attrs"])
+        if copies
+        else graph
+    )
 
 
 def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
@@ -88,7 +105,8 @@ def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 def for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """`mixed_precision` with float32 images for BatchNorm.
 
-    `gluonlab.training.shared_statistics` completes their gradients by sums over all devices, for which float16 is too small.
+    `gluonlab.training.shared_statistics` completes their gradients by sums over all devices, for
+    which float16 is too small.
     """
     return mixed_precision(graph, full=(*FULL, "BatchNorm"))
 
@@ -106,8 +124,9 @@ def check_dtype(config: TrainConfig) -> None:
         raise ConfigError(unknown("--dtype", config.dtype, DTYPES))
     if config.dtype == "float16" and config.compress is not None:
         raise ConfigError(
-            f"--dtype float16 and --compress {config.compress} contradict each other: an overflow, which the scale of the loss "
-            "follows, gets lost in 2 bits: leave one of them out"
+            f"--dtype float16 and --compress {config.compress} contradict each other: "
+            "an overflow, which the scale of the loss follows, gets lost in 2 bits: "
+            "leave one of them out"
         )
 
 

@@ -1,7 +1,9 @@
-"""The learning rate of every step, as a closed form: a warm-up, then a schedule until the end of the run.
+"""The learning rate of every step, as a closed form: a warm-up, then a schedule until the end of
+the run.
 
-MXNet's own schedulers keep a state, so they cannot be asked again for a step that is past, whose loss becomes known only now, nor
-begin in the middle of a run. Here a step's number is all that it takes.
+MXNet's own schedulers keep a state, so they cannot be asked again for a step that is past, whose
+loss becomes known only now, nor begin in the middle of a run. Here a step's number is all that it
+takes.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ SMALLEST_RATE = 1e-37  # MXNet refuses a float32 below 1.2e-38 that is not 0
 
 @dataclass(frozen=True)
 class Rates:
-    """``rates(step)`` is the learning rate of a step, which count from 1 to ``steps``; an ``lr_scheduler`` of MXNet's optimizers.
+    """``rates(step)`` is the learning rate of a step, which count from 1 to ``steps``; an
+    ``lr_scheduler`` of MXNet's optimizers.
 
-    During the ``warmup_steps`` it grows evenly, to ``base_lr`` in the last of them (Goyal et al., "Accurate, large minibatch SGD:
-    training ImageNet in 1 hour", 2017, section 2.2). After ``milestones`` steps each it is multiplied by ``decay``. It ends where
-    one step more would have ``final_lr``: so no step is wasted on a rate of 0.
+    During the ``warmup_steps`` it grows evenly, to ``base_lr`` in the last of them (Goyal et al.,
+    "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). After
+    ``milestones`` steps each it is multiplied by ``decay``. It ends where one step more would have
+    ``final_lr``: so no step is wasted on a rate of 0.
     """
 
     base_lr: float
@@ -38,12 +42,17 @@ class Rates:
         return rate if rate >= SMALLEST_RATE else 0.0
 
     def progress(self, step: int) -> float:
-        """How much of the run after the warm-up is done before this step: 0 at first, below 1 at last."""
-        return min(1.0, max(0, step - 1 - self.warmup_steps) / max(1, self.steps - self.warmup_steps))
+        """How much of the run after the warm-up is done before this step: 0 at first, below 1 at
+        last.
+        """
+        return min(
+            1.0, max(0, step - 1 - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
+        )
 
     def between(self, share: float) -> float:
         """``base_lr`` for a share of 1, ``final_lr`` for 0."""
-        return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * share)  # rounding may lead an ulp above it
+        # rounding may lead an ulp above it
+        return min(self.base_lr, self.final_lr + (self.base_lr - self.final_lr) * share)
 
     def settings(self) -> Dict[str, Any]:
         """What this schedule uses, as plain values for config.json."""
@@ -61,8 +70,14 @@ class Rates:
             after = f"{', '.join(most)} and {last}" if most else last
             words = f"times {self.decay:g} after {after} steps"
         else:
-            words = self.schedule + (f" to {self.final_lr:g}" if self.schedule != "constant" else "")
-        return words + (f", warm-up in {self.warmup_steps:,} step{'s' * (self.warmup_steps > 1)}" if self.warmup_steps else "")
+            words = self.schedule + (
+                f" to {self.final_lr:g}" if self.schedule != "constant" else ""
+            )
+        return words + (
+            f", warm-up in {self.warmup_steps:,} step{'s' * (self.warmup_steps > 1)}"
+            if self.warmup_steps
+            else ""
+        )
 
 
 def _constant(rates: Rates, step: int) -> float:
@@ -74,7 +89,9 @@ def _step(rates: Rates, step: int) -> float:
 
 
 def _cosine(rates: Rates, step: int) -> float:
-    """Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", 2017, equation 5, without restarts."""
+    """Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", 2017, equation 5,
+    without restarts.
+    """
     return rates.between((1 + math.cos(math.pi * rates.progress(step))) / 2)
 
 

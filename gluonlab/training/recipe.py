@@ -1,4 +1,6 @@
-"""What a recipe is: settings that go together, for a data set and networks, and where they come from."""
+"""What a recipe is: settings that go together, for a data set and networks, and where they come
+from.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ class Recipe:
     ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
     percent, by network; a recipe without any is for all networks. ``reported``: what else there is
     to say of the figures. ``pretrained``: it is for networks that begin with parameters of a file.
-    Either ``batch_size``, per device, or ``global_batch_size``. The source has its learning rate for
-    that batch, or gives it per ``lr_per_images``, and it then goes by the batch in any case. It steps
-    after ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that is
-    shorter or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of
+    Either ``batch_size``, per device, or ``global_batch_size``. The source has its learning rate
+    for that batch, or gives it per ``lr_per_images``, and it then goes by the batch in any case. It
+    steps after ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that
+    is shorter or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of
     papers and PyTorch.
     """
 
@@ -95,8 +97,11 @@ class Recipe:
         schedule = f"times {self.lr_decay:g} after {after} epochs" if after else self.lr_schedule
         said = [
             self.optimizer,
-            f"{self.batch_size} images per device" if self.batch_size else f"{self.global_batch_size} images",
-            f"rate {self.lr:g}" + (f" per {self.lr_per_images} images" if self.lr_per_images else ""),
+            f"{self.batch_size} images per device"
+            if self.batch_size
+            else f"{self.global_batch_size} images",
+            f"rate {self.lr:g}"
+            + (f" per {self.lr_per_images} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
             f"momentum {self.momentum:g}" if self.momentum else "",

@@ -1,7 +1,8 @@
 """The recipes: what somebody has published for a data set and networks, and what it reached there.
 
-They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The recipe
-``quick``, the lab's own for a first try, is made of each data set's `gluonlab.data.dataset.Defaults`.
+They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The
+recipe ``quick``, the lab's own for a first try, is made of each data set's
+`gluonlab.data.dataset.Defaults`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ _NAG: Dict[str, Any] = {"optimizer": "nag", "momentum": 0.9, "momentum_rule": MX
 
 def _gluoncv(**figures: float) -> Dict[str, float]:
     """``mobilenet0p5=65.2`` -> ``{"gluoncv:mobilenet0.5": 65.2}``"""
-    return {PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure for name, figure in figures.items()}
+    return {
+        PREFIX + (name.replace("p", ".") if name.startswith("mobilenet") else name): figure
+        for name, figure in figures.items()
+    }
 
 
 _CIFAR = Recipe(
@@ -95,7 +99,9 @@ RECIPES: Tuple[Recipe, ...] = (
         lr_decay=0.2,
         decay_epochs=(60, 120, 160),
         wd=5e-4,
-        figures=_gluoncv(cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9),
+        figures=_gluoncv(
+            cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9
+        ),
     ),
     replace(
         _CIFAR,
@@ -134,7 +140,8 @@ RECIPES: Tuple[Recipe, ...] = (
         wd=1e-4,
         random_resized_crop=True,
         flip=True,
-        reported="resnet50_v2 pretrained on ImageNet: around 80 % on MINC-2500; theirs jitters colours, too",
+        reported="resnet50_v2 pretrained on ImageNet: around 80 % on MINC-2500; "
+        "theirs jitters colours, too",
         url="https://cv.gluon.ai/build/examples_classification/transfer_learning_minc.html",
     ),
     _PHOTOGRAPHS,
@@ -214,7 +221,9 @@ def quick(dataset: str, defaults: Defaults) -> Recipe:
 
 
 def network(config: TrainConfig, defaults: Defaults) -> str:
-    """The network's name: the config's, else the data set's own, of which it may have a quick one and a published one."""
+    """The network's name: the config's, else the data set's own, of which it may have a quick one
+    and a published one.
+    """
     if config.model is not None:
         return config.model
     published = defaults.published_model if config.recipe != QUICK else None
@@ -235,7 +244,10 @@ def fitting(config: TrainConfig, defaults: Defaults) -> List[Recipe]:
 
 
 def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
-    """The recipe that ``config`` names, or the first that fits. Raises ConfigError, with the choices."""
+    """The recipe that ``config`` names, or the first that fits.
+
+    Raises ConfigError, with the choices.
+    """
     recipes = fitting(config, defaults)
     if config.recipe is None:
         return recipes[0]
@@ -245,7 +257,10 @@ def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
     found = next((recipe for recipe in recipes if recipe.name == config.recipe), None)
     if found is None:
         model = network(config, defaults)
-        suits = any(each.name == config.recipe and each.suits(config.dataset, model, pretrained=True) for each in RECIPES)
+        suits = any(
+            each.name == config.recipe and each.suits(config.dataset, model, pretrained=True)
+            for each in RECIPES
+        )
         begin = " without --pretrained" if suits else ""
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
@@ -259,14 +274,23 @@ def described() -> List[str]:
     """Lines for --list: every recipe with its source and what was reported."""
     epochs = [kind.defaults.epochs for kind in DATASETS.values()]
     first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
-    return [*entry(QUICK, first, _networks()), *(line for recipe in RECIPES for line in recipe.described())]
+    return [
+        *entry(QUICK, first, _networks()),
+        *(line for recipe in RECIPES for line in recipe.described()),
+    ]
 
 
 def _networks() -> str:
-    """``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18 for ...``"""
+    """``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick);
+    resnet18 for ...``
+    """
     data: Dict[str, Dict[str, None]] = {}
     for name, kind in DATASETS.items():
         other = kind.defaults.published_model
         without = f" ({other} without --recipe {QUICK})" if other else ""
-        data.setdefault(kind.defaults.model, {})[(PHOTOGRAPHS if of_image_files(name) else name) + without] = None
-    return "without --model: " + "; ".join(f"{model} for {', '.join(names)}" for model, names in data.items())
+        data.setdefault(kind.defaults.model, {})[
+            (PHOTOGRAPHS if of_image_files(name) else name) + without
+        ] = None
+    return "without --model: " + "; ".join(
+        f"{model} for {', '.join(names)}" for model, names in data.items()
+    )

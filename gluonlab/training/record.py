@@ -1,6 +1,7 @@
 """The folder of a run: config.json, metrics.jsonl, curves.png and the parameters.
 
-Files that are written whole appear whole: they are written beside their place and moved there. metrics.jsonl grows by whole lines.
+Files that are written whole appear whole: they are written beside their place and moved there.
+metrics.jsonl grows by whole lines.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class RunDirectory:
 
     @classmethod
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
-        """The folder ``out``, which must be new or empty; without it a new one below runs/, with time and ``name``."""
+        """The folder ``out``, which must be new or empty; without it a new one below runs/, with
+        time and ``name``.
+        """
         cls.check(out)
         path = Path(out) if out is not None else RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
         try:
@@ -51,13 +54,17 @@ class RunDirectory:
 
     @staticmethod
     def check(out: Optional[str]) -> None:
-        """Raise OutputError for an ``out`` that `create` would refuse, as far as that can be seen without making anything."""
+        """Raise OutputError for an ``out`` that `create` would refuse, as far as that can be seen
+        without making anything.
+        """
         path = Path(out) if out is not None else RUNS
         try:
             if out is not None and path.exists() and not path.is_dir():
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
             if out is not None and path.exists() and any(path.iterdir()):
-                raise OutputError(f"--out {path} is not empty: give a new folder, so that no earlier run is lost")
+                raise OutputError(
+                    f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
+                )
             above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
             if not above.is_dir():
                 raise _unwritable(out, path, os.strerror(errno.ENOTDIR))
@@ -72,8 +79,12 @@ class RunDirectory:
         """Write config.json."""
         write_text(self.path / CONFIG, json.dumps(content, indent=2) + "\n")
 
-    def steps(self, epoch: int, rates: Callable[[int], float], seconds: float, steps: Sequence[StepLoss]) -> None:
-        """Add a line for each step, with the learning rate ``rates(step)``; ``seconds`` since the run began."""
+    def steps(
+        self, epoch: int, rates: Callable[[int], float], seconds: float, steps: Sequence[StepLoss]
+    ) -> None:
+        """Add a line for each step, with the learning rate ``rates(step)``; ``seconds`` since the
+        run began.
+        """
         lines = [
             {
                 "kind": "step",
@@ -104,10 +115,12 @@ class RunDirectory:
     def parameters(self, net: Any) -> None:
         """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
 
-        They are those of one replica: ``net.save_parameters`` would write the average of all, which for three equal numbers is
-        not always that number.
+        They are those of one replica: ``net.save_parameters`` would write the average of all, which
+        for three equal numbers is not always that number.
         """
-        arrays = {name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()}
+        arrays = {
+            name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()
+        }
         save_arrays(self.path / PARAMETERS, arrays)
 
     def curves(self) -> None:
@@ -124,7 +137,9 @@ class RunDirectory:
             self._metrics.close()
 
     def discard(self) -> None:
-        """Take away again what was written and made, unless there is something else in it, such as another run."""
+        """Take away again what was written and made, unless there is something else in it, such as
+        another run.
+        """
         own = (CONFIG, METRICS, CURVES, PARAMETERS)
         with suppress(OSError):
             entries = list(self.path.iterdir())
@@ -140,7 +155,9 @@ def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> Output
 
 
 def _make_unused(path: Path) -> Path:
-    """Make the folder ``path``, or ``path``-2, -3, ..., whichever nobody has made yet, not even at this moment."""
+    """Make the folder ``path``, or ``path``-2, -3, ..., whichever nobody has made yet, not even at
+    this moment.
+    """
     candidate, number = path, 2
     while True:
         try:

@@ -1,4 +1,5 @@
-"""What --deterministic needs of a network: no operator whose gradients MXNet adds up in any order on GPUs.
+"""What --deterministic needs of a network: no operator whose gradients MXNet adds up in any order
+on GPUs.
 
 MXNet 1.9.1 heeds MXNET_ENFORCE_DETERMINISM in convolutions, transposed ones and max pooling alone,
 and there by cuDNN. The operators named here add with atomicAdd in their backward kernels, whatever
@@ -20,7 +21,9 @@ Attributes = Mapping[str, str]
 
 
 class Unordered(NamedTuple):
-    """An operator of a network that does not repeat its bits on GPUs: ``operator`` by its name, ``layer`` by its own."""
+    """An operator of a network that does not repeat its bits on GPUs: ``operator`` by its name,
+    ``layer`` by its own.
+    """
 
     operator: str
     layer: str
@@ -42,9 +45,11 @@ UNORDERED: Dict[str, Callable[[Attributes], bool]] = {
     "Pad": lambda attributes: attributes.get("mode") != "constant",
     **dict.fromkeys(
         (
-            "BilinearSampler", "ROIPooling", "SpatialTransformer", "_contrib_AdaptiveAvgPooling2D", "_contrib_BilinearResize2D",
-            "_contrib_DeformableConvolution", "_contrib_DeformablePSROIPooling", "_contrib_ModulatedDeformableConvolution",
-            "_contrib_PSROIPooling", "_contrib_ROIAlign", "_contrib_count_sketch", "gather_nd", "take",
+            "BilinearSampler", "ROIPooling", "SpatialTransformer", "_contrib_AdaptiveAvgPooling2D",
+            "_contrib_BilinearResize2D", "_contrib_DeformableConvolution",
+            "_contrib_DeformablePSROIPooling", "_contrib_ModulatedDeformableConvolution",
+            "_contrib_PSROIPooling", "_contrib_ROIAlign", "_contrib_count_sketch", "gather_nd",
+            "take",
         ),
         _always,
     ),
@@ -60,12 +65,16 @@ def unordered(graph: mx.sym.Symbol) -> "Unordered | None":
 
 
 def check_repeatable(net: gluon.HybridBlock, plan: Plan) -> None:
-    """Raise ModelError for --deterministic with a network that MXNet cannot compute so. On CPU devices it can every one."""
+    """Raise ModelError for --deterministic with a network that MXNet cannot compute so.
+
+    On CPU devices it can every one.
+    """
     if not plan.arithmetic.deterministic or plan.ctxs[0].device_type != "gpu":
         return
     found = unordered(net(mx.sym.var("data")))
     if found is not None:
         raise ModelError(
-            f"--deterministic: {plan.model} has {found.operator} ({found.layer}), whose gradients MXNet adds up on GPUs in an "
-            "order that changes: leave it out, or choose another --model"
+            f"--deterministic: {plan.model} has {found.operator} ({found.layer}), "
+            "whose gradients MXNet adds up on GPUs in an order that changes: "
+            "leave it out, or choose another --model"
         )

@@ -1,8 +1,9 @@
 """One device's copy of a network and its loss, compiled: forward and backward are two calls each.
 
-The graph of net and loss is bound once to the parameters' own arrays, for each shard size that occurs (a full one, and those
-of the last batch of an epoch). Running it costs the host a tenth of what Gluon's recording and backward cost, because nothing
-is traced, checked or allocated again; on small batches that is the difference between waiting for Python and not.
+The graph of net and loss is bound once to the parameters' own arrays, for each shard size that
+occurs (a full one, and those of the last batch of an epoch). Running it costs the host a tenth of
+what Gluon's recording and backward cost, because nothing is traced, checked or allocated again; on
+small batches that is the difference between waiting for Python and not.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ IMAGES, LABELS = "gluonlab_images", "gluonlab_labels"
 
 
 def loss_graph(
-    net: gluon.HybridBlock, loss: gluon.HybridBlock, preprocess: Callable[[Any, Any], Any], convert: Conversion = as_it_is
+    net: gluon.HybridBlock,
+    loss: gluon.HybridBlock,
+    preprocess: Callable[[Any, Any], Any],
+    convert: Conversion = as_it_is,
 ) -> mx.sym.Symbol:
     """Images and labels -> the sum of their losses (1,), and the network's scores (n, classes).
 
-    If ``loss`` is another one without its smoothing, then the sum of those (1,), too. ``convert`` may change how the network
-    computes; its scores are float32, and so is all that is made of them.
+    If ``loss`` is another one without its smoothing, then the sum of those (1,), too. ``convert``
+    may change how the network computes; its scores are float32, and so is all that is made of them.
     """
     images, labels = mx.sym.var(IMAGES), mx.sym.var(LABELS)
     scores = convert(net(preprocess(mx.sym, images)))  # (n, classes)
@@ -43,31 +47,42 @@ def loss_graph(
     return mx.sym.Group(outputs)
 
 
-def fitted(graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], labels: Tuple[int, ...]) -> mx.sym.Symbol:
+def fitted(
+    graph: mx.sym.Symbol, ctx: mx.Context, images: Tuple[int, ...], labels: Tuple[int, ...]
+) -> mx.sym.Symbol:
     """A `loss_graph` in the form that is right and fastest for these shapes on such a device."""
     if ctx.device_type == "gpu":
         return graph  # it is all about oneDNN
     inputs = {IMAGES: images, LABELS: labels}
-    for suited in (plain_where_channels_are_odd, product_where_all_is_averaged, dense_where_one_pixel):
+    for suited in (
+        plain_where_channels_are_odd,
+        product_where_all_is_averaged,
+        dense_where_one_pixel,
+    ):
         graph = suited(graph, inputs)
     return graph
 
 
 class Heads:
-    """d(loss) / d(outputs): what backward begins with, made once instead of in every step; 1, or the scale of the loss.
+    """d(loss) / d(outputs): what backward begins with, made once instead of in every step; 1, or
+    the scale of the loss.
 
-    ``losses``: the places of the losses among the ``outputs``; nothing else that leaves the graph has gradients.
+    ``losses``: the places of the losses among the ``outputs``; nothing else that leaves the graph
+    has gradients.
     """
 
     def __init__(self, outputs: Sequence[nd.NDArray], losses: Sequence[int]) -> None:
-        self.arrays = [nd.zeros(output.shape, output.context, output.dtype) for output in outputs]  # keeps the handles alive
+        # keeps the handles alive
+        self.arrays = [nd.zeros(output.shape, output.context, output.dtype) for output in outputs]
         self._losses, self._scale = [self.arrays[loss] for loss in losses], 0.0
         self.fill(1.0)
         self.count = len(self.arrays)
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
 
     def fill(self, scale: float) -> None:
-        """Let backward begin with this number from now on; what is queued already goes on with the former one."""
+        """Let backward begin with this number from now on; what is queued already goes on with the
+        former one.
+        """
         if scale != self._scale:
             for array in self._losses:
                 array[:] = scale
@@ -93,7 +108,11 @@ class Replica:
     """
 
     def __init__(
-        self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctx: mx.Context, scoring: Optional[mx.sym.Symbol] = None
+        self,
+        graph: mx.sym.Symbol,
+        params: Dict[str, gluon.Parameter],
+        ctx: mx.Context,
+        scoring: Optional[mx.sym.Symbol] = None,
     ) -> None:
         self.graph, self.scoring, self.ctx = graph, graph if scoring is None else scoring, ctx
         names = [name for name in graph.list_arguments() if name not in (IMAGES, LABELS)]
@@ -102,8 +121,9 @@ class Replica:
         self._req = {name: params[name].grad_req for name in names}
         self._grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
         self._bound: Dict[Tuple[Any, ...], _Bound] = {}
-        # The graphs run one after the other: all lay their activations into the memory that the first one (and, where that is not
-        # large enough, a later one) has taken. What a graph leaves behind is lost when the next one runs.
+        # The graphs run one after the other: all lay their activations into the memory that the
+        # first one (and, where that is not large enough, a later one) has taken. What a graph
+        # leaves behind is lost when the next one runs.
         self._memory: Any = None
         self._last: "_Bound | None" = None
         self._train = True
@@ -111,13 +131,16 @@ class Replica:
     def forward(
         self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next call.
+        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next
+        call.
 
-        ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout. Labels are not smoothed without.
-        ``add``: `backward` will add to the gradients that are there, instead of replacing them.
+        ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
+        Labels are not smoothed without. ``add``: `backward` will add to the gradients that are
+        there, instead of replacing them.
         """
         if train != self._train:
-            self._wait()  # operators look at the mode when they run: those still queued must not see the new one
+            # operators look at the mode when they run: those still queued must not see the new one
+            self._wait()
             self._train = train
         bound = self._for(images, labels, add)
         bound.images.copy(images)
@@ -133,11 +156,15 @@ class Replica:
                 array.wait_to_read()
 
     def backward(self, scale: float = 1.0) -> None:
-        """The gradients of the last forward's loss, times ``scale``, into the parameters' gradient arrays."""
+        """The gradients of the last forward's loss, times ``scale``, into the parameters' gradient
+        arrays.
+        """
         assert self._last is not None, "forward comes first"
         heads = self._last.heads
         heads.fill(scale)
-        check_call(_LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1))
+        check_call(
+            _LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1)
+        )
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
         key = (images.shape, images.dtype, labels.dtype, add)
@@ -150,11 +177,19 @@ class Replica:
             IMAGES: nd.empty(images.shape, self.ctx, images.dtype),
             LABELS: nd.empty(labels.shape, self.ctx, labels.dtype),
         }
-        # Evaluation runs on the graph of training, too: a graph without gradients would be handed to MXNet's oneDNN fusion,
-        # which keeps a copy of the weights and goes on computing with it after they have changed.
-        requests = {name: "add" if add and req != "null" else req for name, req in self._req.items()}
+        # Evaluation runs on the graph of training, too: a graph without gradients would be handed
+        # to MXNet's oneDNN fusion, which keeps a copy of the weights and goes on computing with it
+        # after they have changed.
+        requests = {
+            name: "add" if add and req != "null" else req for name, req in self._req.items()
+        }
         requests.update({IMAGES: "null", LABELS: "null"})
-        graph = fitted(self.scoring if len(labels.shape) == 1 else self.graph, self.ctx, images.shape, labels.shape)
+        graph = fitted(
+            self.scoring if len(labels.shape) == 1 else self.graph,
+            self.ctx,
+            images.shape,
+            labels.shape,
+        )
         if "add" in requests.values():
             graph = adding_rightly(graph, self._grads)
         with gpu_pieces() if self.ctx.device_type == "gpu" else nullcontext():
@@ -165,7 +200,15 @@ class Replica:
         self._memory = self._memory or executor
         loss, scores, *others = executor.outputs
         unsmoothed, heads = others[0] if others else loss, Heads(executor.outputs, [0])
-        return _Bound(executor, CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS]), loss, scores, unsmoothed, heads)
+        return _Bound(
+            executor,
+            CopyInto(inputs[IMAGES]),
+            CopyInto(inputs[LABELS]),
+            loss,
+            scores,
+            unsmoothed,
+            heads,
+        )
 
 
 def replicas(
@@ -177,6 +220,8 @@ def replicas(
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
     graph = loss_graph(net, loss, preprocess, convert)
-    scoring = loss_graph(net, make_loss(), preprocess, convert) if isinstance(loss, MixedLoss) else graph
+    scoring = (
+        loss_graph(net, make_loss(), preprocess, convert) if isinstance(loss, MixedLoss) else graph
+    )
     params = dict(net.collect_params().items())
     return [Replica(graph, params, ctx, scoring) for ctx in ctxs]

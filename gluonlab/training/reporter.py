@@ -27,7 +27,8 @@ class Reporter:
 
 
 class ConsoleReporter(Reporter):
-    """Lines on ``stream`` (standard output), and a progress bar with images/s and loss on standard error.
+    """Lines on ``stream`` (standard output), and a progress bar with images/s and loss on standard
+    error.
 
     In a notebook the bar is a widget; where standard error is no terminal there is none.
     """
@@ -42,10 +43,11 @@ class ConsoleReporter(Reporter):
         self.stream.flush()
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
-        hidden = None if self.bar_wanted is None else not self.bar_wanted  # None: only on a terminal
+        # None: only on a terminal
+        hidden = None if self.bar_wanted is None else not self.bar_wanted
         self._bar = tqdm(
-            desc=f"epoch {epoch:{len(str(epochs))}}/{epochs}", total=images, unit=" images", unit_scale=True,
-            disable=hidden, leave=False, dynamic_ncols=True,
+            desc=f"epoch {epoch:{len(str(epochs))}}/{epochs}", total=images, unit=" images",
+            unit_scale=True, disable=hidden, leave=False, dynamic_ncols=True,
         )  # fmt: skip
 
     def step_done(self, images: int, known: List[StepLoss]) -> None:

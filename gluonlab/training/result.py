@@ -55,14 +55,18 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        """The median over the epochs; without the first when there are others, for it also warms up."""
+        """The median over the epochs; without the first when there are others, for it also warms
+        up.
+        """
         rates = [epoch.images_per_second for epoch in self.history]
         return statistics.median(rates[1:] or rates)
 
     @property
     def waiting(self) -> float:
         """The fraction of the epochs' time in which the loop waited for batches."""
-        return sum(epoch.waiting * epoch.seconds for epoch in self.history) / sum(epoch.seconds for epoch in self.history)
+        return sum(epoch.waiting * epoch.seconds for epoch in self.history) / sum(
+            epoch.seconds for epoch in self.history
+        )
 
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""

@@ -1,4 +1,6 @@
-"""What shared BatchNorm layers find in a batch, on every device, and running statistics that follow it."""
+"""What shared BatchNorm layers find in a batch, on every device, and running statistics that follow
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from gluonlab.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
 from gluonlab.training.stages import Layer
 
 MOST_ARRAYS = 60  # that multi_sgd_update takes
-# A layer's statistics have variance + epsilon, rounded several times; what is left of the variance 0 must not be less.
+# A layer's statistics have variance + epsilon, rounded several times; what is left of the variance
+# 0 must not be less.
 CERTAIN = 1 - 2.0**-20
 
 
@@ -21,12 +24,19 @@ class RunningMoments:
     Those of all layers lie side by side, so that one operation on each device serves many layers.
     """
 
-    def __init__(self, layers: Sequence[Layer], params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        params: Dict[str, gluon.Parameter],
+        ctxs: Sequence[mx.Context],
+    ) -> None:
         self._devices = [_Device(layers, params, ctx) for ctx in ctxs]
         self.statistics = [device.statistics for device in self._devices]
 
     def move(self, busy: Sequence[int]) -> None:
-        """running = momentum * running + (1 - momentum) * statistics, everywhere; only ``busy`` devices have those."""
+        """running = momentum * running + (1 - momentum) * statistics, everywhere; only ``busy``
+        devices have those.
+        """
         with_them: Set[int] = set(busy)
         for number, device in enumerate(self._devices):
             if number not in with_them:
@@ -35,7 +45,9 @@ class RunningMoments:
 
 
 class _Device:
-    def __init__(self, layers: Sequence[Layer], params: Dict[str, gluon.Parameter], ctx: mx.Context) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], params: Dict[str, gluon.Parameter], ctx: mx.Context
+    ) -> None:
         channels = [params[layer.beta].shape[0] for layer in layers]
         self._all, self._pure, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
         self.statistics: List[nd.NDArray] = _views(self._all, channels)
@@ -63,7 +75,9 @@ class _Device:
 
 
 class _Update:
-    """Some running statistics moved by one operation, the update of SGD: weight -= lr * (weight - gradient)."""
+    """Some running statistics moved by one operation, the update of SGD: weight -= lr * (weight -
+    gradient).
+    """
 
     def __init__(self) -> None:
         self._running: List[nd.NDArray] = []
@@ -73,7 +87,9 @@ class _Update:
 
     def takes(self, running: nd.NDArray) -> bool:
         """A layer that is used twice moves twice, one time after the other."""
-        return len(self._running) < MOST_ARRAYS and all(running is not other for other in self._running)
+        return len(self._running) < MOST_ARRAYS and all(
+            running is not other for other in self._running
+        )
 
     def append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:
         self._running.append(running)
@@ -84,7 +100,9 @@ class _Update:
         if self._call is None:
             self._call = OperatorCall("multi_sgd_update", self._inputs, *self._running)
             count = len(self._rates)
-            rates = dict(lrs=tuple(self._rates), wds=(1.0,) * count, rescale_grad=-1.0, num_weights=count)
+            rates = dict(
+                lrs=tuple(self._rates), wds=(1.0,) * count, rescale_grad=-1.0, num_weights=count
+            )
             self._attributes = Attributes(rates)
         self._call(self._attributes)
 

@@ -43,20 +43,30 @@ class Settled(NamedTuple):
     def rate_batch(self) -> int:
         """The images of a step for which the learning rate is made, before --scale-lr.
 
-        The recipe's; for a rate of one's own --batch-size, that of one device, or what it is by default.
+        The recipe's; for a rate of one's own --batch-size, that of one device, or what it is by
+        default.
         """
-        return self.recipe.rate_batch if self.is_recipes_rate else self.asked.batch_size or self.recipe.usual_batch
+        return (
+            self.recipe.rate_batch
+            if self.is_recipes_rate
+            else self.asked.batch_size or self.recipe.usual_batch
+        )
 
     @property
     def scales(self) -> bool:
         """Whether the learning rate goes by the batch."""
-        return self.config.scale_lr or (self.is_recipes_rate and self.recipe.lr_per_images is not None)
+        return self.config.scale_lr or (
+            self.is_recipes_rate and self.recipe.lr_per_images is not None
+        )
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
         """(title, text) of what a run says of its recipe, where there is a choice."""
         if not self.alternatives:
             return
-        names = ", ".join(f"--recipe {each.name}: {self._network_of(each)}{each.epochs}" for each in self.alternatives)
+        names = ", ".join(
+            f"--recipe {each.name}: {self._network_of(each)}{each.epochs}"
+            for each in self.alternatives
+        )
         figure, epochs = self.recipe.figure(self.model), self.config.epochs or 0
         where = self.recipe.reported.partition(";")[0] or "there"
         reached = f", {figure:g} % {where}" if figure is not None else ""
@@ -67,7 +77,11 @@ class Settled(NamedTuple):
         left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
         if left_out and self.asked.random_resized_crop is None:
             said.append("without its random resized crops: the images are cut already")
-        lines = [line for text in said for line in textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)]
+        lines = [
+            line
+            for text in said
+            for line in textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
+        ]
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
     def _network_of(self, recipe: Recipe) -> str:
@@ -77,17 +91,25 @@ class Settled(NamedTuple):
 
 
 def settle(config: TrainConfig, defaults: Defaults) -> Settled:
-    """Fill the gaps of ``config``. ``defaults``: the data set's. Raises ConfigError for a recipe that does not fit."""
+    """Fill the gaps of ``config``.
+
+    ``defaults``: the data set's. Raises ConfigError for a recipe that does not fit.
+    """
     recipe = choose(config, defaults)
     filled = config.replace(
-        **{name: value for name, value in _values(config, recipe, defaults).items() if getattr(config, name) is None}
+        **{
+            name: value
+            for name, value in _values(config, recipe, defaults).items()
+            if getattr(config, name) is None
+        }
     )
     others = {each.name: each for each in fitting(config, defaults) if each.name != recipe.name}
     return Settled(config, filled, recipe, tuple(others.values()), defaults)
 
 
 def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settled:
-    """The same where images cannot be cut anew: a recipe's crops are left out, crops that were asked for are an error elsewhere.
+    """The same where images cannot be cut anew: a recipe's crops are left out, crops that were
+    asked for are an error elsewhere.
 
     ``dataset``: the data set, where it has been read already.
     """
@@ -112,7 +134,8 @@ def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str
     schedule = config.lr_schedule or recipe.lr_schedule
     steps = schedule == "step" and recipe.lr_schedule == "step"
     wd = recipe.wd if config.wd is None else config.wd
-    warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)  # a short run has no less of the rest
+    # a short run has no less of the rest
+    warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)
     given_batch = config.batch_size or config.global_batch_size
     return {
         "recipe": recipe.name,

@@ -19,7 +19,9 @@ def bytes_of(kind: Kind) -> int:
 
 
 def kinds_between(stages: Sequence[Stage], kinds: Kinds) -> Kinds:
-    """Shape and type of what goes from stage to stage, as well as ``kinds``: those of all that the stages are given."""
+    """Shape and type of what goes from stage to stage, as well as ``kinds``: those of all that the
+    stages are given.
+    """
     found = dict(kinds)
     for stage in stages:
         names = stage.graph.list_arguments()
@@ -32,12 +34,14 @@ def kinds_between(stages: Sequence[Stage], kinds: Kinds) -> Kinds:
 class Wishes:
     """Who wants which gradients.
 
-    ``learns[i]``: whether stage i has any to make. ``wanted``: values between stages whose gradients
-    are, and ``latest`` the last stage that takes each, the first to make it. ``uses``: how many
-    stages or layers have a gradient for each parameter.
+    ``learns[i]``: whether stage i has any to make. ``wanted``: values between stages whose
+    gradients are, and ``latest`` the last stage that takes each, the first to make it. ``uses``:
+    how many stages or layers have a gradient for each parameter.
     """
 
-    def __init__(self, stages: Sequence[Stage], layers: Sequence[Layer], params: Dict[str, gluon.Parameter]) -> None:
+    def __init__(
+        self, stages: Sequence[Stage], layers: Sequence[Layer], params: Dict[str, gluon.Parameter]
+    ) -> None:
         trained = {name for name, param in params.items() if param.grad_req != "null"}
         self.wanted: Set[str] = set()
         self.latest: Dict[str, int] = {}
@@ -48,9 +52,15 @@ class Wishes:
                 if name is not None:
                     self.uses[name] = self.uses.get(name, 0) + 1
         for number, stage in enumerate(stages):
-            begins = [name for layer in (stages[number - 1].layers if number else []) for name in (layer.gamma, layer.beta)]
+            begins = [
+                name
+                for layer in (stages[number - 1].layers if number else [])
+                for name in (layer.gamma, layer.beta)
+            ]
             names = stage.graph.list_arguments()
-            self.learns.append(any(name in trained or name in self.wanted for name in [*names, *begins]))
+            self.learns.append(
+                any(name in trained or name in self.wanted for name in [*names, *begins])
+            )
             for name in names:
                 self.latest[name] = number
                 if name in trained:
@@ -60,7 +70,9 @@ class Wishes:
 
 
 class Arrays:
-    """Arrays of one device that graphs use one after the other: each takes them anew, by shape and type."""
+    """Arrays of one device that graphs use one after the other: each takes them anew, by shape and
+    type.
+    """
 
     def __init__(self, make: Callable[..., nd.NDArray]) -> None:
         """``make(shape, dtype=...)`` gives an array."""
@@ -85,13 +97,17 @@ class Arrays:
 
 
 class Gradients:
-    """Arrays for gradients of what goes from stage to stage, each used again once it is not needed any more.
+    """Arrays for gradients of what goes from stage to stage, each used again once it is not needed
+    any more.
 
-    ``of``: by the name of the value. ``added[stage]``: by the name, what this stage makes of it, to be
-    added to that, where a later stage takes the value, too. ``scratch``: by the number of a layer, an array like its data.
+    ``of``: by the name of the value. ``added[stage]``: by the name, what this stage makes of it, to
+    be added to that, where a later stage takes the value, too. ``scratch``: by the number of a
+    layer, an array like its data.
     """
 
-    def __init__(self, stages: Sequence[Stage], wishes: Wishes, kinds: Kinds, arrays: Arrays) -> None:
+    def __init__(
+        self, stages: Sequence[Stage], wishes: Wishes, kinds: Kinds, arrays: Arrays
+    ) -> None:
         self.of: Dict[str, nd.NDArray] = {}
         self.added: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
         self.scratch: Dict[int, nd.NDArray] = {}

@@ -1,7 +1,9 @@
-"""Replicas whose BatchNorm layers look at the whole batch: in stages, between which the devices meet.
+"""Replicas whose BatchNorm layers look at the whole batch: in stages, between which the devices
+meet.
 
 A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
-back, and two that complete the gradient; what the devices share is small (`gluonlab.training.shared_statistics`).
+back, and two that complete the gradient; what the devices share is small
+(`gluonlab.training.shared_statistics`).
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ from gluonlab.training.tower import Memory, Tower
 
 
 class StagedReplicas:
-    """Trains on microbatches of several devices at once; ``params`` are initialised on all of ``ctxs``.
+    """Trains on microbatches of several devices at once; ``params`` are initialised on all of
+    ``ctxs``.
 
-    Running statistics move on every device alike, also on those that have no part. Evaluation needs no more than them: `Replica`.
-    Raises ModelError for a graph with a BatchNorm whose statistics cannot be shared.
+    Running statistics move on every device alike, also on those that have no part. Evaluation needs
+    no more than them: `Replica`. Raises ModelError for a graph with a BatchNorm whose statistics
+    cannot be shared.
     """
 
-    def __init__(self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]) -> None:
+    def __init__(
+        self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]
+    ) -> None:
         check_graph(graph)
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
         self._bound: Dict[Any, _Bound] = {}
@@ -41,7 +47,13 @@ class StagedReplicas:
 
         ``add``: `backward` will add to the gradients that are there, instead of replacing them.
         """
-        key = (tuple((part.device, part.images.shape, part.images.dtype, part.labels.dtype) for part in parts), add)
+        key = (
+            tuple(
+                (part.device, part.images.shape, part.images.dtype, part.labels.dtype)
+                for part in parts
+            ),
+            add,
+        )
         if key not in self._bound:
             self._bound[key] = self._bind(parts, add)
         bound = self._last = self._bound[key]
@@ -59,7 +71,9 @@ class StagedReplicas:
         return [tower.loss for tower in bound.towers]
 
     def backward(self, scale: float = 1.0) -> None:
-        """The gradients of the last forward's losses, times ``scale``, into the parameters' gradient arrays on each device."""
+        """The gradients of the last forward's losses, times ``scale``, into the parameters'
+        gradient arrays on each device.
+        """
         assert self._last is not None, "forward comes first"
         for tower in self._last.towers:
             tower.begin_with(scale)
@@ -71,7 +85,11 @@ class StagedReplicas:
 
     def _bind(self, parts: Sequence[Part], add: bool) -> "_Bound":
         images = sum(len(part.images) for part in parts)
-        shapes = {name: self.params[name].shape for name in self.graph.list_arguments() if name in self.params}
+        shapes = {
+            name: self.params[name].shape
+            for name in self.graph.list_arguments()
+            if name in self.params
+        }
         shapes.update({IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape})
         graph = fitted(self.graph, self.ctxs[parts[0].device], shapes[IMAGES], shapes[LABELS])
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
@@ -81,14 +99,26 @@ class StagedReplicas:
             self._running = RunningMoments(layers, self.params, self.ctxs)
         statistics = self._running.statistics
         towers = [
-            Tower(stages, self.params, part, self.ctxs[part.device], statistics[part.device], add, self._memory[part.device])
+            Tower(
+                stages,
+                self.params,
+                part,
+                self.ctxs[part.device],
+                statistics[part.device],
+                add,
+                self._memory[part.device],
+            )
             for part in parts
         ]
         shares = [len(part.images) / images for part in parts]
-        shared = [[self._shared(layer, towers, shares) for layer in stage.layers] for stage in stages]
+        shared = [
+            [self._shared(layer, towers, shares) for layer in stage.layers] for stage in stages
+        ]
         return _Bound(towers, shared)
 
-    def _shared(self, layer: Layer, towers: Sequence[Tower], shares: Sequence[float]) -> SharedStatistics:
+    def _shared(
+        self, layer: Layer, towers: Sequence[Tower], shares: Sequence[float]
+    ) -> SharedStatistics:
         gamma = towers[0].values[layer.told[0]]
         return SharedStatistics([tower.sides[layer.number] for tower in towers], shares, gamma)
 

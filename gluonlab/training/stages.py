@@ -1,4 +1,5 @@
-"""A network's graph cut in front of its BatchNorm layers, so that devices can meet between the parts.
+"""A network's graph cut in front of its BatchNorm layers, so that devices can meet between the
+parts.
 
 Stage 0 ends where the first layers' images are made; the layers themselves begin stage 1, with mean
 and variance as inputs, and so on. A layer that normalises by given numbers is one kernel on a GPU,
@@ -16,11 +17,15 @@ from gluonlab.errors import ModelError
 from gluonlab.models.graphs import Entry, Node, new_node, parsed, to_symbol
 from gluonlab.training.sync_bn import Statistics, is_batch_norm, statistics_of
 
-OTHER_OPERATORS = ("BatchNorm_v1", "_contrib_BatchNormWithReLU", "_contrib_SyncBatchNorm")  # whose statistics nothing here shares
+# whose statistics nothing here shares
+OTHER_OPERATORS = ("BatchNorm_v1", "_contrib_BatchNormWithReLU", "_contrib_SyncBatchNorm")
 
 
 class Layer(NamedTuple):
-    """A BatchNorm layer whose statistics the devices share. Strings name variables and parameters."""
+    """A BatchNorm layer whose statistics the devices share.
+
+    Strings name variables and parameters.
+    """
 
     number: int  # among the layers of the whole graph
     name: str
@@ -33,7 +38,12 @@ class Layer(NamedTuple):
     @property
     def told(self) -> Tuple[str, str, str, str]:
         """Gamma, beta, mean and variance (with epsilon) that it is given, variables of its own."""
-        return f"{self.name}@gamma", f"{self.name}@beta", f"{self.name}@mean", f"{self.name}@variance"
+        return (
+            f"{self.name}@gamma",
+            f"{self.name}@beta",
+            f"{self.name}@mean",
+            f"{self.name}@variance",
+        )
 
 
 class Stage(NamedTuple):
@@ -46,7 +56,8 @@ class Stage(NamedTuple):
 
 
 def check_graph(graph: mx.sym.Symbol) -> None:
-    """Raise ModelError when a BatchNorm in it normalises another axis than 1, is of another kind, or tells its statistics.
+    """Raise ModelError when a BatchNorm in it normalises another axis than 1, is of another kind,
+    or tells its statistics.
 
     `gluonlab.training.sync_bn.check_network` looks at layers; operators may be called without one.
     """
@@ -56,20 +67,30 @@ def check_graph(graph: mx.sym.Symbol) -> None:
         axis = node.get("attrs", {}).get("axis", "1")
         if is_batch_norm(node) and axis != "1":
             raise ModelError(
-                f"sync_bn: {node['name']} is a BatchNorm over axis {axis}: leave sync_bn out, or have channels in axis 1"
+                f"sync_bn: {node['name']} is a BatchNorm over axis {axis}: "
+                "leave sync_bn out, or have channels in axis 1"
             )
         if node["op"] in OTHER_OPERATORS:
-            raise ModelError(f"sync_bn: {node['name']} is a {node['op']}: leave sync_bn out, or take BatchNorm")
-    for source, output, _ in (entry for entries in (*(node["inputs"] for node in nodes), whole["heads"]) for entry in entries):
+            raise ModelError(
+                f"sync_bn: {node['name']} is a {node['op']}: leave sync_bn out, or take BatchNorm"
+            )
+    for source, output, _ in (
+        entry
+        for entries in (*(node["inputs"] for node in nodes), whole["heads"])
+        for entry in entries
+    ):
         if output > 0 and is_batch_norm(nodes[source]):
             name = nodes[source]["name"]
             raise ModelError(
-                f"sync_bn: the network takes mean or variance from {name}: leave sync_bn out, or take its images alone"
+                f"sync_bn: the network takes mean or variance from {name}: "
+                "leave sync_bn out, or take its images alone"
             )
 
 
 def cut(graph: mx.sym.Symbol) -> List[Stage]:
-    """The stages of a graph, in which each BatchNorm that looks at the batch is one that is told."""
+    """The stages of a graph, in which each BatchNorm that looks at the batch is one that is
+    told.
+    """
     old = parsed(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
@@ -78,7 +99,8 @@ def cut(graph: mx.sym.Symbol) -> List[Stage]:
         stage_of.append(last + is_batch_norm(node))
     places = [i for i, node in enumerate(nodes) if is_batch_norm(node)]
     layers = {place: _layer(nodes, place, number) for number, place in enumerate(places)}
-    crossing: Dict[Tuple[int, int], str] = {}  # (node, output) -> the name of what goes to a later stage
+    # (node, output) -> the name of what goes to a later stage
+    crossing: Dict[Tuple[int, int], str] = {}
     for i, node in enumerate(nodes):
         for place, (source, output, _) in enumerate(node["inputs"]):
             is_data = i in layers and place == 0
@@ -95,7 +117,9 @@ def cut(graph: mx.sym.Symbol) -> List[Stage]:
         heads = [place for place, (i, _, _) in enumerate(old["heads"]) if stage_of[i] == number]
         entries = [stage.given(*entry) for entry in gives.values()]
         entries += [stage.entry(*old["heads"][place][:2]) for place in heads]
-        stages.append(Stage(to_symbol(stage.nodes, entries, old["attrs"]), list(gives), ending, heads))
+        stages.append(
+            Stage(to_symbol(stage.nodes, entries, old["attrs"]), list(gives), ending, heads)
+        )
     return stages
 
 
@@ -135,7 +159,9 @@ class _Builder:
             new = {**node, "inputs": inputs}
         else:
             inputs = [self._variable(name) for name in (layer.data, *layer.told)]
-            new = new_node("BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0)
+            new = new_node(
+                "BatchNorm", node["name"], inputs, use_global_stats=True, fix_gamma=False, eps=0.0
+            )
         self._places[i] = self._append(new)[0]
 
     def entry(self, source: int, output: int) -> Entry:
@@ -150,13 +176,17 @@ class _Builder:
         """What goes to later stages."""
         entry = self.entry(source, output)
         if self.nodes[entry[0]]["op"] == "null":  # no stage has a variable among its outputs
-            entry = self._append(new_node("_copy", f"{_name(self._old, source, output)}_copy", [entry]))
+            entry = self._append(
+                new_node("_copy", f"{_name(self._old, source, output)}_copy", [entry])
+            )
             self._places[source] = entry[0]
         return entry
 
     def _variable(self, name: str, node: "Node | None" = None) -> Entry:
         if name not in self._variables:
-            self._variables[name] = self._append(node or {"op": "null", "name": name, "inputs": []})[0]
+            self._variables[name] = self._append(
+                node or {"op": "null", "name": name, "inputs": []}
+            )[0]
         return [self._variables[name], 0, 0]
 
     def _append(self, node: Node) -> Entry:

@@ -1,4 +1,6 @@
-"""What becomes of gradients between their sum and the update: divided by the scale of the loss, clipped, or found useless."""
+"""What becomes of gradients between their sum and the update: divided by the scale of the loss,
+clipped, or found useless.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,12 @@ class SummedGradients:
         self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
 
     def prepare(self, optimizer: Any) -> bool:
-        """Make them ready for ``optimizer``, which divides them by the size of the batch; False if the update must be left out.
+        """Make them ready for ``optimizer``, which divides them by the size of the batch; False if
+        the update must be left out.
 
-        With a loss scale this waits, for what decides about the update: its optimizer counts updates, and corrections such as
-        Adam's go by the count. All else is queued before, so that devices have work while the host finds out.
+        With a loss scale this waits, for what decides about the update: its optimizer counts
+        updates, and corrections such as Adam's go by the count. All else is queued before, so that
+        devices have work while the host finds out.
         """
         scale, unscaling = self.loss_scale, self._unscaling
         if scale is not None and unscaling is not None:

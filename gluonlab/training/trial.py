@@ -1,12 +1,14 @@
-"""How much memory a run takes, measured: a process of its own carries it out, cut down, and is watched meanwhile.
+"""How much memory a run takes, measured: a process of its own carries it out, cut down, and is
+watched meanwhile.
 
-No plan knows oneDNN's scratch memory and rearranged copies, buffers of kvstores, what Python and its libraries take, or how the
-allocator rounds. What is measured is
+No plan knows oneDNN's scratch memory and rearranged copies, buffers of kvstores, what Python and
+its libraries take, or how the allocator rounds. What is measured is
 
-- on CPU devices, which share one memory: the most that was resident of the whole process, all devices together, Python, MXNet and
-  the data set included, and of the processes that decode images for it: what counts for the limit of a container;
-- on GPUs: of the device that takes most, what it had no longer free at the end; MXNet gives nothing back before. CUDA's own
-  context is not in it.
+- on CPU devices, which share one memory: the most that was resident of the whole process, all
+  devices together, Python, MXNet and the data set included, and of the processes that decode images
+  for it: what counts for the limit of a container;
+- on GPUs: of the device that takes most, what it had no longer free at the end; MXNet gives nothing
+  back before. CUDA's own context is not in it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ from gluonlab.errors import RunError
 from gluonlab.host_memory import peak_bytes
 
 LOOK_S = 0.02  # a process that takes too much is ended after so long
-OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "Memory allocation failed", "out of memory", "Unable to allocate")
+OUT_OF_MEMORY = (
+    "bad_alloc",
+    "MemoryError",
+    "Memory allocation failed",
+    "out of memory",
+    "Unable to allocate",
+)
 
 
 class TooMuch(Exception):
@@ -42,7 +50,9 @@ class OtherData(Exception):
 
 
 class DeviceMemory:
-    """What a GPU loses of its free memory from now on; nothing on CPUs, whose memory is the process's."""
+    """What a GPU loses of its free memory from now on; nothing on CPUs, whose memory is the
+    process's.
+    """
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self._gpus = [ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"]
@@ -63,11 +73,14 @@ def about(dataset: Dataset) -> List[Any]:
     return [len(dataset.train), len(dataset.test), list(dataset.image_shape), len(dataset.classes)]
 
 
-def measure(config: TrainConfig, dataset: Optional[Dataset] = None, ceiling: Optional[int] = None) -> int:
+def measure(
+    config: TrainConfig, dataset: Optional[Dataset] = None, ceiling: Optional[int] = None
+) -> int:
     """The bytes that a run of ``config`` takes at its peak, see above; its folder is not made.
 
-    Raises TooMuch once the process has more than ``ceiling`` bytes resident, or gets none any more, OtherData where the config
-    names another data set than ``dataset``, if that is given, and what the run itself would raise.
+    Raises TooMuch once the process has more than ``ceiling`` bytes resident, or gets none any more,
+    OtherData where the config names another data set than ``dataset``, if that is given, and what
+    the run itself would raise.
     """
     with tempfile.TemporaryDirectory(prefix="gluonlab-trial-") as folder:
         settings = config.replace(out=str(Path(folder, "run")), memory=False).to_dict()
@@ -96,14 +109,23 @@ def measure(config: TrainConfig, dataset: Optional[Dataset] = None, ceiling: Opt
 
 
 def in_words(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) -> str:
-    """A line that says what `measure` found. Raises RunError where there is not enough, and what the run would raise."""
+    """A line that says what `measure` found.
+
+    Raises RunError where there is not enough, and what the run would raise.
+    """
     whose = "each GPU" if ctxs[0].device_type == "gpu" else "process"
     try:
         mebibytes = measure(config, dataset) / 2**20
     except OtherData:
-        return f"{'':<11}{whose:<16}not measured: this data set is another one than the name {config.dataset} gives"
+        return (
+            f"{'':<11}{whose:<16}not measured: this data set is another one than the name "
+            f"{config.dataset} gives"
+        )
     except TooMuch:
-        raise RunError("such batches need more memory than there is: choose a smaller --batch-size, or --microbatches") from None
+        raise RunError(
+            "such batches need more memory than there is: "
+            "choose a smaller --batch-size, or --microbatches"
+        ) from None
     of_what = "" if whose == "each GPU" else ": all devices, Python, data"
     return f"{'':<11}{whose:<16}{mebibytes:10,.1f} MiB at its peak, measured{of_what}"
 
@@ -144,8 +166,14 @@ def _answer(said: Path) -> Optional[Dict[str, Any]]:
 def _explain(status: int, complaints: str) -> None:
     if status == -signal.SIGKILL or any(words in complaints for words in OUT_OF_MEMORY):
         raise TooMuch
-    last = next((line.strip() for line in reversed(complaints.split("\n")) if line.strip()), "it said nothing")
-    raise RunError(f"the process that measures memory ended with status {status}: {last}; try to train with these settings")
+    last = next(
+        (line.strip() for line in reversed(complaints.split("\n")) if line.strip()),
+        "it said nothing",
+    )
+    raise RunError(
+        f"the process that measures memory ended with status {status}: {last}; "
+        "try to train with these settings"
+    )
 
 
 def _taken(answer: Dict[str, Any], ceiling: Optional[int]) -> int:

@@ -1,8 +1,10 @@
-"""The child's end of `gluonlab.training.trial`: a run cut down to what decides how much memory it takes.
+"""The child's end of `gluonlab.training.trial`: a run cut down to what decides how much memory it
+takes.
 
-It is the run itself, by `train_plan`, from the data set to the curves: two epochs with all sizes of batches that occur, and with
-as many batches waiting as may wait. Only what would repeat is left out: after the first steps of a size the others are
-not computed, and of a data set that is streamed no more is read than that takes.
+It is the run itself, by `train_plan`, from the data set to the curves: two epochs with all sizes of
+batches that occur, and with as many batches waiting as may wait. Only what would repeat is left
+out: after the first steps of a size the others are not computed, and of a data set that is streamed
+no more is read than that takes.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class _ReadAheadPart(_Part):
 
 
 def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
-    """A split without the batches that would only repeat what others do, if it is read batch by batch."""
+    """A split without the batches that would only repeat what others do, if it is read batch by
+    batch.
+    """
     images = min(len(split), (WAITING + AHEAD) * batch_size + len(split) % batch_size)
     if stays_on_devices(split, resident_bytes) or images == len(split):
         return split
@@ -74,18 +78,22 @@ def cut_plan(plan: Plan) -> Plan:
     rates = dataclasses.replace(plan.rates, base_lr=SMALL_RATE, final_lr=0.0)
     params = {**plan.optimizer_params, "learning_rate": SMALL_RATE}
     epochs = min(plan.epochs, EPOCHS)
-    return dataclasses.replace(plan, dataset=part, epochs=epochs, rates=rates, optimizer_params=params)
+    return dataclasses.replace(
+        plan, dataset=part, epochs=epochs, rates=rates, optimizer_params=params
+    )
 
 
 class _Few(Reporter):
-    """A strategy whose steps compute only the first batches of each size, and keep as many as a queue would.
+    """A strategy whose steps compute only the first batches of each size, and keep as many as a
+    queue would.
 
     In the second epoch it is the first size alone: all that other sizes leave behind is there then.
     """
 
     def __init__(self) -> None:
         self._step: Step
-        self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}  # of each size, from its last step
+        # of each size, from its last step
+        self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
         self._waiting: Deque[Any] = deque(maxlen=WAITING)
         self._first = self._first_score = False  # of an epoch
@@ -118,7 +126,9 @@ class _Few(Reporter):
 
 
 def main(words: Sequence[str]) -> None:
-    """``words``: the settings of a TrainConfig, and what `about` told of the data set, both as JSON. Tells one line of JSON."""
+    """``words``: the settings of a TrainConfig, and what `about` told of the data set, both as
+    JSON. Tells one line of JSON.
+    """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     settings, expected = map(json.loads, words)
     try:
@@ -145,7 +155,8 @@ def _tell(**answer: Any) -> None:
 
 def _end_with_parent() -> None:
     """The parent's end of standard input closes with it, however it ends."""
-    while os.read(sys.stdin.fileno(), 4096):  # not by sys.stdin, whose lock Python would want at its end
+    # not by sys.stdin, whose lock Python would want at its end
+    while os.read(sys.stdin.fileno(), 4096):
         pass
     os._exit(1)
 

@@ -9,7 +9,9 @@ _T = TypeVar("_T")
 
 
 class Waiting(Generic[_T]):
-    """Iterates over ``items``; ``seconds`` is how long the loop has waited for the next one so far."""
+    """Iterates over ``items``; ``seconds`` is how long the loop has waited for the next one so
+    far.
+    """
 
     def __init__(self, items: Iterator[_T]) -> None:
         self._items = items

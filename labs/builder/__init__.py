@@ -1,1 +1,4 @@
-"""From the sources of the labs to notebooks and pages. CONTRIBUTING.md tells how a source is written."""
+"""From the sources of the labs to notebooks and pages.
+
+CONTRIBUTING.md tells how a source is written.
+"""

@@ -36,25 +36,35 @@ class Place(NamedTuple):
 
 
 def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series:
-    """The labs of a folder. ``checkers``: the ids of exercises that have one; None: not asked. Raises SourceError."""
+    """The labs of a folder.
+
+    ``checkers``: the ids of exercises that have one; None: not asked. Raises SourceError.
+    """
     lines: List[str] = []
     faults = {path: Faults(path) for path in sorted(place.sources.glob("*.md"))}
     labs = [read(path, found) for path, found in faults.items()]
     series = Series(labs)
     for lab in labs:
         found = faults[lab.path]
-        others = sorted(other.path.name for other in labs if other.number == lab.number and other is not lab)
+        others = sorted(
+            other.path.name for other in labs if other.number == lab.number and other is not lab
+        )
         if others:
             found.add(1, f"{others[0]} has the number {lab.number}, too: choose another")
         for number in lab.needs:
             if number not in series.by_number:
-                found.add(1, f"needs {number}: there is no such lab; choose {', '.join(series.by_number)}")
+                found.add(
+                    1, f"needs {number}: there is no such lab; choose {', '.join(series.by_number)}"
+                )
         for text in lab.texts():
             compare(text, found)
         check_exercises(lab, series, place.solutions, checkers, found)
         for name in series.outlines[lab.number].figures:
             if not (place.figures / f"{name}.svg").is_file():
-                found.add(_line_of(lab, name), f"figures/{name}.svg is missing: draw it in {place.figures}")
+                found.add(
+                    _line_of(lab, name),
+                    f"figures/{name}.svg is missing: draw it in {place.figures}",
+                )
         for language in LANGUAGES:
             notebook(lab, language, series, found)
         lines += sorted(set(found.lines), key=_by_line)
@@ -69,26 +79,38 @@ def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series
 
 
 def files(series: Series, place: Place, solutions: bool = False) -> Dict[Path, str]:
-    """What is made of the labs: notebooks and pictures of each language, by their paths below ``labs/``."""
+    """What is made of the labs: notebooks and pictures of each language, by their paths below
+    ``labs/``.
+    """
     made: Dict[Path, str] = {}
     for lab in series.labs:
         for language in LANGUAGES:
-            of = notebook(lab, language, series, Faults(lab.path), place.solutions if solutions else None)
+            of = notebook(
+                lab, language, series, Faults(lab.path), place.solutions if solutions else None
+            )
             made[Path(language) / f"{lab.name}.ipynb"] = as_json(of)
             for name in series.outlines[lab.number].figures:
-                made[Path(language) / "figures" / f"{name}.svg"] = in_language(place.figures / f"{name}.svg", language)
+                made[Path(language) / "figures" / f"{name}.svg"] = in_language(
+                    place.figures / f"{name}.svg", language
+                )
     return made
 
 
 def differences(made: Dict[Path, str], root: Path) -> List[Path]:
-    """The files below ``root`` that are not what is made of the sources, left over ones included."""
+    """The files below ``root`` that are not what is made of the sources, left over ones
+    included.
+    """
     differ = [path for path, content in made.items() if not _is(root / path, content)]
     return sorted([*differ, *left_over(made, root)])
 
 
 def left_over(made: Dict[Path, str], root: Path) -> List[Path]:
     """Notebooks and pictures below ``root`` that no source makes any more."""
-    patterns = [f"{language}/{pattern}" for language in LANGUAGES for pattern in ("*.ipynb", "figures/*.svg")]
+    patterns = [
+        f"{language}/{pattern}"
+        for language in LANGUAGES
+        for pattern in ("*.ipynb", "figures/*.svg")
+    ]
     there = [path.relative_to(root) for pattern in patterns for path in root.glob(pattern)]
     return sorted(path for path in there if path not in made)
 

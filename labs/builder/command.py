@@ -20,24 +20,53 @@ LABS = Path(__file__).resolve().parent.parent
 
 @command("python labs/build.py", interrupted="every file that is there is whole")
 @click.argument("what", required=False, metavar="[handouts]")
-@click.option("--check", is_flag=True, help="write nothing; exit status 1 if a notebook is not what its source makes")
-@click.option("--with-solutions", is_flag=True, help="with the reference solutions in place of the stubs: for instructors")
-@click.option("--out", metavar="DIR", help="the folder of the results  [default: labs/, or labs/handouts/]")
-@click.option("--source", metavar="DIR", default=str(LABS), help="the folder that holds source/ and solutions/  [default: labs/]")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="write nothing; exit status 1 if a notebook is not what its source makes",
+)
+@click.option(
+    "--with-solutions",
+    is_flag=True,
+    help="with the reference solutions in place of the stubs: for instructors",
+)
+@click.option(
+    "--out", metavar="DIR", help="the folder of the results  [default: labs/, or labs/handouts/]"
+)
+@click.option(
+    "--source",
+    metavar="DIR",
+    default=str(LABS),
+    help="the folder that holds source/ and solutions/  [default: labs/]",
+)
 @click.option("--force", is_flag=True, help="also write over notebooks that somebody has worked in")
-def main(what: Optional[str], check: bool, with_solutions: bool, out: Optional[str], source: str, force: bool) -> None:
-    """Make notebooks in English and in Japanese of the labs' sources, or handouts: executed, as HTML pages.
+def main(
+    what: Optional[str],
+    check: bool,
+    with_solutions: bool,
+    out: Optional[str],
+    source: str,
+    force: bool,
+) -> None:
+    """Make notebooks in English and in Japanese of the labs' sources, or handouts: executed, as
+    HTML pages.
 
     A fault of a source is one line: file, line, what it is, what to do.
     """
     if what not in (None, "handouts"):
-        raise ConfigError(f"unknown {what!r}: write handouts for HTML pages, or nothing for notebooks")
+        raise ConfigError(
+            f"unknown {what!r}: write handouts for HTML pages, or nothing for notebooks"
+        )
     if with_solutions and out is None:
-        raise ConfigError("--with-solutions lacks --out DIR: solutions are not for the folder of the students' notebooks")
+        raise ConfigError(
+            "--with-solutions lacks --out DIR: solutions are not for the folder of the students' "
+            "notebooks"
+        )
     place = Place(Path(source))
     series = _series(place)
     if what == "handouts":
-        from builder.handouts import write_handouts  # MXNet's kernel, templates: not needed for notebooks
+        # MXNet's kernel, templates: not needed for notebooks
+        from builder.handouts import write_handouts
 
         write_handouts(series, place, Path(out) if out else place.root / "handouts", with_solutions)
     elif check:
@@ -55,15 +84,24 @@ def _series(place: Place) -> Series:
         lines = str(error).splitlines()
         if len(lines) > 1:
             click.echo("\n".join(lines), err=True)
-            raise SourceError(f"{len(lines)} faults in the sources, see above: nothing was written") from None
+            raise SourceError(
+                f"{len(lines)} faults in the sources, see above: nothing was written"
+            ) from None
         raise
 
 
 def _write(series: Series, place: Place, root: Path, with_solutions: bool, force: bool) -> None:
     made = files(series, place, with_solutions)
-    worked_in = [str(root / path) for path in differences(made, root) if path in made and _was_worked_in(root / path)]
+    worked_in = [
+        str(root / path)
+        for path in differences(made, root)
+        if path in made and _was_worked_in(root / path)
+    ]
     if worked_in and not force:
-        raise OutputError(f"somebody has worked in {', '.join(worked_in)}: move it away, or write over it with --force")
+        raise OutputError(
+            f"somebody has worked in {', '.join(worked_in)}: "
+            "move it away, or write over it with --force"
+        )
     for path, content in made.items():
         with folder_for((root / path).parent):
             write_text(root / path, content)

@@ -1,4 +1,6 @@
-"""A lab run once, in both languages: what depends on the language is asked again in the other one."""
+"""A lab run once, in both languages: what depends on the language is asked again in the other
+one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from gluonlab.exercises.kernel import Kernel, start
 SECONDS = 600.0  # for one lab; they take less than 120 on two cores
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 _SPEAK = {"check", "setup"}
-_SAY = '__import__("gluonlab.exercises", fromlist=["language"]).language("{}")'  # leaves no name behind
+# leaves no name behind
+_SAY = '__import__("gluonlab.exercises", fromlist=["language"]).language("{}")'
 
 
 def execute(
@@ -25,9 +28,11 @@ def execute(
     finish: Optional[Callable[[Kernel], None]] = None,
     seconds: float = SECONDS,
 ) -> None:
-    """Give the notebooks of one lab, {language: notebook}, their outputs; their code is the same, and runs once.
+    """Give the notebooks of one lab, {language: notebook}, their outputs; their code is the same,
+    and runs once.
 
-    ``finish``: called with the kernel after the last cell. Raises NotebookError, which names the lab.
+    ``finish``: called with the kernel after the last cell. Raises NotebookError, which names the
+    lab.
     """
     first, others = LANGUAGES[0], LANGUAGES[1:]
     notebook = notebooks[first]
@@ -40,7 +45,9 @@ def execute(
                 for index in range(len(notebook.cells)):
                     kernel.run(index)
                     for language in others:
-                        notebooks[language].cells[index] = _other(kernel, index, notebook, notebooks[language], language)
+                        notebooks[language].cells[index] = _other(
+                            kernel, index, notebook, notebooks[language], language
+                        )
                     if on_cell:
                         on_cell()
                 if finish:
@@ -63,11 +70,15 @@ def _other(kernel: Kernel, index: int, notebook: Any, other: Any, language: str)
 
 
 def speaks(source: str) -> bool:
-    """Whether a cell calls what answers in the language of the notebook, or asks which it is, as ``here.language`` does."""
+    """Whether a cell calls what answers in the language of the notebook, or asks which it is, as
+    ``here.language`` does.
+    """
     try:
         tree = ast.parse(source)
     except SyntaxError:  # %time and the like
         return False
     called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     asked = (node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return "language" in asked or any(isinstance(function, ast.Name) and function.id in _SPEAK for function in called)
+    return "language" in asked or any(
+        isinstance(function, ast.Name) and function.id in _SPEAK for function in called
+    )

@@ -1,7 +1,7 @@
 """The exercises of a lab: a stub, a check below it, a heading above it, a checker, a solution.
 
-A stub is unwritten, and the next code cell checks it; or, tagged ``faulty`` as well, it is a function with a fault to find, and a
-later cell checks it.
+A stub is unwritten, and the next code cell checks it; or, tagged ``faulty`` as well, it is a
+function with a fault to find, and a later cell checks it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ CHECK = re.compile(r'check\("(?P<id>[^"]+)",\s*(?P<name>\w+)\)')
 
 def stubs(lab: Lab) -> Dict[str, Code]:
     """id -> the cell that a student writes."""
-    return {match["id"]: cell for cell in lab.codes() for match in map(TAG.fullmatch, cell.tags) if match}
+    return {
+        match["id"]: cell
+        for cell in lab.codes()
+        for match in map(TAG.fullmatch, cell.tags)
+        if match
+    }
 
 
 def solution_path(folder: Path, id: str) -> Path:
@@ -30,18 +35,35 @@ def solution_path(folder: Path, id: str) -> Path:
     return folder / f"{id}.py"
 
 
-def check_exercises(lab: Lab, series: Series, solutions: Path, checkers: Optional[Collection[str]], faults: Faults) -> None:
-    """What an exercise lacks goes to ``faults``. ``checkers``: the ids that have one; None: not asked."""
+def check_exercises(
+    lab: Lab, series: Series, solutions: Path, checkers: Optional[Collection[str]], faults: Faults
+) -> None:
+    """What an exercise lacks goes to ``faults``.
+
+    ``checkers``: the ids that have one; None: not asked.
+    """
     cells, found, named = lab.codes(), stubs(lab), series.outlines[lab.number].exercises
     for id, cell in found.items():
         if id[:2] != lab.number:
-            faults.add(cell.line, f"exercise-{id} is in lab {lab.number}: tag it exercise-{lab.number}-N")
+            faults.add(
+                cell.line, f"exercise-{id} is in lab {lab.number}: tag it exercise-{lab.number}-N"
+            )
         if id not in named:
-            faults.add(cell.line, f"exercise {id} has no heading: write ### Exercise {id}: Title, and ### 演習 {id}: Title")
+            faults.add(
+                cell.line,
+                f"exercise {id} has no heading: write ### Exercise {id}: Title, and ### 演習 {id}: "
+                "Title",
+            )
         name = name_of(cell.source)
         if name is None or _is_unwritten(cell.source) == (FAULTY in cell.tags):
-            stub = "one function whose body ends with raise NotImplementedError, or one variable = ..."
-            stub = "one function with a fault in it" if FAULTY in cell.tags else f"{stub} (or tag it {FAULTY}, too)"
+            stub = (
+                "one function whose body ends with raise NotImplementedError, or one variable = ..."
+            )
+            stub = (
+                "one function with a fault in it"
+                if FAULTY in cell.tags
+                else f"{stub} (or tag it {FAULTY}, too)"
+            )
             faults.add(cell.line, f"the cell of exercise {id} is no stub: it holds {stub}")
         following = cells[cells.index(cell) + 1 :]
         if FAULTY in cell.tags:
@@ -50,10 +72,15 @@ def check_exercises(lab: Lab, series: Series, solutions: Path, checkers: Optiona
         _check_solution(id, name, solution_path(solutions, id), cell.line, faults)
         if checkers is not None and id not in checkers:
             module = f"gluonlab/exercises/lab{lab.number}.py"
-            faults.add(cell.line, f'exercise {id} has no checker: write one below @exercise("{id}") in {module}')
+            faults.add(
+                cell.line,
+                f'exercise {id} has no checker: write one below @exercise("{id}") in {module}',
+            )
     for id in named:
         if id not in found:
-            faults.add(1, f"exercise {id} has a heading and no stub: tag its cell, :tags: [exercise-{id}]")
+            faults.add(
+                1, f"exercise {id} has a heading and no stub: tag its cell, :tags: [exercise-{id}]"
+            )
         if named.count(id) > 1:
             faults.add(1, f"exercise {id} has {named.count(id)} headings: number them on")
     tags = [match["id"] for cell in cells for match in map(TAG.fullmatch, cell.tags) if match]
@@ -63,7 +90,9 @@ def check_exercises(lab: Lab, series: Series, solutions: Path, checkers: Optiona
 
 
 def name_of(source: str) -> Optional[str]:
-    """The function or variable that a stub or a solution is about: the last that it defines at its top level."""
+    """The function or variable that a stub or a solution is about: the last that it defines at its
+    top level.
+    """
     try:
         body = ast.parse(source).body
     except SyntaxError:
@@ -80,7 +109,11 @@ def names_of(source: str) -> List[str]:
 def _defined(node: ast.stmt) -> Optional[str]:
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         return node.name
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+    if (
+        isinstance(node, ast.Assign)
+        and len(node.targets) == 1
+        and isinstance(node.targets[0], ast.Name)
+    ):
         return node.targets[0].id
     return None
 
@@ -90,14 +123,27 @@ def _is_unwritten(source: str) -> bool:
     if isinstance(last, (ast.FunctionDef, ast.ClassDef)):
         raised = [ast.dump(node) for node in ast.walk(last) if isinstance(node, ast.Raise)]
         return any("NotImplementedError" in one for one in raised)
-    return isinstance(last, ast.Assign) and isinstance(last.value, ast.Constant) and last.value.value is ...
+    return (
+        isinstance(last, ast.Assign)
+        and isinstance(last.value, ast.Constant)
+        and last.value.value is ...
+    )
 
 
-def _check_call(id: str, name: Optional[str], following: List[Code], line: int, faults: Faults) -> None:
+def _check_call(
+    id: str, name: Optional[str], following: List[Code], line: int, faults: Faults
+) -> None:
     call = CHECK.search(following[0].source) if following else None
     if not call or call["id"] != id or (name and call["name"] != name):
-        found = f"is {following[0].source.splitlines()[0]}" if following and following[0].source else "is missing"
-        faults.add(line, f'the code cell after exercise {id} {found}: write check("{id}", {name or "NAME"})')
+        found = (
+            f"is {following[0].source.splitlines()[0]}"
+            if following and following[0].source
+            else "is missing"
+        )
+        faults.add(
+            line,
+            f'the code cell after exercise {id} {found}: write check("{id}", {name or "NAME"})',
+        )
 
 
 def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults: Faults) -> None:
@@ -111,4 +157,6 @@ def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults:
         faults.add(line, f"{place} is no Python: line {error.lineno}: {error.msg}")
         return
     if name and name not in defined:
-        faults.add(line, f"{place} does not define {name}, as the stub of exercise {id} does: name it so")
+        faults.add(
+            line, f"{place} does not define {name}, as the stub of exercise {id} does: name it so"
+        )

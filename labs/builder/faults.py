@@ -9,7 +9,9 @@ from gluonlab.errors import UsageError
 
 
 class SourceError(UsageError):
-    """A source that no notebook can be made of; ``str()`` is the line of one fault: file, line, what, what to do."""
+    """A source that no notebook can be made of; ``str()`` is the line of one fault: file, line,
+    what, what to do.
+    """
 
 
 class Faults:

@@ -33,11 +33,18 @@ def check_figure(path: Path, faults: Faults) -> None:
     try:
         root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     except ElementTree.ParseError as error:
-        faults.add(error.position[0], f"is no XML ({error.msg if hasattr(error, 'msg') else error}): mend it")
+        faults.add(
+            error.position[0],
+            f"is no XML ({error.msg if hasattr(error, 'msg') else error}): mend it",
+        )
         return
     box = root.get("viewBox", "").split()
     if root.tag != f"{{{SVG}}}svg" or len(box) != 4 or box[2] != str(WIDTH):
-        faults.add(1, f'is no picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} HEIGHT" role="img">')
+        faults.add(
+            1,
+            f'is no picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} '
+            'HEIGHT" role="img">',
+        )
     if root.get("role") != "img":
         faults.add(1, 'lacks role="img", which tells screen readers that it is one picture')
     for text in [*_not_allowed(root), *_untranslated(root)]:
@@ -45,7 +52,9 @@ def check_figure(path: Path, faults: Faults) -> None:
 
 
 def scoped(svg: str, prefix: str) -> str:
-    """The picture with its ids made its own, so that another one, or the same again, can stand in the page, too."""
+    """The picture with its ids made its own, so that another one, or the same again, can stand in
+    the page, too.
+    """
     ids = "|".join(map(re.escape, re.findall(r'\bid="([^"]+)"', svg)))
     if not ids:
         return svg
@@ -57,9 +66,14 @@ def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
     for element in root.iter():
         name = str(element.tag).replace(f"{{{SVG}}}", "")
         if name in ("script", "style", "foreignObject", "image", "a"):
-            yield f"has a <{name}>, which reaches out of the picture: draw with shapes, texts and their attributes"
+            yield (
+                f"has a <{name}>, which reaches out of the picture: "
+                "draw with shapes, texts and their attributes"
+            )
         for attribute, value in element.attrib.items():
-            if attribute.startswith("on") or (attribute.endswith("href") and not value.startswith("#")):
+            if attribute.startswith("on") or (
+                attribute.endswith("href") and not value.startswith("#")
+            ):
                 yield f'has {attribute.split("}")[-1]}="{value[:30]}" in <{name}>: pictures refer to nothing but themselves'
 
 
@@ -68,11 +82,17 @@ def _untranslated(root: ElementTree.Element) -> Iterator[str]:
     for language in set(counts) - {"", *LANGUAGES}:
         yield f"has a text in the language {language!r}: en and ja are those of the labs"
     if counts["en"] != counts["ja"]:
-        yield f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": each needs the other'
+        yield (
+            f'has {counts["en"]} texts with lang="en" and {counts["ja"]} with lang="ja": '
+            "each needs the other"
+        )
     for element in root.iter(f"{{{SVG}}}text"):
         words = "".join(element.itertext())
         if re.search(r"[\u3040-\u30ff\u4e00-\u9fff]", words) and not _has_language(root, element):
-            yield f'shows {words!r} in both languages: give it lang="ja", and an English one lang="en"'
+            yield (
+                f'shows {words!r} in both languages: give it lang="ja", '
+                'and an English one lang="en"'
+            )
 
 
 def _has_language(root: ElementTree.Element, wanted: ElementTree.Element) -> bool:

@@ -1,4 +1,6 @@
-"""The labs as HTML pages: executed, each with all that it needs in itself, and an index of both languages."""
+"""The labs as HTML pages: executed, each with all that it needs in itself, and an index of both
+languages.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,15 @@ TEMPLATE = Path(__file__).resolve().parent / "template"
 
 
 def write_handouts(series: Series, place: Place, root: Path, solutions: bool = False) -> None:
-    """Execute every lab, and write its pages and the index below ``root``. Raises NotebookError, OutputError."""
+    """Execute every lab, and write its pages and the index below ``root``.
+
+    Raises NotebookError, OutputError.
+    """
     made = {
         lab.number: {
-            language: notebook(lab, language, series, Faults(lab.path), place.solutions if solutions else None)
+            language: notebook(
+                lab, language, series, Faults(lab.path), place.solutions if solutions else None
+            )
             for language in LANGUAGES
         }
         for lab in series.labs
@@ -46,17 +53,24 @@ def write_handouts(series: Series, place: Place, root: Path, solutions: bool = F
     print(f"{len(series.labs)} labs in {len(LANGUAGES)} languages: open {root / 'index.html'}")
 
 
-def write_pages(series: Series, lab: Lab, executed: Dict[str, Any], place: Place, root: Path) -> None:
+def write_pages(
+    series: Series, lab: Lab, executed: Dict[str, Any], place: Place, root: Path
+) -> None:
     """The pages of one lab; ``executed``: {language: notebook with outputs}."""
     for language in LANGUAGES:
         with folder_for(root / language):
-            write_text(root / language / f"{lab.name}.html", page(series, lab, executed[language], place))
+            write_text(
+                root / language / f"{lab.name}.html", page(series, lab, executed[language], place)
+            )
 
 
 def write_index(series: Series, root: Path) -> None:
     """index.html, which leads to every page."""
     template = _environment().get_template("index.html")
-    write_text(root / "index.html", template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **_common()))
+    write_text(
+        root / "index.html",
+        template.render(labs=series.labs, languages=LANGUAGES, language=LANGUAGES[0], **_common()),
+    )
 
 
 def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
@@ -68,7 +82,10 @@ def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
         return in_language(place.figures / f"{name}.svg", language)
 
     renderer = Renderer(picture)
-    cells = [_cell(cell, renderer, language, f"cell-{number}") for number, cell in enumerate(executed.cells)]
+    cells = [
+        _cell(cell, renderer, language, f"cell-{number}")
+        for number, cell in enumerate(executed.cells)
+    ]
     at = list(series.labs).index(lab)
     return (
         _environment()
@@ -89,16 +106,30 @@ def page(series: Series, lab: Lab, executed: Any, place: Place) -> str:
 def _cell(cell: Any, renderer: Renderer, language: str, id: str) -> Dict[str, Any]:
     if cell.cell_type == "markdown":
         return {"kind": "text", "html": Markup(renderer.render(cell.source))}
-    exercise: Optional[str] = next((tag[9:] for tag in cell.metadata.get("tags", []) if tag.startswith("exercise-")), None)
+    exercise: Optional[str] = next(
+        (tag[9:] for tag in cell.metadata.get("tags", []) if tag.startswith("exercise-")), None
+    )
     shown: List[Markup] = [Markup(output) for output in outputs(cell, language, id)]
-    return {"kind": "code", "html": Markup(code(cell.source)), "outputs": shown, "exercise": exercise}
+    return {
+        "kind": "code",
+        "html": Markup(code(cell.source)),
+        "outputs": shown,
+        "exercise": exercise,
+    }
 
 
 def _common() -> Dict[str, Any]:
     style = (TEMPLATE / "style.css").read_text(encoding="utf-8")
     script = (TEMPLATE / "page.js").read_text(encoding="utf-8")
-    return {"style": Markup(style + colours()), "script": Markup(script), "words": WORDS, "version": gluonlab.__version__}
+    return {
+        "style": Markup(style + colours()),
+        "script": Markup(script),
+        "words": WORDS,
+        "version": gluonlab.__version__,
+    }
 
 
 def _environment() -> Environment:
-    return Environment(loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return Environment(
+        loader=FileSystemLoader(TEMPLATE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )

@@ -1,4 +1,6 @@
-"""Markdown of a notebook as HTML: formulas as MathML, pictures in the page, links to the other pages, code in colours."""
+"""Markdown of a notebook as HTML: formulas as MathML, pictures in the page, links to the other
+pages, code in colours.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,17 @@ class Heading(NamedTuple):
 
 
 class Renderer:
-    """Renders the texts of one page, from its first to its last. ``picture``: name -> <svg> element."""
+    """Renders the texts of one page, from its first to its last.
+
+    ``picture``: name -> <svg> element.
+    """
 
     def __init__(self, picture: Callable[[str], str]) -> None:
         self.headings: List[Heading] = []
         self._picture = picture
-        self._markdown = MarkdownIt("commonmark", {"html": True, "highlight": _fence}).enable(["table", "strikethrough"])
+        self._markdown = MarkdownIt("commonmark", {"html": True, "highlight": _fence}).enable(
+            ["table", "strikethrough"]
+        )
         no = dict.fromkeys(("allow_labels", "allow_space", "allow_digits"), False)
         dollarmath_plugin(self._markdown, **no, double_inline=True, renderer=_math)
         self._markdown.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
@@ -55,7 +62,9 @@ class Renderer:
             if token.type == "heading_open" and token.tag == "h2":
                 id = f"section-{len(self.headings) + 1}"
                 token.attrSet("id", id)
-                title = self._markdown.renderer.render([inline], self._markdown.options, environment)
+                title = self._markdown.renderer.render(
+                    [inline], self._markdown.options, environment
+                )
                 self.headings.append(Heading(id, re.sub(r"<[^>]+>", "", title)))
         for token in tokens:
             for child in token.children or []:
@@ -66,9 +75,14 @@ class Renderer:
     def _figure(self, figure: "re.Match[str]") -> str:
         name = figure["name"]
         svg = scoped(self._picture(name), f"in-{name}-")
-        svg = svg.replace("<svg ", f'<svg aria-label="{html.escape(figure["alt"], quote=True)}" ', 1)
+        svg = svg.replace(
+            "<svg ", f'<svg aria-label="{html.escape(figure["alt"], quote=True)}" ', 1
+        )
         caption = self._inline(figure["caption"])
-        return f'<figure id="fig-{name}">{svg}<figcaption><b>{figure["number"]}</b> {caption}</figcaption></figure>\n'
+        return (
+            f'<figure id="fig-{name}">{svg}<figcaption><b>{figure["number"]}</b> '
+            f"{caption}</figcaption></figure>\n"
+        )
 
     def _inline(self, text: str) -> str:
         return self._text(text).strip().replace("<p>", "").replace("</p>", "")
@@ -76,7 +90,11 @@ class Renderer:
 
 def as_page(target: str) -> str:
     """A link to a notebook becomes one to its page."""
-    return re.sub(r"^((?:\.\./)?[\w./-]*)\.ipynb(#.*)?$", lambda match: f"{match[1]}.html{match[2] or ''}", target)
+    return re.sub(
+        r"^((?:\.\./)?[\w./-]*)\.ipynb(#.*)?$",
+        lambda match: f"{match[1]}.html{match[2] or ''}",
+        target,
+    )
 
 
 def code(source: str, language: str = "python") -> str:
@@ -93,7 +111,9 @@ def colours() -> str:
     light = HtmlFormatter(style="default").get_style_defs(".code")
     dark = HtmlFormatter(style="github-dark").get_style_defs("[data-theme=dark] .code")
     keep = re.compile(r"^(\[data-theme=dark\] )?\.code \.\w+ \{")
-    return "\n".join(line for text in (light, dark) for line in text.splitlines() if keep.match(line))
+    return "\n".join(
+        line for text in (light, dark) for line in text.splitlines() if keep.match(line)
+    )
 
 
 def _fence(source: str, language: str, attributes: str) -> str:

@@ -17,8 +17,12 @@ from builder.text import Writer
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
-def notebook(lab: Lab, language: str, series: Series, faults: Faults, solutions: Optional[Path] = None) -> Any:
-    """A `nbformat` notebook without outputs; ``solutions``: the folder of those that replace the stubs."""
+def notebook(
+    lab: Lab, language: str, series: Series, faults: Faults, solutions: Optional[Path] = None
+) -> Any:
+    """A `nbformat` notebook without outputs; ``solutions``: the folder of those that replace the
+    stubs.
+    """
     writer = Writer(lab, language, series, faults)
     cells: List[Any] = []
     names = _Names()
@@ -27,7 +31,9 @@ def notebook(lab: Lab, language: str, series: Series, faults: Faults, solutions:
     def flush() -> None:
         if waiting:
             key = f"{lab.name} {len(cells)}"
-            cells.append(nbformat.v4.new_markdown_cell("\n\n".join(waiting), id=names.name("text", key)))
+            cells.append(
+                nbformat.v4.new_markdown_cell("\n\n".join(waiting), id=names.name("text", key))
+            )
             waiting.clear()
 
     for part in lab.parts:
@@ -37,10 +43,19 @@ def notebook(lab: Lab, language: str, series: Series, faults: Faults, solutions:
             flush()
         if isinstance(part, Code):
             source = _solved(part, solutions) if solutions else part.source
-            cells.append(nbformat.v4.new_code_cell(source, id=names.name("code", part.source), metadata=part.metadata))
+            cells.append(
+                nbformat.v4.new_code_cell(
+                    source, id=names.name("code", part.source), metadata=part.metadata
+                )
+            )
     flush()
     about = {"language": language, "lab": lab.number}
-    metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}, "gluonlab": about, "title": lab.title[language]}
+    metadata = {
+        "kernelspec": KERNEL,
+        "language_info": {"name": "python"},
+        "gluonlab": about,
+        "title": lab.title[language],
+    }
     return nbformat.v4.new_notebook(cells=cells, metadata=metadata, nbformat_minor=5)
 
 
@@ -52,11 +67,15 @@ def as_json(made: Any) -> str:
 
 def _solved(cell: Code, solutions: Path) -> str:
     ids = [match["id"] for match in map(TAG.fullmatch, cell.tags) if match]
-    return solution_path(solutions, ids[0]).read_text(encoding="utf-8").strip() if ids else cell.source
+    return (
+        solution_path(solutions, ids[0]).read_text(encoding="utf-8").strip() if ids else cell.source
+    )
 
 
 class _Names:
-    """Ids of cells, the same in each language; those of code from the code, so that they stay when a cell is added elsewhere."""
+    """Ids of cells, the same in each language; those of code from the code, so that they stay when
+    a cell is added elsewhere.
+    """
 
     def __init__(self) -> None:
         self.seen: Dict[str, int] = {}

@@ -15,8 +15,14 @@ FRAME = {"en": "Shown by the code above", "ja": "上のコードが表示した�
 
 
 def outputs(cell: Any, language: str, prefix: str) -> List[str]:
-    """The outputs of a code cell. ``prefix``: for the ids of pictures, one for each cell of the page."""
-    made = (_output(output, cell, language, f"{prefix}-{index}-") for index, output in enumerate(cell.outputs))
+    """The outputs of a code cell.
+
+    ``prefix``: for the ids of pictures, one for each cell of the page.
+    """
+    made = (
+        _output(output, cell, language, f"{prefix}-{index}-")
+        for index, output in enumerate(cell.outputs)
+    )
     return list(filter(None, made))
 
 
@@ -34,12 +40,17 @@ def _output(output: Any, cell: Any, language: str, prefix: str) -> str:
         return f'<div class="drawn" role="img" aria-label="{alt}">{svg}</div>'
     for kind in ("image/png", "image/jpeg"):
         if kind in data:
-            return f'<div class="drawn"><img alt="{alt}" src="data:{kind};base64,{data[kind].strip()}"></div>'
+            return (
+                f'<div class="drawn"><img alt="{alt}" '
+                f'src="data:{kind};base64,{data[kind].strip()}"></div>'
+            )
     return _text(data.get("text/plain", ""), "result")
 
 
 def _alt(cell: Any, language: str) -> str:
-    """The alternative text of what a cell draws: its option ``:alt: {en: ..., ja: ...}``, else that its code drew it."""
+    """The alternative text of what a cell draws: its option ``:alt: {en: ..., ja: ...}``, else that
+    its code drew it.
+    """
     given = cell.metadata.get("alt", DRAWN)
     return str(given.get(language, DRAWN[language]))
 
@@ -49,14 +60,23 @@ def _html(text: str, language: str) -> str:
         return f'<div class="frame">{_titled(text, language)}</div>'
     if _WHOLE_PAGE.search(text):
         source = html.escape(text, quote=True)
-        return f'<div class="frame"><iframe title="{FRAME[language]}" srcdoc="{source}"></iframe></div>'
+        return (
+            f'<div class="frame"><iframe title="{FRAME[language]}" '
+            f'srcdoc="{source}"></iframe></div>'
+        )
     return f'<div class="wide">{text}</div>'
 
 
 def _titled(text: str, language: str) -> str:
-    return text if re.search(r"<iframe[^>]*\stitle=", text) else text.replace("<iframe", f'<iframe title="{FRAME[language]}"', 1)
+    return (
+        text
+        if re.search(r"<iframe[^>]*\stitle=", text)
+        else text.replace("<iframe", f'<iframe title="{FRAME[language]}"', 1)
+    )
 
 
 def _text(text: str, kind: str) -> str:
     text = _ANSI.sub("", text).strip("\n")
-    return f'<pre class="output {kind}" tabindex="0">{html.escape(text)}</pre>' if text.strip() else ""
+    return (
+        f'<pre class="output {kind}" tabindex="0">{html.escape(text)}</pre>' if text.strip() else ""
+    )

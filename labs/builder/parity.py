@@ -1,4 +1,6 @@
-"""Both languages say the same: sections, figures, references, exercises, links, code, commands and formulas."""
+"""Both languages say the same: sections, figures, references, exercises, links, code, commands and
+formulas.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,25 @@ def compare(text: Text, faults: Faults) -> None:
         pairs = (english[kind], japanese[kind])
         if [what for _, what in pairs[0]] != [what for _, what in pairs[1]]:
             difference = _first_difference(*pairs)
-            faults.add(_line_of(*pairs, otherwise=line), f"{kind} differ: {difference}; write the same in both languages")
+            faults.add(
+                _line_of(*pairs, otherwise=line),
+                f"{kind} differ: {difference}; write the same in both languages",
+            )
     for kind in COUNTED + ONCE:
         counts = [Counter(what for _, what in found[kind]) for found in (english, japanese)]
         if kind in ONCE:
             counts = [Counter(set(count)) for count in counts]
-        for what, other, lines in ((counts[0] - counts[1], "ja", english), (counts[1] - counts[0], "en", japanese)):
+        for what, other, lines in (
+            (counts[0] - counts[1], "ja", english),
+            (counts[1] - counts[0], "en", japanese),
+        ):
             for one in what:
                 place = next(number for number, found in lines[kind] if found == one)
-                faults.add(place, f"{one} stands here {_times(what[one])}, and not in :::{{{other}}}: both need the same {kind}")
+                faults.add(
+                    place,
+                    f"{one} stands here {_times(what[one])}, and not in :::{{{other}}}: "
+                    f"both need the same {kind}",
+                )
 
 
 def collect(block: Block) -> Found:
@@ -48,7 +60,8 @@ def collect(block: Block) -> Found:
     for number, line, info in with_fences(block):
         if info is not None:
             begun = begun if fence else number
-            fence.append(line.strip() if info.split(" ")[0] in ("sh", "python") else info)  # other text may be translated
+            # other text may be translated
+            fence.append(line.strip() if info.split(" ")[0] in ("sh", "python") else info)
             continue
         found["fences"] += [(begun, "\n".join(fence))] if fence else []
         fence = []
@@ -67,22 +80,32 @@ def _collect_from(number: int, line: str, found: Found) -> None:
         found["figures"].append((number, figure["path"]))
         line = figure["caption"] or ""
     spans = [match["code"] for match in CODE_SPAN.finditer(line)]
-    found["code spans"] += [(number, f"`{code}`") for code in spans if re.search(r"[A-Za-z_]", code)]
+    found["code spans"] += [
+        (number, f"`{code}`") for code in spans if re.search(r"[A-Za-z_]", code)
+    ]
     rest = CODE_SPAN.sub("", line)
     found["references"] += [(number, match[0]) for match in REFERENCE.finditer(rest)]
-    found["links"] += [(number, match["target"]) for pattern in (LINK, ADDRESS) for match in pattern.finditer(rest)]
-    found["formulas"] += [(number, f"${' '.join(match['formula'].split())}$") for match in FORMULA.finditer(rest)]
+    found["links"] += [
+        (number, match["target"]) for pattern in (LINK, ADDRESS) for match in pattern.finditer(rest)
+    ]
+    found["formulas"] += [
+        (number, f"${' '.join(match['formula'].split())}$") for match in FORMULA.finditer(rest)
+    ]
 
 
 def _first_difference(english: List[Tuple[int, str]], japanese: List[Tuple[int, str]]) -> str:
     for (_, one), (_, other) in zip(english, japanese):
         if one != other:
             return f"{one!r} in English, {other!r} in Japanese"
-    longer, language = (english, "English") if len(english) > len(japanese) else (japanese, "Japanese")
+    longer, language = (
+        (english, "English") if len(english) > len(japanese) else (japanese, "Japanese")
+    )
     return f"{longer[min(len(english), len(japanese))][1]!r} only in {language}"
 
 
-def _line_of(english: List[Tuple[int, str]], japanese: List[Tuple[int, str]], otherwise: int) -> int:
+def _line_of(
+    english: List[Tuple[int, str]], japanese: List[Tuple[int, str]], otherwise: int
+) -> int:
     """The line of the first difference, in the language that has something there."""
     for (_, one), (line, other) in zip(english, japanese):
         if one != other:

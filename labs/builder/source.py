@@ -104,7 +104,8 @@ def read(path: Path, faults: Faults) -> Lab:
 
 
 def _split(text: str) -> Tuple[Dict[str, Any], str]:
-    """What stands between the first two lines of ``---``, and the text with blank lines in its place.
+    """What stands between the first two lines of ``---``, and the text with blank lines in its
+    place.
 
     A notebook may not have a title in two languages, and jupytext would refuse it.
     """
@@ -117,17 +118,30 @@ def _split(text: str) -> Tuple[Dict[str, Any], str]:
 def _front_matter(path: Path, about: Dict[str, Any], faults: Faults) -> Lab:
     title, minutes, needs = about.get("title"), about.get("minutes"), about.get("needs")
     if not isinstance(title, dict) or not all(isinstance(title.get(one), str) for one in LANGUAGES):
-        faults.add(1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}')
+        faults.add(
+            1, 'the front matter lacks a title in both languages: title: {en: "...", ja: "..."}'
+        )
         title = dict.fromkeys(LANGUAGES, "")
     if not isinstance(minutes, int) or isinstance(minutes, bool) or minutes <= 0:
         faults.add(1, "the front matter lacks minutes, a learner's time: minutes: 40")
         minutes = 0
     if not isinstance(needs, list):
-        faults.add(1, 'the front matter lacks needs, the labs before this one: needs: [] or needs: ["01", "02"]')
+        faults.add(
+            1,
+            "the front matter lacks needs, the labs before this one: needs: [] or needs: "
+            '["01", "02"]',
+        )
         needs = []
     number, slug = path.stem[:2], path.stem[3:]
     # 01 is a number to YAML, and 08 a text
-    return Lab(path, number, slug, dict(title), minutes, [f"{int(one):02d}" for one in needs if str(one).isdigit()])
+    return Lab(
+        path,
+        number,
+        slug,
+        dict(title),
+        minutes,
+        [f"{int(one):02d}" for one in needs if str(one).isdigit()],
+    )
 
 
 def _follows_break(lines: List[str], start: int) -> bool:
@@ -149,7 +163,10 @@ def _pairs(lines: Block, faults: Faults) -> Iterator[Text]:
         other = blocks[0][0] if blocks else ""
         if (language, other) != LANGUAGES:
             found = f"followed by :::{{{other}}}" if other else "and nothing follows"
-            faults.add(line, f":::{{{language}}} {found}: blocks come in pairs, :::{{en}} and then :::{{ja}}")
+            faults.add(
+                line,
+                f":::{{{language}}} {found}: blocks come in pairs, :::{{en}} and then :::{{ja}}",
+            )
             continue
         yield Text({language: block, other: blocks.pop(0)[2]}, line)
 
@@ -164,7 +181,11 @@ def _blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block]]:
             fence = "" if fence and line.strip().startswith(fence) else fence or mark[1]
         opening = None if fence else _OPEN.fullmatch(line)
         if opening and language:
-            faults.add(number, f"{line.strip()} inside of :::{{{language}}} of line {opened}: close that with ::: first")
+            faults.add(
+                number,
+                f"{line.strip()} inside of :::{{{language}}} of line {opened}: "
+                "close that with ::: first",
+            )
         if opening:
             language, opened, block = opening[1], number, []
             if language not in LANGUAGES:
@@ -175,6 +196,14 @@ def _blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block]]:
         elif language:
             block.append((number, line))
         elif line.strip():
-            faults.add(number, f"{line.strip()[:40]!r} stands outside of a block: put it between :::{{en}} or :::{{ja}} and :::")
+            faults.add(
+                number,
+                f"{line.strip()[:40]!r} stands outside of a block: "
+                "put it between :::{en} or :::{ja} and :::",
+            )
     if language:
-        faults.add(opened, f":::{{{language}}} is not closed: write ::: below it" + (", and close the fence" if fence else ""))
+        faults.add(
+            opened,
+            f":::{{{language}}} is not closed: write ::: below it"
+            + (", and close the fence" if fence else ""),
+        )

@@ -1,4 +1,6 @@
-"""A block of a source as Markdown of a notebook: headings and figures numbered, references made links."""
+"""A block of a source as Markdown of a notebook: headings and figures numbered, references made
+links.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ import re
 from typing import Dict
 
 from builder.faults import Faults
-from builder.outline import EXERCISE, FIGURE, FIGURE_PATH, HEADING, REFERENCE, Series, outside_code, with_fences
+from builder.outline import (
+    EXERCISE,
+    FIGURE,
+    FIGURE_PATH,
+    HEADING,
+    REFERENCE,
+    Series,
+    outside_code,
+    with_fences,
+)
 from builder.source import Lab, Text
 from builder.words import OTHER, WORDS
 from gluonlab.errors import unknown
@@ -18,7 +29,8 @@ WRITTEN_FIGURE = re.compile(
 
 
 _KANA_OR_KANJI = "\u3000-\u30ff\u4e00-\u9fff\uff00-\uffef"
-JAPANESE_END = re.compile(rf"(^|\n)(?![#|>!`]|\*\*図)[^\n]*[{_KANA_OR_KANJI}]\n\Z")  # no heading, table, figure or fence
+# no heading, table, figure or fence
+JAPANESE_END = re.compile(rf"(^|\n)(?![#|>!`]|\*\*図)[^\n]*[{_KANA_OR_KANJI}]\n\Z")
 JAPANESE_START = re.compile(rf"\s*[{_KANA_OR_KANJI}]")
 
 
@@ -31,18 +43,28 @@ class Writer:
         self.section = 0
 
     def title(self) -> str:
-        """The first cell: which lab this is, how long it takes, what comes before, and the way to the other language."""
+        """The first cell: which lab this is, how long it takes, what comes before, and the way to
+        the other language.
+        """
         words, other = self.words, OTHER[self.language]
-        needs = words["comma"].join(self._lab(number, 1) for number in self.lab.needs) or words["nothing"]
+        needs = (
+            words["comma"].join(self._lab(number, 1) for number in self.lab.needs)
+            or words["nothing"]
+        )
         facts = [
             f"**{words['time']}** {words['minutes'].format(self.lab.minutes)}",
             f"**{words['needs']}** {needs}",
             f"[{WORDS[other]['language']}](../{other}/{self.lab.name}.ipynb)",
         ]
-        return f"# {words['lab'].format(self.lab.number)}: {self.lab.title[self.language]}\n\n{' · '.join(facts)}"
+        return (
+            f"# {words['lab'].format(self.lab.number)}: {self.lab.title[self.language]}\n\n"
+            f"{' · '.join(facts)}"
+        )
 
     def block(self, text: Text) -> str:
-        """One block, as it stands in the notebook; Japanese is written without spaces, so its lines are joined."""
+        """One block, as it stands in the notebook; Japanese is written without spaces, so its lines
+        are joined.
+        """
         made = ""
         for number, line, fence in with_fences(text.blocks[self.language]):
             written = line if fence is not None else self._line(number, line)
@@ -62,9 +84,16 @@ class Writer:
         return self._references(number, line)
 
     def _heading(self, number: int, heading: "re.Match[str]") -> str:
-        marks, title, label = heading["marks"], self._references(number, heading["title"]), heading["label"]
+        marks, title, label = (
+            heading["marks"],
+            self._references(number, heading["title"]),
+            heading["label"],
+        )
         if marks == "#":
-            self.faults.add(number, "a heading of the first level: the title is in the front matter; begin with ##")
+            self.faults.add(
+                number,
+                "a heading of the first level: the title is in the front matter; begin with ##",
+            )
         if marks == "##":
             self.section += 1
             anchor = f'<a id="{label}"></a>' if label else ""
@@ -72,34 +101,59 @@ class Writer:
         exercise = EXERCISE.fullmatch(heading["title"])
         if exercise:
             name = self.words["exercise"].format(exercise["id"])
-            return f'{marks} <a id="exercise-{exercise["id"]}"></a>{name}: {self._references(number, exercise["title"])}'
+            return (
+                f'{marks} <a id="exercise-{exercise["id"]}"></a>{name}: '
+                f"{self._references(number, exercise['title'])}"
+            )
         anchor = f'<a id="{label}"></a>' if label else ""
         return f"{marks} {anchor}{title}"
 
     def _figure(self, number: int, figure: "re.Match[str]") -> str:
         name = FIGURE_PATH.fullmatch(figure["path"])
         if not name:
-            self.faults.add(number, f"{figure['path']}: figures are figures/NAME.svg, NAME of small letters, digits and dashes")
+            self.faults.add(
+                number,
+                f"{figure['path']}: figures are figures/NAME.svg, NAME of small letters, "
+                "digits and dashes",
+            )
             return ""
         if not figure["alt"].strip():
-            self.faults.add(number, f"{figure['path']} has no alternative text: say what is seen, ![here](...)")
+            self.faults.add(
+                number, f"{figure['path']} has no alternative text: say what is seen, ![here](...)"
+            )
         if not (figure["caption"] or "").strip():
-            self.faults.add(number, f'{figure["path"]} has no caption: ![...]({figure["path"]} "here")')
+            self.faults.add(
+                number, f'{figure["path"]} has no caption: ![...]({figure["path"]} "here")'
+            )
         title = self.words["figure"].format(self.outline.figures.get(name["name"], 0))
         caption = self._references(number, figure["caption"] or "")
         # the form that WRITTEN_FIGURE reads again
-        return f'<a id="fig-{name["name"]}"></a>\n![{figure["alt"]}]({figure["path"]})\n\n**{title}** {caption}'
+        return (
+            f'<a id="fig-{name["name"]}"></a>\n![{figure["alt"]}]({figure["path"]})\n\n'
+            f"**{title}** {caption}"
+        )
 
     def _references(self, number: int, line: str) -> str:
         return "".join(
-            piece if is_code else REFERENCE.sub(lambda match: self._reference(number, match["kind"], match["target"]), piece)
+            piece
+            if is_code
+            else REFERENCE.sub(
+                lambda match: self._reference(number, match["kind"], match["target"]), piece
+            )
             for piece, is_code in outside_code(line)
         )
 
     def _reference(self, number: int, kind: str, target: str) -> str:
-        kinds = {"sec": self._section, "fig": self._figure_reference, "ex": self._exercise, "lab": self._lab}
+        kinds = {
+            "sec": self._section,
+            "fig": self._figure_reference,
+            "ex": self._exercise,
+            "lab": self._lab,
+        }
         if kind not in kinds:
-            self.faults.add(number, unknown("cross-reference", kind, kinds) + f": {{{kind}:{target}}}")
+            self.faults.add(
+                number, unknown("cross-reference", kind, kinds) + f": {{{kind}:{target}}}"
+            )
             return ""
         return kinds[kind](target, number)
 
@@ -112,9 +166,13 @@ class Writer:
         return f"[{self.words['figure'].format(found)}](#fig-{name})"
 
     def _exercise(self, id: str, number: int) -> str:
-        exercises = {one: lab for lab, outline in self.series.outlines.items() for one in outline.exercises}
+        exercises = {
+            one: lab for lab, outline in self.series.outlines.items() for one in outline.exercises
+        }
         lab = self._known("exercise", id, exercises, number)
-        page = "" if lab in (self.lab.number, 0) else f"{self.series.by_number[str(lab)].name}.ipynb"
+        page = (
+            "" if lab in (self.lab.number, 0) else f"{self.series.by_number[str(lab)].name}.ipynb"
+        )
         return f"[{self.words['exercise'].format(id)}]({page}#exercise-{id})"
 
     def _lab(self, number_of_lab: str, number: int) -> str:
@@ -122,7 +180,14 @@ class Writer:
         name = self._known("lab", number_of_lab, names, number)
         return f"[{self.words['lab'].format(number_of_lab)}]({name}.ipynb)"
 
-    def _known(self, kind: str, label: str, known: "Dict[str, int] | Dict[str, str]", number: int) -> "int | str":
+    def _known(
+        self, kind: str, label: str, known: "Dict[str, int] | Dict[str, str]", number: int
+    ) -> "int | str":
         if label not in known:
-            self.faults.add(number, unknown(kind, label, known) if known else f"unknown {kind} {label!r}: there is none here")
+            self.faults.add(
+                number,
+                unknown(kind, label, known)
+                if known
+                else f"unknown {kind} {label!r}: there is none here",
+            )
         return known.get(label, 0)

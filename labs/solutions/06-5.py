@@ -7,4 +7,7 @@ def cut(begin, end, parts):
 def rounds(images, devices, microbatches):
     shards = [cut(begin, end, microbatches) for begin, end in cut(0, images, devices)]
     most = max(len(parts) for parts in shards)
-    return [[(device, *parts[number]) for device, parts in enumerate(shards) if number < len(parts)] for number in range(most)]
+    return [
+        [(device, *parts[number]) for device, parts in enumerate(shards) if number < len(parts)]
+        for number in range(most)
+    ]

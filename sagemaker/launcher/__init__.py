@@ -1,4 +1,6 @@
-"""What `sagemaker/launch.py` is made of. A module imports only those that stand further down here, or to its right.
+"""What `sagemaker/launch.py` is made of.
+
+A module imports only those that stand further down here, or to its right.
 
 commands job_commands         options in, what was done out
 listing options               what several commands share

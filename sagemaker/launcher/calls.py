@@ -23,7 +23,8 @@ PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
 
 class Caller:
-    """``caller("sagemaker", "StopNotebookInstance", NotebookInstanceName="x")`` calls AWS, and gives its answer.
+    """``caller("sagemaker", "StopNotebookInstance", NotebookInstanceName="x")`` calls AWS, and
+    gives its answer.
 
     Credentials are boto3's business alone. Errors are AWSError, in one line.
     """
@@ -37,7 +38,11 @@ class Caller:
         except BotoCoreError as error:
             raise_explained(error, "", {})
         if self.region is not None:
-            known = [name for part in PARTITIONS for name in self._session.get_available_regions("sagemaker", part)]
+            known = [
+                name
+                for part in PARTITIONS
+                for name in self._session.get_available_regions("sagemaker", part)
+            ]
             check_region(self.region, known)
         self._clients: Dict[str, Any] = {}
 
@@ -79,14 +84,16 @@ class Noted(NamedTuple):
 class Rehearsal(Caller):
     """Notes each call in ``noted`` and makes none: it needs neither a network nor credentials.
 
-    Parameters are checked against botocore's description of the API. Answers are what AWS would say if there is a notebook or a job
-    in ``status``, with all that was made for it, or nothing (None), and everything succeeds at once. What only AWS knows stands in
-    angle brackets.
+    Parameters are checked against botocore's description of the API. Answers are what AWS would say
+    if there is a notebook or a job in ``status``, with all that was made for it, or nothing (None),
+    and everything succeeds at once. What only AWS knows stands in angle brackets.
     """
 
     rehearses = True
 
-    def __init__(self, profile: Optional[str], region: Optional[str], status: Optional[str]) -> None:
+    def __init__(
+        self, profile: Optional[str], region: Optional[str], status: Optional[str]
+    ) -> None:
         super().__init__(profile, region)
         self.region = self.region or "<region>"
         self.noted: List[Noted] = []
@@ -107,7 +114,9 @@ class Rehearsal(Caller):
         shape = self._models[service].operation_model(operation).input_shape
         report = ParamValidator().validate(parameters, shape)
         if report.has_errors():
-            raise AWSError(f"AWS would refuse {operation}: {' '.join(report.generate_report().split())}")
+            raise AWSError(
+                f"AWS would refuse {operation}: {' '.join(report.generate_report().split())}"
+            )
 
     def _missing(self) -> AWSError:
         return AWSError("not there", "ResourceNotFound")
@@ -151,7 +160,9 @@ class Rehearsal(Caller):
         return self._create_role(parameters)
 
     def _create_role(self, parameters: Answer) -> Answer:
-        return {"Role": {"Arn": f"arn:aws:iam::<account>:role/{parameters['RoleName']}", "Tags": [MINE]}}
+        return {
+            "Role": {"Arn": f"arn:aws:iam::<account>:role/{parameters['RoleName']}", "Tags": [MINE]}
+        }
 
     def _list_tags(self, parameters: Answer) -> Answer:
         return {"Tags": [MINE]}

@@ -19,8 +19,13 @@ MINE = {"Key": "project", "Value": "gluonlab"}
 
 
 def check_name(kind: str, name: str) -> str:
-    """Names of notebooks, lifecycle configurations and jobs: at most 63 letters, digits and hyphens between them."""
-    rule = f"write at most {LONGEST_NAME} letters (a-z, A-Z), digits and hyphens, with no hyphen first or last"
+    """Names of notebooks, lifecycle configurations and jobs: at most 63 letters, digits and hyphens
+    between them.
+    """
+    rule = (
+        f"write at most {LONGEST_NAME} letters (a-z, A-Z), digits and hyphens, "
+        "with no hyphen first or last"
+    )
     if len(name) > LONGEST_NAME:
         raise RefusedError(f"{kind} {name}: {len(name)} characters: {rule}")
     if not re.fullmatch(NAME, name):
@@ -31,22 +36,33 @@ def check_name(kind: str, name: str) -> str:
 def check_bucket(name: str) -> str:
     """A bucket is given by its name alone."""
     if not re.fullmatch(BUCKET, name):
-        raise RefusedError(f"--bucket {name}: write the bucket's name alone, such as my-bucket, without s3:// and folders")
+        raise RefusedError(
+            f"--bucket {name}: write the bucket's name alone, such as my-bucket, "
+            "without s3:// and folders"
+        )
     return name
 
 
 def check_repository(address: str) -> str:
     """The address of a git repository, as a notebook without keys can clone it."""
     if not re.fullmatch(REPOSITORY, address) or "@" in address:
-        raise RefusedError(f"--repository {address.split('@')[-1]}: write an https:// address that needs no password")
+        raise RefusedError(
+            f"--repository {address.split('@')[-1]}: write an https:// address that needs no "
+            "password"
+        )
     return address
 
 
 def check_region(region: str, known: Iterable[str]) -> str:
-    """A region that boto3 has heard of; anything else would only be a host name that does not resolve."""
+    """A region that boto3 has heard of; anything else would only be a host name that does not
+    resolve.
+    """
     regions = sorted(known)
     if region not in regions:
-        remedy = f"{unknown('region', region, regions)}; for a newer region, a newer boto3: pip install -U boto3"
+        remedy = (
+            f"{unknown('region', region, regions)}; for a newer region, a newer boto3: "
+            "pip install -U boto3"
+        )
         raise RefusedError(remedy)
     return region
 
@@ -54,24 +70,40 @@ def check_region(region: str, known: Iterable[str]) -> str:
 def check_owner(owner: str) -> str:
     """Tags hold letters, digits, spaces and a few signs."""
     if not re.fullmatch(OWNER, owner):
-        raise RefusedError(f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _")
+        raise RefusedError(
+            f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _"
+        )
     return owner
 
 
 def check_network(subnet: object, security_groups: Sequence[str]) -> None:
     """A subnet needs security groups, up to five, and they need it."""
     if subnet and not security_groups:
-        raise RefusedError(f"--subnet {subnet} lacks its security groups: add --security-group sg-..., once or more")
+        raise RefusedError(
+            f"--subnet {subnet} lacks its security groups: "
+            "add --security-group sg-..., once or more"
+        )
     if len(security_groups) > MOST_GROUPS:
-        raise RefusedError(f"--security-group is given {len(security_groups)} times: AWS takes at most {MOST_GROUPS}")
+        raise RefusedError(
+            f"--security-group is given {len(security_groups)} times: "
+            f"AWS takes at most {MOST_GROUPS}"
+        )
     if security_groups and not subnet:
-        raise RefusedError(f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-...")
+        raise RefusedError(
+            f"--security-group {security_groups[0]} lacks its subnet: add --subnet subnet-..."
+        )
 
 
 def tags(owner: str, **more: str) -> List[Dict[str, str]]:
     """What everything that is made here is tagged with: project, owner, created (UTC)."""
     created = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return [MINE, *({"Key": key, "Value": value} for key, value in {"owner": owner, "created": created, **more}.items())]
+    return [
+        MINE,
+        *(
+            {"Key": key, "Value": value}
+            for key, value in {"owner": owner, "created": created, **more}.items()
+        ),
+    ]
 
 
 def is_ours(found: Iterable[Dict[str, Any]]) -> bool:

@@ -28,13 +28,33 @@ SMALLEST_GB = 20  # the environment takes about 12
 @command(f"{PROGRAM} create")
 @anywhere()
 @named
-@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge; --instance list shows those with GPUs")
-@click.option("--repository", metavar="URL", help="the git repository that the notebook clones gluonlab from")
-@click.option("--bucket", metavar="NAME", help="an S3 bucket for its results; without --repository also for gluonlab itself")
-@click.option("--role", metavar="ROLE", help="ARN or name of a role to use  [default: one is made, with few rights]")
-@click.option("--platform", metavar="PLATFORM", help="the operating system  [default: the instance's]")
 @click.option(
-    "--volume", "volume_gb", metavar="GB", type=click.IntRange(SMALLEST_GB, 16384), help="disk that outlives a stop  [default: 50]"
+    "--instance",
+    metavar="TYPE",
+    help="the machine, such as ml.g5.12xlarge; --instance list shows those with GPUs",
+)
+@click.option(
+    "--repository", metavar="URL", help="the git repository that the notebook clones gluonlab from"
+)
+@click.option(
+    "--bucket",
+    metavar="NAME",
+    help="an S3 bucket for its results; without --repository also for gluonlab itself",
+)
+@click.option(
+    "--role",
+    metavar="ROLE",
+    help="ARN or name of a role to use  [default: one is made, with few rights]",
+)
+@click.option(
+    "--platform", metavar="PLATFORM", help="the operating system  [default: the instance's]"
+)
+@click.option(
+    "--volume",
+    "volume_gb",
+    metavar="GB",
+    type=click.IntRange(SMALLEST_GB, 16384),
+    help="disk that outlives a stop  [default: 50]",
 )
 @click.option(
     "--idle-minutes",
@@ -44,13 +64,29 @@ SMALLEST_GB = 20  # the environment takes about 12
     show_default=True,
     help="stop when idle for so long; 0: never",
 )
-@click.option("--subnet", metavar="SUBNET", help="put it into a network of your own, without AWS's way to the internet")
-@click.option("--security-group", "security_groups", metavar="GROUP", multiple=True, help="of that network; up to five times")
+@click.option(
+    "--subnet",
+    metavar="SUBNET",
+    help="put it into a network of your own, without AWS's way to the internet",
+)
+@click.option(
+    "--security-group",
+    "security_groups",
+    metavar="GROUP",
+    multiple=True,
+    help="of that network; up to five times",
+)
 @click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
-@click.option("--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]")
-@click.option("--force", is_flag=True, help="ask AWS also for what it is known to refuse, or MXNet cannot use")
+@click.option(
+    "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
+)
+@click.option(
+    "--force", is_flag=True, help="ask AWS also for what it is known to refuse, or MXNet cannot use"
+)
 @click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
-def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, **given: Any) -> None:
+def create(
+    here: Place, name: str, instance: Given, force: bool, no_wait: bool, **given: Any
+) -> None:
     """Make a notebook with gluonlab, and wait until it is in service.
 
     Made for it, at no cost: a role and a lifecycle configuration. `delete` takes all of it away.
@@ -59,7 +95,10 @@ def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, 
         click.echo("\n".join(map(instances.summary, pairs.instances())))
         return
     if instance is None:
-        raise RefusedError(f"create lacks the machine: write --instance TYPE, such as {', '.join(pairs.instances())}")
+        raise RefusedError(
+            "create lacks the machine: write --instance TYPE, "
+            f"such as {', '.join(pairs.instances())}"
+        )
     wishes = Wishes(instance=instances.instance_type(instance), **given)
     request = instances.request(wishes.instance)
     platform = instances.platform(wishes.platform or request["PlatformIdentifier"])
@@ -70,22 +109,44 @@ def create(here: Place, name: str, instance: Given, force: bool, no_wait: bool, 
     if not force:
         instances.refuse_unfit(wishes.instance, "take it all the same with --force")
     if not wishes.idle_minutes:
-        note(f"warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: {notebook.command('stop')}")
-    note(Prices().notebook(wishes.instance, wishes.volume_gb or request["VolumeSizeInGB"], here.caller.region))
+        note(
+            "warning: with --idle-minutes 0 it runs, and costs, until somebody stops it: "
+            f"{notebook.command('stop')}"
+        )
+    note(
+        Prices().notebook(
+            wishes.instance, wishes.volume_gb or request["VolumeSizeInGB"], here.caller.region
+        )
+    )
     create_notebook(here.caller, notebook, wishes, here.say, here.sleep)
     if no_wait:
         return
     if notebook.wait(STARTED) is None:
         raise FailedError(f"{name} is gone: somebody deleted it while it was being made")
-    here.say(f"{name} is in service, and installs gluonlab for 10 to 20 minutes: gluonlab-READY.txt appears when it is done")
-    here.say(f"its address: {notebook.command('url')}; when you are done: {notebook.command('stop')}")
+    here.say(
+        f"{name} is in service, and installs gluonlab for 10 to 20 minutes: "
+        "gluonlab-READY.txt appears when it is done"
+    )
+    here.say(
+        f"its address: {notebook.command('url')}; when you are done: {notebook.command('stop')}"
+    )
 
 
 @command(f"{PROGRAM} status")
 @anywhere(status="InService")
 @named
-@click.option("--all", "every", is_flag=True, help="every notebook of gluonlab and every running job, in this region")
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="every notebook of gluonlab and every running job, in this region",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the result as JSON, and nothing else, on standard output",
+)
 def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     """Say what the notebook does, and what it costs."""
     notebook = here.notebook(name)
@@ -93,14 +154,22 @@ def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     if as_json:
         here.say(json.dumps(found if every else found[0]))
     else:
-        here.say("\n".join(line(one, here.caller.region) for one in found) or f"nothing of gluonlab is in {here.caller.region}")
+        here.say(
+            "\n".join(line(one, here.caller.region) for one in found)
+            or f"nothing of gluonlab is in {here.caller.region}"
+        )
 
 
 @command(f"{PROGRAM} url")
 @anywhere(status="InService")
 @named
 @click.option(
-    "--hours", metavar="N", type=click.FloatRange(0.5, 12), default=12.0, show_default=True, help="how long one may stay signed in"
+    "--hours",
+    metavar="N",
+    type=click.FloatRange(0.5, 12),
+    default=12.0,
+    show_default=True,
+    help="how long one may stay signed in",
 )
 def url(here: Place, name: str, hours: float) -> None:
     """Print an address that opens the notebook for whoever has it; open it within 5 minutes."""
@@ -145,11 +214,16 @@ def start(here: Place, name: str, force: bool, no_wait: bool) -> None:
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--force", is_flag=True, help="also a notebook without the tag project=gluonlab")
 def delete(here: Place, name: str, yes: bool, force: bool) -> None:
-    """Delete the notebook, its volume, and what was made for it; stops it first. Can be run again at any time."""
+    """Delete the notebook, its volume, and what was made for it; stops it first.
+
+    Can be run again at any time.
+    """
     notebook = here.notebook(name)
     notebook.refuse_foreign(force)
     if not yes and not here.caller.rehearses and notebook.describe() is not None:
-        click.confirm(f"delete the notebook {name} with all files on its volume?", abort=True, err=True)
+        click.confirm(
+            f"delete the notebook {name} with all files on its volume?", abort=True, err=True
+        )
     notebook.delete()
     _say_what_remains(here)
 
@@ -161,19 +235,33 @@ def _say_what_remains(here: Place) -> None:
         note(f"warning: training jobs that may still run were not looked for: {error}")
     else:
         if jobs:
-            note(f"warning: training jobs still run, and cost: {', '.join(jobs)}: {PROGRAM} jobs stop --name NAME{here.options}")
-    here.say("left, at little cost: what was saved in S3 (gluonlab/ in its bucket), and logs in CloudWatch; see status --all")
+            note(
+                f"warning: training jobs still run, and cost: {', '.join(jobs)}: "
+                f"{PROGRAM} jobs stop --name NAME{here.options}"
+            )
+    here.say(
+        "left, at little cost: what was saved in S3 (gluonlab/ in its bucket), "
+        "and logs in CloudWatch; see status --all"
+    )
 
 
-COMMANDS = tuple((str(made.name).split()[-1], made) for made in (create, status, url, wait, stop, start, delete))
+COMMANDS = tuple(
+    (str(made.name).split()[-1], made) for made in (create, status, url, wait, stop, start, delete)
+)
 
 
 def main(args: Sequence[str], world: Optional[World] = None) -> None:
     """Hand the remaining options to the command that is named first."""
     jobs = partial(dispatch, f"{PROGRAM} jobs", _table(JOBS, world))
-    commands = {**_table(COMMANDS, world), "jobs": ("submit, list, wait for and stop training jobs", jobs)}
+    commands = {
+        **_table(COMMANDS, world),
+        "jobs": ("submit, list, wait for and stop training jobs", jobs),
+    }
     dispatch(PROGRAM, commands, args)
 
 
 def _table(commands: Sequence[Tuple[str, click.Command]], world: Optional[World]) -> Dict[str, Any]:
-    return {name: (made.get_short_help_str(100), partial(made, obj=world, prog_name=made.name)) for name, made in commands}
+    return {
+        name: (made.get_short_help_str(100), partial(made, obj=world, prog_name=made.name))
+        for name, made in commands
+    }

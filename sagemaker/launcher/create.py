@@ -1,4 +1,7 @@
-"""Making a notebook: its source in S3 if need be, its role, its lifecycle configuration, itself. Only the notebook costs money."""
+"""Making a notebook: its source in S3 if need be, its role, its lifecycle configuration, itself.
+
+Only the notebook costs money.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ from launcher.startup import ensure_config, scripts
 
 @dataclass(frozen=True)
 class Wishes:
-    """What somebody wants a notebook to be; None stands for what the instance's own request says."""
+    """What somebody wants a notebook to be; None stands for what the instance's own request
+    says.
+    """
 
     instance: str
     owner: str
@@ -38,7 +43,8 @@ class Wishes:
         check_owner(self.owner)
         if self.repository is None and self.bucket is None:
             raise RefusedError(
-                "the notebook lacks gluonlab: say where it gets it, by --repository https://... or --bucket NAME (S3)"
+                "the notebook lacks gluonlab: say where it gets it, by --repository https://... "
+                "or --bucket NAME (S3)"
             )
         if self.repository is not None:
             check_repository(self.repository)
@@ -49,16 +55,29 @@ class Wishes:
     def settings(self) -> Dict[str, str]:
         """What the start scripts are told."""
         given = {"GLUONLAB_REPOSITORY": self.repository, "GLUONLAB_BUCKET": self.bucket}
-        return {**{name: value for name, value in given.items() if value}, "GLUONLAB_IDLE_MINUTES": str(self.idle_minutes)}
+        return {
+            **{name: value for name, value in given.items() if value},
+            "GLUONLAB_IDLE_MINUTES": str(self.idle_minutes),
+        }
 
     def request(self, name: str, role: str, tagged: List[Dict[str, str]]) -> Dict[str, Any]:
         """The parameters of CreateNotebookInstance."""
         request = instances.request(self.instance)
-        request.update(NotebookInstanceName=name, LifecycleConfigName=name, RoleArn=role, Tags=tagged)
-        given = {"PlatformIdentifier": self.platform, "VolumeSizeInGB": self.volume_gb, "KmsKeyId": self.kms_key}
+        request.update(
+            NotebookInstanceName=name, LifecycleConfigName=name, RoleArn=role, Tags=tagged
+        )
+        given = {
+            "PlatformIdentifier": self.platform,
+            "VolumeSizeInGB": self.volume_gb,
+            "KmsKeyId": self.kms_key,
+        }
         request.update({key: value for key, value in given.items() if value is not None})
         if self.subnet is not None:  # the network's own way out, or none
-            request.update(SubnetId=self.subnet, SecurityGroupIds=list(self.security_groups), DirectInternetAccess="Disabled")
+            request.update(
+                SubnetId=self.subnet,
+                SecurityGroupIds=list(self.security_groups),
+                DirectInternetAccess="Disabled",
+            )
         return request
 
 
@@ -71,7 +90,8 @@ def create(
 ) -> None:
     """Make the notebook ``wishes`` describes, and return as soon as AWS has accepted it.
 
-    An attempt that was interrupted or refused is taken up where it ended. What precedes the notebook costs nothing.
+    An attempt that was interrupted or refused is taken up where it ended. What precedes the
+    notebook costs nothing.
     """
     wishes.check()
     scripts(wishes.settings)  # refused now rather than half-way
@@ -81,7 +101,9 @@ def create(
         if wishes.repository is None and wishes.bucket is not None:
             say(f"uploaded {upload(caller, wishes.bucket, archive(say=say))}")
         if wishes.role is None:
-            role = ensure_role(caller, notebook.name, wishes.bucket, wishes.subnet is not None, tagged)
+            role = ensure_role(
+                caller, notebook.name, wishes.bucket, wishes.subnet is not None, tagged
+            )
         else:
             role = given_role(caller, wishes.role)
         ensure_config(caller, notebook.name, wishes.settings, tagged)
@@ -91,8 +113,14 @@ def create(
         if asked and (
             error.unanswered or error.taken
         ):  # botocore asks again by itself: the name may have been taken by this create
-            rest = f"the notebook may have been made all the same, and would cost: {notebook.command('status')} tells"
+            rest = (
+                "the notebook may have been made all the same, and would cost: "
+                f"{notebook.command('status')} tells"
+            )
         else:
-            rest = f"no notebook was made; what was made for it costs nothing: {notebook.command('delete')} takes it away"
+            rest = (
+                "no notebook was made; what was made for it costs nothing: "
+                f"{notebook.command('delete')} takes it away"
+            )
         raise AWSError(f"{error}; {rest}", error.code) from error
     say(f"{notebook.name} is being made on {wishes.instance}")

@@ -17,27 +17,48 @@ CREDENTIALS = "set them up with `aws configure` or `aws sso login`, or choose ot
 
 DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized"}
 INVALID_CREDENTIALS = {
-    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException", "InvalidClientTokenId",
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "AuthFailure",
-    "MissingAuthenticationToken",
+    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "UnrecognizedClientException",
+    "InvalidClientTokenId", "InvalidAccessKeyId", "SignatureDoesNotMatch",
+    "InvalidSignatureException", "IncompleteSignature", "AuthFailure", "MissingAuthenticationToken",
 }  # fmt: skip
-ELSEWHERE = {"UnrecognizedClientException", "InvalidClientTokenId"}  # what a region says that an account has not opted into
+# what a region says that an account has not opted into
+ELSEWHERE = {"UnrecognizedClientException", "InvalidClientTokenId"}
 QUOTA = {"ResourceLimitExceeded", "LimitExceeded", "LimitExceededException"}
 ROLE_CALLS = {"GetRole", "CreateRole", "PutRolePolicy"}
-THROTTLED = {"Throttling", "ThrottlingException", "TooManyRequestsException", "RequestLimitExceeded"}
-UNCERTAIN = {"InternalFailure", "InternalServerError", "InternalError", "ServiceUnavailable", "RequestTimeout"}
+THROTTLED = {
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+    "RequestLimitExceeded",
+}
+UNCERTAIN = {
+    "InternalFailure",
+    "InternalServerError",
+    "InternalError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+}
 MISSING = {"NoSuchEntity", "ResourceNotFound", "ResourceNotFoundException"}
 _MISSING_TEXT = re.compile(r"RecordNotFound|does not exist|could not find|not found", re.I)
 _TAKEN_TEXT = re.compile(r"duplicate|already exists", re.I)
-_CAPACITY_TEXT = re.compile(r"insufficient.?capacity|capacity.?error|not enough capacity|unable to provision.*capacity", re.I)
+_CAPACITY_TEXT = re.compile(
+    r"insufficient.?capacity|capacity.?error|not enough capacity|unable to provision.*capacity",
+    re.I,
+)
 
 
 class RefusedError(ConfigError):
-    """What was asked for cannot be, and so AWS was not asked: another choice cures it. Exit status 2."""
+    """What was asked for cannot be, and so AWS was not asked: another choice cures it.
+
+    Exit status 2.
+    """
 
 
 class AWSError(RunError):
-    """AWS refused a call, or cannot be reached. ``code``: AWS's name for the error; an empty string where AWS did not answer."""
+    """AWS refused a call, or cannot be reached.
+
+    ``code``: AWS's name for the error; an empty string where AWS did not answer.
+    """
 
     def __init__(self, message: str, code: str = "", said: str = "") -> None:
         super().__init__(message)
@@ -51,12 +72,16 @@ class AWSError(RunError):
     @property
     def missing(self) -> bool:
         """Whether what was named does not exist."""
-        return self.code in MISSING or (self.code.startswith("Validation") and bool(_MISSING_TEXT.search(self._said)))
+        return self.code in MISSING or (
+            self.code.startswith("Validation") and bool(_MISSING_TEXT.search(self._said))
+        )
 
     @property
     def taken(self) -> bool:
         """Whether the name is in use."""
-        return self.code in ("EntityAlreadyExists", "ResourceInUse") or bool(_TAKEN_TEXT.search(self._said))
+        return self.code in ("EntityAlreadyExists", "ResourceInUse") or bool(
+            _TAKEN_TEXT.search(self._said)
+        )
 
     @property
     def wrong_status(self) -> bool:
@@ -65,7 +90,9 @@ class AWSError(RunError):
 
     @property
     def role_is_too_new(self) -> bool:
-        """Whether SageMaker cannot use a role yet: it takes some seconds until all of AWS knows of one."""
+        """Whether SageMaker cannot use a role yet: it takes some seconds until all of AWS knows of
+        one.
+        """
         return self.code.startswith("Validation") and "assume" in self._said.lower()
 
 
@@ -74,12 +101,19 @@ class FailedError(RunError):
 
 
 def raise_explained(error: Exception, operation: str, parameters: Mapping[str, Any]) -> NoReturn:
-    """Raise what botocore raised as one line; ``operation`` and ``parameters`` are those of the call."""
+    """Raise what botocore raised as one line; ``operation`` and ``parameters`` are those of the
+    call.
+    """
     if not isinstance(error, botocore.ClientError):
         raise _no_answer(error) from error
-    code, said = error.response["Error"].get("Code", ""), " ".join(error.response["Error"].get("Message", "").split())
+    code, said = (
+        error.response["Error"].get("Code", ""),
+        " ".join(error.response["Error"].get("Message", "").split()),
+    )
     if code in INVALID_CREDENTIALS:
-        raise AWSError(f"AWS does not accept the credentials ({code}): {CREDENTIALS}{_elsewhere(code)}", code) from None
+        raise AWSError(
+            f"AWS does not accept the credentials ({code}): {CREDENTIALS}{_elsewhere(code)}", code
+        ) from None
     raise AWSError(_explain(code, said, operation, parameters), code, said) from error
 
 
@@ -89,27 +123,51 @@ def _explain(code: str, said: str, operation: str, parameters: Mapping[str, Any]
     if code in QUOTA:
         return f"a quota of this account is used up: {said} {quota_advice(operation, parameters)}"
     if code in THROTTLED:
-        return f"AWS has had too many requests ({operation}): wait a minute and run the same command again"
+        return (
+            f"AWS has had too many requests ({operation}): "
+            "wait a minute and run the same command again"
+        )
     if _CAPACITY_TEXT.search(f"{code} {said}"):
         return f"{said} {capacity_advice()}"
-    name = parameters.get("NotebookInstanceName") or parameters.get("TrainingJobName") or parameters.get("RoleName")
-    if name and operation.startswith("Create") and (code in ("ResourceInUse", "EntityAlreadyExists") or _TAKEN_TEXT.search(said)):
-        return f"the name {name} is taken in this account and region: choose another with --name (AWS: {said})"
+    name = (
+        parameters.get("NotebookInstanceName")
+        or parameters.get("TrainingJobName")
+        or parameters.get("RoleName")
+    )
+    if (
+        name
+        and operation.startswith("Create")
+        and (code in ("ResourceInUse", "EntityAlreadyExists") or _TAKEN_TEXT.search(said))
+    ):
+        return (
+            f"the name {name} is taken in this account and region: "
+            f"choose another with --name (AWS: {said})"
+        )
     return f"AWS refused {operation}: {said} ({code})"
 
 
 def quota_advice(operation: str, parameters: Mapping[str, Any]) -> str:
     """Which quota to ask for, and where."""
-    instance = parameters.get("InstanceType") or (parameters.get("ResourceConfig") or {}).get("InstanceType")
+    instance = parameters.get("InstanceType") or (parameters.get("ResourceConfig") or {}).get(
+        "InstanceType"
+    )
     if instance is None:
         return f"(see {QUOTAS.replace('sagemaker', 'iam') if operation in ROLE_CALLS else QUOTAS})"
-    quota = f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
-    return f'(ask for "{quota}" at {QUOTAS}; P3 and P4 begin at 0, and an answer takes hours to days; or choose another --instance)'
+    quota = (
+        f"{instance} for {'training job' if 'Training' in operation else 'notebook instance'} usage"
+    )
+    return (
+        f'(ask for "{quota}" at {QUOTAS}; P3 and P4 begin at 0, '
+        "and an answer takes hours to days; or choose another --instance)"
+    )
 
 
 def capacity_advice() -> str:
     """What to do when AWS has no machine."""
-    return "(AWS has no such machine free at the moment: try again later, in another --region or with another --instance)"
+    return (
+        "(AWS has no such machine free at the moment: "
+        "try again later, in another --region or with another --instance)"
+    )
 
 
 def failure(kind: str, name: str, reason: Optional[str]) -> FailedError:
@@ -118,9 +176,15 @@ def failure(kind: str, name: str, reason: Optional[str]) -> FailedError:
     if _CAPACITY_TEXT.search(reason):
         advice = capacity_advice()
     elif "internal" in reason.lower():
-        advice = "(mostly AWS has no such machine free, or a fault of its own: try again later, or with another --instance)"
+        advice = (
+            "(mostly AWS has no such machine free, or a fault of its own: "
+            "try again later, or with another --instance)"
+        )
     elif "lifecycle" in reason.lower():
-        advice = "(a start script failed or took longer than 5 minutes; its log is in CloudWatch: /aws/sagemaker/NotebookInstances)"
+        advice = (
+            "(a start script failed or took longer than 5 minutes; its log is in CloudWatch: "
+            "/aws/sagemaker/NotebookInstances)"
+        )
     else:
         advice = ""
     return FailedError(f"{kind} {name} failed: {reason} {advice}".strip())
@@ -129,7 +193,11 @@ def failure(kind: str, name: str, reason: Optional[str]) -> FailedError:
 def _elsewhere(code: str) -> str:
     if code in ELSEWHERE:
         return "; if they work in other regions, this one is switched off in the account"
-    return "; a clock of this machine that is wrong does the same" if "Signature" in code or code == "RequestExpired" else ""
+    return (
+        "; a clock of this machine that is wrong does the same"
+        if "Signature" in code or code == "RequestExpired"
+        else ""
+    )
 
 
 def _denied(said: str, operation: str) -> str:
@@ -138,19 +206,37 @@ def _denied(said: str, operation: str) -> str:
     right = (action[1] if action else operation) + (f" on {resource[1]}" if resource else "")
     explicit = " (an explicit deny)" if "explicit deny" in said else ""
     other = ", or for a role, whose ARN --role takes" if operation in ROLE_CALLS else ""
-    return f"these credentials may not {right}{explicit}: ask whoever administers the account for that permission{other}"
+    return (
+        f"these credentials may not {right}{explicit}: "
+        f"ask whoever administers the account for that permission{other}"
+    )
 
 
 def _no_answer(error: Exception) -> RunError:
     text = " ".join(str(error).split())
-    if isinstance(error, (botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.CredentialRetrievalError)):
+    if isinstance(
+        error,
+        (
+            botocore.NoCredentialsError,
+            botocore.PartialCredentialsError,
+            botocore.CredentialRetrievalError,
+        ),
+    ):
         return AWSError(f"no usable AWS credentials were found: {CREDENTIALS}")
     if isinstance(error, (botocore.SSOError, botocore.TokenRetrievalError)):
-        return AWSError("the sign-in of this profile has ended: run `aws sso login`, with --profile NAME if you use one")
+        return AWSError(
+            "the sign-in of this profile has ended: run `aws sso login`, "
+            "with --profile NAME if you use one"
+        )
     if isinstance(error, botocore.ProfileNotFound):
         return AWSError(f"{text}: `aws configure list-profiles` names those that exist")
     if isinstance(error, botocore.NoRegionError):
-        return AWSError("no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION")
+        return AWSError(
+            "no region is set: give one, such as --region us-east-1, or set AWS_DEFAULT_REGION"
+        )
     if isinstance(error, (botocore.HTTPClientError, botocore.ConnectionError)):
-        return AWSError(f"AWS cannot be reached: {text}: check the network and a proxy (HTTPS_PROXY), then run it again")
+        return AWSError(
+            f"AWS cannot be reached: {text}: check the network and a proxy (HTTPS_PROXY), "
+            "then run it again"
+        )
     return AWSError(f"{type(error).__name__}: {text}")

@@ -30,7 +30,8 @@ def image(region: Optional[str]) -> str:
     """The image's address in a region."""
     if region not in ACCOUNTS:
         raise RefusedError(
-            f"AWS's MXNet image is not known to be in {region}: choose {', '.join(ACCOUNTS)}, or give one with --image"
+            f"AWS's MXNet image is not known to be in {region}: "
+            f"choose {', '.join(ACCOUNTS)}, or give one with --image"
         )
     domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     return f"{ACCOUNTS[region]}.dkr.ecr.{region}.{domain}/{TAG}"

@@ -1,4 +1,6 @@
-"""Which machines there are, and which of them AWS still starts: `sagemaker/instances.json`, read through `pairs.py`."""
+"""Which machines there are, and which of them AWS still starts: `sagemaker/instances.json`, read
+through `pairs.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ FOLDER = Path(__file__).resolve().parent.parent
 def instance_type(given: str, kind: str = "InstanceType") -> str:
     """The API's name of an instance type: ``p3.8xlarge`` and ``ml.p3.8xlarge`` are the same.
 
-    One that `instances.json` lacks must be one that the API takes for ``kind``: "InstanceType" (notebooks), "TrainingInstanceType".
+    One that `instances.json` lacks must be one that the API takes for ``kind``: "InstanceType"
+    (notebooks), "TrainingInstanceType".
     """
     name = given if given.startswith("ml.") else f"ml.{given}"
     if name not in pairs.instances() and name not in _known_to_aws(kind):
@@ -28,13 +31,20 @@ def instance_type(given: str, kind: str = "InstanceType") -> str:
 
 
 def _known_to_aws(kind: str) -> Collection[str]:
-    names: Collection[str] = botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
+    names: Collection[str] = (
+        botocore.session.get_session().get_service_model("sagemaker").shape_for(kind).enum
+    )
     return names
 
 
 def platform(given: str) -> str:
     """A platform that is known here, or to the installed boto3."""
-    pattern = botocore.session.get_session().get_service_model("sagemaker").shape_for("PlatformIdentifier").metadata["pattern"]
+    pattern = (
+        botocore.session.get_session()
+        .get_service_model("sagemaker")
+        .shape_for("PlatformIdentifier")
+        .metadata["pattern"]
+    )
     if given not in pairs.platforms() and not re.fullmatch(pattern, given):
         raise RefusedError(unknown("platform", given, pairs.platforms()))
     return given
@@ -43,29 +53,45 @@ def platform(given: str) -> str:
 def request(instance: str) -> Dict[str, Any]:
     """The request to make a notebook on this instance type, with names still to be filled in."""
     table = pairs.instances()
-    like = instance if instance in table else next(name for name, facts in table.items() if facts["status"] == "alive")
-    found: Dict[str, Any] = json.loads((FOLDER / table[like]["request"]).read_text(encoding="utf-8"))
+    like = (
+        instance
+        if instance in table
+        else next(name for name, facts in table.items() if facts["status"] == "alive")
+    )
+    found: Dict[str, Any] = json.loads(
+        (FOLDER / table[like]["request"]).read_text(encoding="utf-8")
+    )
     return {**found, "InstanceType": instance}
 
 
 def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional[str]:
-    """Refuse an instance type on a platform if AWS is known to; with ``force`` that is a warning, which is returned."""
+    """Refuse an instance type on a platform if AWS is known to; with ``force`` that is a warning,
+    which is returned.
+    """
     reason = pairs.dead(instance, platform)
     if not reason:
         return None
     if force:
         return f"{reason} (--force: AWS is asked all the same)"
     facts = pairs.instances().get(instance) or {}
-    instead = f"choose --instance {facts['instead']}" if facts.get("instead") else "choose another --instance or --platform"
+    instead = (
+        f"choose --instance {facts['instead']}"
+        if facts.get("instead")
+        else "choose another --instance or --platform"
+    )
     raise RefusedError(f"{reason.rstrip('.')}: {instead}, or ask AWS all the same with --force")
 
 
 def refuse_unfit(instance: str, otherwise: str) -> None:
-    """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: what to do for it all the same."""
+    """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: what to do for it all the
+    same.
+    """
     reason = pairs.unfit(instance)
     if reason:
         alive = [name for name, facts in pairs.instances().items() if facts["status"] == "alive"]
-        raise RefusedError(f"--instance {instance}: {reason}: choose {', '.join(alive)}, or {otherwise}")
+        raise RefusedError(
+            f"--instance {instance}: {reason}: choose {', '.join(alive)}, or {otherwise}"
+        )
 
 
 def summary(instance: str) -> str:

@@ -20,26 +20,69 @@ from launcher.source import archive, upload
 
 def job_named(function: Callable[..., None]) -> Callable[..., None]:
     """--name, for every command about one job."""
-    return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(function)
+    return click.option("--name", metavar="NAME", help="the job's name, as `jobs list` shows it")(
+        function
+    )
 
 
 @command(f"{PROGRAM} jobs submit", interrupted="nothing was submitted")
 @anywhere()
-@click.option("--template", metavar="NAME", default="one-host", show_default=True, help="a file of sagemaker/training")
-@click.option("--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]")
-@click.option("--bucket", metavar="NAME", help="the S3 bucket of source, data and results, all below gluonlab/")
-@click.option("--role", metavar="ROLE", help="ARN or name of a role with rights to the bucket and to AWS's images")
-@click.option("--instance", metavar="TYPE", help="the machine, such as ml.g5.12xlarge  [default: the template's]")
-@click.option("--hosts", metavar="N", type=click.IntRange(1, 100), help="how many of them  [default: the template's]")
-@click.option("--gpus", metavar="N", type=click.IntRange(1, 16), help="GPUs of each machine  [default: as instances.json has it]")
 @click.option(
-    "--hours", metavar="N", type=click.FloatRange(0.02, 672), help="AWS stops it after so long  [default: the template's]"
+    "--template",
+    metavar="NAME",
+    default="one-host",
+    show_default=True,
+    help="a file of sagemaker/training",
 )
-@click.option("--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]")
 @click.option(
-    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="a hyperparameter, such as epochs=3; as often as needed"
+    "--name", metavar="NAME", help="begins with gluonlab-  [default: of the template and the time]"
 )
-@click.option("--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]")
+@click.option(
+    "--bucket",
+    metavar="NAME",
+    help="the S3 bucket of source, data and results, all below gluonlab/",
+)
+@click.option(
+    "--role",
+    metavar="ROLE",
+    help="ARN or name of a role with rights to the bucket and to AWS's images",
+)
+@click.option(
+    "--instance",
+    metavar="TYPE",
+    help="the machine, such as ml.g5.12xlarge  [default: the template's]",
+)
+@click.option(
+    "--hosts",
+    metavar="N",
+    type=click.IntRange(1, 100),
+    help="how many of them  [default: the template's]",
+)
+@click.option(
+    "--gpus",
+    metavar="N",
+    type=click.IntRange(1, 16),
+    help="GPUs of each machine  [default: as instances.json has it]",
+)
+@click.option(
+    "--hours",
+    metavar="N",
+    type=click.FloatRange(0.02, 672),
+    help="AWS stops it after so long  [default: the template's]",
+)
+@click.option(
+    "--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]"
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="a hyperparameter, such as epochs=3; as often as needed",
+)
+@click.option(
+    "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
+)
 @click.option("--no-upload", is_flag=True, help="the source is in the bucket already")
 @click.option("--wait", "wait_too", is_flag=True, help="wait until it has ended")
 def submit(
@@ -56,21 +99,35 @@ def submit(
 ) -> None:
     """Upload the last commit of this checkout to S3, and run it as a training job."""
     if bucket is None or role is None:
-        lacks = "a bucket: add --bucket NAME" if bucket is None else "a role: add --role ROLE; notebook.yaml makes one"
+        lacks = (
+            "a bucket: add --bucket NAME"
+            if bucket is None
+            else "a role: add --role ROLE; notebook.yaml makes one"
+        )
         raise RefusedError(f"submit lacks {lacks}")
-    name = check_name("--name", name or f"{jobs.PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}")
+    name = check_name(
+        "--name", name or f"{jobs.PREFIX}{template}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+    )
     if not name.startswith(jobs.PREFIX):
         raise RefusedError(
-            f"--name {name}: begin it with {jobs.PREFIX}, by which roles and `jobs list` know it, such as {jobs.PREFIX}{name}"
+            f"--name {name}: begin it with {jobs.PREFIX}, by which roles and `jobs list` know it, "
+            f"such as {jobs.PREFIX}{name}"
         )
-    machine = None if instance is None else instances.instance_type(instance, "TrainingInstanceType")
+    machine = (
+        None if instance is None else instances.instance_type(instance, "TrainingInstanceType")
+    )
     job = jobs.Job(template, name, check_bucket(bucket), machine, **given)
     tagged = tags(check_owner(owner))
     request = job.request(here.caller.region, given_role(here.caller, role), tagged)
     resources = request["ResourceConfig"]
     hosts = resources["InstanceCount"]
-    note(Prices().job(resources["InstanceType"], hosts, jobs.longest_s(request), here.caller.region))
-    note(f"it reads {', '.join(jobs.inputs(request)) or 'no data'} and writes below {request['OutputDataConfig']['S3OutputPath']}")
+    note(
+        Prices().job(resources["InstanceType"], hosts, jobs.longest_s(request), here.caller.region)
+    )
+    note(
+        f"it reads {', '.join(jobs.inputs(request)) or 'no data'} and writes below "
+        f"{request['OutputDataConfig']['S3OutputPath']}"
+    )
     if not no_upload:
         here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")
     jobs.submit(here.caller, request, f"{PROGRAM} jobs status --name {name}{here.options}")
@@ -81,17 +138,29 @@ def submit(
 
 @command(f"{PROGRAM} jobs list")
 @anywhere()
-@click.option("--json", "as_json", is_flag=True, help="print the result as JSON, and nothing else, on standard output")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the result as JSON, and nothing else, on standard output",
+)
 def list_jobs(here: Place, as_json: bool) -> None:
     """List the jobs whose names begin with gluonlab-, the newest first."""
     rows = [
-        {"name": job["TrainingJobName"], "status": job["TrainingJobStatus"], "created": job["CreationTime"].isoformat()}
+        {
+            "name": job["TrainingJobName"],
+            "status": job["TrainingJobStatus"],
+            "created": job["CreationTime"].isoformat(),
+        }
         for job in jobs.listed(here.caller)
     ]
     if as_json:
         here.say(json.dumps(rows))
     else:
-        here.say("\n".join("{name:<50}{status:<12}{created}".format(**row) for row in rows) or f"no jobs in {here.caller.region}")
+        here.say(
+            "\n".join("{name:<50}{status:<12}{created}".format(**row) for row in rows)
+            or f"no jobs in {here.caller.region}"
+        )
 
 
 @command(f"{PROGRAM} jobs wait")
@@ -108,8 +177,16 @@ def wait(here: Place, name: Optional[str]) -> None:
 def status(here: Place, name: Optional[str]) -> None:
     """Say what a job does."""
     found = jobs.describe(here.caller, _required(name))
-    parts = [str(found[key]) for key in ("TrainingJobStatus", "SecondaryStatus", "FailureReason") if found.get(key)]
-    billed = f", {found['BillableTimeInSeconds']} s are billed for each host" if found.get("BillableTimeInSeconds") else ""
+    parts = [
+        str(found[key])
+        for key in ("TrainingJobStatus", "SecondaryStatus", "FailureReason")
+        if found.get(key)
+    ]
+    billed = (
+        f", {found['BillableTimeInSeconds']} s are billed for each host"
+        if found.get("BillableTimeInSeconds")
+        else ""
+    )
     here.say(f"{name}: {', '.join(dict.fromkeys(parts))}{billed}")
 
 
@@ -123,7 +200,9 @@ def stop(here: Place, name: Optional[str]) -> None:
 
 def _wait(here: Place, name: str) -> None:
     job = f"--name {name}{here.options}"
-    going_on(f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it")
+    going_on(
+        f"the job runs on: `{PROGRAM} jobs wait {job}` goes on, `{PROGRAM} jobs stop {job}` ends it"
+    )
     here.say(f"{name} is {jobs.wait(here.caller, name, here.waiter(30, float('inf')))}")
 
 

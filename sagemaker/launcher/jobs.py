@@ -39,17 +39,25 @@ class Job:
     image: Optional[str] = None
     settings: Tuple[str, ...] = ()  # NAME=VALUE, hyperparameters of the program
 
-    def request(self, region: Optional[str], role: str, tags: List[Dict[str, str]]) -> Dict[str, Any]:
+    def request(
+        self, region: Optional[str], role: str, tags: List[Dict[str, str]]
+    ) -> Dict[str, Any]:
         """The parameters of CreateTrainingJob."""
         request: Dict[str, Any] = _in_bucket(template(self.template), self.bucket)
         request.update(TrainingJobName=self.name, RoleArn=role, Tags=tags)
         request["AlgorithmSpecification"]["TrainingImage"] = self.image or image(region)
         if self.hours is not None:
-            request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = round(self.hours * 3600)
+            request.setdefault("StoppingCondition", {})["MaxRuntimeInSeconds"] = round(
+                self.hours * 3600
+            )
         resources, given = request["ResourceConfig"], request.get("HyperParameters", {})
         hosts = resources["InstanceCount"] if self.hosts is None else self.hosts
         if hosts > 1 and not _for_several_hosts(given):
-            others = [name for name in templates() if _for_several_hosts(template(name).get("HyperParameters", {}))]
+            others = [
+                name
+                for name in templates()
+                if _for_several_hosts(template(name).get("HyperParameters", {}))
+            ]
             choice = f"choose --template {' or '.join(others)}" if others else "leave --hosts out"
             raise RefusedError(f"--hosts {hosts}: {self.template} is for one: {choice}")
         instance = self.instance or resources["InstanceType"]
@@ -84,7 +92,9 @@ def longest_s(request: Dict[str, Any]) -> int:
 
 def inputs(request: Dict[str, Any]) -> List[str]:
     """Where its data must lie."""
-    sources = [channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])]
+    sources = [
+        channel["DataSource"].get("S3DataSource") for channel in request.get("InputDataConfig", [])
+    ]
     return [source["S3Uri"] for source in sources if source]
 
 
@@ -95,7 +105,8 @@ def describe(caller: Caller, name: str) -> Answer:
     except AWSError as error:
         if error.missing:
             raise RefusedError(
-                f"there is no training job {name} in {caller.region}: `jobs list` shows those that there are"
+                f"there is no training job {name} in {caller.region}: "
+                "`jobs list` shows those that there are"
             ) from error
         raise
 
@@ -106,7 +117,9 @@ def submit(caller: Caller, request: Dict[str, Any], see: str) -> None:
         caller("sagemaker", "CreateTrainingJob", **request)
     except AWSError as error:
         if error.unanswered or error.taken:  # botocore asks again by itself
-            raise AWSError(f"{error}; the job may run all the same, and would cost: {see} tells", error.code) from error
+            raise AWSError(
+                f"{error}; the job may run all the same, and would cost: {see} tells", error.code
+            ) from error
         raise
 
 
@@ -120,7 +133,9 @@ def stop(caller: Caller, name: str) -> str:
 
 
 def wait(caller: Caller, name: str, waiter: Waiter) -> str:
-    """Wait until a job has ended, as Completed or Stopped; FailedError, with the reason, if it failed."""
+    """Wait until a job has ended, as Completed or Stopped; FailedError, with the reason, if it
+    failed.
+    """
 
     def status() -> str:
         found = describe(caller, name)
@@ -138,7 +153,14 @@ def listed(caller: Caller, status: Optional[str] = None) -> List[Answer]:
     """The jobs that were submitted here, the newest first."""
     given = {} if status is None else {"StatusEquals": status}
     newest = {"SortBy": "CreationTime", "SortOrder": "Descending"}
-    found = caller.all("sagemaker", "ListTrainingJobs", "TrainingJobSummaries", NameContains=PREFIX, **newest, **given)
+    found = caller.all(
+        "sagemaker",
+        "ListTrainingJobs",
+        "TrainingJobSummaries",
+        NameContains=PREFIX,
+        **newest,
+        **given,
+    )
     return [job for job in found if job["TrainingJobName"].startswith(PREFIX)]
 
 
@@ -148,12 +170,17 @@ def running(caller: Caller) -> List[str]:
 
 
 def _setting(text: str) -> Tuple[str, str]:
-    """``lr=0.1`` -> ("lr", "0.1"), ``network=lenet`` -> ("network", '"lenet"'): values are JSON, as the image reads them."""
+    """``lr=0.1`` -> ("lr", "0.1"), ``network=lenet`` -> ("network", '"lenet"'): values are JSON, as
+    the image reads them.
+    """
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise RefusedError(f"--set {text}: write NAME=VALUE, such as --set epochs=3")
     if name.startswith(OWN):
-        raise RefusedError(f"--set {text}: {OWN}... are the template's: choose another --template, or edit {TEMPLATES.name}/*.json")
+        raise RefusedError(
+            f"--set {text}: {OWN}... are the template's: "
+            f"choose another --template, or edit {TEMPLATES.name}/*.json"
+        )
     try:
         json.loads(value)
     except ValueError:
@@ -167,7 +194,11 @@ def _in_bucket(part: Any, bucket: str) -> Any:
         return BUCKET.sub(f"s3://{bucket}/gluonlab/", part)
     if isinstance(part, list):
         return [_in_bucket(one, bucket) for one in part]
-    return {key: _in_bucket(value, bucket) for key, value in part.items()} if isinstance(part, dict) else part
+    return (
+        {key: _in_bucket(value, bucket) for key, value in part.items()}
+        if isinstance(part, dict)
+        else part
+    )
 
 
 def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
@@ -175,12 +206,19 @@ def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
 
 
 def _of_gpus(given: Dict[str, str], before: int, now: int) -> Dict[str, str]:
-    """The hyperparameters that say how many GPUs the template's machine has, for another machine."""
-    return {name: str(now) if name in COUNTS and value == str(before) else value for name, value in given.items()}
+    """The hyperparameters that say how many GPUs the template's machine has, for another
+    machine.
+    """
+    return {
+        name: str(now) if name in COUNTS and value == str(before) else value
+        for name, value in given.items()
+    }
 
 
 def _gpus(instance: str) -> int:
     facts = pairs.instances().get(instance)
     if facts is None:
-        raise RefusedError(f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N")
+        raise RefusedError(
+            f"--instance {instance}: how many GPUs it has is not in instances.json: add --gpus N"
+        )
     return int(facts["gpus"])

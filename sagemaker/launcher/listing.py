@@ -31,7 +31,11 @@ def everything(caller: Caller) -> List[Row]:
     """Notebooks with our tag, and training jobs that run."""
     notebooks = caller.all("sagemaker", "ListNotebookInstances", "NotebookInstances")
     ours = [
-        one for one in notebooks if is_ours(caller("sagemaker", "ListTags", ResourceArn=one["NotebookInstanceArn"]).get("Tags", []))
+        one
+        for one in notebooks
+        if is_ours(
+            caller("sagemaker", "ListTags", ResourceArn=one["NotebookInstanceArn"]).get("Tags", [])
+        )
     ]
     jobs = [
         {

@@ -1,6 +1,9 @@
-"""One notebook from its making to its end. Each step looks first what is there, so one that was interrupted can be taken again.
+"""One notebook from its making to its end.
 
-States: Pending -> InService -> Stopping -> Stopped -> Pending ..., Stopped -> Deleting -> gone; from each of them Failed.
+Each step looks first what is there, so one that was interrupted can be taken again.
+
+States: Pending -> InService -> Stopping -> Stopped -> Pending ..., Stopped -> Deleting -> gone;
+from each of them Failed.
 """
 
 from __future__ import annotations
@@ -17,17 +20,27 @@ from launcher.startup import delete_config
 from launcher.waiting import Waiter
 
 SETTLED = ("InService", "Stopped", "Failed", None)
-STARTED, STOPPED = ("InService", "Failed", None), ("Stopped", "Failed", None)  # AWS may show the old status for a moment
+# AWS may show the old status for a moment
+STARTED, STOPPED = ("InService", "Failed", None), ("Stopped", "Failed", None)
 NEW_ROLE_S = 60  # SageMaker learns of a new role within seconds
 URL_S = 12 * 3600
 STACK = "aws:cloudformation:stack-name"
-ENDING = {"InService": "StopNotebookInstance", "Stopped": "DeleteNotebookInstance", "Failed": "DeleteNotebookInstance"}
+ENDING = {
+    "InService": "StopNotebookInstance",
+    "Stopped": "DeleteNotebookInstance",
+    "Failed": "DeleteNotebookInstance",
+}
 
 
 class Notebook:
-    """The notebook called ``name``. ``say`` gets what was done; ``here`` is what a command needs to find this notebook again."""
+    """The notebook called ``name``.
 
-    def __init__(self, caller: Caller, name: str, waiter: Waiter, say: Callable[[str], None], here: str) -> None:
+    ``say`` gets what was done; ``here`` is what a command needs to find this notebook again.
+    """
+
+    def __init__(
+        self, caller: Caller, name: str, waiter: Waiter, say: Callable[[str], None], here: str
+    ) -> None:
         self._call, self.name, self._waiter, self._say, self._here = caller, name, waiter, say, here
 
     def command(self, verb: str) -> str:
@@ -37,7 +50,9 @@ class Notebook:
     def describe(self) -> Optional[Answer]:
         """What AWS says of it; None if there is no such notebook."""
         try:
-            return self._call("sagemaker", "DescribeNotebookInstance", NotebookInstanceName=self.name)
+            return self._call(
+                "sagemaker", "DescribeNotebookInstance", NotebookInstanceName=self.name
+            )
         except AWSError as error:
             if error.missing:
                 return None
@@ -48,19 +63,28 @@ class Notebook:
         found = self.describe()
         if found is None:
             region = self._call.region
-            raise RefusedError(f"there is no notebook {self.name} in {region}: {self.command('create')} --instance ... makes one")
+            raise RefusedError(
+                f"there is no notebook {self.name} in {region}: "
+                f"{self.command('create')} --instance ... makes one"
+            )
         return found
 
     def refuse_existing(self) -> None:
         """Refuse to make what is there."""
         found = self.describe()
         if found is not None:
-            status, what = found["NotebookInstanceStatus"], f"the notebook {self.name} exists already"
+            status, what = (
+                found["NotebookInstanceStatus"],
+                f"the notebook {self.name} exists already",
+            )
             if status == "Failed":
                 raise RefusedError(
-                    f"{what}, and has failed ({found.get('FailureReason')}): {self.command('delete')}, then create again"
+                    f"{what}, and has failed ({found.get('FailureReason')}): "
+                    f"{self.command('delete')}, then create again"
                 )
-            raise RefusedError(f"{what} ({status}): see {self.command('status')}, or choose another --name")
+            raise RefusedError(
+                f"{what} ({status}): see {self.command('status')}, or choose another --name"
+            )
 
     def make(self, request: Dict[str, Any], sleep: Callable[[float], None] = time.sleep) -> None:
         """Ask AWS for it; patient with a role that was made a moment ago."""
@@ -81,14 +105,17 @@ class Notebook:
             self._say(f"{self.name} is {status} already")
             return bool(status == "Pending")
         if status == "Deleting":
-            raise RefusedError(f"{self.name} is being deleted: {self.command('wait')}, then create it anew")
+            raise RefusedError(
+                f"{self.name} is being deleted: {self.command('wait')}, then create it anew"
+            )
         if found.get("InstanceType"):
             warning = refuse_dead(found["InstanceType"], found.get("PlatformIdentifier"), force)
             if warning:
                 self._say(f"warning: {warning}")
         if status != "Stopped":
             status = str(self._waiter.until(self.name, SETTLED, self.status) or "gone")
-            if status in ("InService", "gone"):  # AWS does maintenance of its own, and somebody else may have been faster
+            # AWS does maintenance of its own, and somebody else may have been faster
+            if status in ("InService", "gone"):
                 self._say(f"{self.name} is {status}")
                 return False
         self._call("sagemaker", "StartNotebookInstance", NotebookInstanceName=self.name)
@@ -105,11 +132,17 @@ class Notebook:
             status = self.wait()
         if status == "InService":
             self._call("sagemaker", "StopNotebookInstance", NotebookInstanceName=self.name)
-            self._say(f"{self.name} is stopping: its volume alone costs something from then on, until {self.command('delete')}")
+            self._say(
+                f"{self.name} is stopping: its volume alone costs something from then on, "
+                f"until {self.command('delete')}"
+            )
         return True
 
     def wait(self, ends: Sequence[Optional[str]] = SETTLED) -> Optional[str]:
-        """Wait until its status is one of ``ends``: that one. FailedError, with the reason, if it failed."""
+        """Wait until its status is one of ``ends``: that one.
+
+        FailedError, with the reason, if it failed.
+        """
         status = self._waiter.until(self.name, ends, self.status)
         if status == "Failed":
             reason = self.existing().get("FailureReason")
@@ -118,11 +151,16 @@ class Notebook:
         return status
 
     def url(self, seconds: int = URL_S) -> str:
-        """An address that lets whoever has it in, for a session of so many seconds; it must be opened within 5 minutes."""
+        """An address that lets whoever has it in, for a session of so many seconds; it must be
+        opened within 5 minutes.
+        """
         status = self.existing()["NotebookInstanceStatus"]
         if status != "InService":
             verb = "wait" if status in ("Pending", "Updating") else "start"
-            raise RefusedError(f"{self.name} is {status}: it has an address when it is InService: {self.command(verb)}")
+            raise RefusedError(
+                f"{self.name} is {status}: it has an address when it is InService: "
+                f"{self.command(verb)}"
+            )
         answer = self._call(
             "sagemaker",
             "CreatePresignedNotebookInstanceUrl",
@@ -140,19 +178,26 @@ class Notebook:
         """Refuse to delete a notebook that was not made here: its tags say so."""
         found = None if force else self.describe()
         if found is not None:
-            tags = self._call("sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"]).get("Tags", [])
+            tags = self._call(
+                "sagemaker", "ListTags", ResourceArn=found["NotebookInstanceArn"]
+            ).get("Tags", [])
             stack = next((tag["Value"] for tag in tags if tag["Key"] == STACK), None)
             if stack is not None:
                 raise RefusedError(
-                    f"{self.name} belongs to the CloudFormation stack {stack}: aws cloudformation delete-stack --stack-name {stack}"
+                    f"{self.name} belongs to the CloudFormation stack {stack}: "
+                    f"aws cloudformation delete-stack --stack-name {stack}"
                 )
             if not is_ours(tags):
                 raise RefusedError(
-                    f"{self.name} lacks the tag project=gluonlab, so it was not made here: to delete it, add --force"
+                    f"{self.name} lacks the tag project=gluonlab, so it was not made here: "
+                    "to delete it, add --force"
                 )
 
     def delete(self) -> None:
-        """Stop it, wait, delete it, wait, and delete what was made for it. What is gone already is passed over."""
+        """Stop it, wait, delete it, wait, and delete what was made for it.
+
+        What is gone already is passed over.
+        """
         asked: List[str] = []
         last: Optional[str] = ""
         for status in self._waiter.watch(self.name, self.status):
@@ -164,10 +209,15 @@ class Notebook:
                 self._end(ENDING[status])
                 asked.append(ENDING[status])
             last = status
-        self._say(f"notebook {self.name}: {'deleted, and its volume with it' if last else 'there is none'}")
+        self._say(
+            f"notebook {self.name}: "
+            f"{'deleted, and its volume with it' if last else 'there is none'}"
+        )
         for what, end in (("lifecycle configuration", delete_config), ("role", delete_role)):
             try:
-                self._say(f"{what}: {'deleted' if end(self._call, self.name) else 'there is none that was made here'}")
+                self._say(
+                    f"{what}: {'deleted' if end(self._call, self.name) else 'there is none that was made here'}"
+                )
             except AWSError as error:  # neither costs anything
                 self._say(f"warning: {what}: {error}")
 
@@ -175,5 +225,6 @@ class Notebook:
         try:
             self._call("sagemaker", action, NotebookInstanceName=self.name)
         except AWSError as error:
-            if not (error.missing or error.wrong_status):  # someone else, such as the idle stop, was faster
+            # someone else, such as the idle stop, was faster
+            if not (error.missing or error.wrong_status):
                 raise

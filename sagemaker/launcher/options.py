@@ -53,7 +53,10 @@ class Place(NamedTuple):
         """The notebook of that name; Ctrl-C then says how to find it again."""
         here = f"--name {check_name('--name', name)}{self.options}"
         notebook = Notebook(self.caller, name, self.waiter(), self.say, here)
-        going_on(f"`{notebook.command('wait')}` goes on, `{notebook.command('delete')}` takes away what was made")
+        going_on(
+            f"`{notebook.command('wait')}` goes on, `{notebook.command('delete')}` takes away "
+            "what was made"
+        )
         return notebook
 
     def finish(self) -> None:
@@ -64,20 +67,31 @@ class Place(NamedTuple):
 
 
 def anywhere(status: Optional[str] = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """--region, --profile and --dry-run, for every command that calls AWS: the function gets a `Place` instead of them.
+    """--region, --profile and --dry-run, for every command that calls AWS: the function gets a
+    `Place` instead of them.
 
     ``status``: the notebook's, as a rehearsal takes it to be; None: there is no notebook.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @click.option("--region", metavar="REGION", help="such as us-east-1  [default: that of the profile]")
-        @click.option("--profile", metavar="NAME", help="the profile of the AWS configuration to use")
-        @click.option("--dry-run", is_flag=True, help="print the calls to AWS as JSON, and make none")
+        @click.option(
+            "--region", metavar="REGION", help="such as us-east-1  [default: that of the profile]"
+        )
+        @click.option(
+            "--profile", metavar="NAME", help="the profile of the AWS configuration to use"
+        )
+        @click.option(
+            "--dry-run", is_flag=True, help="print the calls to AWS as JSON, and make none"
+        )
         @functools.wraps(function)
-        def anywhere(region: Optional[str], profile: Optional[str], dry_run: bool, **options: Any) -> None:
+        def anywhere(
+            region: Optional[str], profile: Optional[str], dry_run: bool, **options: Any
+        ) -> None:
             world = click.get_current_context().obj or World()
             if dry_run:
-                here = Place(Rehearsal(profile, region, status), region, profile, lambda seconds: None)
+                here = Place(
+                    Rehearsal(profile, region, status), region, profile, lambda seconds: None
+                )
             else:
                 here = Place(world.caller(profile, region), region, profile, world.sleep)
             function(here, **options)
@@ -91,7 +105,9 @@ def anywhere(status: Optional[str] = None) -> Callable[[Callable[..., None]], Ca
 def named(function: Callable[..., None]) -> Callable[..., None]:
     """--name, for every command about one notebook."""
     help = "the notebook's name in this account and region"
-    return click.option("--name", metavar="NAME", default=NAME, show_default=True, help=help)(function)
+    return click.option("--name", metavar="NAME", default=NAME, show_default=True, help=help)(
+        function
+    )
 
 
 def going_on(text: str) -> None:

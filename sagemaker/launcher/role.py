@@ -1,4 +1,6 @@
-"""The role of one notebook: what the programs on it may do, which is little. It costs nothing, and ends with its notebook.
+"""The role of one notebook: what the programs on it may do, which is little.
+
+It costs nothing, and ends with its notebook.
 
 `notebook.yaml` makes an equal one; --role takes whatever role there is.
 """
@@ -48,17 +50,32 @@ def trust(account: str) -> Dict[str, Any]:
 
 
 def permissions(
-    partition: str, region: Optional[str], account: str, name: str, bucket: Optional[str], in_subnet: bool
+    partition: str,
+    region: Optional[str],
+    account: str,
+    name: str,
+    bucket: Optional[str],
+    in_subnet: bool,
 ) -> Dict[str, Any]:
-    """Describe and stop the notebook itself, write logs, use gluonlab/ in one bucket, and be part of a network."""
+    """Describe and stop the notebook itself, write logs, use gluonlab/ in one bucket, and be part
+    of a network.
+    """
     here = f"{region}:{account}"
     statements = [
         _statement(
             ["sagemaker:DescribeNotebookInstance", "sagemaker:StopNotebookInstance"],
-            Resource=[f"arn:{partition}:sagemaker:{here}:notebook-instance/{one}" for one in sorted({name, name.lower()})],
+            Resource=[
+                f"arn:{partition}:sagemaker:{here}:notebook-instance/{one}"
+                for one in sorted({name, name.lower()})
+            ],
         ),
         _statement(
-            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            [
+                "logs:CreateLogGroup",
+                "logs:CreateLogStream",
+                "logs:DescribeLogStreams",
+                "logs:PutLogEvents",
+            ],
             Resource=f"arn:{partition}:logs:{here}:log-group:/aws/sagemaker/*",
         ),
     ]
@@ -66,7 +83,10 @@ def permissions(
         everything = f"arn:{partition}:s3:::{bucket}"
         prefix = {"StringLike": {"s3:prefix": ["gluonlab", "gluonlab/*"]}}
         statements += [
-            _statement(["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], Resource=f"{everything}/gluonlab/*"),
+            _statement(
+                ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"],
+                Resource=f"{everything}/gluonlab/*",
+            ),
             _statement(["s3:ListBucket"], Resource=everything, Condition=prefix),
         ]
     if in_subnet:  # EC2 knows no narrower resources for the describing ones
@@ -74,20 +94,29 @@ def permissions(
     return _document(*statements)
 
 
-def ensure_role(caller: Caller, name: str, bucket: Optional[str], in_subnet: bool, tags: List[Dict[str, str]]) -> str:
-    """The ARN of this notebook's role, which is made, or found from an earlier attempt; its permissions are written anew."""
+def ensure_role(
+    caller: Caller, name: str, bucket: Optional[str], in_subnet: bool, tags: List[Dict[str, str]]
+) -> str:
+    """The ARN of this notebook's role, which is made, or found from an earlier attempt; its
+    permissions are written anew.
+    """
     role = role_name(name, caller.region)
     identity = caller("sts", "GetCallerIdentity")
     partition, account = identity["Arn"].split(":")[1], identity["Account"]
     try:
         found = caller("iam", "GetRole", RoleName=role)["Role"]
         if not is_ours(found.get("Tags", [])):
-            raise RefusedError(f"the role {role} exists and was not made here: choose another --name, or give one with --role")
+            raise RefusedError(
+                f"the role {role} exists and was not made here: "
+                "choose another --name, or give one with --role"
+            )
     except AWSError as error:
         if not error.missing:
             raise
         document = json.dumps(trust(account))
-        found = caller("iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=document, Tags=tags)["Role"]
+        found = caller(
+            "iam", "CreateRole", RoleName=role, AssumeRolePolicyDocument=document, Tags=tags
+        )["Role"]
     document = json.dumps(permissions(partition, caller.region, account, name, bucket, in_subnet))
     caller("iam", "PutRolePolicy", RoleName=role, PolicyName=POLICY, PolicyDocument=document)
     return str(found["Arn"])
@@ -104,13 +133,16 @@ def given_role(caller: Caller, given: str) -> str:
             return f"arn:aws:iam::<account>:role/{given}"
         if error.missing:
             raise RefusedError(
-                f"--role {given}: there is no such role in this account: give its ARN, or leave --role out"
+                f"--role {given}: there is no such role in this account: "
+                "give its ARN, or leave --role out"
             ) from error
         raise
 
 
 def delete_role(caller: Caller, name: str) -> bool:
-    """Delete the role that `ensure_role` made; False if there is none, or one that was not made here."""
+    """Delete the role that `ensure_role` made; False if there is none, or one that was not made
+    here.
+    """
     role = role_name(name, caller.region)
     try:
         if not is_ours(caller("iam", "GetRole", RoleName=role)["Role"].get("Tags", [])):

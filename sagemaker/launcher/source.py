@@ -1,4 +1,6 @@
-"""This checkout as an archive in S3, where notebooks and jobs without access to its git repository take it from."""
+"""This checkout as an archive in S3, where notebooks and jobs without access to its git repository
+take it from.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ def archive(checkout: Path = CHECKOUT, say: Callable[[str], None] = print) -> by
     """The files of the last commit, at the top level of a .tar.gz."""
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no").decode()
     if changed:
-        say(f"warning: what is not committed is not uploaded: {', '.join(line[3:] for line in changed.splitlines()[:3])}")
+        say(
+            "warning: what is not committed is not uploaded: "
+            f"{', '.join(line[3:] for line in changed.splitlines()[:3])}"
+        )
     return _git(checkout, "archive", "--format=tar.gz", "HEAD")
 
 
@@ -29,8 +34,11 @@ def upload(caller: Caller, bucket: str, data: bytes) -> str:
 
 def _git(checkout: Path, *arguments: str) -> bytes:
     try:
-        return subprocess.run(["git", "-C", str(checkout), *arguments], check=True, capture_output=True).stdout
+        return subprocess.run(
+            ["git", "-C", str(checkout), *arguments], check=True, capture_output=True
+        ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise RefusedError(
-            f"{checkout} is no git checkout that can be uploaded ({error}): clone gluonlab with git, or give --repository"
+            f"{checkout} is no git checkout that can be uploaded ({error}): "
+            "clone gluonlab with git, or give --repository"
         ) from error

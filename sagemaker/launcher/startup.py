@@ -1,6 +1,8 @@
-"""The lifecycle configuration of one notebook: the scripts that AWS runs when it is made and whenever it starts.
+"""The lifecycle configuration of one notebook: the scripts that AWS runs when it is made and
+whenever it starts.
 
-It has the notebook's name. Its scripts come from `sagemaker/lifecycle.py`, with the settings of this notebook.
+It has the notebook's name. Its scripts come from `sagemaker/lifecycle.py`, with the settings of
+this notebook.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def scripts(settings: Dict[str, str]) -> Dict[str, Any]:
         raise RefusedError(f"AWS would refuse the start scripts: {error}") from error
 
 
-def ensure_config(caller: Caller, name: str, settings: Dict[str, str], tags: List[Dict[str, str]]) -> None:
+def ensure_config(
+    caller: Caller, name: str, settings: Dict[str, str], tags: List[Dict[str, str]]
+) -> None:
     """Make the configuration; one that an earlier attempt left is brought up to date."""
     content = {f"{_OF_CONFIG}Name": name, **scripts(settings)}
     try:
@@ -37,15 +41,24 @@ def ensure_config(caller: Caller, name: str, settings: Dict[str, str], tags: Lis
         caller("sagemaker", f"Create{_OF_CONFIG}", **content, Tags=tags)
         return
     if not _is_ours(found):
-        raise RefusedError(f"the lifecycle configuration {name} exists and was not made here: choose another --name")
-    if {key: found.get(key) for key in ("OnCreate", "OnStart")} != {key: content[key] for key in ("OnCreate", "OnStart")}:
+        raise RefusedError(
+            f"the lifecycle configuration {name} exists and was not made here: "
+            "choose another --name"
+        )
+    if {key: found.get(key) for key in ("OnCreate", "OnStart")} != {
+        key: content[key] for key in ("OnCreate", "OnStart")
+    }:
         caller("sagemaker", f"Update{_OF_CONFIG}", **content)
 
 
 def delete_config(caller: Caller, name: str) -> bool:
-    """Delete the configuration that `ensure_config` made; False if there is none, or one that was not made here."""
+    """Delete the configuration that `ensure_config` made; False if there is none, or one that was
+    not made here.
+    """
     try:
-        if not _is_ours(caller("sagemaker", f"Describe{_OF_CONFIG}", **{f"{_OF_CONFIG}Name": name})):
+        if not _is_ours(
+            caller("sagemaker", f"Describe{_OF_CONFIG}", **{f"{_OF_CONFIG}Name": name})
+        ):
             return False
     except AWSError as error:
         if error.missing:
@@ -57,7 +70,11 @@ def delete_config(caller: Caller, name: str) -> bool:
 
 def _is_ours(found: Dict[str, Any]) -> bool:
     """Known by what the scripts set; DescribeNotebookInstanceLifecycleConfig gives no tags."""
-    contents = [script.get("Content", "") for key in ("OnCreate", "OnStart") for script in found.get(key) or []]
+    contents = [
+        script.get("Content", "")
+        for key in ("OnCreate", "OnStart")
+        for script in found.get(key) or []
+    ]
     try:
         return any(b"GLUONLAB_" in base64.b64decode(content) for content in contents)
     except ValueError:  # no base64, so not from here

@@ -12,7 +12,9 @@ Ask = Callable[[], Optional[str]]
 
 
 class Waiter:
-    """Asks every ``every_s`` seconds, for at most ``longest_s``; on a terminal in one line, else in a line for each status."""
+    """Asks every ``every_s`` seconds, for at most ``longest_s``; on a terminal in one line, else in
+    a line for each status.
+    """
 
     def __init__(
         self,
@@ -24,7 +26,10 @@ class Waiter:
         self._every_s, self._longest_s, self._sleep, self._clock = every_s, longest_s, sleep, clock
 
     def until(self, what: str, ends: Iterable[Optional[str]], ask: Ask) -> Optional[str]:
-        """Ask until the answer is one of ``ends``, which is returned. ``what``: for the line. None stands for gone."""
+        """Ask until the answer is one of ``ends``, which is returned.
+
+        ``what``: for the line. None stands for gone.
+        """
         wanted = set(ends)
         return next(now for now in self.watch(what, ask) if now in wanted)
 
@@ -38,10 +43,20 @@ class Waiter:
                 passed_s = self._clock() - begin
                 if passed_s > self._longest_s:
                     minutes = f"{self._longest_s / 60:g} minutes"
-                    raise FailedError(f"{what} is {now} still after {minutes}: `wait` goes on waiting, `delete` or `stop` ends it")
-                line = f"{what}: {now}" + (f", {int(passed_s) // 60}:{int(passed_s) % 60:02d}" if renewed else "")
+                    raise FailedError(
+                        f"{what} is {now} still after {minutes}: "
+                        "`wait` goes on waiting, `delete` or `stop` ends it"
+                    )
+                line = f"{what}: {now}" + (
+                    f", {int(passed_s) // 60}:{int(passed_s) % 60:02d}" if renewed else ""
+                )
                 if line != shown:
-                    print(f"\r{line:<70}" if renewed else line, end="" if renewed else "\n", file=sys.stderr, flush=True)
+                    print(
+                        f"\r{line:<70}" if renewed else line,
+                        end="" if renewed else "\n",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 shown = line
                 self._sleep(self._every_s)
         finally:

@@ -1,7 +1,8 @@
-"""python tests/gpus/build.py FOLDER: make the libraries of a simulated CUDA machine, for the mxnet-cu112 of this Python.
+"""python tests/gpus/build.py FOLDER: make the libraries of a simulated CUDA machine, for the
+mxnet-cu112 of this Python.
 
-It needs g++ and make, and the headers that the nvidia-*-cu11 wheels hold; the extra ``simulated-gpus`` of setup.py adds the
-compiler's own. What is up to date is not made again.
+It needs g++ and make, and the headers that the nvidia-*-cu11 wheels hold; the extra
+``simulated-gpus`` of setup.py adds the compiler's own. What is up to date is not made again.
 """
 
 import os
@@ -19,10 +20,15 @@ def build(folder):
     mxnet = site / "mxnet" / "libmxnet.so"
     includes = sorted(path for path in (site / "nvidia").glob("*/include") if path.is_dir())
     if not mxnet.is_file() or not (site / "nvidia" / "cuda_nvcc" / "include" / "crt").is_dir():
-        sys.exit("error: the simulated GPUs are made for mxnet-cu112, with CUDA's headers: pip install '.[cu112,simulated-gpus]'")
+        sys.exit(
+            "error: the simulated GPUs are made for mxnet-cu112, with CUDA's headers: "
+            "pip install '.[cu112,simulated-gpus]'"
+        )
     arguments = [f"OUT={Path(folder).resolve()}", f"MXNET={mxnet}", f"PYTHON={sys.executable}"]
     arguments.append("INCLUDES=" + " ".join(map(str, includes)))
-    ended = subprocess.run(["make", "--silent", "-C", str(HERE), f"-j{os.cpu_count()}", *arguments], check=False)
+    ended = subprocess.run(
+        ["make", "--silent", "-C", str(HERE), f"-j{os.cpu_count()}", *arguments], check=False
+    )
     sys.exit(ended.returncode)
 
 

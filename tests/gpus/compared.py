@@ -1,4 +1,6 @@
-"""An operator on a simulated GPU beside MXNet's own on the CPU: the same inputs, the same gradients, the same requests."""
+"""An operator on a simulated GPU beside MXNet's own on the CPU: the same inputs, the same
+gradients, the same requests.
+"""
 
 import numpy as np
 from mxnet import autograd, cpu, gpu, nd
@@ -12,7 +14,9 @@ def drawn(*shape, seed=0):
 
 
 def results(ctx, function, arrays, dtype="float32", request="write"):
-    """What ``function(*arrays)`` gives, and the gradients of all arrays; before those were 1 where they are added to."""
+    """What ``function(*arrays)`` gives, and the gradients of all arrays; before those were 1 where
+    they are added to.
+    """
     inputs = [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
     for array in inputs:
         array.attach_grad(request)
@@ -26,12 +30,15 @@ def results(ctx, function, arrays, dtype="float32", request="write"):
 def assert_close(found, wanted, dtype="float32"):
     assert found.shape == wanted.shape
     found, wanted = found.astype("float64"), wanted.astype("float64")
-    size = np.linalg.norm(wanted) + np.sqrt(wanted.size) * 1e-2  # sums of few numbers may nearly vanish
+    # sums of few numbers may nearly vanish
+    size = np.linalg.norm(wanted) + np.sqrt(wanted.size) * 1e-2
     assert np.linalg.norm(found - wanted) <= TOLERANCES[dtype] * size
 
 
 def assert_same(function, *arrays, dtype="float32", request="write", device=0):
-    """The GPU, in ``dtype``, and the CPU, in float32, give the same, of numbers that both types hold."""
+    """The GPU, in ``dtype``, and the CPU, in float32, give the same, of numbers that both types
+    hold.
+    """
     arrays = [array.astype("float16") for array in arrays]
     found = results(gpu(device), function, arrays, dtype, request)
     wanted = results(cpu(), function, arrays, "float32", request)

@@ -1,6 +1,9 @@
-"""How often a step of training launches, waits and copies. As a command: the README's table, of the stores that are named.
+"""How often a step of training launches, waits and copies.
 
-.venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only .venv-cu112/bin/python tests/gpus/counts.py device ring
+As a command: the README's table, of the stores that are named.
+
+.venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only .venv-cu112/bin/python
+tests/gpus/counts.py device ring
 
 With --gluon: under gluon.Trainer, which moves each parameter by itself.
 """
@@ -25,8 +28,8 @@ from gluonlab.training.step import DataParallelStep
 COUNTED = ("launches", "stream_synchronisations", "copies_direct", "copies_staged")
 HEADINGS = ("launches", "stream synchronisations", "direct copies", "staged copies")
 STORES = (
-    "device", "local", "nccl", "star", "sharded", "tree", "double_tree", "ring", "bidirectional_ring", "halving_doubling",
-    "hierarchical", "sharded-optimizer",
+    "device", "local", "nccl", "star", "sharded", "tree", "double_tree", "ring",
+    "bidirectional_ring", "halving_doubling", "hierarchical", "sharded-optimizer",
 )  # fmt: skip
 STEPS = 2
 
@@ -40,9 +43,15 @@ def network(name, ctxs, shape, classes=10):
 
 
 def counts_of(net, ctxs, store, shape, **settings):
-    """Of a step of SGD with momentum on two images for each device; ``buckets``: how many there are."""
+    """Of a step of SGD with momentum on two images for each device; ``buckets``: how many there
+    are.
+    """
     trainer = BucketedTrainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs), **settings
+        net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.1, "momentum": 0.9},
+        store and make_kvstore(store, ctxs),
+        **settings,
     )
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     return SimpleNamespace(**counts_of_step(step, ctxs, shape), buckets=len(trainer.buckets))
@@ -63,7 +72,9 @@ def counts_of_step(step, ctxs, shape):
 
 
 def gluon_counts(net, ctxs, store, shape):
-    """The same under gluon.Trainer and the network's own compiled passes, with its parameters in place of buckets."""
+    """The same under gluon.Trainer and the network's own compiled passes, with its parameters in
+    place of buckets.
+    """
     net.hybridize(static_alloc=True)
     counts = counts_of_step(gluon_step(net, ctxs, store), ctxs, shape)
     learned = [param for param in net.collect_params().values() if param.grad_req != "null"]
@@ -73,7 +84,10 @@ def gluon_counts(net, ctxs, store, shape):
 def gluon_step(net, ctxs, store):
     """A step under gluon.Trainer."""
     trainer = gluon.Trainer(
-        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, store and make_kvstore(store, ctxs)
+        net.collect_params(),
+        "sgd",
+        {"learning_rate": 0.1, "momentum": 0.9},
+        store and make_kvstore(store, ctxs),
     )
     loss, preprocess = make_loss(), make_input(None)
 
@@ -104,7 +118,11 @@ def main():
         return
     for store, counts in found.items():
         cells = [f"{getattr(counts, name):,}" for name in COUNTED]
-        print("|".join(["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]))
+        print(
+            "|".join(
+                ["", f" `{store}` ", f" {counts.buckets} ", *(f" {cell} " for cell in cells), ""]
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The CUDA runtime of the simulated machine, called as a program in C would: what tests of the machine itself use."""
+"""The CUDA runtime of the simulated machine, called as a program in C would: what tests of the
+machine itself use.
+"""
 
 import ctypes
 from contextlib import contextmanager
@@ -28,9 +30,10 @@ def runtime():
     """The library; each function raises CudaError for what is no success."""
     library = ctypes.CDLL("libcudart.so.11.0")
     for name in (
-        "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaMemcpyAsync", "cudaMemcpyPeerAsync",
-        "cudaMemsetAsync", "cudaStreamCreateWithFlags", "cudaStreamDestroy", "cudaStreamSynchronize", "cudaEventCreateWithFlags",
-        "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventDestroy", "cudaDeviceEnablePeerAccess",
+        "cudaSetDevice", "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost",
+        "cudaMemcpyAsync", "cudaMemcpyPeerAsync", "cudaMemsetAsync", "cudaStreamCreateWithFlags",
+        "cudaStreamDestroy", "cudaStreamSynchronize", "cudaEventCreateWithFlags", "cudaEventRecord",
+        "cudaStreamWaitEvent", "cudaEventDestroy", "cudaDeviceEnablePeerAccess",
         "cudaDeviceDisablePeerAccess", "cudaLaunchKernel",
     ):  # fmt: skip
         getattr(library, name).restype = _checked
@@ -59,7 +62,10 @@ class Memory:
 
 
 class Stream:
-    """A stream of a GPU. Between ``hold()`` and ``let_go()`` nothing that is queued on it begins."""
+    """A stream of a GPU.
+
+    Between ``hold()`` and ``let_go()`` nothing that is queued on it begins.
+    """
 
     def __init__(self, device=0, blocking=True):
         self.device, self.handle, self._held = device, ctypes.c_void_p(), None
@@ -74,7 +80,9 @@ class Stream:
         TEST.gpus_let_go(ctypes.c_void_p(self._held))
 
     def copy(self, target, source, count):
-        """Queue a copy of float32; ``target`` and ``source``: Memory, or numpy arrays of the host."""
+        """Queue a copy of float32; ``target`` and ``source``: Memory, or numpy arrays of the
+        host.
+        """
         self._use()
         to, origin = _address(target), _address(source)
         CUDA.cudaMemcpyAsync(to, origin, ctypes.c_size_t(4 * count), ANY_DIRECTION, self.handle)
@@ -128,7 +136,9 @@ def memory(count, device=0):
 
 @contextmanager
 def no_peer_access(device, other):
-    """``device`` has no access to the memory of ``other`` for a while, whoever asked for it before."""
+    """``device`` has no access to the memory of ``other`` for a while, whoever asked for it
+    before.
+    """
     CUDA.cudaSetDevice(device)
     try:
         CUDA.cudaDeviceDisablePeerAccess(other)
@@ -166,7 +176,11 @@ def launch_unknown():
     """Launch ``void mxnet::op::no_such_kernel<float>(int, float*)``, which no library knows."""
     host_function = ctypes.create_string_buffer(8)
     name = b"_ZN5mxnet2op14no_such_kernelIfEEviPT_"
-    getattr(CUDA, "__cudaRegisterFunction")(None, host_function, None, name, 0, None, None, None, None, None)
+    getattr(CUDA, "__cudaRegisterFunction")(
+        None, host_function, None, name, 0, None, None, None, None, None
+    )
     count, address = ctypes.c_int(4), ctypes.c_void_p()
     arguments = (ctypes.c_void_p * 2)(ctypes.addressof(count), ctypes.addressof(address))
-    CUDA.cudaLaunchKernel(host_function, _Dim3(1, 1, 1), _Dim3(1, 1, 1), arguments, ctypes.c_size_t(0), None)
+    CUDA.cudaLaunchKernel(
+        host_function, _Dim3(1, 1, 1), _Dim3(1, 1, 1), arguments, ctypes.c_size_t(0), None
+    )

@@ -1,7 +1,9 @@
-"""A plugin of pytest, for a process on a simulated machine: a test fails if the machine finds a fault, or if memory is left over.
+"""A plugin of pytest, for a process on a simulated machine: a test fails if the machine finds a
+fault, or if memory is left over.
 
-MXNet's pool keeps what is freed, and hands it out again with what was in it. Without it every array is memory of its own, full of
-NaN when it is new and again when it is freed, so that whoever reads too early or too late reads NaN.
+MXNet's pool keeps what is freed, and hands it out again with what was in it. Without it every array
+is memory of its own, full of NaN when it is new and again when it is freed, so that whoever reads
+too early or too late reads NaN.
 """
 
 import gc
@@ -27,15 +29,20 @@ def bytes_in_use():
 
 @pytest.fixture(scope="session", autouse=True)
 def scratch_memory():
-    """MXNet keeps a piece of scratch memory for each device, as large as ever was wanted, and four states of Dropout's random
-    numbers. Here they are before a test begins, which would seem to leave them over."""
+    """MXNet keeps a piece of scratch memory for each device, as large as ever was wanted, and four
+    states of Dropout's random numbers. Here they are before a test begins, which would seem to
+    leave them over.
+    """
     if "mxnet" not in sys.modules:
         return
     import mxnet as mx
 
     for ctx in map(mx.gpu, range(mx.context.num_gpus())):
-        image, weight = mx.nd.ones((1, 16, 50, 50), ctx=ctx), mx.nd.ones((1, 16, 3, 3), ctx=ctx)  # cuDNN wants 1 MiB
-        mx.nd.Convolution(image, weight, kernel=(3, 3), num_filter=1, no_bias=True, cudnn_tune="off")
+        # cuDNN wants 1 MiB
+        image, weight = mx.nd.ones((1, 16, 50, 50), ctx=ctx), mx.nd.ones((1, 16, 3, 3), ctx=ctx)
+        mx.nd.Convolution(
+            image, weight, kernel=(3, 3), num_filter=1, no_bias=True, cudnn_tune="off"
+        )
         for _ in range(4):
             mx.nd.Dropout(weight, mode="always")
     mx.nd.waitall()
@@ -50,8 +57,11 @@ def faultless():
     simulated.forget_faults()
     assert left == [], "the simulated GPUs found faults"
     bytes_in_use()
-    # The engine says that an operator is done, and then frees what the operator held: that is waited for.
-    grown = [simulated.bytes_left(device, expected) - expected for device, expected in enumerate(before)]
+    # The engine says that an operator is done, and then frees what the operator held: that is
+    # waited for.
+    grown = [
+        simulated.bytes_left(device, expected) - expected for device, expected in enumerate(before)
+    ]
     assert max(grown, default=0) <= 0, f"bytes of each GPU are left over: {grown}"
 
 

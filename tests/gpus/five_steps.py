@@ -1,6 +1,7 @@
 """Short runs as `gluonlab.run` makes them, on any devices: what is left of them can be compared.
 
-As a program, for `five_steps_without_onednn`: python five_steps.py DEVICES SETTINGS FILE, where SETTINGS are JSON.
+As a program, for `five_steps_without_onednn`: python five_steps.py DEVICES SETTINGS FILE, where
+SETTINGS are JSON.
 """
 
 import json
@@ -31,7 +32,9 @@ def noise(images=IMAGES, shape=(1, 28, 28), classes=10):
         pixels = random.randint(0, 256, (count, *shape)).astype("uint8")
         return ArraySplit(pixels, random.randint(0, classes, count))
 
-    return Dataset("digits", split(images), split(BATCH), tuple(map(str, range(classes))), Defaults())
+    return Dataset(
+        "digits", split(images), split(BATCH), tuple(map(str, range(classes))), Defaults()
+    )
 
 
 def named(kind, count):
@@ -54,7 +57,9 @@ def outcome(devices, dataset=None, **settings):
 
 
 def alike(net):
-    """Whether all devices have the same bits in what is trained: running statistics are their own."""
+    """Whether all devices have the same bits in what is trained: running statistics are their
+    own.
+    """
     trained = [param for param in net.collect_params().values() if param.grad_req != "null"]
     copies = [[array.asnumpy() for array in param.list_data()] for param in trained]
     return all(np.array_equal(copy, first) for first, *others in copies for copy in others)
@@ -70,12 +75,16 @@ def five_steps(devices, **settings):
 
 
 def five_steps_without_onednn(devices, **settings):
-    """The same on CPU devices by MXNet's own loops, in another process: as right as oneDNN, and rounded otherwise."""
+    """The same on CPU devices by MXNet's own loops, in another process: as right as oneDNN, and
+    rounded otherwise.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "found.npz")
         command = [sys.executable, __file__, devices, json.dumps(settings), str(file)]
         path = os.pathsep.join(filter(None, sys.path))
-        subprocess.run(command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True)
+        subprocess.run(
+            command, env={**os.environ, "MXNET_MKLDNN_ENABLED": "0", "PYTHONPATH": path}, check=True
+        )
         with np.load(file, allow_pickle=False) as found:
             losses = found["losses"].tolist()
             parameters = [found[name] for name in found.files if name != "losses"]

@@ -23,11 +23,12 @@ CUBE = {
 class Machine(NamedTuple):
     """``kinds``: (name, capability, bytes) of each GPU. ``nvlinks``: {(a, b): how many}.
 
-    ``peers``: pairs that may read each other's memory; None: all. ``delay_us``: everything that is queued begins up to so much
-    later. ``patience_s``: so long a collective of NCCL waits for ranks that do not come. ``computes``: whether anything is
-    computed, and not only counted. ``tf32``: float32 products of rounded factors, as on an A100. ``promises_peers``: a copy
-    between peers whose access was not enabled is a fault. What may be broken about it: ``changes_copies``, from a GPU to
-    another; a GPU that ``forgets_kernels`` now and then; one that ``hangs``.
+    ``peers``: pairs that may read each other's memory; None: all. ``delay_us``: everything that is
+    queued begins up to so much later. ``patience_s``: so long a collective of NCCL waits for ranks
+    that do not come. ``computes``: whether anything is computed, and not only counted. ``tf32``:
+    float32 products of rounded factors, as on an A100. ``promises_peers``: a copy between peers
+    whose access was not enabled is a fault. What may be broken about it: ``changes_copies``, from a
+    GPU to another; a GPU that ``forgets_kernels`` now and then; one that ``hangs``.
     """
 
     kinds: Tuple
@@ -48,14 +49,22 @@ class Machine(NamedTuple):
         """What the libraries read: src/shared/machine.cpp."""
         yield f"driver {self.driver}"
         for place, (name, (major, minor), memory) in enumerate(self.kinds):
-            bus, uuid = f"00000000:00:{0x17 + place:02X}.0", f"GPU-{place:08d}-1a2b-3c4d-5e6f-708192a3b4c5"
+            bus, uuid = (
+                f"00000000:00:{0x17 + place:02X}.0",
+                f"GPU-{place:08d}-1a2b-3c4d-5e6f-708192a3b4c5",
+            )
             yield f"gpu {major} {minor} {memory} {bus} {uuid} {name}"
         for (a, b), links in self.nvlinks.items():
             yield f"nvlink {a} {b} {links}"
         if self.peers is not None:
             able = {frozenset(pair) for pair in self.peers}
             count = range(len(self.kinds))
-            yield from (f"no_peers {a} {b}" for b in count for a in count[:b] if frozenset((a, b)) not in able)
+            yield from (
+                f"no_peers {a} {b}"
+                for b in count
+                for a in count[:b]
+                if frozenset((a, b)) not in able
+            )
         yield f"delay_us {self.delay_us}"
         yield f"patience_s {self.patience_s}"
         yield f"seed {self.seed}"
@@ -78,7 +87,9 @@ G4DN_12XLARGE = Machine((T4,) * 4, peers=())
 
 
 def libraries():
-    """The folder that build.py has filled: GLUONLAB_SIMULATED_GPUS, or gpus in this Python's environment."""
+    """The folder that build.py has filled: GLUONLAB_SIMULATED_GPUS, or gpus in this Python's
+    environment.
+    """
     folder = Path(os.environ.get("GLUONLAB_SIMULATED_GPUS", Path(sys.prefix) / "gpus"))
     if not (folder / "libcuda.so.1").is_file():
         sys.exit(f"error: no simulated GPUs in {folder}: python tests/gpus/build.py {folder}")
@@ -86,7 +97,9 @@ def libraries():
 
 
 def environment(machine, folder):
-    """Variables of a process that is to run on ``machine``, which is described in a file in ``folder``."""
+    """Variables of a process that is to run on ``machine``, which is described in a file in
+    ``folder``.
+    """
     file = Path(folder) / "machine.txt"
     file.write_text("\n".join(machine.lines()) + "\n", encoding="utf-8")
     return {"LD_LIBRARY_PATH": str(libraries()), "SIMULATED_GPUS": str(file)}

@@ -1,4 +1,6 @@
-"""NVRTC called as a program in C would: the simulated one in this process, the wheel's in a process of its own."""
+"""NVRTC called as a program in C would: the simulated one in this process, the wheel's in a process
+of its own.
+"""
 
 import ctypes
 import json
@@ -21,13 +23,19 @@ class Program(NamedTuple):
 
 
 def compiled(library, program):
-    """What a library says of a program: status, log, the directives of the PTX, and the names of kernels."""
+    """What a library says of a program: status, log, the directives of the PTX, and the names of
+    kernels.
+    """
     library = ctypes.CDLL(library)
     handle, size, name = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_char_p()
-    library.nvrtcCreateProgram(ctypes.byref(handle), program.source.encode(), program.name.encode(), 0, None, None)
+    library.nvrtcCreateProgram(
+        ctypes.byref(handle), program.source.encode(), program.name.encode(), 0, None, None
+    )
     for expression in program.expressions:
         library.nvrtcAddNameExpression(handle, expression.encode())
-    options = (ctypes.c_char_p * len(program.options))(*[option.encode() for option in program.options])
+    options = (ctypes.c_char_p * len(program.options))(
+        *[option.encode() for option in program.options]
+    )
     status = library.nvrtcCompileProgram(handle, len(options), options)
 
     def text(kind):
@@ -42,7 +50,11 @@ def compiled(library, program):
         found = library.nvrtcGetLoweredName(handle, expression.encode(), ctypes.byref(name))
         lowered.append([found, name.value.decode() if found == 0 else ""])
     ptx, log = text("PTX"), text("ProgramLog")
-    directives = [line for line in ptx.splitlines() if line.startswith((".version", ".target", ".address_size"))]
+    directives = [
+        line
+        for line in ptx.splitlines()
+        if line.startswith((".version", ".target", ".address_size"))
+    ]
     library.nvrtcDestroyProgram(ctypes.byref(handle))
     return {"status": status, "log": log, "directives": directives, "lowered": lowered, "ptx": ptx}
 
@@ -57,10 +69,13 @@ def by_the_real(programs):
     environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     ended = subprocess.run(
         [sys.executable, __file__, str(library)],
-        input=json.dumps(programs), stdout=subprocess.PIPE, env=environment, check=True, encoding="utf-8", timeout=300,
+        input=json.dumps(programs), stdout=subprocess.PIPE, env=environment, check=True,
+        encoding="utf-8", timeout=300,
     )  # fmt: skip
     return json.loads(ended.stdout)
 
 
 if __name__ == "__main__":
-    print(json.dumps([compiled(sys.argv[1], Program(*program)) for program in json.load(sys.stdin)]))
+    print(
+        json.dumps([compiled(sys.argv[1], Program(*program)) for program in json.load(sys.stdin)])
+    )

@@ -28,10 +28,15 @@ def forget_faults():
 
 
 def counters():
-    """How often what has happened since the process began: ``launches``, ``stream_synchronisations``, ``copies_staged``, ..."""
+    """How often what has happened since the process began: ``launches``,
+    ``stream_synchronisations``, ``copies_staged``, ...
+    """
     library = _library()
     library.gpus_counter.restype = ctypes.c_long
-    return {name: library.gpus_counter(name.encode()) for name in _text(library.gpus_counters).splitlines()}
+    return {
+        name: library.gpus_counter(name.encode())
+        for name in _text(library.gpus_counters).splitlines()
+    }
 
 
 def names():
@@ -48,10 +53,14 @@ def bytes_in_use(device):
 
 
 def bytes_left(device, expected, patience_s=1):
-    """The bytes that are allocated on a GPU, once they are no more than ``expected``, or after ``patience_s``."""
+    """The bytes that are allocated on a GPU, once they are no more than ``expected``, or after
+    ``patience_s``.
+    """
     library = _library()
     library.gpus_bytes_left.restype = ctypes.c_long
-    return library.gpus_bytes_left(device, ctypes.c_long(expected), ctypes.c_long(int(patience_s * 1000)))
+    return library.gpus_bytes_left(
+        device, ctypes.c_long(expected), ctypes.c_long(int(patience_s * 1000))
+    )
 
 
 @contextmanager
@@ -66,7 +75,9 @@ def delays(most_us, seed):
 
 @contextmanager
 def counting():
-    """``with counting() as happened: ...`` then ``happened.launches`` and the like, of this while, and ``happened.names``."""
+    """``with counting() as happened: ...`` then ``happened.launches`` and the like, of this while,
+    and ``happened.names``.
+    """
     import mxnet as mx
 
     mx.nd.waitall()
@@ -75,4 +86,8 @@ def counting():
     yield happened
     mx.nd.waitall()
     vars(happened).update({name: count - before[name] for name, count in counters().items()})
-    happened.names = {name: count - named.get(name, 0) for name, count in names().items() if count > named.get(name, 0)}
+    happened.names = {
+        name: count - named.get(name, 0)
+        for name, count in names().items()
+        if count > named.get(name, 0)
+    }

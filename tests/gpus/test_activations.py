@@ -35,7 +35,8 @@ def test_dropout_keeps_its_share_scaled_and_its_gradient_the_same_elements(size,
     assert (out == gradient).all()
     np.testing.assert_allclose(out[out != 0], 1 / (1 - share), rtol=2e-3)
     kept = np.count_nonzero(out)
-    assert abs(kept - size * (1 - share)) <= 5 * np.sqrt(size * share * (1 - share)) + 1  # five deviations
+    # five deviations
+    assert abs(kept - size * (1 - share)) <= 5 * np.sqrt(size * share * (1 - share)) + 1
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,10 @@ def test_dropout_keeps_its_share_scaled_and_its_gradient_the_same_elements(size,
     ],
 )
 def test_mxnet_writes_some_gradients_that_are_to_be_added(operator):
-    """MXNet's own fault, as a real GPU shows it: cuDNN could add, and MXNet does not tell it to. The CPU's operators do."""
+    """MXNet's own fault, as a real GPU shows it: cuDNN could add, and MXNet does not tell it to.
+
+    The CPU's operators do.
+    """
     data = [drawn(1, 2, 4, 4).astype("float16")]
     written = results(gpu(0), operator, data)[1]
     assert_close(results(gpu(0), operator, data, request="add")[1], written)

@@ -1,4 +1,6 @@
-"""How often a step launches, waits and copies: what the schedule says, and nothing besides the network's own work."""
+"""How often a step launches, waits and copies: what the schedule says, and nothing besides the
+network's own work.
+"""
 
 import json
 import re
@@ -50,8 +52,21 @@ def trained_once():
 def counted(folder, gpus, *options):
     """What counts.py prints as JSON, of a process of its own in which nothing is computed."""
     variables = environment(v100s(gpus, computes=False, promises_peers=True), folder)
-    command = [sys.executable, str(Path(__file__).parent / "counts.py"), "--json", "--gpus", str(gpus), *options]
-    run = subprocess.run(command, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=600)
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "counts.py"),
+        "--json",
+        "--gpus",
+        str(gpus),
+        *options,
+    ]
+    run = subprocess.run(
+        command,
+        env=clean_environment(**variables),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=600,
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -60,7 +75,9 @@ def the_schedules(name, world_size):
     """Its additions, and its messages: all that one rank sends another in a step."""
     schedule = make_schedule(name, world_size)
     additions = sum(transfer.op == "add" for step in schedule.steps for transfer in step)
-    return additions, sum(len({(transfer.src, transfer.dst) for transfer in step}) for step in schedule.steps)
+    return additions, sum(
+        len({(transfer.src, transfer.dst) for transfer in step}) for step in schedule.steps
+    )
 
 
 @pytest.mark.parametrize("world_size", [3, 4, 8])
@@ -69,7 +86,9 @@ def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(s
     """The network's own work is that of as many devices alone, each with all of the update."""
     own = counts_of(dense(GPUS[:1]), GPUS[:1], None, SHAPE, bucket_bytes=2400)
     found = counts_of(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE, bucket_bytes=2400)
-    additions, messages = the_schedules("sharded" if store == "sharded-optimizer" else store, world_size)
+    additions, messages = the_schedules(
+        "sharded" if store == "sharded-optimizer" else store, world_size
+    )
     assert found.buckets == own.buckets >= 3
     assert found.launches - world_size * own.launches <= found.buckets * additions
     assert 0 < found.copies_direct <= found.buckets * messages
@@ -80,13 +99,19 @@ def test_beyond_the_networks_own_work_are_the_schedules_additions_and_messages(s
 
 def test_one_kernel_adds_three_arrays_to_a_fourth():
     """Each of 8 devices adds 7 parts to its own: by 3 kernels."""
-    own, found = (counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE) for n, store in ((1, None), (8, "sharded")))
+    own, found = (
+        counts_of(dense(GPUS[:n]), GPUS[:n], store, SHAPE)
+        for n, store in ((1, None), (8, "sharded"))
+    )
     assert found.launches - 8 * own.launches == 8 * 3
 
 
 @pytest.fixture(scope="module")
 def resnet50(tmp_path_factory):
-    """Counts of a step of ResNet-50 on 8 GPUs, by store. Nothing is computed, in a process of its own."""
+    """Counts of a step of ResNet-50 on 8 GPUs, by store.
+
+    Nothing is computed, in a process of its own.
+    """
     return counted(tmp_path_factory.mktemp("machine"), 8)
 
 
@@ -102,8 +127,14 @@ def test_the_readme_has_these_counts(resnet50):
     """python tests/gpus/counts.py, as its first lines say, prints the rows."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ → [\d,]+ \|){5})$", text, re.MULTILINE)
-    told = {store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)] for store, cells in rows}
-    now = {store: [counts[name] for name in ("buckets", *COUNTED)] for store, counts in resnet50.items()}
+    told = {
+        store: [int(now.replace(",", "")) for now in re.findall(r"→ ([\d,]+)", cells)]
+        for store, cells in rows
+    }
+    now = {
+        store: [counts[name] for name in ("buckets", *COUNTED)]
+        for store, counts in resnet50.items()
+    }
     assert set(told) == set(STORES)
     assert told == now
 
@@ -111,7 +142,9 @@ def test_the_readme_has_these_counts(resnet50):
 @pytest.mark.parametrize("world_size", [2, 8])
 @pytest.mark.parametrize("store", [*sorted(ALGORITHMS), "sharded-optimizer"])
 def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store, world_size):
-    """On top of what the devices do alone; the owners of a sharded optimizer update each parameter by itself."""
+    """On top of what the devices do alone; the owners of a sharded optimizer update each parameter
+    by itself.
+    """
     own = gluon_counts(dense(GPUS[:1]), GPUS[:1], None, SHAPE)
     found = gluon_counts(dense(GPUS[:world_size]), GPUS[:world_size], store, SHAPE)
     sharded = store == "sharded-optimizer"
@@ -129,29 +162,44 @@ def test_under_gluons_trainer_each_parameter_costs_additions_and_messages(store,
 
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("world_size", [4, 8])
-def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_together(name, world_size):
+def test_a_sharded_optimizer_that_keeps_gradients_sends_neighbouring_chunks_together(
+    name, world_size
+):
     """One message for each pair of devices and step, as where gradients are summed in place."""
     ctxs, sizes = GPUS[:world_size], (64, 40)
-    grads, weights = ([[nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in sizes] for _ in range(2))
+    grads, weights = (
+        [[nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in sizes] for _ in range(2)
+    )
     store = ShardedKVStore(name)
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
     for _ in range(2):  # the first one makes its memory
         with counting() as happened:
             store.pushpull([0, 1], grads, out=weights)
     schedules = [half(world_size) for half in HALVES[name]]
-    messages = sum(len({(t.src, t.dst) for t in step}) for schedule in schedules for step in schedule.steps)
+    messages = sum(
+        len({(t.src, t.dst) for t in step}) for schedule in schedules for step in schedule.steps
+    )
     assert happened.copies_direct <= messages * len(sizes) + len(sizes)
-    assert all((array.asnumpy() == 1 - 2 * world_size).all() for of_key in weights for array in of_key)
+    assert all(
+        (array.asnumpy() == 1 - 2 * world_size).all() for of_key in weights for array in of_key
+    )
     assert all((array.asnumpy() == 1).all() for of_key in grads for array in of_key)
 
 
 def test_the_readme_has_the_counts_of_gluons_trainer(tmp_path_factory):
-    """python tests/gpus/counts.py --gluon --model resnet8 prints the columns, on machines of 2 and 8 GPUs."""
+    """python tests/gpus/counts.py --gluon --model resnet8 prints the columns, on machines of 2 and
+    8 GPUs.
+    """
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([a-z_-]+)` \|((?: [\d,]+ \|){6})$", text, re.MULTILINE))
-    told = {store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]] for store, cells in rows.items()}
+    told = {
+        store: [int(cell.replace(",", "")) for cell in cells.split("|")[:-1]]
+        for store, cells in rows.items()
+    }
     folders = {gpus: tmp_path_factory.mktemp("machine") for gpus in (2, 8)}
-    found = [counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()]
+    found = [
+        counted(folder, gpus, "--gluon", "--model", "resnet8") for gpus, folder in folders.items()
+    ]
     assert all(counts["copies_staged"] == 0 for of_stores in found for counts in of_stores.values())
     now = {store: [of[store][name] for of in found for name in COUNTED[:3]] for store in STORES}
     assert told == now
@@ -167,11 +215,19 @@ def test_buckets_are_large_on_gpus_and_small_on_cpu_devices():
 
 @pytest.mark.parametrize(("store", "least"), [("device", 4), ("ring", 1)])
 def test_the_device_store_has_a_bucket_for_each_gpu_to_sum(store, least):
-    """Each is summed on one GPU, and others would have nothing to do; those of a schedule are cut up for all."""
+    """Each is summed on one GPU, and others would have nothing to do; those of a schedule are cut
+    up for all.
+    """
     net = dense(GPUS[:4], (1024, 1024, 1024, 1024, 1024))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {}, store)
     assert least <= len(trainer.buckets) <= 2 * least - 1
-    asked = BucketedTrainer(dense(GPUS[:4], (1024, 1024, 1024)).collect_params(), "sgd", {}, store, bucket_bytes=GPU_BUCKET_BYTES)
+    asked = BucketedTrainer(
+        dense(GPUS[:4], (1024, 1024, 1024)).collect_params(),
+        "sgd",
+        {},
+        store,
+        bucket_bytes=GPU_BUCKET_BYTES,
+    )
     assert len(asked.buckets) == 1
     nd.waitall()  # what still copies weights when a store goes keeps its memory a little longer
 
@@ -188,21 +244,35 @@ def test_convolutions_and_dense_layers_share_a_bucket():
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_streamed_batches_come_from_pinned_memory_as_they_are(prefetch):
     random = np.random.RandomState(0)
-    split = ArraySplit(random.randint(0, 256, (103, 1, 6, 6)).astype("uint8"), random.randint(0, 10, 103).astype("int32"))
+    split = ArraySplit(
+        random.randint(0, 256, (103, 1, 6, 6)).astype("uint8"),
+        random.randint(0, 10, 103).astype("int32"),
+    )
     loader = Loader(split, GPUS[:3], 16, shuffle=False, raw=True, prefetch=prefetch)
     for _ in range(2):  # the second epoch fills the buffers of the first
         with counting() as happened:
             batches = list(loader)
         assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 2)
         for place, held in enumerate((split.images, split.labels)):
-            assert (np.concatenate([shard.asnumpy() for batch in batches for shard in batch[place]]) == held).all()
+            assert (
+                np.concatenate([shard.asnumpy() for batch in batches for shard in batch[place]])
+                == held
+            ).all()
 
 
 def test_crops_and_flips_come_from_pinned_memory_as_they_are():
-    """Rows and columns for each shard, beside its images and labels; the buffers are used again and again."""
+    """Rows and columns for each shard, beside its images and labels; the buffers are used again and
+    again.
+    """
     random = np.random.RandomState(0)
-    split = ArraySplit(random.randint(1, 256, (103, 1, 6, 5)).astype("uint8"), random.randint(0, 10, 103).astype("int32"))
-    ours, theirs = (Loader(split, ctxs, 16, raw=True, augment=Augment(2, True)) for ctxs in (GPUS[:3], [mx.cpu()]))
+    split = ArraySplit(
+        random.randint(1, 256, (103, 1, 6, 5)).astype("uint8"),
+        random.randint(0, 10, 103).astype("int32"),
+    )
+    ours, theirs = (
+        Loader(split, ctxs, 16, raw=True, augment=Augment(2, True))
+        for ctxs in (GPUS[:3], [mx.cpu()])
+    )
     for _ in range(2):
         with delays(300, seed=1), counting() as happened:
             batches = list(ours)

@@ -1,4 +1,6 @@
-"""Drivers of all branches since CUDA 11.0: a run trains on each, with fused operators where the driver runs what NVRTC compiles."""
+"""Drivers of all branches since CUDA 11.0: a run trains on each, with fused operators where the
+driver runs what NVRTC compiles.
+"""
 
 import json
 
@@ -6,11 +8,13 @@ import pytest
 from gpus.commands import on
 from gpus.machines import v100s
 
-# A driver's branch, the newest CUDA that it knows, and the newest PTX (NVIDIA, PTX ISA, release history).
+# A driver's branch, the newest CUDA that it knows, and the newest PTX (NVIDIA, PTX ISA, release
+# history).
 DRIVERS = {
-    "450.80.02": ("11.0", "7.0"), "460.32.03": ("11.2", "7.2"), "470.57.02": ("11.4", "7.4"), "495.29.05": ("11.5", "7.5"),
-    "510.39.01": ("11.6", "7.6"), "515.43.04": ("11.7", "7.7"), "520.61.05": ("11.8", "7.8"), "525.60.13": ("12.0", "8.0"),
-    "535.54.03": ("12.2", "8.2"), "550.54.14": ("12.4", "8.4"),
+    "450.80.02": ("11.0", "7.0"), "460.32.03": ("11.2", "7.2"), "470.57.02": ("11.4", "7.4"),
+    "495.29.05": ("11.5", "7.5"), "510.39.01": ("11.6", "7.6"), "515.43.04": ("11.7", "7.7"),
+    "520.61.05": ("11.8", "7.8"), "525.60.13": ("12.0", "8.0"), "535.54.03": ("12.2", "8.2"),
+    "550.54.14": ("12.4", "8.4"),
 }  # fmt: skip
 FUSES = ("520.61.05", "525.60.13", "535.54.03", "550.54.14")
 TRAINED = ("450.80.02", "470.57.02", "515.43.04", "525.60.13", "550.54.14")
@@ -48,7 +52,9 @@ def test_a_driver_refuses_ptx_that_is_newer_than_its_cuda(driver, tmp_path):
     major, minor = map(int, newest.split("."))
     (tmp_path / "load.py").write_text(LOAD)
     versions = ["6.5", newest, f"{major}.{minor + 1}", f"{major + 1}.0"]
-    version, told = json.loads(on(v100s(1, driver=driver), tmp_path, "load", json.dumps(versions)).stdout)
+    version, told = json.loads(
+        on(v100s(1, driver=driver), tmp_path, "load", json.dumps(versions)).stdout
+    )
     assert version == int(cuda.split(".")[0]) * 1000 + int(cuda.split(".")[1]) * 10
     assert [status == 222 for status, _ in told] == [False, False, True, True]
     assert {words for status, words in told if status == 222} == {UNSUPPORTED}
@@ -66,22 +72,42 @@ def test_a_step_trains_on_every_driver_and_fuses_where_it_can(driver, tmp_path):
 
 @pytest.mark.parametrize("driver", ["470.57.02", "535.54.03"])
 def test_a_run_ends_well(driver, tmp_path):
-    ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.run", "--gpus", "2", "--model", "mlp", "--epochs", "1", "--require-gpu")
+    ended = on(
+        v100s(2, driver=driver),
+        tmp_path,
+        "gluonlab.run",
+        "--gpus",
+        "2",
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--require-gpu",
+    )
     assert ended.returncode == 0, ended.stderr
 
 
-def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_drivers_words(tmp_path):
+def test_who_wants_fusion_where_the_driver_refuses_it_is_warned_and_gets_the_drivers_words(
+    tmp_path,
+):
     (tmp_path / "step.py").write_text(STEP)
     ended = on(v100s(2, driver="470.57.02"), tmp_path, "step", MXNET_USE_FUSION="1")
     assert ended.returncode != 0 and UNSUPPORTED in ended.stderr
-    [warned] = [line for line in ended.stderr.splitlines() if "MXNET_USE_FUSION=1 is obeyed" in line]
+    [warned] = [
+        line for line in ended.stderr.splitlines() if "MXNET_USE_FUSION=1 is obeyed" in line
+    ]
     assert "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles" in warned
 
 
 @pytest.mark.parametrize(("driver", "status"), [("515.43.04", "warning"), ("520.61.05", "ok")])
-def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(driver, status, tmp_path):
+def test_the_doctor_has_a_line_about_it_and_its_step_computes_what_a_run_computes(
+    driver, status, tmp_path
+):
     ended = on(v100s(2, driver=driver), tmp_path, "gluonlab.doctor", "--train", "--json")
     found = {finding["check"]: finding for finding in json.loads(ended.stdout)["findings"]}
     assert found["fusion"]["status"] == status
-    assert f"the driver knows CUDA {DRIVERS[driver][0]}" in found["fusion"]["what"] + found["fusion"]["cause"]
+    assert (
+        f"the driver knows CUDA {DRIVERS[driver][0]}"
+        in found["fusion"]["what"] + found["fusion"]["cause"]
+    )
     assert found["train"]["status"] == "ok", found["train"]

@@ -1,4 +1,6 @@
-"""--dtype float16 on simulated GPUs: what a product of float16 is, on any number of them, and what it asks of the libraries."""
+"""--dtype float16 on simulated GPUs: what a product of float16 is, on any number of them, and what
+it asks of the libraries.
+"""
 
 from functools import partial
 from typing import NamedTuple, Tuple
@@ -58,14 +60,18 @@ class Network(NamedTuple):
         for name, param in net.collect_params().items():
             width = np.prod(param.shape[1:]) if len(param.shape) > 1 else 4
             start = random.standard_normal(param.shape) / np.sqrt(width)
-            param.set_data(nd.array(abs(start) + 1 if name.endswith(("var", "gamma")) else start, dtype=dtype))
+            param.set_data(
+                nd.array(abs(start) + 1 if name.endswith(("var", "gamma")) else start, dtype=dtype)
+            )
         return net
 
 
 @st.composite
 def networks(draw):
     norm = draw(st.booleans())
-    layer = st.builds(Layer, st.integers(1, 9), st.just(norm), st.sampled_from(["relu", "tanh"]), st.booleans())
+    layer = st.builds(
+        Layer, st.integers(1, 9), st.just(norm), st.sampled_from(["relu", "tanh"]), st.booleans()
+    )
     return Network(draw(st.integers(1, 3)), tuple(draw(st.lists(layer, min_size=1, max_size=2))))
 
 
@@ -75,7 +81,9 @@ def on_gpus(network, k, batches, convert, sync_bn):
     net = network.made(ctxs)
     store = make_kvstore("device", ctxs) if k > 1 else None
     scale = None if convert is as_it_is else LossScale(SCALE)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": RATE}, store, loss_scale=scale
+    )
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     step = DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=sync_bn, convert=convert)
     losses = []
@@ -107,14 +115,22 @@ def on_the_cpu(network, batches, dtype="float32", convert=None):
 
 
 def trained(net, ctx=None):
-    return [array for array, param in zip(values(net, ctx), net.collect_params().values()) if param.grad_req != "null"]
+    return [
+        array
+        for array, param in zip(values(net, ctx), net.collect_params().values())
+        if param.grad_req != "null"
+    ]
 
 
 def rounded(graph, shape):
-    """A graph of mixed precision whose products are of float32, of factors that float16 holds, and then rounded to float16."""
+    """A graph of mixed precision whose products are of float32, of factors that float16 holds, and
+    then rounded to float16.
+    """
 
     def exactly(node, add, entries):
-        factors = [add("Cast", f"_factor{i}", [entry], dtype="float32") for i, entry in enumerate(entries)]
+        factors = [
+            add("Cast", f"_factor{i}", [entry], dtype="float32") for i, entry in enumerate(entries)
+        ]
         add("Cast", "", [add(node["op"], "_product", factors, **node["attrs"])], dtype="float16")
 
     def choose(node, *_):
@@ -125,7 +141,9 @@ def rounded(graph, shape):
 
 def moved_otherwise(found, wanted, start):
     """How far all parameters together have gone elsewhere, beside how far they were to go."""
-    ours, theirs, before = (np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start))
+    ours, theirs, before = (
+        np.concatenate([array.ravel() for array in arrays]) for arrays in (found, wanted, start)
+    )
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - before)
 
 
@@ -133,15 +151,22 @@ def moved_otherwise(found, wanted, start):
 @given(network=networks(), k=st.integers(1, 4), sizes=st.sampled_from([(9, 9), (7, 4), (12, 1)]))
 @example(Network(1, (Layer(3, True, "tanh", False), Layer(1, True, "tanh", False))), 2, (9, 9))
 @example(Network(3, (Layer(5, False, "relu", True),)), 3, (7, 4))
-def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_out(network, k, sizes):
-    """Channels of any number; with BatchNorm over all devices. Three digits, but where rounding takes ReLU past its kink."""
+def test_k_gpus_train_as_one_cpu_that_rounds_what_goes_into_products_and_comes_out(
+    network, k, sizes
+):
+    """Channels of any number; with BatchNorm over all devices.
+
+    Three digits, but where rounding takes ReLU past its kink.
+    """
     sync_bn = network.layers[0].norm and k > 1
     convert = for_sync_bn if sync_bn else mixed_precision
     batches = random_batches(sizes, shape=(network.colours, 8, 8))
     start = trained(network.made([mx.cpu()]))
     devices, losses = on_gpus(network, k, batches, convert, sync_bn)
     shape = (1, network.colours, 8, 8)
-    wanted, wanted_losses = on_the_cpu(network, batches, convert=lambda graph: rounded(convert(graph), shape))
+    wanted, wanted_losses = on_the_cpu(
+        network, batches, convert=lambda graph: rounded(convert(graph), shape)
+    )
     exact, exact_losses = on_the_cpu(network, batches, "float64")
     np.testing.assert_allclose(losses, wanted_losses, rtol=1e-3)
     np.testing.assert_allclose(losses, exact_losses, rtol=1e-3)
@@ -161,9 +186,14 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
     for beyond in (0.0, np.nan):  # as it may be
         ctxs = [mx.gpu(device) for device in range(k)]
         net = network.made(ctxs)
-        given_now = {**settings, **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {})}
+        given_now = {
+            **settings,
+            **({"loss_scale": LossScale(SCALE)} if "loss_scale" in settings else {}),
+        }
         kvstore = store and make_kvstore(store, ctxs)
-        trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now)
+        trainer = BucketedTrainer(
+            net.collect_params(), "sgd", {"learning_rate": RATE}, kvstore, **given_now
+        )
         step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is)
         for _ in range(2):
             for bucket in trainer.buckets:
@@ -186,7 +216,10 @@ def step_of(net, convert):
     net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
     trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": RATE}, None)
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), convert=convert)
-    images, labels = nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"), nd.zeros((2,), ctx=ctxs[0], dtype="int32")
+    images, labels = (
+        nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"),
+        nd.zeros((2,), ctx=ctxs[0], dtype="int32"),
+    )
     step([images], [labels])
     with counting() as happened:
         step([images], [labels])
@@ -194,12 +227,17 @@ def step_of(net, convert):
 
 
 def test_channels_are_left_as_they_are_because_the_libraries_take_any_to_tensor_cores(monkeypatch):
-    """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there; padding costs a launch for each array."""
+    """LeNet's 1, 20, 50 and 10: each product of float16 is one that may run there; padding costs a
+    launch for each array.
+    """
     assert lanes([mx.gpu(0)]) == 1
     monkeypatch.setenv(FUSION, "0")  # MXNet cannot fuse a padded LeNet
     plain = step_of(LeNet(10), mixed_precision)
     convolutions = {"Forward": 2, "BackwardFilter": 2, "BackwardData": 1}
-    products = {"cublasGemmEx": 6, **{f"cudnnConvolution{name}": count for name, count in convolutions.items()}}
+    products = {
+        "cublasGemmEx": 6,
+        **{f"cudnnConvolution{name}": count for name, count in convolutions.items()},
+    }
     for name, count in products.items():
         assert plain.names[name] == plain.names[f"{name} on tensor cores"] == count
     exact = step_of(LeNet(10), as_it_is)

@@ -1,4 +1,5 @@
-"""Fused operators: MXNet writes their source, the simulated NVRTC compiles it, the simulated driver runs it.
+"""Fused operators: MXNet writes their source, the simulated NVRTC compiles it, the simulated driver
+runs it.
 
 Their numbers are those of the same operators one by one on the same GPU, and of a CPU.
 """
@@ -16,23 +17,31 @@ from reference import distance
 
 # Each is smooth where its operands are: between 1/4 and 3/4, or between -1 and 1 of the sums below.
 ONE = {
-    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F, x: F.tanh(x),
-    "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F, x: F.Activation(x, act_type="softrelu"),
-    "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"), "exp": lambda F, x: F.exp(x), "expm1": lambda F, x: F.expm1(x),
-    "log": lambda F, x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x), "sin": lambda F, x: F.sin(x),
-    "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1), "rsqrt": lambda F, x: F.rsqrt(x * x + 1),
-    "rcbrt": lambda F, x: F.rcbrt(x * x + 1), "cbrt": lambda F, x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x),
-    "erf": lambda F, x: F.erf(x), "erfinv": lambda F, x: F.erfinv(F.tanh(x) * 0.5), "clip": lambda F, x: F.clip(x, -0.4, 0.6),
-    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F, x: (x * x + 1) ** 1.5,
-    "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x), "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0),
-    "negative": lambda F, x: -x, "reciprocal": lambda F, x: F.reciprocal(x * x + 1), "arcsinh": lambda F, x: F.arcsinh(x),
+    "relu": lambda F, x: F.relu(x), "sigmoid": lambda F, x: F.sigmoid(x), "tanh": lambda F,
+    x: F.tanh(x), "softsign": lambda F, x: F.softsign(x), "softrelu": lambda F,
+    x: F.Activation(x, act_type="softrelu"), "gelu": lambda F, x: F.LeakyReLU(x, act_type="gelu"),
+    "exp": lambda F, x: F.exp(x), "expm1": lambda F, x: F.expm1(x), "log": lambda F,
+    x: F.log(x * x + 1), "log1p": lambda F, x: F.log1p(x * x), "sin": lambda F, x: F.sin(x),
+    "arctan": lambda F, x: F.arctan(x), "sqrt": lambda F, x: F.sqrt(x * x + 1), "rsqrt": lambda F,
+    x: F.rsqrt(x * x + 1), "rcbrt": lambda F, x: F.rcbrt(x * x + 1), "cbrt": lambda F,
+    x: F.cbrt(x * x + 1), "square": lambda F, x: F.square(x), "erf": lambda F, x: F.erf(x),
+    "erfinv": lambda F, x: F.erfinv(F.tanh(x) * 0.5), "clip": lambda F, x: F.clip(x, -0.4, 0.6),
+    "abs": lambda F, x: F.abs(x), "scaled": lambda F, x: 3 * x - 1, "power": lambda F,
+    x: (x * x + 1) ** 1.5, "from_scalar": lambda F, x: 2 / (x * x + 1) - (1 - x),
+    "smooth": lambda F, x: F.smooth_l1(x, scalar=1.0), "negative": lambda F, x: -x,
+    "reciprocal": lambda F, x: F.reciprocal(x * x + 1), "arcsinh": lambda F, x: F.arcsinh(x),
 }  # fmt: skip
 TWO = {
     "add": lambda F, x, y: x + y, "sub": lambda F, x, y: x - y, "mul": lambda F, x, y: x * y,
-    "div": lambda F, x, y: x / (y * y + 1), "sum": lambda F, x, y: F.add_n(x, y, x), "max": lambda F, x, y: F.maximum(x, y),
-    "min": lambda F, x, y: F.minimum(x, y), "power": lambda F, x, y: F.elemwise_add(x * x, y * y) ** 1.5,
+    "div": lambda F, x, y: x / (y * y + 1), "sum": lambda F, x, y: F.add_n(x, y, x),
+    "max": lambda F, x, y: F.maximum(x, y), "min": lambda F, x, y: F.minimum(x, y),
+    "power": lambda F, x, y: F.elemwise_add(x * x, y * y) ** 1.5,
 }  # fmt: skip
-STEPS = st.lists(st.tuples(st.sampled_from([*ONE, *TWO]), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=6)
+STEPS = st.lists(
+    st.tuples(st.sampled_from([*ONE, *TWO]), st.integers(0, 9), st.integers(0, 9)),
+    min_size=2,
+    max_size=6,
+)
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3}
 
 
@@ -72,7 +81,9 @@ def without_fusion(monkeypatch):
 
 
 def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
-    """What is fused on a GPU is what a CPU computes in float32 and, in float32, what the operators compute one by one."""
+    """What is fused on a GPU is what a CPU computes in float32 and, in float32, what the operators
+    compute one by one.
+    """
     with counting() as fused:
         found = run(make_graph(), arrays, mx.gpu(0), dtype, request)
     assert fused.fused_launches > 0
@@ -80,7 +91,9 @@ def compared(make_graph, arrays, dtype, monkeypatch, request="write"):
     if dtype == "float32":
         with without_fusion(monkeypatch), counting() as single:
             references.append(run(make_graph(), arrays, mx.gpu(0), dtype, request))
-        assert single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
+        assert (
+            single.fused_launches == 0 and single.launches > fused.launches + fused.fused_launches
+        )
     for reference in references:
         for own, wanted in zip(found, reference):
             assert own.dtype == dtype and np.isfinite(own).all()
@@ -106,7 +119,9 @@ class Sliced(gluon.HybridBlock):
     """Operands that are parts of others, or are repeated."""
 
     def hybrid_forward(self, F, x, wide, low):
-        part = F.slice_axis(wide, axis=1, begin=1, end=-1) + F.slice(wide, begin=(None, 2), end=(None, None))
+        part = F.slice_axis(wide, axis=1, begin=1, end=-1) + F.slice(
+            wide, begin=(None, 2), end=(None, None)
+        )
         return F.relu(x * 2 - part) + F.broadcast_like(low, x)
 
 
@@ -124,12 +139,14 @@ UNFUSIBLE = {
     "slice beyond the end": lambda F, x: F.slice(x, begin=(0, 0), end=(3, 9)),
     "slice by one number": lambda F, x: F.slice(x, begin=(0,), end=(3,)),
     "slice by lists": lambda F, x: F.slice(x, begin=[0, 0], end=[3, 4]),
-    "slice_like": lambda F, x: F.slice_like(x, x), "broadcast_like": lambda F, x: F.broadcast_like(x, x),
-    "leaky": lambda F, x: F.LeakyReLU(x), "clip": lambda F, x: F.clip(x, -np.inf, 0.4),
+    "slice_like": lambda F, x: F.slice_like(x, x), "broadcast_like": lambda F,
+    x: F.broadcast_like(x, x), "leaky": lambda F, x: F.LeakyReLU(x), "clip": lambda F,
+    x: F.clip(x, -np.inf, 0.4),
 }  # fmt: skip
 BESIDE = {
     "mul": lambda F, x, y: x * F.sigmoid(y), "add_n": lambda F, x, y: F.add_n(x, F.exp(x), y),
-    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x, y: F.Activation(x, act_type="tanh") + y,
+    "alone": lambda F, x, y: F.exp(y) + 1, "activation": lambda F, x,
+    y: F.Activation(x, act_type="tanh") + y,
 }  # fmt: skip
 
 
@@ -154,7 +171,9 @@ class Beside(gluon.HybridBlock):
 def test_what_mxnet_cannot_fuse_is_computed_one_by_one(unfusible, beside, dtype, request):
     arrays = drawn((3, 4))
     found = run(Beside(unfusible, beside), arrays, mx.gpu(0), dtype, request)
-    for own, wanted in zip(found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)):
+    for own, wanted in zip(
+        found, run(Beside(unfusible, beside), arrays, mx.cpu(0), "float32", request)
+    ):
         assert own.dtype == dtype and distance(own.astype("float32"), wanted) <= TOLERANCE[dtype]
 
 
@@ -166,18 +185,28 @@ def test_executors_of_such_graphs_are_not_fused_and_others_are(method):
     for graph, fused in ((right, 1), (wrong, 0), (right, 1)):
         given_now = {"x": nd.array(array, ctx=mx.gpu(0))} if method == "bind" else {}
         shape = {} if method == "bind" else {"x": array.shape}
-        executor = getattr(graph, method)(mx.gpu(0), **({"args": given_now} if given_now else shape))
+        executor = getattr(graph, method)(
+            mx.gpu(0), **({"args": given_now} if given_now else shape)
+        )
         with counting() as happened:
             found = executor.forward(x=nd.array(array, ctx=mx.gpu(0)))[0].asnumpy()
         assert (happened.fused_launches > 0) == bool(fused)
-        assert distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy()) <= 1e-6
+        assert (
+            distance(found, graph.bind(mx.cpu(), {"x": nd.array(array)}).forward()[0].asnumpy())
+            <= 1e-6
+        )
         if method == "simple_bind":
             fewer = nd.array(array[:2], ctx=mx.gpu(0))
-            assert distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2]) <= 1e-6
+            assert (
+                distance(executor.reshape(x=fewer.shape).forward(x=fewer)[0].asnumpy(), found[:2])
+                <= 1e-6
+            )
 
 
 class Turned(gluon.HybridBlock):
-    """A transposition is no pointwise operator: what is fused ends before it and begins after it."""
+    """A transposition is no pointwise operator: what is fused ends before it and begins after
+    it.
+    """
 
     def hybrid_forward(self, F, x, y):
         return F.exp(F.transpose(F.relu(x) * 3) - y).reshape((-1,)) + 1
@@ -196,7 +225,9 @@ class Halves(gluon.HybridBlock):
 
 
 def test_between_its_casts_a_fused_operator_computes_in_float32(monkeypatch):
-    """Only what backward needs is rounded: gradients of 1e-10, which float16 makes 0, do not vanish."""
+    """Only what backward needs is rounded: gradients of 1e-10, which float16 makes 0, do not
+    vanish.
+    """
     x = np.linspace(-1, 1, 7).astype("float32")
     head = nd.full((7,), 1e-10, ctx=mx.gpu(0))
 

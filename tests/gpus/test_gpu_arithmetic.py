@@ -1,4 +1,6 @@
-"""--deterministic and --tf32 in processes of their own on simulated GPUs, and what MXNet prints there."""
+"""--deterministic and --tf32 in processes of their own on simulated GPUs, and what MXNet prints
+there.
+"""
 
 import json
 import subprocess
@@ -28,9 +30,19 @@ def on_machine(tmp_path):
     def run(machine, **config):
         variables = environment(machine, tmp_path)
         ended = subprocess.run(
-            [sys.executable, "-c", RUN, json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config})],
-            cwd=tmp_path, env=clean_environment(**variables), capture_output=True, encoding="utf-8", timeout=300, check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-c",
+                RUN,
+                json.dumps({"model": "mlp", "gpus": 1, "out": "run", **config}),
+            ],
+            cwd=tmp_path,
+            env=clean_environment(**variables),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=300,
+            check=False,
+        )
         assert ended.returncode == 0, ended.stderr
         return json.loads(ended.stdout), ended.stderr
 
@@ -51,7 +63,8 @@ def test_products_are_exact_on_an_a100_unless_tf32_is_asked_for(on_machine):
     exact, rounded = (on_machine(machine, tf32=tf32, out=f"{tf32}")[0] for tf32 in (None, True))
     plain = on_machine(Machine((A100,)), out="plain")[0]
     difference = [
-        max(np.max(np.abs(np.subtract(a, b))) for a, b in zip(each["weights"], plain["weights"])) for each in (exact, rounded)
+        max(np.max(np.abs(np.subtract(a, b))) for a, b in zip(each["weights"], plain["weights"]))
+        for each in (exact, rounded)
     ]
     assert difference[0] == 0 < difference[1]
     assert rounded["used"]["tf32"] is True

@@ -59,12 +59,18 @@ def found(machine, folder, *specs):
 
 
 def test_of_a_mixed_machine_only_the_gpus_in_use_matter(tmp_path):
-    one, all_of_them, those, new = found(Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1")
+    one, all_of_them, those, new = found(
+        Machine((V100, H100, A10G, H100)), tmp_path, 1, "gpu:*", "gpu:0,2", "gpu:1"
+    )
     assert one == ["gpu(0)"] and those == ["gpu(0)", "gpu(2)"]
     assert all_of_them.startswith(
-        f"gpu:1 and gpu:3 are each an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine"
+        "gpu:1 and gpu:3 are each an NVIDIA H100 80GB HBM3 (sm_90), "
+        f"{HELD}gpu:0 or gpu:2 of this machine"
     )
-    assert new.startswith(f"gpu:1 is an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine, or CPU devices")
+    assert new.startswith(
+        f"gpu:1 is an NVIDIA H100 80GB HBM3 (sm_90), {HELD}gpu:0 or gpu:2 of this machine, "
+        "or CPU devices"
+    )
 
 
 def test_gpus_that_are_too_old_are_named_likewise(tmp_path):

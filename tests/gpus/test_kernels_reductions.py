@@ -1,4 +1,6 @@
-"""MXNet's reductions along any axes, and softmax, are on simulated GPUs what they are on the CPU."""
+"""MXNet's reductions along any axes, and softmax, are on simulated GPUs what they are on the
+CPU.
+"""
 
 import numpy as np
 import pytest
@@ -18,19 +20,31 @@ def shapes_and_axes(draw):
 
 
 def distinct(*shape):
-    """Numbers of which no two are equal, in float16 neither: the places of the largest one are no matter of luck."""
+    """Numbers of which no two are equal, in float16 neither: the places of the largest one are no
+    matter of luck.
+    """
     size = int(np.prod(shape))
     return (np.random.RandomState(size).permutation(size) - size / 2).reshape(shape) / 8
 
 
-@given(name=st.sampled_from(["sum", "mean", "max", "min", "nansum", "norm"]), case=shapes_and_axes(), keeps=st.booleans(),
-       dtype=REALS, request=REQUESTS)  # fmt: skip
+@given(
+    name=st.sampled_from(["sum", "mean", "max", "min", "nansum", "norm"]),
+    case=shapes_and_axes(),
+    keeps=st.booleans(),
+    dtype=REALS,
+    request=REQUESTS,
+)
 def test_reductions_and_their_gradients(name, case, keeps, dtype, request):
     shape, axes = case
     if name == "norm":
         axes = axes[:2]
     if len(shape) and np.prod(shape) <= 2000:  # what float16 tells apart
-        assert_same(lambda x: getattr(nd, name)(x, axis=axes, keepdims=keeps), distinct(*shape), dtype=dtype, request=request)
+        assert_same(
+            lambda x: getattr(nd, name)(x, axis=axes, keepdims=keeps),
+            distinct(*shape),
+            dtype=dtype,
+            request=request,
+        )
 
 
 @given(case=shapes_and_axes(), dtype=st.sampled_from(["float32", "float64"]))
@@ -44,11 +58,16 @@ def test_sums_of_whole_numbers_are_exact(case, dtype):
     shape, axes = case
     array = np.floor(np.abs(drawn(*shape)) * 2)
     for name in ("sum", "max", "min"):
-        found, wanted = (getattr(nd, name)(nd.array(array, ctx=ctx, dtype=dtype), axis=axes).asnumpy() for ctx in (gpu(0), cpu()))
+        found, wanted = (
+            getattr(nd, name)(nd.array(array, ctx=ctx, dtype=dtype), axis=axes).asnumpy()
+            for ctx in (gpu(0), cpu())
+        )
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("shape, axis", [((3000, 7), 0), ((7, 3000), 1), ((2, 300, 31, 3), (0, 2)), ((100_000,), 0)])
+@pytest.mark.parametrize(
+    "shape, axis", [((3000, 7), 0), ((7, 3000), 1), ((2, 300, 31, 3), (0, 2)), ((100_000,), 0)]
+)
 def test_long_sums_in_parts(shape, axis):
     """MXNet sums them in parts first, whose sums it adds."""
     array = drawn(*shape).astype("float32")
@@ -68,8 +87,13 @@ def test_the_places_of_the_largest_and_the_smallest(case, dtype):
             np.testing.assert_array_equal(found, getattr(np, name)(array, axis=axes[0]))
 
 
-@given(case=shapes_and_axes(), name=st.sampled_from(["softmax", "log_softmax", "softmin"]), dtype=REALS, request=REQUESTS,
-       temperature=st.sampled_from([1.0, 2.0]))  # fmt: skip
+@given(
+    case=shapes_and_axes(),
+    name=st.sampled_from(["softmax", "log_softmax", "softmin"]),
+    dtype=REALS,
+    request=REQUESTS,
+    temperature=st.sampled_from([1.0, 2.0]),
+)
 def test_softmax_along_any_axis_and_its_gradient(case, name, dtype, request, temperature):
     shape, axes = case
     function = lambda x: getattr(nd, name)(x, axis=axes[0], temperature=temperature)  # noqa: E731
@@ -81,19 +105,30 @@ def test_softmax_of_a_part_of_each_row(rows, columns):
     lengths = np.random.RandomState(rows * columns).randint(1, columns + 1, rows)
     array = drawn(rows, columns)
     found, wanted = (
-        nd.softmax(nd.array(array, ctx=ctx), nd.array(lengths, ctx=ctx, dtype="int32"), use_length=True).asnumpy()
+        nd.softmax(
+            nd.array(array, ctx=ctx), nd.array(lengths, ctx=ctx, dtype="int32"), use_length=True
+        ).asnumpy()
         for ctx in (gpu(0), cpu())
     )
     assert_close(found, wanted)
 
 
-@given(rows=st.integers(1, 6), columns=st.integers(2, 9), smoothing=st.sampled_from([0.0, 0.1]), ignores=st.booleans())
+@given(
+    rows=st.integers(1, 6),
+    columns=st.integers(2, 9),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    ignores=st.booleans(),
+)
 def test_the_gradient_of_softmax_output(rows, columns, smoothing, ignores):
     labels = np.random.RandomState(rows + columns).randint(0, columns, rows)
 
     def function(x):
         return nd.SoftmaxOutput(
-            x, nd.array(labels, ctx=x.context), smooth_alpha=smoothing, use_ignore=ignores, ignore_label=float(labels[0])
+            x,
+            nd.array(labels, ctx=x.context),
+            smooth_alpha=smoothing,
+            use_ignore=ignores,
+            ignore_label=float(labels[0]),
         )
 
     found, wanted = (results(ctx, function, [drawn(rows, columns)]) for ctx in (gpu(0), cpu()))
@@ -101,22 +136,46 @@ def test_the_gradient_of_softmax_output(rows, columns, smoothing, ignores):
         assert_close(ours, theirs)
 
 
-@given(rows=st.integers(1, 40), columns=st.integers(1, 70), dtype=st.sampled_from(["float32", "float64"]), request=REQUESTS)
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 70),
+    dtype=st.sampled_from(["float32", "float64"]),
+    request=REQUESTS,
+)
 def test_layer_norm_and_its_gradients(rows, columns, dtype, request):
     function = lambda x, gamma, beta: nd.LayerNorm(x, gamma, beta)  # noqa: E731
-    assert_same(function, drawn(rows, columns), drawn(columns), drawn(columns, seed=1), dtype=dtype, request=request)
+    assert_same(
+        function,
+        drawn(rows, columns),
+        drawn(columns),
+        drawn(columns, seed=1),
+        dtype=dtype,
+        request=request,
+    )
 
 
-@given(shape=st.tuples(*[st.integers(1, 5)] * 2), channels=st.sampled_from([2, 4, 6]), mode=st.sampled_from(["group", "instance"]))
+@given(
+    shape=st.tuples(*[st.integers(1, 5)] * 2),
+    channels=st.sampled_from([2, 4, 6]),
+    mode=st.sampled_from(["group", "instance"]),
+)
 def test_group_and_instance_norm(shape, channels, mode):
     batch, size = shape
     image = drawn(batch, channels, size + 1, size + 2)
     if mode == "group":
-        assert_same(lambda x, gamma, beta: nd.GroupNorm(x, gamma, beta, num_groups=2), image, drawn(2), drawn(2, seed=1))
+        assert_same(
+            lambda x, gamma, beta: nd.GroupNorm(x, gamma, beta, num_groups=2),
+            image,
+            drawn(2),
+            drawn(2, seed=1),
+        )
     else:
         assert_same(nd.InstanceNorm, image, drawn(channels), drawn(channels, seed=1))
 
 
-@given(shape=st.tuples(*[st.integers(1, 5)] * 4), mode=st.sampled_from(["instance", "channel", "spatial"]))
+@given(
+    shape=st.tuples(*[st.integers(1, 5)] * 4),
+    mode=st.sampled_from(["instance", "channel", "spatial"]),
+)
 def test_l2_normalisation(shape, mode):
     assert_same(lambda x: nd.L2Normalization(x, mode=mode), drawn(*shape) + 0.1)

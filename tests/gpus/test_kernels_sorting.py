@@ -1,4 +1,6 @@
-"""MXNet's sorts and random numbers on simulated GPUs: the order of numpy, and the distributions that are asked for."""
+"""MXNet's sorts and random numbers on simulated GPUs: the order of numpy, and the distributions
+that are asked for.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -12,7 +14,9 @@ TYPES = ["float32", "float64", "int32", "int64", "uint8", "int8"]
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch_memory():
-    """MXNet keeps scratch memory for sorts, and four states of its random numbers for each device: these are there before."""
+    """MXNet keeps scratch memory for sorts, and four states of its random numbers for each device:
+    these are there before.
+    """
     for ctx in (gpu(0), gpu(1)):
         nd.argsort(nd.zeros((300_000,), ctx=ctx), dtype="int32")
         nd.random.shuffle(nd.zeros((300_000,), ctx=ctx))
@@ -22,26 +26,37 @@ def scratch_memory():
     nd.waitall()
 
 
-@given(rows=st.integers(1, 5), columns=st.integers(1, 60), dtype=st.sampled_from(TYPES), ascends=st.booleans())
+@given(
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 60),
+    dtype=st.sampled_from(TYPES),
+    ascends=st.booleans(),
+)
 def test_sorts_of_rows(rows, columns, dtype, ascends):
-    values = np.stack([np.random.RandomState(row + columns).permutation(columns) for row in range(rows)]) - columns // 2 * (
-        dtype != "uint8"
-    )
+    values = np.stack(
+        [np.random.RandomState(row + columns).permutation(columns) for row in range(rows)]
+    ) - columns // 2 * (dtype != "uint8")
     array = nd.array(values, ctx=gpu(0), dtype=dtype)
     wanted = np.sort(values, axis=1)[:, :: 1 if ascends else -1]
     places = np.argsort(values, axis=1)[:, :: 1 if ascends else -1]
     np.testing.assert_array_equal(nd.sort(array, is_ascend=ascends).asnumpy(), wanted)
     np.testing.assert_array_equal(nd.argsort(array, is_ascend=ascends).asnumpy(), places)
     for most in {1, min(3, columns), columns}:
-        np.testing.assert_array_equal(nd.topk(array, k=most, ret_typ="value", is_ascend=ascends).asnumpy(), wanted[:, :most])
-        np.testing.assert_array_equal(nd.topk(array, k=most, is_ascend=ascends).asnumpy(), places[:, :most])
+        np.testing.assert_array_equal(
+            nd.topk(array, k=most, ret_typ="value", is_ascend=ascends).asnumpy(), wanted[:, :most]
+        )
+        np.testing.assert_array_equal(
+            nd.topk(array, k=most, is_ascend=ascends).asnumpy(), places[:, :most]
+        )
 
 
 @pytest.mark.parametrize("size", [3000, 200_000])
 def test_long_sorts_take_several_launches(size):
     values = np.random.RandomState(size).permutation(size).astype("float32") - size / 2
     np.testing.assert_array_equal(nd.sort(nd.array(values, ctx=gpu(0))).asnumpy(), np.sort(values))
-    np.testing.assert_array_equal(nd.argsort(nd.array(values, ctx=gpu(0)), dtype="int32").asnumpy(), np.argsort(values))
+    np.testing.assert_array_equal(
+        nd.argsort(nd.array(values, ctx=gpu(0)), dtype="int32").asnumpy(), np.argsort(values)
+    )
 
 
 @given(size=st.integers(1, 300), width=st.sampled_from([None, 2]))
@@ -67,18 +82,25 @@ DISTRIBUTIONS = {
 def test_distributions_by_mean_and_deviation(name):
     arguments, mean, deviation = DISTRIBUTIONS[name]
     mx.random.seed(5)
-    drawn = [getattr(nd.random, name)(shape=(200, 100), ctx=gpu(0), **arguments).asnumpy() for _ in range(2)]
+    drawn = [
+        getattr(nd.random, name)(shape=(200, 100), ctx=gpu(0), **arguments).asnumpy()
+        for _ in range(2)
+    ]
     assert (drawn[0] != drawn[1]).any()
     for numbers in drawn:
         assert abs(numbers.mean() - mean) < 5 * deviation / numbers.size**0.5
         np.testing.assert_allclose(numbers.std(), deviation, rtol=0.05)
     mx.random.seed(5)
-    np.testing.assert_array_equal(getattr(nd.random, name)(shape=(200, 100), ctx=gpu(0), **arguments).asnumpy(), drawn[0])
+    np.testing.assert_array_equal(
+        getattr(nd.random, name)(shape=(200, 100), ctx=gpu(0), **arguments).asnumpy(), drawn[0]
+    )
 
 
 def test_gpus_draw_other_numbers_than_each_other():
     mx.random.seed(1)
-    first, second = (nd.random.normal(shape=(100,), ctx=gpu(device)).asnumpy() for device in range(2))
+    first, second = (
+        nd.random.normal(shape=(100,), ctx=gpu(device)).asnumpy() for device in range(2)
+    )
     assert (first != second).any()
 
 
@@ -89,4 +111,7 @@ def test_dropout_of_whole_rows(share, rows):
         out = nd.Dropout(nd.ones((rows, 9), ctx=gpu(0)), p=share, axes=(1,)).asnumpy()
     assert (out == out[:, :1]).all()
     np.testing.assert_allclose(out[out != 0], 1 / (1 - share), rtol=1e-5)
-    assert abs(np.count_nonzero(out[:, 0]) - rows * (1 - share)) <= 5 * (rows * share * (1 - share)) ** 0.5
+    assert (
+        abs(np.count_nonzero(out[:, 0]) - rows * (1 - share))
+        <= 5 * (rows * share * (1 - share)) ** 0.5
+    )

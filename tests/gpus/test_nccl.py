@@ -1,4 +1,6 @@
-"""The store ``nccl`` on simulated GPUs: MXNet's own behind it knows neither late keys nor other devices."""
+"""The store ``nccl`` on simulated GPUs: MXNet's own behind it knows neither late keys nor other
+devices.
+"""
 
 import gc
 
@@ -22,7 +24,9 @@ SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch_memory():
-    """MXNet keeps the scratch memory that its operators have once needed: it is there before the first test counts."""
+    """MXNet keeps the scratch memory that its operators have once needed: it is there before the
+    first test counts.
+    """
     trained(gluon.Trainer, make_kvstore("nccl", GPUS[:3]), "sgd", GPUS[:3])
 
 
@@ -34,15 +38,24 @@ def drawn(shape, ctxs, dtype="float32", seed=0):
 
 
 def all_hold(arrays, total):
-    return all(np.array_equal(array.asnumpy(), total) and array.dtype == total.dtype for array in arrays)
+    return all(
+        np.array_equal(array.asnumpy(), total) and array.dtype == total.dtype for array in arrays
+    )
 
 
-CALLS = st.tuples(st.sampled_from([0, 1, 2, "weight"]), st.sampled_from(SHAPES), st.permutations(GPUS), st.integers(1, 4))
+CALLS = st.tuples(
+    st.sampled_from([0, 1, 2, "weight"]),
+    st.sampled_from(SHAPES),
+    st.permutations(GPUS),
+    st.integers(1, 4),
+)
 
 
 @given(calls=st.lists(CALLS, min_size=1, max_size=6))
 def test_any_key_may_come_at_any_time_with_any_shape_on_any_devices(calls):
-    """MXNet's own store fails for a key that was not there when it first summed, and for a second set of devices."""
+    """MXNet's own store fails for a key that was not there when it first summed, and for a second
+    set of devices.
+    """
     store = make_kvstore("nccl", GPUS)
     for turn, (key, shape, order, count) in enumerate(calls):
         numbers, arrays = drawn(shape, order[:count], seed=turn)
@@ -92,8 +105,14 @@ def test_a_store_may_go_while_it_still_has_to_sum():
 
 
 REFUSED = {
-    r"arrays on cpu\(0\): it sums over GPUs": [((3,), mx.cpu(0), "float32"), ((3,), mx.cpu(1), "float32")],
-    r"arrays on cpu\(1\): it sums over GPUs": [((3,), GPUS[0], "float32"), ((3,), mx.cpu(1), "float32")],
+    r"arrays on cpu\(0\): it sums over GPUs": [
+        ((3,), mx.cpu(0), "float32"),
+        ((3,), mx.cpu(1), "float32"),
+    ],
+    r"arrays on cpu\(1\): it sums over GPUs": [
+        ((3,), GPUS[0], "float32"),
+        ((3,), mx.cpu(1), "float32"),
+    ],
     "arrays of type int8: it sums float16, ": [((3,), ctx, "int8") for ctx in GPUS],
     "must be alike": [((3,), GPUS[0], "float32"), ((4,), GPUS[1], "float32")],
 }
@@ -101,7 +120,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_summed_is_refused_in_one_line_and_left_alone(message):
-    arrays = [nd.array(np.ones(shape), ctx=ctx, dtype=dtype) for shape, ctx, dtype in REFUSED[message]]
+    arrays = [
+        nd.array(np.ones(shape), ctx=ctx, dtype=dtype) for shape, ctx, dtype in REFUSED[message]
+    ]
     with pytest.raises(KVStoreError, match=f"^kvstore 'nccl', .*{message}") as refused:
         make_kvstore("nccl").pushpull("weight", arrays)
     assert "\n" not in str(refused.value)
@@ -109,7 +130,9 @@ def test_what_cannot_be_summed_is_refused_in_one_line_and_left_alone(message):
 
 
 def test_sparse_arrays_are_refused():
-    arrays = [nd.sparse.row_sparse_array((np.ones((1, 2)), [0]), shape=(3, 2), ctx=ctx) for ctx in GPUS]
+    arrays = [
+        nd.sparse.row_sparse_array((np.ones((1, 2)), [0]), shape=(3, 2), ctx=ctx) for ctx in GPUS
+    ]
     with pytest.raises(KVStoreError, match=r"^kvstore 'nccl', key 'weight': sparse arrays"):
         make_kvstore("nccl").pushpull("weight", arrays)
 

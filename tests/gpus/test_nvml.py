@@ -1,4 +1,6 @@
-"""NVML of the simulated machine, through nvidia-ml-py itself: it and CUDA tell of the same machine, whatever the machine is."""
+"""NVML of the simulated machine, through nvidia-ml-py itself: it and CUDA tell of the same machine,
+whatever the machine is.
+"""
 
 import json
 import os
@@ -32,7 +34,11 @@ def told_on(machine, folder):
     """What NVML and CUDA tell a process on such a machine, whose GPUs CUDA counts along the bus."""
     variables = {**environment(machine, folder), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     ended = subprocess.run(
-        [sys.executable, "-c", BOTH], env=clean_environment(**variables), stdout=subprocess.PIPE, check=True, timeout=100
+        [sys.executable, "-c", BOTH],
+        env=clean_environment(**variables),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=100,
     )
     return json.loads(ended.stdout)
 
@@ -43,12 +49,16 @@ def test_nvml_and_cuda_tell_of_the_same_machine(name, tmp_path):
     told = told_on(machine, tmp_path)
     found = nvml.Driver.of(told["nvml"])
     assert found.version == machine.driver
-    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(machine.kinds)
+    assert [(gpu.name, gpu.capability, gpu.memory_bytes) for gpu in found.gpus] == list(
+        machine.kinds
+    )
     assert [[gpu.name, list(gpu.capability)] for gpu in found.gpus] == told["kinds"]
     assert [gpu.bus_id[4:].lower() for gpu in found.gpus] == told["buses"]
     assert len({gpu.uuid for gpu in found.gpus}) == len(machine.kinds)
     count = len(machine.kinds)
-    pairs = [[a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers]
+    pairs = [
+        [a, b] for a in range(count) for b in range(count) if a < b and (a, b) not in found.no_peers
+    ]
     assert pairs == told["pairs"] == sorted(list(pair) for pair in machine.peers)
     assert found.nvlinks == machine.nvlinks and not found.switched and not found.silent
 
@@ -63,10 +73,16 @@ def test_memory_and_the_process_that_has_it_are_told():
     gpu = nvml.Driver.of(nvml.read(pynvml)).gpus[0]
     assert gpu.used_bytes >= 4 * 2**20
     [process] = gpu.processes
-    assert process.pid == os.getpid() and process.used_bytes == gpu.used_bytes and process.name.startswith("python")
+    assert (
+        process.pid == os.getpid()
+        and process.used_bytes == gpu.used_bytes
+        and process.name.startswith("python")
+    )
 
 
 def test_a_gpu_is_named_to_us_as_to_nvml():
     gpus = nvml.Driver.of(nvml.read(pynvml)).gpus
-    assert [kind_of(number) for number in range(len(gpus))] == [(gpu.name, gpu.capability) for gpu in gpus]
+    assert [kind_of(number) for number in range(len(gpus))] == [
+        (gpu.name, gpu.capability) for gpu in gpus
+    ]
     assert pci_bus_ids([mx.gpu(1)]) == [gpus[1].bus_id[4:].lower()]

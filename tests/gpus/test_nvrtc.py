@@ -22,7 +22,10 @@ __global__ void shaped(size_t N, const op::Shape<2> out_shape, float* out) { out
 GOOD = [
     Program(AXPY),
     Program(KERNELS, expressions=["filled<float>", "filled<double>", "shaped"]),
-    *[Program(AXPY, [f"--gpu-architecture=compute_{arch}", "--std=c++11"]) for arch in (50, 60, 75, 80, 86, 90)],
+    *[
+        Program(AXPY, [f"--gpu-architecture=compute_{arch}", "--std=c++11"])
+        for arch in (50, 60, 75, 80, 86, 90)
+    ],
     Program(AXPY, ["-arch=sm_80"]),
 ]
 BAD = [
@@ -35,7 +38,9 @@ BAD = [
 
 @pytest.fixture(scope="module")
 def real():
-    return {str(program): answer for program, answer in zip([*GOOD, *BAD], by_the_real([*GOOD, *BAD]))}
+    return {
+        str(program): answer for program, answer in zip([*GOOD, *BAD], by_the_real([*GOOD, *BAD]))
+    }
 
 
 @pytest.mark.parametrize("program", GOOD)
@@ -67,8 +72,14 @@ def test_a_kernel_of_ones_own_runs_as_often_as_it_is_launched():
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        (lambda: [nd.zeros((4,), ctx=mx.gpu(1)), nd.zeros((4,), ctx=mx.gpu(0))], "reaches memory of gpu 1 without peer access"),
-        (lambda: [nd.zeros((4,), ctx=mx.cpu(0)), nd.zeros((4,), ctx=mx.gpu(0))], "pageable memory of the host"),
+        (
+            lambda: [nd.zeros((4,), ctx=mx.gpu(1)), nd.zeros((4,), ctx=mx.gpu(0))],
+            "reaches memory of gpu 1 without peer access",
+        ),
+        (
+            lambda: [nd.zeros((4,), ctx=mx.cpu(0)), nd.zeros((4,), ctx=mx.gpu(0))],
+            "pageable memory of the host",
+        ),
     ],
 )
 def test_memory_that_a_kernel_may_not_reach_is_a_fault(arrays, words, planted):
@@ -87,6 +98,10 @@ def test_every_source_of_fused_operators_that_was_met_here_compiles_with_the_rea
     folder = libraries() / "fused"
     newest = sorted(folder.glob("*.cu"), key=lambda path: path.stat().st_mtime)[-40:]
     sources = [path.read_text() for path in newest]
-    programs = [Program(text, V100, re.findall(r"__global__ void (FusedKernel_\w+)", text)) for text in sources if "op::" in text]
+    programs = [
+        Program(text, V100, re.findall(r"__global__ void (FusedKernel_\w+)", text))
+        for text in sources
+        if "op::" in text
+    ]
     assert programs
     assert {answer["status"] for answer in by_the_real(programs)} == {0}

@@ -1,7 +1,8 @@
-"""Copies between GPUs that can reach each other are direct, whoever makes them and whatever the process did before.
+"""Copies between GPUs that can reach each other are direct, whoever makes them and whatever the
+process did before.
 
-Each is tried in a process of its own: peer access, once enabled, stays. There a copy through the host between GPUs that could
-copy directly is a fault, with which the process ends badly.
+Each is tried in a process of its own: peer access, once enabled, stays. There a copy through the
+host between GPUs that could copy directly is a fault, with which the process ends badly.
 """
 
 import json
@@ -65,11 +66,14 @@ def ran(tmp_path, code, *words, machine=None, count=COUNT, **variables):
     """What a process on such a machine has counted and told last, and all that it said."""
     script = tmp_path / "script.py"
     script.write_text((HEAD % count) + code)
-    variables.update(environment(machine or v100s(count, promises_peers=True), tmp_path), MXNET_USE_FUSION="0")
+    variables.update(
+        environment(machine or v100s(count, promises_peers=True), tmp_path), MXNET_USE_FUSION="0"
+    )
     folders = [str(Path(__file__).parent)]
     ended = subprocess.run(
         [sys.executable, str(script), *words],
-        capture_output=True, encoding="utf-8", env={**clean_environment(path=folders), **variables}, check=False,
+        capture_output=True, encoding="utf-8", env={**clean_environment(path=folders), **variables},
+        check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return json.loads(ended.stdout.strip().split("\n")[-1]), ended.stderr
@@ -90,7 +94,9 @@ def test_gluons_trainer_copies_directly(name, tmp_path):
     assert told["copies_staged"] == 0 < told["copies_direct"]
 
 
-@pytest.mark.parametrize("code", [BY_HAND % COUNT, MADE], ids=["by hand, after a lab's setup", "make_allreduce"])
+@pytest.mark.parametrize(
+    "code", [BY_HAND % COUNT, MADE], ids=["by hand, after a lab's setup", "make_allreduce"]
+)
 def test_what_is_copied_by_hand_goes_directly(code, tmp_path):
     told, _ = ran(tmp_path, code)
     assert told["sums"] == [COUNT] * COUNT
@@ -106,7 +112,9 @@ def test_access_is_not_enabled_where_the_user_forbids_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["ring", "device"])
 def test_gpus_that_cannot_reach_each_other_are_no_error_and_no_noise(name, tmp_path):
-    """MXNet would print a matrix of pairs for the store device; the errors of CUDA do not stay with the thread."""
+    """MXNet would print a matrix of pairs for the store device; the errors of CUDA do not stay with
+    the thread.
+    """
     code = STORE + "assert mx.base._LIB.cudaGetLastError() == 0\n"
     told, said = ran(tmp_path, code, name, machine=G4DN_12XLARGE)
     assert told["sums"] == [COUNT**2] * COUNT
@@ -115,7 +123,9 @@ def test_gpus_that_cannot_reach_each_other_are_no_error_and_no_noise(name, tmp_p
 
 
 def test_a_placed_ring_of_a_p3_16xlarge_copies_along_nvlinks_only(tmp_path):
-    """In the order of numbers GPUs 7 and 0, and 3 and 4, have no link, and no access to each other's memory either."""
+    """In the order of numbers GPUs 7 and 0, and 3 and 4, have no link, and no access to each
+    other's memory either.
+    """
     code = """
 arrays = [nd.ones((80,), ctx=ctx) for ctx in ctxs]
 store = make_kvstore("ring", ctxs)
@@ -129,7 +139,9 @@ told(order=store.placement(ctxs).order, sums=[float(array[7].asscalar()) for arr
 
 
 def test_the_numbers_of_cuda_are_not_those_of_nvml(tmp_path):
-    """CUDA_VISIBLE_DEVICES puts the machine's best ring in order: then the order of numbers is that ring."""
+    """CUDA_VISIBLE_DEVICES puts the machine's best ring in order: then the order of numbers is that
+    ring.
+    """
     code = "store = make_kvstore('ring', ctxs)\ntold(order=store.placement(ctxs).order)\n"
     visible = ",".join(map(str, (0, 3, 2, 1, 5, 6, 7, 4)))
     told, _ = ran(tmp_path, code, machine=P3_16XLARGE, count=8, CUDA_VISIBLE_DEVICES=visible)

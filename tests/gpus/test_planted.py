@@ -1,4 +1,6 @@
-"""Faults that are planted, and caught: in a test that leaves memory or meets an unknown kernel, and in gluonlab's own roads."""
+"""Faults that are planted, and caught: in a test that leaves memory or meets an unknown kernel, and
+in gluonlab's own roads.
+"""
 
 import subprocess
 import sys
@@ -13,14 +15,18 @@ HERE = Path(__file__).parent
 def ended(machine, folder, *words):
     """A process on such a machine, to its end."""
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=clean_environment(path=[str(HERE)], **environment(machine, folder)),
+        [sys.executable, *words], cwd=folder,
+        env=clean_environment(path=[str(HERE)], **environment(machine, folder)),
         capture_output=True, encoding="utf-8", timeout=240,
     )  # fmt: skip
 
 
 PLANTED = {
     "test_leaves_memory": (
-        "import mxnet as mx\nkept = []\ndef test_leaves_memory():\n    kept.append(mx.nd.zeros((1000,), ctx=mx.gpu(1)))\n",
+        (
+            "import mxnet as mx\nkept = []\ndef test_leaves_memory():\n"
+            "    kept.append(mx.nd.zeros((1000,), ctx=mx.gpu(1)))\n"
+        ),
         "bytes of each GPU are left over",
     ),
     "test_frees_all": (
@@ -28,8 +34,11 @@ PLANTED = {
         "",
     ),
     "test_illegal": (
-        "from cuda_calls import *\ndef test_illegal():\n"
-        "    with memory(4, device=1) as theirs, stream(0) as mine:\n        mine.fill(theirs, 0, 4)\n",
+        (
+            "from cuda_calls import *\ndef test_illegal():\n"
+            "    with memory(4, device=1) as theirs, stream(0) as mine:\n"
+            "        mine.fill(theirs, 0, 4)\n"
+        ),
         "reaches memory of gpu 1 without peer access",
     ),
     "test_after_free": (
@@ -42,12 +51,18 @@ PLANTED = {
         "unknown kernel: void mxnet::op::no_such_kernel<float>(int, float*)",
     ),
     "test_unknown_call": (
-        "import ctypes\ndef test_unknown_call():\n    ctypes.CDLL('libcufft.so.10').cufftExecC2C()\n",
+        (
+            "import ctypes\ndef test_unknown_call():\n"
+            "    ctypes.CDLL('libcufft.so.10').cufftExecC2C()\n"
+        ),
         "unknown call: cufftExecC2C",
     ),
     "test_staged": (
-        "from cuda_calls import *\ndef test_staged():\n"
-        "    with memory(4, 0) as a, memory(4, 1) as b, stream(0) as mine:\n        mine.copy(b, a, 4)\n",
+        (
+            "from cuda_calls import *\ndef test_staged():\n"
+            "    with memory(4, 0) as a, memory(4, 1) as b, stream(0) as mine:\n"
+            "        mine.copy(b, a, 4)\n"
+        ),
         "goes through the host, as no peer access is enabled",
     ),
 }
@@ -57,9 +72,25 @@ def test_a_test_that_meets_a_fault_fails_and_names_it_and_another_passes(tmp_pat
     for name, (source, _) in PLANTED.items():
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
     machine = v100s(2, promises_peers=True)
-    told = ended(machine, tmp_path, "-m", "pytest", "-p", "gpus.faults", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider")
+    told = ended(
+        machine,
+        tmp_path,
+        "-m",
+        "pytest",
+        "-p",
+        "gpus.faults",
+        "-q",
+        "-rA",
+        "--tb=short",
+        "-p",
+        "no:cacheprovider",
+    )
     for name, (_, fault) in PLANTED.items():
-        lines = [line for line in told.stdout.splitlines() if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line]
+        lines = [
+            line
+            for line in told.stdout.splitlines()
+            if line.startswith(("ERROR", "FAILED")) and f"::{name}" in line
+        ]
         assert bool(lines) == bool(fault), told.stdout
         assert fault in told.stdout
 

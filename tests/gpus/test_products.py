@@ -18,7 +18,8 @@ DTYPES = st.sampled_from(["float32", "float64", "float16"])
 
 def assert_product(found, a, b, dtype):
     wanted = a.astype("float64") @ b.astype("float64")
-    bound = np.abs(a).astype("float64") @ np.abs(b).astype("float64")  # of the terms: a sum may vanish
+    # of the terms: a sum may vanish
+    bound = np.abs(a).astype("float64") @ np.abs(b).astype("float64")
     assert found.dtype == np.dtype(dtype)
     assert (np.abs(found - wanted) <= TOLERANCES[dtype] * bound).all()
 
@@ -26,16 +27,27 @@ def assert_product(found, a, b, dtype):
 @given(m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
 def test_products_of_matrices(m, n, k, turned, dtype):
     a, b = drawn(m, k).astype(dtype), drawn(k, n).astype(dtype)
-    left, right = (nd.array(array.T if turn else array, ctx=gpu(0), dtype=dtype) for array, turn in zip((a, b), turned))
+    left, right = (
+        nd.array(array.T if turn else array, ctx=gpu(0), dtype=dtype)
+        for array, turn in zip((a, b), turned)
+    )
     found = nd.dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
     assert_product(found, a, b, dtype)
 
 
-@given(batch=st.integers(1, 4), m=SIZES, n=SIZES, k=SIZES, turned=st.tuples(st.booleans(), st.booleans()), dtype=DTYPES)
+@given(
+    batch=st.integers(1, 4),
+    m=SIZES,
+    n=SIZES,
+    k=SIZES,
+    turned=st.tuples(st.booleans(), st.booleans()),
+    dtype=DTYPES,
+)
 def test_products_of_many_matrices(batch, m, n, k, turned, dtype):
     a, b = drawn(batch, m, k).astype(dtype), drawn(batch, k, n).astype(dtype)
     left, right = (
-        nd.array(array.transpose(0, 2, 1) if turn else array, ctx=gpu(0), dtype=dtype) for array, turn in zip((a, b), turned)
+        nd.array(array.transpose(0, 2, 1) if turn else array, ctx=gpu(0), dtype=dtype)
+        for array, turn in zip((a, b), turned)
     )
     found = nd.batch_dot(left, right, transpose_a=turned[0], transpose_b=turned[1]).asnumpy()
     assert_product(found, a, b, dtype)
@@ -44,7 +56,13 @@ def test_products_of_many_matrices(batch, m, n, k, turned, dtype):
 REQUESTS = st.sampled_from(["write", "add"])
 
 
-@given(shape=st.tuples(st.integers(1, 9), SIZES), units=SIZES, dtype=DTYPES, biased=st.booleans(), request=REQUESTS)
+@given(
+    shape=st.tuples(st.integers(1, 9), SIZES),
+    units=SIZES,
+    dtype=DTYPES,
+    biased=st.booleans(),
+    request=REQUESTS,
+)
 def test_dense_layers_and_their_gradients(shape, units, dtype, biased, request):
     arrays = [drawn(*shape), drawn(units, shape[1])] + [drawn(units, seed=2)] * biased
     dense = lambda *them: nd.FullyConnected(*them, num_hidden=units, no_bias=not biased)  # noqa: E731
@@ -56,23 +74,39 @@ def triangle(size, lower):
     return np.tril(full) if lower else np.triu(full)
 
 
-@given(n=st.integers(1, 9), m=st.integers(1, 9), lower=st.booleans(), right=st.booleans(), turned=st.booleans())
+@given(
+    n=st.integers(1, 9),
+    m=st.integers(1, 9),
+    lower=st.booleans(),
+    right=st.booleans(),
+    turned=st.booleans(),
+)
 def test_triangles_multiply_and_solve(n, m, lower, right, turned):
     a = triangle(n, lower)
     b = drawn(m, n) if right else drawn(n, m)
     with_a = a.T if turned else a
     product = b @ with_a if right else with_a @ b
     solved = b @ np.linalg.inv(with_a) if right else np.linalg.inv(with_a) @ b
-    both = [nd.array(array, ctx=gpu(0), dtype="float64") for array in (a + 7 * (a == 0), b)]  # the other half is not read
+    # the other half is not read
+    both = [nd.array(array, ctx=gpu(0), dtype="float64") for array in (a + 7 * (a == 0), b)]
     how = dict(transpose=turned, rightside=right, lower=lower)
-    np.testing.assert_allclose(nd.linalg.trmm(*both, **how).asnumpy(), product, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        nd.linalg.trmm(*both, **how).asnumpy(), product, rtol=1e-9, atol=1e-9
+    )
     np.testing.assert_allclose(nd.linalg.trsm(*both, **how).asnumpy(), solved, rtol=1e-9, atol=1e-9)
 
 
-@given(n=st.integers(1, 9), k=st.integers(1, 9), turned=st.booleans(), dtype=st.sampled_from(["float32", "float64"]))
+@given(
+    n=st.integers(1, 9),
+    k=st.integers(1, 9),
+    turned=st.booleans(),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
 def test_a_matrix_times_itself_turned(n, k, turned, dtype):
     a = drawn(n, k)
-    found = nd.linalg.syrk(nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5).asnumpy()
+    found = nd.linalg.syrk(
+        nd.array(a, ctx=gpu(0), dtype=dtype), transpose=turned, alpha=0.5
+    ).asnumpy()
     np.testing.assert_allclose(found, 0.5 * (a.T @ a if turned else a @ a.T), rtol=1e-4, atol=1e-5)
 
 
@@ -105,12 +139,20 @@ print(json.dumps([float(array.asnumpy().ravel()[0]) for array in found]))
 def started(folder, override):
     """The program, begun on a machine with an A100."""
     folder.mkdir()
-    surroundings = {**clean_environment(), **environment(Machine((A100,), tf32=True), folder), "NVIDIA_TF32_OVERRIDE": override}
-    return subprocess.Popen([sys.executable, "-c", PROGRAM], env=surroundings, stdout=subprocess.PIPE, encoding="utf-8")
+    surroundings = {
+        **clean_environment(),
+        **environment(Machine((A100,), tf32=True), folder),
+        "NVIDIA_TF32_OVERRIDE": override,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=surroundings, stdout=subprocess.PIPE, encoding="utf-8"
+    )
 
 
 def test_an_a100_rounds_the_factors_of_float32_products_to_tf32_where_it_is_allowed_to(tmp_path):
-    """MXNet allows it to linalg's and Dense's products, and cuDNN to convolutions; `dot` goes without. The variable forbids it."""
+    """MXNet allows it to linalg's and Dense's products, and cuDNN to convolutions; `dot` goes
+    without. The variable forbids it.
+    """
     exact, rounded = 4 * (1 + 2**-11 + 2**-20) ** 2, 4 * (1 + 2**-10) ** 2
     allowed, forbidden = started(tmp_path / "allowed", "1"), started(tmp_path / "forbidden", "0")
     for process, wanted in ((allowed, [rounded, exact, rounded]), (forbidden, [exact] * 3)):

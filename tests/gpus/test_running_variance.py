@@ -1,4 +1,6 @@
-"""BatchNorm's running variances on simulated GPUs, whose cuDNN divides by n - 1: those of CPU devices, where MXNet divides by n."""
+"""BatchNorm's running variances on simulated GPUs, whose cuDNN divides by n - 1: those of CPU
+devices, where MXNet divides by n.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -35,10 +37,16 @@ def net_on(ctxs):
 
 
 def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
-    """All running statistics on each device, after an epoch of batches of these sizes, and another."""
+    """All running statistics on each device, after an epoch of batches of these sizes, and
+    another.
+    """
     net = net_on(ctxs)
-    trainer = BucketedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs))
-    step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.01}, make_kvstore("device", ctxs)
+    )
+    step = DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+    )
     statistics = RunningStatistics(net, cut, sync_bn)
     for _ in range(2):
         for images, labels in random_batches(sizes, shape=SHAPE, classes=3):
@@ -48,12 +56,16 @@ def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
         statistics.average()
     names = [name for name in net.collect_params() if "running" in name]
-    return [{name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs]
+    return [
+        {name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def scratch_memory():
-    """MXNet keeps the scratch memory that its operators have once needed: it is there before the first test counts."""
+    """MXNet keeps the scratch memory that its operators have once needed: it is there before the
+    first test counts.
+    """
     statistics_after([mx.gpu(device) for device in range(2)], [6, 6, 3])
 
 

@@ -1,4 +1,6 @@
-"""Runs on simulated GPUs, with MXNet's fused operators: five steps leave what they leave on CPUs."""
+"""Runs on simulated GPUs, with MXNet's fused operators: five steps leave what they leave on
+CPUs.
+"""
 
 import functools
 
@@ -60,7 +62,10 @@ def scratch_memory():
 @pytest.mark.parametrize("store", KVSTORES)
 def test_every_store_trains_lenet_as_one_cpu_device_does(store):
     for count in (2, 8):
-        found, expected = five_steps(named("gpu", count), kvstore=store, **LENET), on_cpus(1, **LENET)
+        found, expected = (
+            five_steps(named("gpu", count), kvstore=store, **LENET),
+            on_cpus(1, **LENET),
+        )
         assert_same(found, expected)
         assert distance(found.parameters, expected.parameters) <= TOLERANCE  # each by itself, too
 
@@ -101,8 +106,9 @@ def check(run, count, most_us, seed):
     for cpus in {1, count}:
         expected = on_cpus(cpus, **chosen)
         if distance(whole(found), whole(expected)) > TOLERANCE:
-            # The input of a ReLU is so near zero that oneDNN's rounding has it on the other side than cuDNN's:
-            # from there on there are two right ways. The CPU's other kernels go the one of the GPUs.
+            # The input of a ReLU is so near zero that oneDNN's rounding has it on the other side
+            # than cuDNN's: from there on there are two right ways. The CPU's other kernels go the
+            # one of the GPUs.
             expected = five_steps_without_onednn(named("cpu", cpus), threads=1, **chosen)
         assert_same(found, expected)
 
@@ -118,7 +124,9 @@ drawn = {
 @settings(max_examples=10)
 @given(**drawn)
 def test_runs_are_those_of_cpu_devices(run, count, most_us, seed):
-    """Whatever the settings, with devices that have no image, and however late everything begins."""
+    """Whatever the settings, with devices that have no image, and however late everything
+    begins.
+    """
     check(run, count, most_us, seed)
 
 

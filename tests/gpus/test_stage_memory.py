@@ -14,18 +14,26 @@ from gluonlab.training.memory import Needs
 from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import make_plan
 
-SHARE = 41  # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
+# images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
+SHARE = 41
 
 
 @pytest.mark.parametrize(
-    ("samples", "microbatches"), [(2 * SHARE, None), (2 * SHARE, 2), pytest.param(3 * SHARE, 2, marks=pytest.mark.long)]
+    ("samples", "microbatches"),
+    [(2 * SHARE, None), (2 * SHARE, 2), pytest.param(3 * SHARE, 2, marks=pytest.mark.long)],
 )
 def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
-    """Within 20 %, as of other networks; also graphs that add to gradients, and those of an epoch's last batch."""
+    """Within 20 %, as of other networks; also graphs that add to gradients, and those of an epoch's
+    last batch.
+    """
     images = SHARE * (microbatches or 1)
-    config = TrainConfig(devices="gpu:0,1", dataset="synthetic", model="resnet8", sync_bn=True, optimizer="adam")
+    config = TrainConfig(
+        devices="gpu:0,1", dataset="synthetic", model="resnet8", sync_bn=True, optimizer="adam"
+    )
     plan = make_plan(config.replace(batch_size=images, microbatches=microbatches))
-    plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1)))
+    plan = dataclasses.replace(
+        plan, dataset=load_dataset("synthetic", samples=samples * (microbatches or 1))
+    )
     nd.waitall()
     for ctx in plan.ctxs:
         ctx.empty_cache()

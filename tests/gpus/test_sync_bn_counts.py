@@ -1,4 +1,6 @@
-"""What a step with synchronised BatchNorm costs on two simulated GPUs, counted, and what plain steps cost beside it."""
+"""What a step with synchronised BatchNorm costs on two simulated GPUs, counted, and what plain
+steps cost beside it.
+"""
 
 import mxnet as mx
 import pytest
@@ -23,7 +25,9 @@ def counted(model, sync_bn, count=2):
     net.initialize(mx.init.Xavier(), ctx=ctxs)
     complete(net, model, SHAPE, 10)
     params = net.collect_params()
-    trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs))
+    trainer = BucketedTrainer(
+        params, "sgd", {"learning_rate": 0.1, "momentum": 0.9}, make_kvstore("device", ctxs)
+    )
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), sync_bn=sync_bn)
     xs = [nd.zeros((1, *SHAPE), ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((1,), ctx, dtype="int32") for ctx in ctxs]
@@ -35,7 +39,9 @@ def counted(model, sync_bn, count=2):
 
 @pytest.mark.parametrize(("model", "most"), [("resnet18", 600), ("resnet50", 1200)])
 def test_launches_of_a_step_on_two_gpus(model, most):
-    """A layer: one on each device forward and three backward, nine on the first for both; two or three more for all layers."""
+    """A layer: one on each device forward and three backward, nine on the first for both; two or
+    three more for all layers.
+    """
     happened, layers = counted(model, sync_bn=True)
     plain, _ = counted(model, sync_bn=False)
     launches, without = (steps.launches + steps.fused_launches for steps in (happened, plain))

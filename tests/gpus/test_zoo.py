@@ -1,4 +1,7 @@
-"""A step of training of a network of each of gluoncv's families: no kernel is unknown. Nothing is computed."""
+"""A step of training of a network of each of gluoncv's families: no kernel is unknown.
+
+Nothing is computed.
+"""
 
 import json
 
@@ -7,10 +10,11 @@ from gpus.commands import on
 from gpus.machines import v100s
 
 FAMILIES = (
-    "cifar_resnet20_v1", "cifar_wideresnet16_10", "cifar_resnext29_32x4d", "mobilenet0.25", "mobilenetv2_0.25", "mobilenetv3_small",
-    "resnet18_v1", "resnet18_v1b", "resnet50_v1d", "resnet18_v2", "resnext50_32x4d", "se_resnext50_32x4d", "se_resnet18_v1",
-    "senet_154", "densenet121", "squeezenet1.1", "alexnet", "vgg11_bn", "inceptionv3", "xception", "resnest14", "googlenet",
-    "nasnet_4_1056", "darknet53", "residualattentionnet56", "hrnet_w18_small_v1_c",
+    "cifar_resnet20_v1", "cifar_wideresnet16_10", "cifar_resnext29_32x4d", "mobilenet0.25",
+    "mobilenetv2_0.25", "mobilenetv3_small", "resnet18_v1", "resnet18_v1b", "resnet50_v1d",
+    "resnet18_v2", "resnext50_32x4d", "se_resnext50_32x4d", "se_resnet18_v1", "senet_154",
+    "densenet121", "squeezenet1.1", "alexnet", "vgg11_bn", "inceptionv3", "xception", "resnest14",
+    "googlenet", "nasnet_4_1056", "darknet53", "residualattentionnet56", "hrnet_w18_small_v1_c",
 )  # fmt: skip
 
 STEP = """

@@ -19,7 +19,9 @@ def executed():
     def get(number):
         if number not in done:
             done[number] = run_lab(LABS[number])
-            SECONDS[number] = f"{done[number].wall_s:.0f} s ({done[number].cpu_s:.0f} s of processor time)"
+            SECONDS[number] = (
+                f"{done[number].wall_s:.0f} s ({done[number].cpu_s:.0f} s of processor time)"
+            )
         return done[number]
 
     return get
@@ -39,4 +41,6 @@ def handouts(executed, tmp_path_factory):
 
 def pytest_terminal_summary(terminalreporter):
     if SECONDS:
-        terminalreporter.write_line("labs ran: " + ", ".join(f"{lab} {seconds}" for lab, seconds in sorted(SECONDS.items())))
+        terminalreporter.write_line(
+            "labs ran: " + ", ".join(f"{lab} {seconds}" for lab, seconds in sorted(SECONDS.items()))
+        )

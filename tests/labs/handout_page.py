@@ -27,7 +27,9 @@ class Handout(Page):
         return self.driver.execute_script(OVERFLOW)
 
     def missing_glyphs(self):
-        """The characters of the page that are drawn as this browser draws a character that no font has."""
+        """The characters of the page that are drawn as this browser draws a character that no font
+        has.
+        """
         return self.driver.execute_script(GLYPHS)
 
     def without_alternative(self):
@@ -38,21 +40,29 @@ class Handout(Page):
         return self.driver.execute_script(CONTRAST)
 
     def matches(self, pattern):
-        """The texts, those of code and pictures left out, in which a regular expression of JavaScript finds something."""
+        """The texts, those of code and pictures left out, in which a regular expression of
+        JavaScript finds something.
+        """
         return self.driver.execute_script(MATCHES, pattern)
 
     def theme(self):
         return self.driver.execute_script("return document.documentElement.dataset.theme")
 
     def links(self):
-        return self.driver.execute_script("return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))")
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
+        )
 
     def ids(self):
-        return self.driver.execute_script("return [...document.querySelectorAll('[id]')].map(({id}) => id)")
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll('[id]')].map(({id}) => id)"
+        )
 
     def printed(self):
         """(number of pages, their sizes in points) as a PDF."""
-        made = self.driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
+        made = self.driver.execute_cdp_cmd(
+            "Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True}
+        )
         text = base64.b64decode(made["data"]).decode("latin-1")
         boxes = re.findall(r"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", text)
         return len(boxes), {(round(float(width)), round(float(height))) for width, height in boxes}

@@ -1,4 +1,6 @@
-"""Every exercise: its solution passes, its stub is kindly called unwritten, and mistakes that students make are named."""
+"""Every exercise: its solution passes, its stub is kindly called unwritten, and mistakes that
+students make are named.
+"""
 
 import ast
 import dataclasses
@@ -22,7 +24,12 @@ RIGHT = [
     for id, answers in getattr(module_of("answers", lab), "RIGHT", {}).items()
     for number in range(len(answers))
 ]
-MISTAKES = [(id, number) for lab in LABS for id, mistakes in MISTAKEN[lab].items() for number in range(len(mistakes))]
+MISTAKES = [
+    (id, number)
+    for lab in LABS
+    for id, mistakes in MISTAKEN[lab].items()
+    for number in range(len(mistakes))
+]
 JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 
 
@@ -31,7 +38,11 @@ def names_for(lab, capsys):
     names = {}
     for cell in LABS[lab].codes():
         body = ast.parse(cell.source).body
-        kept = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom)) or "setup(" in ast.unparse(node)[:20]]
+        kept = [
+            node
+            for node in body
+            if isinstance(node, (ast.Import, ast.ImportFrom)) or "setup(" in ast.unparse(node)[:20]
+        ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             exec(compile(ast.Module(kept, []), f"lab{lab}", "exec"), names)
@@ -47,7 +58,9 @@ def answer_of(source, lab, capsys):
 
 def said(verdict):
     """What a student reads in each language."""
-    return {language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")}
+    return {
+        language: repr(dataclasses.replace(verdict, language=language)) for language in ("en", "ja")
+    }
 
 
 def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers():
@@ -57,7 +70,9 @@ def test_every_exercise_has_a_stub_a_checker_a_solution_and_three_wrong_answers(
     assert sorted(path.stem for path in PLACE.solutions.glob("*.py")) == sorted(STUBS)
     for lab in LABS:
         assert sorted(MISTAKEN[lab]) == sorted(id for id in STUBS if id[:2] == lab)
-        assert {id: len(mistakes) for id, mistakes in MISTAKEN[lab].items() if len(mistakes) < 3} == {}
+        assert {
+            id: len(mistakes) for id, mistakes in MISTAKEN[lab].items() if len(mistakes) < 3
+        } == {}
 
 
 @pytest.mark.parametrize("id", STUBS)
@@ -87,7 +102,8 @@ def test_the_stub_as_it_stands_is_kindly_called_unwritten_or_wrong(id, capsys):
     verdict = judge(find(id), answer)
     faulty = FAULTY in CELLS[id].tags
     assert verdict.status == (WRONG if faulty else UNWRITTEN), said(verdict)["en"]
-    assert verdict.texts["en"].startswith("the fault is still there: ") == faulty  # followed by its symptom
+    # followed by its symptom
+    assert verdict.texts["en"].startswith("the fault is still there: ") == faulty
     assert JAPANESE.search(verdict.texts["ja"])
 
 

@@ -1,4 +1,5 @@
-"""What is printed to be typed works: the commands of the labs as they stand, those of the README for one epoch.
+"""What is printed to be typed works: the commands of the labs as they stand, those of the README
+for one epoch.
 
 Some can only be parsed here; they are in a table with the reason.
 """
@@ -50,7 +51,11 @@ MAKE = {  # the targets have tests or are the tests; make says whether they are 
 def commands_of(text, language):
     """The commands of the fences of this language, comments and prompts left out."""
     lines = list(enumerate(text.splitlines(), 1))
-    fenced = [line for _, line, info in with_fences(lines) if info == language and not line.lstrip().startswith("```")]
+    fenced = [
+        line
+        for _, line, info in with_fences(lines)
+        if info == language and not line.lstrip().startswith("```")
+    ]
     joined = re.sub(r"\\\n\s*", "", "\n".join(fenced))
     commands = (re.sub(r"^\$ ", "", line).strip() for line in joined.splitlines())
     return [line for line in commands if re.match(r"(python|make|pip|git|gluonlab) ", line)]
@@ -62,9 +67,13 @@ def words_of(command):
 
 
 def parsed(words):
-    """The command that these words call, if it knows them all; raises what it says against them otherwise."""
+    """The command that these words call, if it knows them all; raises what it says against them
+    otherwise.
+    """
     if words[0] == "make":
-        done = subprocess.run(["make", "-n", *words[1:]], cwd=REPOSITORY, capture_output=True, text=True)
+        done = subprocess.run(
+            ["make", "-n", *words[1:]], cwd=REPOSITORY, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return
     if words[0] != "python":
@@ -85,8 +94,19 @@ def parsed(words):
         command.make_context(name, list(rest))
 
 
-IN_LABS = sorted({command for lab in LABS.values() for command in commands_of(lab.path.read_text(encoding="utf-8"), "sh")})
-PRINTED = [command for path in READMES for kind in ("", "sh") for command in commands_of(path.read_text(encoding="utf-8"), kind)]
+IN_LABS = sorted(
+    {
+        command
+        for lab in LABS.values()
+        for command in commands_of(lab.path.read_text(encoding="utf-8"), "sh")
+    }
+)
+PRINTED = [
+    command
+    for path in READMES
+    for kind in ("", "sh")
+    for command in commands_of(path.read_text(encoding="utf-8"), kind)
+]
 IN_READMES = sorted({shlex.join(words_of(command)) for command in PRINTED})
 
 
@@ -95,7 +115,9 @@ def reason(command):
     words = words_of(command)
     if words[0] in MAKE:
         return MAKE[words[0]]
-    return next((why for part, why in ONLY_PARSED.items() if any(part in word for word in words[2:])), None)
+    return next(
+        (why for part, why in ONLY_PARSED.items() if any(part in word for word in words[2:])), None
+    )
 
 
 def run(words, folder):
@@ -133,7 +155,9 @@ def test_a_command_of_the_readme_is_understood(command):
 def folder(tmp_path_factory):
     """Where the README's commands run, one after the other, with a run named runs/NAME."""
     made = tmp_path_factory.mktemp("readme")
-    done = run(["python", "-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--out", "runs/NAME"], made)
+    done = run(
+        ["python", "-m", "gluonlab.run", "--gpus", "2", "--epochs", "1", "--out", "runs/NAME"], made
+    )
     assert done.returncode == 0, done.stderr
     return made
 
@@ -142,14 +166,20 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("command", [command for command in IN_READMES if reason(command) is None])
 def test_a_command_of_the_readme_works(command, folder):
     words = words_of(command)
-    trains = words[2] in ("gluonlab.run", "gluonlab.scratch") and not {"--help", "--list", "--evaluate"} & set(words)
+    trains = words[2] in ("gluonlab.run", "gluonlab.scratch") and not {
+        "--help",
+        "--list",
+        "--evaluate",
+    } & set(words)
     whole = not trains or "epochs" in command  # what is said of epochs may not fit a run of one
     done = run(words if whole else [*words, "--epochs", "1"], folder)
     assert done.returncode == 0, done.stderr
 
 
 def test_every_reason_is_needed():
-    """The table names nothing that the README no longer has; what is to come stands in issues, not here."""
+    """The table names nothing that the README no longer has; what is to come stands in issues, not
+    here.
+    """
     used = {why for why in map(reason, IN_READMES) if why}
     assert used <= {*ONLY_PARSED.values(), *MAKE.values()}
     assert Path(REPOSITORY / "README.md") in READMES

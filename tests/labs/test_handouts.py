@@ -1,4 +1,6 @@
-"""The pages as people read them: in a browser, wide and narrow, light and dark, printed, without a network."""
+"""The pages as people read them: in a browser, wide and narrow, light and dark, printed, without a
+network.
+"""
 
 import html
 import re
@@ -13,7 +15,10 @@ from builder.source import LANGUAGES
 wanted()
 pytestmark = pytest.mark.browser
 
-PAGES = ["index.html", *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES)]
+PAGES = [
+    "index.html",
+    *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES),
+]
 A4 = (595, 842)
 FETCHED = r"""(?:src|srcset|action)=["'](?!data:)[^"'>]+|url\(["']?(?!#|data:)[^)]+|@import|<link[^>]+href="(?!data:)"""
 
@@ -45,7 +50,8 @@ def test_every_character_has_a_glyph_and_every_picture_a_text(name, handouts, dr
 
 def test_a_character_without_a_glyph_would_be_found(handouts, driver):
     page = Handout(driver, handouts / "index.html")
-    driver.execute_script("document.querySelector('h1').append('\\u0380\\u6f22')")  # one that no font has, and one that a font has
+    # one that no font has, and one that a font has
+    driver.execute_script("document.querySelector('h1').append('\\u0380\\u6f22')")
     assert page.missing_glyphs() == ["\u0380"]
 
 
@@ -127,7 +133,10 @@ def test_the_allreduce_player_works_inside_the_page(language, handouts, driver):
         page.find("next").click()
     everything = page.state()
     world_size = len(everything)
-    assert all(tuple(range(world_size)) in chunks or all(len(chunk) == world_size for chunk in chunks) for chunks in everything)
+    assert all(
+        tuple(range(world_size)) in chunks or all(len(chunk) == world_size for chunk in chunks)
+        for chunks in everything
+    )
     driver.switch_to.default_content()
     assert page.complaints() == []
     assert page.requests() == []

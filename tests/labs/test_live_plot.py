@@ -15,7 +15,10 @@ plot.add(2, {"one": 0.7})"""
 
 def test_it_stays_one_picture_which_is_the_last(tmp_path):
     notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(cell) for cell in (CELL, "import base64\nbase64.b64encode(plot.png())")]
+        cells=[
+            nbformat.v4.new_code_cell(cell)
+            for cell in (CELL, "import base64\nbase64.b64encode(plot.png())")
+        ]
     )
     execute(notebook, tmp_path, 60, PYTHONPATH=str(the_labs.REPOSITORY))
     [output] = notebook.cells[0].outputs

@@ -32,7 +32,9 @@ def module_of(folder, lab):
 
 
 class Executed(NamedTuple):
-    """A lab that was run: {language: notebook with outputs}, what its probe printed, and the seconds of clock and processor."""
+    """A lab that was run: {language: notebook with outputs}, what its probe printed, and the
+    seconds of clock and processor.
+    """
 
     notebooks: dict
     numbers: dict
@@ -47,7 +49,9 @@ def run_lab(lab):
     def finish(kernel):
         asked["cpu_s"] = float(kernel.ask("__import__('time').process_time()"))
         asked["wall_s"] = time.monotonic() - begun
-        asked["numbers"] = json.loads(kernel.ask(module_of("numbers", lab.number).PROBE).strip().splitlines()[-1])
+        asked["numbers"] = json.loads(
+            kernel.ask(module_of("numbers", lab.number).PROBE).strip().splitlines()[-1]
+        )
 
     begun = time.monotonic()
     execute(made, finish=finish)

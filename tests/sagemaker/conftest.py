@@ -1,4 +1,6 @@
-"""What the tests of sagemaker/ share: its folder, whose files are scripts and no package, and a notebook without AWS."""
+"""What the tests of sagemaker/ share: its folder, whose files are scripts and no package, and a
+notebook without AWS.
+"""
 
 import importlib.util
 import sys

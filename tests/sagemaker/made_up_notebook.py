@@ -41,9 +41,11 @@ esac
 
 
 class Notebook:
-    """A folder that stands for a notebook's /: the real scripts run in it, with nothing of the test's own environment.
+    """A folder that stands for a notebook's /: the real scripts run in it, with nothing of the
+    test's own environment.
 
-    sudo, systemctl, conda, aws, nvidia-smi, and the Python that conda makes are shims that note how they were called.
+    sudo, systemctl, conda, aws, nvidia-smi, and the Python that conda makes are shims that note how
+    they were called.
     """
 
     def __init__(self, folder):
@@ -79,11 +81,21 @@ class Notebook:
         return folder
 
     def start(self, name="on-start", **settings):
-        """Runs the script to its end, as SageMaker does; what it began in the background may go on. Returns what it printed."""
+        """Runs the script to its end, as SageMaker does; what it began in the background may go on.
+
+        Returns what it printed.
+        """
         import lifecycle
 
         settings = {"GLUONLAB_REPOSITORY": str(self.checkout), **settings}
-        command = ["env", "-i", f"PATH={self.shims}:{os.defpath}", f"DESTDIR={self.root}", "bash", "-s"]
+        command = [
+            "env",
+            "-i",
+            f"PATH={self.shims}:{os.defpath}",
+            f"DESTDIR={self.root}",
+            "bash",
+            "-s",
+        ]
         text = lifecycle.script(name, settings)
         script = subprocess.Popen(
             command,
@@ -110,16 +122,27 @@ class Notebook:
 
     def marker(self, state):
         """Waits until the notebook shows this state and no other; returns what its file says."""
-        until(lambda: self.markers == [f"gluonlab-{state}.txt"] and (self.locked() is (state == "BUILDING")))
+        until(
+            lambda: (
+                self.markers == [f"gluonlab-{state}.txt"]
+                and (self.locked() is (state == "BUILDING"))
+            )
+        )
         return (self.shown / f"gluonlab-{state}.txt").read_text(encoding="utf-8")
 
     def locked(self):
         """Whether a build is going on."""
         lock = self.shown / ".gluonlab" / "lock"
-        return subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=60).returncode != 0
+        return (
+            subprocess.run(["flock", "--nonblock", str(lock), "true"], timeout=60).returncode != 0
+        )
 
     def calls(self, beginning=""):
-        return [line for line in self.calls_file.read_text(encoding="utf-8").splitlines() if line.startswith(beginning)]
+        return [
+            line
+            for line in self.calls_file.read_text(encoding="utf-8").splitlines()
+            if line.startswith(beginning)
+        ]
 
 
 class NoGPUs:

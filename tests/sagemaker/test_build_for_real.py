@@ -1,4 +1,6 @@
-"""The build with nothing made up but conda, whose place the standard library's venv takes: it installs, and what it shows works."""
+"""The build with nothing made up but conda, whose place the standard library's venv takes: it
+installs, and what it shows works.
+"""
 
 import os
 import shutil
@@ -19,7 +21,9 @@ exec {python} -m venv "$2"
 
 def said_by_kernel(code, folder, home):
     """What a cell with this code prints in the kernel that was registered below ``home``."""
-    specs = KernelSpecManager(kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False)
+    specs = KernelSpecManager(
+        kernel_dirs=[str(home / ".local/share/jupyter/kernels")], ensure_native_kernel=False
+    )
     manager = KernelManager(kernel_name="gluonlab", kernel_spec_manager=specs)
     manager.start_kernel(cwd=str(folder), env={**os.environ, "HOME": str(home)})
     client = manager.blocking_client()
@@ -27,7 +31,11 @@ def said_by_kernel(code, folder, home):
     try:
         said = []
         client.wait_for_ready(timeout=300)
-        client.execute_interactive(code, timeout=120, output_hook=lambda message: said.append(message["content"].get("text", "")))
+        client.execute_interactive(
+            code,
+            timeout=120,
+            output_hook=lambda message: said.append(message["content"].get("text", "")),
+        )
         return "".join(said)
     finally:
         client.stop_channels()
@@ -45,17 +53,29 @@ def test_the_build_of_a_cpu_notebook(notebook):
         shutil.copy(str(registry), str(home / ".config/pip"))
     notebook.create(GLUONLAB_REPOSITORY=str(SAGEMAKER.parent))
     until(lambda: notebook.markers not in ([], ["gluonlab-BUILDING.txt"]), 1500)
-    assert notebook.markers == ["gluonlab-READY.txt"], (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")[-3000:]
+    assert notebook.markers == ["gluonlab-READY.txt"], (
+        notebook.shown / "gluonlab-setup.log"
+    ).read_text(encoding="utf-8")[-3000:]
 
     command = notebook.marker("READY").strip().rpartition("terminal: ")[2].split()
     small = ["--dataset", "digits", "--model", "mlp", "--epochs", "1"]
     environment = {"HOME": str(home), "PATH": os.defpath}
-    done = subprocess.run(command + small, cwd=notebook.shown, env=environment, capture_output=True, encoding="utf-8", timeout=300)
+    done = subprocess.run(
+        command + small,
+        cwd=notebook.shown,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     assert "validation accuracy" in done.stdout + done.stderr
 
     code = "import gluonlab, mxnet; print(mxnet.__version__, gluonlab.__file__)"
-    assert said_by_kernel(code, notebook.shown, home) == f"1.9.1 {notebook.shown}/gluonlab-source/gluonlab/__init__.py\n"
+    assert (
+        said_by_kernel(code, notebook.shown, home)
+        == f"1.9.1 {notebook.shown}/gluonlab-source/gluonlab/__init__.py\n"
+    )
 
     installed = (notebook.shown / ".gluonlab/env/pyvenv.cfg").stat().st_mtime_ns
     shutil.rmtree(home / ".local")

@@ -1,4 +1,6 @@
-"""tools/check_sagemaker.py: the repository is sound, and each planted fault is found by the check that is there for it."""
+"""tools/check_sagemaker.py: the repository is sound, and each planted fault is found by the check
+that is there for it.
+"""
 
 import base64
 import json
@@ -16,7 +18,9 @@ import check_sagemaker as check
 @pytest.fixture
 def copy(tmp_path):
     """sagemaker/, to be spoilt."""
-    shutil.copytree(str(SAGEMAKER), str(tmp_path / "sagemaker"), ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        str(SAGEMAKER), str(tmp_path / "sagemaker"), ignore=shutil.ignore_patterns("__pycache__")
+    )
     return tmp_path / "sagemaker"
 
 
@@ -29,7 +33,10 @@ def edit(path, old, new):
 def change(path, **changes):
     """A JSON file with other values; None removes a key."""
     request = {**json.loads(path.read_text(encoding="utf-8")), **changes}
-    path.write_text(json.dumps({key: value for key, value in request.items() if value is not None}), encoding="utf-8")
+    path.write_text(
+        json.dumps({key: value for key, value in request.items() if value is not None}),
+        encoding="utf-8",
+    )
 
 
 def request(**changes):
@@ -54,12 +61,18 @@ def crlf(folder):
 
 
 def twice(folder):
-    edit(folder / "instances" / "g5.12xlarge.json", '"VolumeSizeInGB": 50', '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60')
+    edit(
+        folder / "instances" / "g5.12xlarge.json",
+        '"VolumeSizeInGB": 50',
+        '"VolumeSizeInGB": 50, "VolumeSizeInGB": 60',
+    )
 
 
 def wrapped(folder):
     lines = base64.encodebytes(b"#!/bin/bash\n" + b"true\n" * 60).decode("ascii")
-    (folder / "lifecycle.json").write_text(json.dumps({"OnStart": [{"Content": lines}]}), encoding="utf-8")
+    (folder / "lifecycle.json").write_text(
+        json.dumps({"OnStart": [{"Content": lines}]}), encoding="utf-8"
+    )
 
 
 def oversized(folder):
@@ -68,54 +81,119 @@ def oversized(folder):
 
 
 FAULTS = {
-    "misspelt key": (check.check_requests, request(InstanceTyp="ml.g5.12xlarge"), "InstanceTyp: unknown key"),
-    "missing required": (check.check_requests, request(RoleArn=None), "RoleArn: required, and missing"),
-    "wrong type": (check.check_requests, request(VolumeSizeInGB="50"), "VolumeSizeInGB: '50' is no integer"),
-    "a bool for a number": (check.check_requests, request(VolumeSizeInGB=True), "VolumeSizeInGB: True is no integer"),
-    "wrong enum": (check.check_requests, request(DirectInternetAccess="On"), "'On' is none of Enabled, Disabled"),
-    "unknown instance": (check.check_requests, request(InstanceType="ml.g5.13xlarge"), "'ml.g5.13xlarge' is none of ml.t2.medium"),
-    "name too long": (check.check_requests, request(NotebookInstanceName="n" * 64), "NotebookInstanceName: length 64 is above 63"),
-    "bad pattern": (check.check_requests, request(NotebookInstanceName="my_notebook"), "'my_notebook' does not match"),
-    "role of nobody": (check.check_requests, request(RoleArn="arn:aws:iam::1:role/gluonlab"), "RoleArn: "),
+    "misspelt key": (
+        check.check_requests,
+        request(InstanceTyp="ml.g5.12xlarge"),
+        "InstanceTyp: unknown key",
+    ),
+    "missing required": (
+        check.check_requests,
+        request(RoleArn=None),
+        "RoleArn: required, and missing",
+    ),
+    "wrong type": (
+        check.check_requests,
+        request(VolumeSizeInGB="50"),
+        "VolumeSizeInGB: '50' is no integer",
+    ),
+    "a bool for a number": (
+        check.check_requests,
+        request(VolumeSizeInGB=True),
+        "VolumeSizeInGB: True is no integer",
+    ),
+    "wrong enum": (
+        check.check_requests,
+        request(DirectInternetAccess="On"),
+        "'On' is none of Enabled, Disabled",
+    ),
+    "unknown instance": (
+        check.check_requests,
+        request(InstanceType="ml.g5.13xlarge"),
+        "'ml.g5.13xlarge' is none of ml.t2.medium",
+    ),
+    "name too long": (
+        check.check_requests,
+        request(NotebookInstanceName="n" * 64),
+        "NotebookInstanceName: length 64 is above 63",
+    ),
+    "bad pattern": (
+        check.check_requests,
+        request(NotebookInstanceName="my_notebook"),
+        "'my_notebook' does not match",
+    ),
+    "role of nobody": (
+        check.check_requests,
+        request(RoleArn="arn:aws:iam::1:role/gluonlab"),
+        "RoleArn: ",
+    ),
     "metadata version 3": (
         check.check_requests,
-        request(InstanceMetadataServiceConfiguration={"MinimumInstanceMetadataServiceVersion": "3"}),
+        request(
+            InstanceMetadataServiceConfiguration={"MinimumInstanceMetadataServiceVersion": "3"}
+        ),
         "'3' does not match (1|2)",
     ),
     "metadata version 1": (
         check.check_requests,
-        request(InstanceMetadataServiceConfiguration={"MinimumInstanceMetadataServiceVersion": "1"}),
+        request(
+            InstanceMetadataServiceConfiguration={"MinimumInstanceMetadataServiceVersion": "1"}
+        ),
         "must ask for version 2",
     ),
-    "volume of 4 GB": (check.check_requests, request(VolumeSizeInGB=4), "VolumeSizeInGB: value 4 is below 5"),
+    "volume of 4 GB": (
+        check.check_requests,
+        request(VolumeSizeInGB=4),
+        "VolumeSizeInGB: value 4 is below 5",
+    ),
     "six security groups": (
         check.check_requests,
         request(SubnetId="subnet-0", SecurityGroupIds=["sg-0"] * 6),
         "length 6 is above 5",
     ),
-    "subnet without security groups": (check.check_requests, request(SubnetId="subnet-0"), "a subnet needs SecurityGroupIds"),
-    "no internet": (check.check_requests, request(DirectInternetAccess="Disabled"), "without it a SubnetId is needed"),
+    "subnet without security groups": (
+        check.check_requests,
+        request(SubnetId="subnet-0"),
+        "a subnet needs SecurityGroupIds",
+    ),
+    "no internet": (
+        check.check_requests,
+        request(DirectInternetAccess="Disabled"),
+        "without it a SubnetId is needed",
+    ),
     "root": (check.check_requests, request(RootAccess="Enabled"), "RootAccess: must be Disabled"),
-    "dead platform": (check.check_requests, request(PlatformIdentifier="notebook-al2-v2"), "a dead pair"),
+    "dead platform": (
+        check.check_requests,
+        request(PlatformIdentifier="notebook-al2-v2"),
+        "a dead pair",
+    ),
     "dead pair": (
         check.check_table,
-        lambda folder: change(folder / "instances" / "p3.8xlarge.json", PlatformIdentifier="notebook-al2023-v1"),
+        lambda folder: change(
+            folder / "instances" / "p3.8xlarge.json", PlatformIdentifier="notebook-al2023-v1"
+        ),
         "asks for another pair",
     ),
     "a dead one marked alive": (
         check.check_table,
         lambda folder: (folder / "instances.json").write_text(
-            (folder / "instances.json").read_text(encoding="utf-8").replace('"dead"', '"alive"'), encoding="utf-8"
+            (folder / "instances.json").read_text(encoding="utf-8").replace('"dead"', '"alive"'),
+            encoding="utf-8",
         ),
         "its status alive is not what its platform says",
     ),
     "a request that nothing is known of": (
         check.check_table,
-        lambda folder: shutil.copy(str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.xlarge.json")),
+        lambda folder: shutil.copy(
+            str(folder / "instances/g5.12xlarge.json"), str(folder / "instances/g5.xlarge.json")
+        ),
         "nothing about g5.xlarge.json",
     ),
     "key twice": (check.check_requests, twice, "a key twice: VolumeSizeInGB"),
-    "text without its second quotes": (check.check_requests, job(r'"\"gluonlab.run\""', '"gluonlab.run"'), "is not JSON"),
+    "text without its second quotes": (
+        check.check_requests,
+        job(r'"\"gluonlab.run\""', '"gluonlab.run"'),
+        "is not JSON",
+    ),
     "hyperparameter that is a number": (
         check.check_requests,
         job('"gpus": "4"', '"gpus": 4'),
@@ -131,22 +209,49 @@ FAULTS = {
         job('"InstanceCount": 1', '"InstanceCount": "1"'),
         "ResourceConfig.InstanceCount: '1' is no integer",
     ),
-    "a number for a name": (check.check_requests, request(InstanceType=5), "InstanceType: 5 is no string"),
+    "a number for a name": (
+        check.check_requests,
+        request(InstanceType=5),
+        "InstanceType: 5 is no string",
+    ),
     "no scripts in the template": (
         check.check_template,
         template("      OnStart:\n        - Content:", "      OnStart:\n        - Contents:"),
         "OnStart[0].Contents: unknown key",
     ),
-    "no program": (check.check_requests, job("sagemaker_program", "program"), "sagemaker_program: required, and missing"),
+    "no program": (
+        check.check_requests,
+        job("sagemaker_program", "program"),
+        "sagemaker_program: required, and missing",
+    ),
     "CRLF": (check.check_scripts, crlf, "on-start.sh: lines end in CRLF"),
     "oversized script": (check.check_scripts, oversized, "characters and the API takes 16384"),
-    "not ASCII": (check.check_scripts, script("on-start.sh", "Twice is", "Zweimal \u2026 is"), "not ASCII"),
-    "old copy": (check.check_scripts, script("build-env.sh", "python=3.11", "python=3.12"), "on-create.sh: its copies are old"),
-    "copy that has lost its end": (check.check_scripts, script("on-create.sh", "END_OF_BUILD_ENV'", "END'"), "are gone"),
-    "wrapped base64": (check.check_wrapped, wrapped, "lifecycle.json: OnStart.0.Content: wrapped base64"),
+    "not ASCII": (
+        check.check_scripts,
+        script("on-start.sh", "Twice is", "Zweimal \u2026 is"),
+        "not ASCII",
+    ),
+    "old copy": (
+        check.check_scripts,
+        script("build-env.sh", "python=3.11", "python=3.12"),
+        "on-create.sh: its copies are old",
+    ),
+    "copy that has lost its end": (
+        check.check_scripts,
+        script("on-create.sh", "END_OF_BUILD_ENV'", "END'"),
+        "are gone",
+    ),
+    "wrapped base64": (
+        check.check_wrapped,
+        wrapped,
+        "lifecycle.json: OnStart.0.Content: wrapped base64",
+    ),
     "metadata version in the template": (
         check.check_template,
-        template('MinimumInstanceMetadataServiceVersion: "2"', 'MinimumInstanceMetadataServiceVersion: "3"'),
+        template(
+            'MinimumInstanceMetadataServiceVersion: "2"',
+            'MinimumInstanceMetadataServiceVersion: "3"',
+        ),
         "'3' does not match (1|2)",
     ),
     "name of nothing": (
@@ -164,7 +269,11 @@ FAULTS = {
         template("!GetAtt Notebook.NotebookInstanceName", "!GetAtt Notebook.Name"),
         "E6101",
     ),
-    "shell fault": (check.check_with_shellcheck, script("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"), "SC2086"),
+    "shell fault": (
+        check.check_with_shellcheck,
+        script("on-create.sh", 'mkdir -p "$home', "mkdir -p $home"),
+        "SC2086",
+    ),
 }
 assert len(FAULTS) >= 12
 
@@ -191,7 +300,9 @@ def test_the_command_line_of_aws_refuses_what_the_model_does(copy, monkeypatch):
 
 def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["check_sagemaker.py", str(copy)])
-    monkeypatch.setattr(check.faults, "__defaults__", (copy, [check.check_requests, check.check_scripts]))
+    monkeypatch.setattr(
+        check.faults, "__defaults__", (copy, [check.check_requests, check.check_scripts])
+    )
     with pytest.raises(SystemExit) as ended:
         check.main()
     assert not ended.value.code
@@ -213,8 +324,8 @@ def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
         assert everywhere is name.startswith("ml.p3")
         assert (about["instead"] is not None) is everywhere
     assert pairs.dead("ml.p3.8xlarge", "notebook-al2023-v1") == (
-        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-21): it is made without P2 and P3; "
-        "ml.g5.12xlarge is the nearest that lives"
+        "notebook-al2023-v1 does not start ml.p3.8xlarge (as of 2026-11-21): "
+        "it is made without P2 and P3; ml.g5.12xlarge is the nearest that lives"
     )
     assert "dead since 2026-07-01" in pairs.dead("ml.g5.12xlarge", "notebook-al2-v1")
     assert pairs.dead("ml.g5.12xlarge", "a platform of the future") == ""
@@ -228,7 +339,10 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
     text = lifecycle.script("on-start", {"GLUONLAB_REPOSITORY": "https://x/a b'; touch y"})
     lines = [line for line in text.splitlines() if line.startswith("export")]
     shown = subprocess.run(
-        ["bash", "-c", f'{lines[0]}; printf %s "$GLUONLAB_REPOSITORY"'], capture_output=True, cwd=tmp_path, timeout=60
+        ["bash", "-c", f'{lines[0]}; printf %s "$GLUONLAB_REPOSITORY"'],
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=60,
     )
     assert shown.stdout == b"https://x/a b'; touch y"
     with pytest.raises(ValueError, match="unknown setting GLUONLAB_BUKET"):
@@ -243,11 +357,18 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
 def test_the_readme_says_what_the_table_says():
     import pairs
 
-    rows = [line for line in (SAGEMAKER / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| [`ml.")]
+    rows = [
+        line
+        for line in (SAGEMAKER / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| [`ml.")
+    ]
     assert len(rows) == len(pairs.instances())
     for row, (name, about) in zip(rows, pairs.instances().items()):
         cells = [cell.strip() for cell in row.strip("|").split("|")]
-        network, uses = str(about["network_gbit_s"]), [str(about["use_gpus"]), str(about["batch_size"])]
+        network, uses = (
+            str(about["network_gbit_s"]),
+            [str(about["use_gpus"]), str(about["batch_size"])],
+        )
         machine = [
             f"{about['gpus']} x {about['gpu']}",
             f"{about['gpu_memory_gb']} GB",
@@ -255,7 +376,14 @@ def test_the_readme_says_what_the_table_says():
             f"{about['memory_gib']:,}",
         ]
         last = "alive" if about["status"] == "alive" else f"dead, take `{about['instead']}`"
-        assert cells == [f"[`{name}`]({about['request']})", *machine, network, *uses, f"`{about['platform']}`", last]
+        assert cells == [
+            f"[`{name}`]({about['request']})",
+            *machine,
+            network,
+            *uses,
+            f"`{about['platform']}`",
+            last,
+        ]
 
 
 def test_what_the_readme_refers_to_is_there():
@@ -263,7 +391,9 @@ def test_what_the_readme_refers_to_is_there():
 
     text = (SAGEMAKER / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.*)", text, re.M)
-    anchors = {"#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    anchors = {
+        "#" + re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+    }
     for target in re.findall(r"\]\(([^)]+)\)", text) + re.findall(
         r"`(training/[a-z-]+\.json|[a-z-]+\.json|[a-z-]+\.(?:sh|py))`", text
     ):

@@ -22,12 +22,18 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def watch(idle_stop, server, tmp_path):
-    """A Watch of that server, of its processes alone, and of a heartbeat file that is not there yet; without GPUs."""
+    """A Watch of that server, of its processes alone, and of a heartbeat file that is not there
+    yet; without GPUs.
+    """
 
     class OfTheServer(idle_stop.Processes):
         def seconds(self):
             mine = server.processes()
-            return {(pid, start): used for (pid, start), used in super().seconds().items() if int(pid) in mine}
+            return {
+                (pid, start): used
+                for (pid, start), used in super().seconds().items()
+                if int(pid) in mine
+            }
 
     jupyter = idle_stop.Jupyter(server.url, TOKEN)
     return idle_stop.Watch(jupyter, OfTheServer(), NoGPUs(), heartbeat=str(tmp_path / "heartbeat"))
@@ -54,7 +60,9 @@ def a_terminal(server):
 
 
 def settle(watch, now=0.0):
-    """Looks until what has just begun is no news any more; returns the time of the last look, on a clock that takes hours."""
+    """Looks until what has just begun is no news any more; returns the time of the last look, on a
+    clock that takes hours.
+    """
     while True:
         now += 3600
         if watch.look(now)[1] is None and watch.look(now + 3600)[1] is None:
@@ -101,7 +109,9 @@ def test_a_terminal_whose_job_prints_nothing_is_busy(server, watch):
         for _ in range(100):
             time.sleep(0.5)
             reasons.append(watch.look(time.monotonic())[1])
-            if len(reasons) > 2 and all(reason and "computed for" in reason for reason in reasons[-2:]):
+            if len(reasons) > 2 and all(
+                reason and "computed for" in reason for reason in reasons[-2:]
+            ):
                 break
         assert "computed for" in (reasons[-1] or ""), reasons
         assert watch.look(time.monotonic() + 0.01)[0] < 60
@@ -126,8 +136,12 @@ def test_a_terminal_whose_job_waits_is_kept_by_the_heartbeat_alone(server, watch
         assert watch.look(now + 1800) == (600, None)
 
 
-def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(idle_stop, tmp_path, monkeypatch):
-    """Times of the server and of the heartbeat far in the future, and a time of day that jumps: only changes count."""
+def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(
+    idle_stop, tmp_path, monkeypatch
+):
+    """Times of the server and of the heartbeat far in the future, and a time of day that jumps:
+    only changes count.
+    """
     heartbeat = tmp_path / "heartbeat"
     heartbeat.touch()
     os.utime(str(heartbeat), (4e9, 4e9))
@@ -148,7 +162,12 @@ def test_a_clock_that_was_set_neither_stops_a_notebook_nor_keeps_it(idle_stop, t
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [("printf '0\\n37\\n'", "GPU 1 works at 37 %"), ("printf '0\\n4\\n'", None), ("echo '[N/A]'", None), ("exit 9", None)],
+    [
+        ("printf '0\\n37\\n'", "GPU 1 works at 37 %"),
+        ("printf '0\\n4\\n'", None),
+        ("echo '[N/A]'", None),
+        ("exit 9", None),
+    ],
 )
 def test_a_gpu_at_work_is_seen(idle_stop, tmp_path, monkeypatch, answer, why):
     smi = tmp_path / "nvidia-smi"
@@ -165,7 +184,10 @@ def test_without_nvidia_smi_no_gpu_is_at_work(idle_stop, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "cannot be killed"])
 def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypatch, dies):
-    """Below a driver that hangs. Its child has its output, too: who reads to the end of that waits for ever."""
+    """Below a driver that hangs.
+
+    Its child has its output, too: who reads to the end of that waits for ever.
+    """
     smi, pids = tmp_path / "nvidia-smi", tmp_path / "pids"
     smi.write_text(f'#!/bin/sh\nsleep 600 &\necho $$ $! >>"{pids}"\nwait\n', encoding="utf-8")
     smi.chmod(0o755)
@@ -192,10 +214,21 @@ def test_an_nvidia_smi_that_hangs_holds_up_nothing(idle_stop, tmp_path, monkeypa
 def test_many_short_processes_are_a_job(idle_stop):
     """Each ends before it could be seen; their parent has their time."""
     processes = idle_stop.Processes()
-    with subprocess.Popen(["bash", "-c", "while true; do grep -c x /proc/self/status; done >/dev/null 2>&1"]) as shell:
+    with subprocess.Popen(
+        ["bash", "-c", "while true; do grep -c x /proc/self/status; done >/dev/null 2>&1"]
+    ) as shell:
         try:
-            first = {pid: used for (pid, _), (used, _) in processes.seconds().items()}.get(str(shell.pid), 0)
-            until(lambda: {pid: used for (pid, _), (used, _) in processes.seconds().items()}[str(shell.pid)] > first + 0.2)
+            first = {pid: used for (pid, _), (used, _) in processes.seconds().items()}.get(
+                str(shell.pid), 0
+            )
+            until(
+                lambda: (
+                    {pid: used for (pid, _), (used, _) in processes.seconds().items()}[
+                        str(shell.pid)
+                    ]
+                    > first + 0.2
+                )
+            )
         finally:
             shell.kill()
 
@@ -217,18 +250,33 @@ idle_stop.main()
 
 @pytest.fixture
 def program(server, tmp_path):
-    """``program(url)`` starts the whole program, which looks every 0.2 s and stops after 2 s, with a shim for aws."""
+    """``program(url)`` starts the whole program, which looks every 0.2 s and stops after 2 s, with
+    a shim for aws.
+    """
     (tmp_path / "aws").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/stopped\n', encoding="utf-8")
     (tmp_path / "aws").chmod(0o755)
-    about = {"ResourceName": "mine", "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine"}
+    about = {
+        "ResourceName": "mine",
+        "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
+    }
     (tmp_path / "metadata.json").write_text(json.dumps(about), encoding="utf-8")
     started = []
 
     def start(url=server.url):
-        command = [sys.executable, "-c", PROGRAM, str(SAGEMAKER / "idle-stop.py"), str(tmp_path / "metadata.json")]
+        command = [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(SAGEMAKER / "idle-stop.py"),
+            str(tmp_path / "metadata.json"),
+        ]
         environment = {"PATH": f"{tmp_path}:{os.defpath}", "JUPYTER_TOKEN": TOKEN}
         options = ["--minutes", str(2 / 60), "--every", "0.2", "--url", url]
-        started.append(subprocess.Popen(command + options, env=environment, stdout=subprocess.PIPE, encoding="utf-8"))
+        started.append(
+            subprocess.Popen(
+                command + options, env=environment, stdout=subprocess.PIPE, encoding="utf-8"
+            )
+        )
         return started[0]
 
     yield start

@@ -1,4 +1,6 @@
-"""idle-stop.py where something around it fails: a server that answers little, and keys that may not stop the notebook."""
+"""idle-stop.py where something around it fails: a server that answers little, and keys that may not
+stop the notebook.
+"""
 
 import json
 import os
@@ -11,19 +13,29 @@ from made_up_notebook import NoGPUs
 
 
 class Halting(BaseHTTPRequestHandler):
-    """A server that answers about ``well`` only; what else is asked it refuses, cuts short or answers with no list."""
+    """A server that answers about ``well`` only; what else is asked it refuses, cuts short or
+    answers with no list.
+    """
 
-    well, kernels = {"kernels", "terminals"}, [{"id": "a", "name": "python3", "last_activity": "x", "execution_state": "idle"}]
+    well, kernels = (
+        {"kernels", "terminals"},
+        [{"id": "a", "name": "python3", "last_activity": "x", "execution_state": "idle"}],
+    )
     instead = "404"
 
     def do_GET(self):
         what = self.path.split("/")[-1]
         answer = json.dumps(self.kernels if what == "kernels" else []).encode()
         if what not in self.well:
-            answer = {"404": b"", "cut": answer, "no list": b'{"message": "busy"}', "number": b"7"}[self.instead]
+            answer = {"404": b"", "cut": answer, "no list": b'{"message": "busy"}', "number": b"7"}[
+                self.instead
+            ]
         refused = what not in self.well and self.instead == "404"
         self.send_response(404 if refused else 200)
-        self.send_header("Content-Length", str(len(answer) + 100 * (what not in self.well and self.instead == "cut")))
+        self.send_header(
+            "Content-Length",
+            str(len(answer) + 100 * (what not in self.well and self.instead == "cut")),
+        )
         self.end_headers()
         self.wfile.write(answer)
 
@@ -33,7 +45,9 @@ class Halting(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def halting(idle_stop):
-    """(Watch, handler) of a server that does not answer everything; without processes, GPUs and a heartbeat."""
+    """(Watch, handler) of a server that does not answer everything; without processes, GPUs and a
+    heartbeat.
+    """
 
     class Here(Halting):
         pass
@@ -54,7 +68,9 @@ def halting(idle_stop):
 
 @pytest.mark.parametrize("instead", ["404", "cut", "no list", "number"])
 def test_a_kernel_is_seen_though_terminals_are_not(halting, instead):
-    """Terminals may be switched off, and a bad answer must not end the program: it would count from the beginning again."""
+    """Terminals may be switched off, and a bad answer must not end the program: it would count from
+    the beginning again.
+    """
     watch, server = halting
     server.well, server.instead = {"kernels"}, instead
     assert [watch.look(now)[1] for now in (0, 60)] == [None, None]
@@ -62,7 +78,9 @@ def test_a_kernel_is_seen_though_terminals_are_not(halting, instead):
     assert watch.look(120) == (0, "kernel python3 is busy")
 
 
-def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_its_last_word(halting):
+def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_its_last_word(
+    halting,
+):
     watch, server = halting
     server.kernels = [{**Halting.kernels[0], "execution_state": "busy"}]
     assert watch.look(0) == (0, "kernel python3 is busy")
@@ -72,9 +90,16 @@ def test_a_server_that_answers_now_and_then_does_not_keep_a_notebook_nor_does_it
         assert watch.look(now) == (now, None)
 
 
-def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(idle_stop, tmp_path, monkeypatch):
-    """Somebody's own key in ~/.aws may not stop this notebook; where the role's come from such a file, the file is read, too."""
-    about = {"ResourceName": "mine", "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine"}
+def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(
+    idle_stop, tmp_path, monkeypatch
+):
+    """Somebody's own key in ~/.aws may not stop this notebook; where the role's come from such a
+    file, the file is read, too.
+    """
+    about = {
+        "ResourceName": "mine",
+        "ResourceArn": "arn:aws:sagemaker:eu-west-1:111122223333:notebook-instance/mine",
+    }
     (tmp_path / "metadata.json").write_text(json.dumps(about), encoding="utf-8")
     monkeypatch.setattr(idle_stop, "METADATA", str(tmp_path / "metadata.json"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -83,7 +108,9 @@ def test_the_role_of_the_notebook_stops_it_whatever_its_user_has_set_up(idle_sto
         monkeypatch.delenv(name, raising=False)
     role_only = '[ "$AWS_SHARED_CREDENTIALS_FILE$AWS_CONFIG_FILE" = /dev/null/dev/null ]'
     for allowed, calls in ((role_only, 1), (f"! {role_only}", 2)):
-        (tmp_path / "aws").write_text(f'#!/bin/bash\necho "$@" >>$HOME/calls\n{allowed}\n', encoding="utf-8")
+        (tmp_path / "aws").write_text(
+            f'#!/bin/bash\necho "$@" >>$HOME/calls\n{allowed}\n', encoding="utf-8"
+        )
         (tmp_path / "aws").chmod(0o755)
         idle_stop.stop()
         assert len((tmp_path / "calls").read_text(encoding="utf-8").splitlines()) == calls

@@ -1,4 +1,6 @@
-"""The lifecycle scripts in a sandbox: what a notebook shows after a first start, a second, a failure and a stop in between."""
+"""The lifecycle scripts in a sandbox: what a notebook shows after a first start, a second, a
+failure and a stop in between.
+"""
 
 import contextlib
 import importlib.machinery
@@ -16,7 +18,10 @@ def test_the_first_start_builds_the_environment_and_shows_that_it_is_ready(noteb
     said = notebook.marker("READY")
     env = notebook.shown / ".gluonlab" / "env"
     assert f"{env}/bin/python -m gluonlab.run" in said
-    assert f"python {notebook.shown}/gluonlab-source/tools/make_venv.py {env} cpu labs" in notebook.calls()
+    assert (
+        f"python {notebook.shown}/gluonlab-source/tools/make_venv.py {env} cpu labs"
+        in notebook.calls()
+    )
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert (notebook.shown / "gluonlab-labs" / "en" / "01.ipynb").is_file()
     log = (notebook.shown / "gluonlab-setup.log").read_text(encoding="utf-8")
@@ -27,16 +32,26 @@ def test_with_gpus_the_cuda_build_is_installed(notebook):
     notebook.shim("nvidia-smi", "")
     notebook.create()
     notebook.marker("READY")
-    assert [call for call in notebook.calls("python") if "make_venv.py" in call and call.endswith(" cu112 labs")]
+    assert [
+        call
+        for call in notebook.calls("python")
+        if "make_venv.py" in call and call.endswith(" cu112 labs")
+    ]
 
 
 def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(notebook):
-    """The scripts end while conda is held up; all that is left then is the build, in a session of its own."""
+    """The scripts end while conda is held up; all that is left then is the build, in a session of
+    its own.
+    """
     (notebook.root / "wait").touch()
     before = os.times()
     notebook.create()
     after = os.times()
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 5  # of 300 s
+    # of 300 s
+    assert (
+        after.children_user + after.children_system - before.children_user - before.children_system
+        < 5
+    )
     assert "10 to 20 minutes the first time" in notebook.marker("BUILDING")
     until(lambda: notebook.calls("conda"))
     with contextlib.suppress(ProcessLookupError):  # which is as it should be: nothing is left there
@@ -48,17 +63,26 @@ def test_the_foreground_does_not_wait_for_the_build_and_the_build_survives_it(no
 def test_a_second_start_installs_nothing_and_registers_the_kernel_again(notebook):
     notebook.create()
     notebook.marker("READY")
-    before = len(notebook.calls("conda")), len([call for call in notebook.calls("python") if "make_venv" in call])
+    before = (
+        len(notebook.calls("conda")),
+        len([call for call in notebook.calls("python") if "make_venv" in call]),
+    )
     units = {path: path.read_bytes() for path in (notebook.root / "etc").rglob("*.service")}
     shutil.rmtree(notebook.root / "home/ec2-user/.local")  # a stop empties all but ~/SageMaker
     for _ in range(2):
         (notebook.shown / "gluonlab-READY.txt").unlink()
         notebook.start()
         notebook.marker("READY")
-    assert (len(notebook.calls("conda")), len([call for call in notebook.calls("python") if "make_venv" in call])) == before
+    assert (
+        len(notebook.calls("conda")),
+        len([call for call in notebook.calls("python") if "make_venv" in call]),
+    ) == before
     assert (notebook.root / "home/ec2-user/.local/share/jupyter/kernels/gluonlab").is_dir()
     assert {path: path.read_bytes() for path in units} == units
-    assert Path(os.readlink(str(notebook.shown / "gluonlab-labs"))) == notebook.shown / "gluonlab-source" / "labs"
+    assert (
+        Path(os.readlink(str(notebook.shown / "gluonlab-labs")))
+        == notebook.shown / "gluonlab-source" / "labs"
+    )
 
 
 def test_two_starts_at_once_build_once(notebook):
@@ -75,7 +99,9 @@ def test_the_checkout_may_come_from_the_bucket(notebook):
     notebook.make_checkout(notebook.root / "bucket")
     notebook.create(GLUONLAB_REPOSITORY="", GLUONLAB_BUCKET="my-bucket")
     notebook.marker("READY")
-    assert notebook.calls("aws") == ["aws s3 cp --only-show-errors s3://my-bucket/gluonlab/source.tar.gz -"]
+    assert notebook.calls("aws") == [
+        "aws s3 cp --only-show-errors s3://my-bucket/gluonlab/source.tar.gz -"
+    ]
 
 
 def break_conda(notebook):
@@ -92,15 +118,26 @@ def fill_the_disk(notebook):
 
 def make_another_repository(notebook):
     (notebook.checkout / "setup.py").unlink()
-    os.system(f"git -C {notebook.checkout} -c user.name=n -c user.email=n@example.com commit -qam gone")
+    os.system(
+        f"git -C {notebook.checkout} -c user.name=n -c user.email=n@example.com commit -qam gone"
+    )
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         (break_conda, "making a Python environment with conda failed with status 3"),
-        (break_the_installation, "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1"),
-        (fill_the_disk, "0 GiB are free in {shown} and 4 are needed: make room, or stop the notebook and give it a larger volume"),
+        (
+            break_the_installation,
+            "installing gluonlab[cpu,labs] from {shown}/gluonlab-source failed with status 1",
+        ),
+        (
+            fill_the_disk,
+            (
+                "0 GiB are free in {shown} and 4 are needed: "
+                "make room, or stop the notebook and give it a larger volume"
+            ),
+        ),
         (make_another_repository, "gave no setup.py: is that the repository of gluonlab?"),
     ],
 )
@@ -128,7 +165,10 @@ def test_a_repository_that_cannot_be_reached_is_named_and_what_git_says_is_in_th
 
 def test_with_nothing_to_fetch_from_the_cure_is_named(notebook):
     notebook.create(GLUONLAB_REPOSITORY="")
-    assert "neither a repository nor a bucket to fetch it from: clone or upload it there" in notebook.marker("FAILED")
+    assert (
+        "neither a repository nor a bucket to fetch it from: clone or upload it there"
+        in notebook.marker("FAILED")
+    )
 
 
 def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook):
@@ -136,7 +176,9 @@ def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook)
     notebook.marker("READY")
     shutil.rmtree(notebook.shown / ".gluonlab")
     (notebook.shown / "gluonlab-source" / "sagemaker").mkdir()
-    shutil.copy(str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab-source" / "sagemaker"))
+    shutil.copy(
+        str(SAGEMAKER / "build-env.sh"), str(notebook.shown / "gluonlab-source" / "sagemaker")
+    )
     (notebook.shown / "gluonlab-READY.txt").unlink()
     notebook.start()
     notebook.marker("READY")
@@ -146,24 +188,33 @@ def test_a_person_who_deletes_the_state_gets_it_anew_from_the_checkout(notebook)
 def test_without_any_build_script_the_notebook_starts_and_says_so(notebook):
     notebook.start()
     until(lambda: notebook.markers == ["gluonlab-FAILED.txt"])
-    assert "build-env.sh is gone" in (notebook.shown / "gluonlab-FAILED.txt").read_text(encoding="utf-8")
+    assert "build-env.sh is gone" in (notebook.shown / "gluonlab-FAILED.txt").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_an_environment_that_does_not_run_is_made_anew(notebook):
     notebook.create()
     notebook.marker("READY")
-    (notebook.shown / ".gluonlab" / "env" / "bin" / "python").write_text("cut off", encoding="utf-8")
+    (notebook.shown / ".gluonlab" / "env" / "bin" / "python").write_text(
+        "cut off", encoding="utf-8"
+    )
     notebook.start()
     until(lambda: len(notebook.calls("conda")) == 2)
     notebook.marker("READY")
 
 
 def test_another_kind_of_machine_gets_another_environment(notebook):
-    """mxnet and mxnet-cu112 share a folder: pip would leave a mixture, which loads no more once the GPUs are gone."""
+    """mxnet and mxnet-cu112 share a folder: pip would leave a mixture, which loads no more once the
+    GPUs are gone.
+    """
     env = notebook.shown / ".gluonlab" / "env"
     notebook.create()
     assert "-m gluonlab.run --gpus 2\n" in notebook.marker("READY")
-    machines = [("for i in 0 1 2 3; do echo GPU $i: T4; done", "cu112", "4"), ("exit 9", "cpu", "2")]
+    machines = [
+        ("for i in 0 1 2 3; do echo GPU $i: T4; done", "cu112", "4"),
+        ("exit 9", "cpu", "2"),
+    ]
     for number, (nvidia_smi, kind, gpus) in enumerate(machines, start=2):
         (env / "of the old build").touch()
         notebook.shim("nvidia-smi", nvidia_smi)
@@ -171,7 +222,9 @@ def test_another_kind_of_machine_gets_another_environment(notebook):
         until(lambda number=number: len(notebook.calls("conda")) == number)
         assert f"-m gluonlab.run --gpus {gpus}\n" in notebook.marker("READY")
         assert not (env / "of the old build").exists()
-        assert [call for call in notebook.calls("python") if "make_venv.py" in call][-1].endswith(f" {kind} labs")
+        assert [call for call in notebook.calls("python") if "make_venv.py" in call][-1].endswith(
+            f" {kind} labs"
+        )
 
 
 def test_gpus_on_a_volume_too_small_for_their_build_are_a_failure_with_its_reason(notebook):
@@ -187,7 +240,10 @@ def test_gpus_on_a_volume_too_small_for_their_build_are_a_failure_with_its_reaso
 def test_while_the_checkout_is_fetched_a_build_goes_on(notebook):
     """A network that does not answer makes git wait for minutes."""
     (notebook.root / "wait").touch()
-    notebook.shim("git", 'while [ -e "{root}/wait" ]; do sleep 0.1; done; PATH=' + os.defpath + ' exec git "$@"')
+    notebook.shim(
+        "git",
+        'while [ -e "{root}/wait" ]; do sleep 0.1; done; PATH=' + os.defpath + ' exec git "$@"',
+    )
     notebook.create()
     notebook.marker("BUILDING")
     (notebook.root / "wait").unlink()
@@ -195,7 +251,9 @@ def test_while_the_checkout_is_fetched_a_build_goes_on(notebook):
 
 
 def test_nothing_beside_the_notebooks_hides_the_package(notebook):
-    """Python looks into the folder of a notebook first, and a checkout named gluonlab would be a package without any content."""
+    """Python looks into the folder of a notebook first, and a checkout named gluonlab would be a
+    package without any content.
+    """
     notebook.create()
     notebook.marker("READY")
     assert importlib.machinery.PathFinder.find_spec("gluonlab", [str(notebook.shown)]) is None
@@ -250,11 +308,17 @@ def test_what_the_user_has_changed_in_the_checkout_stays(notebook):
 )
 def test_the_idle_stop_is_begun_with_the_minutes_that_were_given(notebook, given, minutes, does):
     notebook.create(GLUONLAB_IDLE_MINUTES=given)
-    unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(encoding="utf-8")
+    unit = (notebook.root / "etc/systemd/system/gluonlab-idle-stop.service").read_text(
+        encoding="utf-8"
+    )
     assert f"idle-stop.py --minutes {minutes}\n" in unit
     assert "User=ec2-user\n" in unit
-    assert "StandardOutput=append:/var/log/gluonlab-idle-stop.log\n" in unit  # for all to read, who may not read the journal
-    assert notebook.calls("systemctl") == ["systemctl daemon-reload", f"systemctl {does} gluonlab-idle-stop.service"]
+    # for all to read, who may not read the journal
+    assert "StandardOutput=append:/var/log/gluonlab-idle-stop.log\n" in unit
+    assert notebook.calls("systemctl") == [
+        "systemctl daemon-reload",
+        f"systemctl {does} gluonlab-idle-stop.service",
+    ]
     installed = notebook.root / "opt/gluonlab/idle-stop.py"
     assert installed.read_bytes() == (SAGEMAKER / "idle-stop.py").read_bytes()
     notebook.marker("READY")

@@ -1,4 +1,6 @@
-"""The role that notebook.yaml makes and the one that launch.py makes: the same rights, with and without a bucket and a subnet."""
+"""The role that notebook.yaml makes and the one that launch.py makes: the same rights, with and
+without a bucket and a subnet.
+"""
 
 import itertools
 import json
@@ -18,7 +20,9 @@ SUBNET = {"SubnetId": "subnet-01234567", "SecurityGroupIds": "sg-01234567"}
 
 def role(given):
     """The properties of the template's role."""
-    stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), {"Repository": "https://x/g", **given})
+    stack = cloudformation.Stack(
+        cloudformation.load(SAGEMAKER / "notebook.yaml"), {"Repository": "https://x/g", **given}
+    )
     [properties] = [about for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"]
     return properties
 
@@ -28,22 +32,32 @@ def listed(value):
 
 
 def rights(*documents):
-    """A set of (effect, action, resource or who, condition), however they are put into statements."""
+    """A set of (effect, action, resource or who, condition), however they are put into
+    statements.
+    """
     found = set()
     for one in itertools.chain(*(document["Statement"] for document in documents)):
         assert set(one) <= {"Effect", "Action", "Resource", "Principal", "Condition"}
         upon = listed(one["Resource"]) if "Resource" in one else [json.dumps(one["Principal"])]
         for action, resource in itertools.product(listed(one["Action"]), upon):
-            found.add((one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True)))
+            found.add(
+                (one["Effect"], action, resource, json.dumps(one.get("Condition"), sort_keys=True))
+            )
     return found
 
 
-@pytest.mark.parametrize("given", [{}, BUCKET, SUBNET, {**BUCKET, **SUBNET}], ids=lambda given: "-".join(given) or "alone")
+@pytest.mark.parametrize(
+    "given",
+    [{}, BUCKET, SUBNET, {**BUCKET, **SUBNET}],
+    ids=lambda given: "-".join(given) or "alone",
+)
 def test_launch_py_and_the_template_give_a_notebook_the_same_rights(given):
     from launcher.role import permissions
 
     theirs = rights(*(one["PolicyDocument"] for one in role(given)["Policies"]))
-    ours = rights(permissions("aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given))
+    ours = rights(
+        permissions("aws", REGION, ACCOUNT, "gluonlab", given.get("Bucket"), "SubnetId" in given)
+    )
     assert ours == theirs
     assert len(ours) >= 6
 

@@ -1,4 +1,6 @@
-"""notebook.yaml, filled in without AWS: what it refuses, what its role may do, and which scripts it holds."""
+"""notebook.yaml, filled in without AWS: what it refuses, what its role may do, and which scripts it
+holds.
+"""
 
 import base64
 import sys
@@ -24,7 +26,10 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
         (IN_SUBNET, "A subnet needs SecurityGroupIds"),
         ({**GOOD, "SecurityGroupIds": "sg-01234567"}, "Security groups need a SubnetId"),
         ({}, "Give a Repository to clone gluonlab from, or a Bucket"),
-        ({"Repository": "https://example.com/g.git", "TrainingJobs": "yes"}, "Training jobs need a Bucket"),
+        (
+            {"Repository": "https://example.com/g.git", "TrainingJobs": "yes"},
+            "Training jobs need a Bucket",
+        ),
         ({**GOOD, "VolumeSizeInGB": 4}, "VolumeSizeInGB: 4 is not between 20 and 16384"),
         ({**GOOD, "NotebookName": "a" * 64}, "NotebookName"),
         ({**GOOD, "NotebookName": "-a"}, "NotebookName"),
@@ -34,7 +39,9 @@ IN_SUBNET = {**GOOD, "SubnetId": "subnet-01234567"}
     ],
 )
 def test_the_template_refuses_impossible_parameters(given, refusal):
-    refusals = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals()
+    refusals = cloudformation.Stack(
+        cloudformation.load(SAGEMAKER / "notebook.yaml"), given
+    ).refusals()
     assert refusals
     assert all(refusal in one for one in refusals)
 
@@ -49,7 +56,10 @@ def test_the_template_refuses_impossible_parameters(given, refusal):
     ],
 )
 def test_the_template_takes_the_possible_ones(given):
-    assert cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals() == []
+    assert (
+        cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given).refusals()
+        == []
+    )
 
 
 def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings():
@@ -57,12 +67,22 @@ def test_the_scripts_of_the_template_are_those_of_the_folder_with_the_settings()
 
     given = {"Bucket": "my-bucket", "Repository": "https://example.com/g.git", "IdleMinutes": 30}
     stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), given)
-    [properties] = [about for kind, about in stack.resources().values() if kind.endswith("LifecycleConfig")]
-    settings = {"GLUONLAB_BUCKET": "my-bucket", "GLUONLAB_REPOSITORY": "https://example.com/g.git", "GLUONLAB_IDLE_MINUTES": "30"}
+    [properties] = [
+        about for kind, about in stack.resources().values() if kind.endswith("LifecycleConfig")
+    ]
+    settings = {
+        "GLUONLAB_BUCKET": "my-bucket",
+        "GLUONLAB_REPOSITORY": "https://example.com/g.git",
+        "GLUONLAB_IDLE_MINUTES": "30",
+    }
     for hook, name, given in (("OnCreate", "on-create", {}), ("OnStart", "on-start", settings)):
         text = base64.b64decode(properties[hook][0]["Content"]).decode("utf-8")
         without = [line.replace("'", "") for line in text.splitlines() if line != "#!/bin/bash"]
-        wanted = [line.replace("'", "") for line in lifecycle.script(name, given).splitlines() if line != "#!/bin/bash"]
+        wanted = [
+            line.replace("'", "")
+            for line in lifecycle.script(name, given).splitlines()
+            if line != "#!/bin/bash"
+        ]
         assert without == wanted
 
 
@@ -75,21 +95,36 @@ def statements(given):
             for statement in document["Statement"]:
                 yield {
                     **statement,
-                    "Action": [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"],
+                    "Action": [statement["Action"]]
+                    if isinstance(statement["Action"], str)
+                    else statement["Action"],
                 }
 
 
 def test_the_role_may_do_no_more_than_it_must():
-    """Without options: look at and stop itself, and write logs. No action has a wildcard, and few resources are everything."""
-    actions = {action for one in statements({"Repository": "https://example.com/g.git"}) for action in one["Action"]}
+    """Without options: look at and stop itself, and write logs.
+
+    No action has a wildcard, and few resources are everything.
+    """
+    actions = {
+        action
+        for one in statements({"Repository": "https://example.com/g.git"})
+        for action in one["Action"]
+    }
     assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs"}
     for one in statements({**IN_SUBNET, "SecurityGroupIds": "sg-01234567", "TrainingJobs": "yes"}):
         assert one["Effect"] == "Allow"
         assert "*" not in "".join(one["Action"])
         if one["Resource"] == "*":
-            assert {action.split(":")[0] for action in one["Action"]} <= {"ec2", "ecr", "cloudwatch"}
+            assert {action.split(":")[0] for action in one["Action"]} <= {
+                "ec2",
+                "ecr",
+                "cloudwatch",
+            }
         if "iam:PassRole" in one["Action"]:
-            assert one["Condition"] == {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
+            assert one["Condition"] == {
+                "StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}
+            }
         if one["Action"][0].startswith("s3:"):
             assert "gluonlab" in one["Resource"] + str(one.get("Condition"))
 
@@ -97,7 +132,9 @@ def test_the_role_may_do_no_more_than_it_must():
 def test_who_may_take_the_role_is_the_service_for_this_account():
     stack = cloudformation.Stack(cloudformation.load(SAGEMAKER / "notebook.yaml"), GOOD)
     [trust] = [
-        about["AssumeRolePolicyDocument"]["Statement"] for kind, about in stack.resources().values() if kind == "AWS::IAM::Role"
+        about["AssumeRolePolicyDocument"]["Statement"]
+        for kind, about in stack.resources().values()
+        if kind == "AWS::IAM::Role"
     ]
     [statement] = trust
     assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}

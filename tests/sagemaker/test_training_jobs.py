@@ -11,21 +11,40 @@ import pytest
 from made_up_notebook import SAGEMAKER
 
 REPOSITORY = SAGEMAKER.parent
-SMALL = {"dataset": "digits", "model": "mlp", "epochs": 1, "lr": 0.1, "optimizer": "sgd", "momentum": 0.9}
+SMALL = {
+    "dataset": "digits",
+    "model": "mlp",
+    "epochs": 1,
+    "lr": 0.1,
+    "optimizer": "sgd",
+    "momentum": 0.9,
+}
 
 
 def command(name, **instead):
-    """What the image makes of a job: python -m PROGRAM, and each hyperparameter as an option. None leaves one out."""
+    """What the image makes of a job: python -m PROGRAM, and each hyperparameter as an option.
+
+    None leaves one out.
+    """
     request = json.loads((SAGEMAKER / "training" / f"{name}.json").read_text(encoding="utf-8"))
     values = {key: json.loads(text) for key, text in request["HyperParameters"].items()}
     options = {key: value for key, value in values.items() if not key.startswith("sagemaker_")}
     options.update(instead)
-    words = [word for key, value in options.items() if value is not None for word in (f"--{key}", str(value))]
+    words = [
+        word
+        for key, value in options.items()
+        if value is not None
+        for word in (f"--{key}", str(value))
+    ]
     return [sys.executable, "-m", values["sagemaker_program"], *words]
 
 
 def environment(**more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DMLC_", "OMP_", "MXNET_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DMLC_", "OMP_", "MXNET_"))
+    }
     return {**kept, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", **more}
 
 
@@ -36,18 +55,24 @@ def free_port():
 
 
 def run(words, **more):
-    return subprocess.run(words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300)
+    return subprocess.run(
+        words, env=environment(**more), capture_output=True, encoding="utf-8", timeout=300
+    )
 
 
 def parameters(folder):
     from mxnet import nd
 
-    return {name: array.asnumpy() for name, array in nd.load(str(folder / "parameters.params")).items()}
+    return {
+        name: array.asnumpy() for name, array in nd.load(str(folder / "parameters.params")).items()
+    }
 
 
 @contextmanager
 def cluster(servers):
-    """Scheduler and servers for two workers: what starts another process of a role, and the list of all."""
+    """Scheduler and servers for two workers: what starts another process of a role, and the list of
+    all.
+    """
     shared = {
         "DMLC_NUM_WORKER": "2",
         "DMLC_NUM_SERVER": str(servers),
@@ -58,7 +83,15 @@ def cluster(servers):
 
     def start(role, words):
         environ = environment(DMLC_ROLE=role, **shared)
-        started.append(subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"))
+        started.append(
+            subprocess.Popen(
+                words,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                encoding="utf-8",
+            )
+        )
         return started[-1]
 
     try:
@@ -71,11 +104,19 @@ def cluster(servers):
 
 
 def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path):
-    """1,437 images in batches of 2 x 2 x 37: the last one is ragged. The reference is python -m gluonlab.run on one device."""
+    """1,437 images in batches of 2 x 2 x 37: the last one is ragged.
+
+    The reference is python -m gluonlab.run on one device.
+    """
     import numpy as np
 
     size = 148
-    words = command("parameter-server", gpus=2, **{"data-dir": None, "global-batch-size": size, "out": tmp_path / "many"}, **SMALL)
+    words = command(
+        "parameter-server",
+        gpus=2,
+        **{"data-dir": None, "global-batch-size": size, "out": tmp_path / "many"},
+        **SMALL,
+    )
     with cluster(servers=2) as (start, started):
         for _ in range(2):
             start("worker", words)
@@ -93,7 +134,9 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
         "--out",
         str(tmp_path / "one"),
     ]
-    done = run([*alone, *(word for key, value in SMALL.items() for word in (f"--{key}", str(value)))])
+    done = run(
+        [*alone, *(word for key, value in SMALL.items() for word in (f"--{key}", str(value)))]
+    )
     assert done.returncode == 0, done.stderr
     many, one = parameters(tmp_path / "many"), parameters(tmp_path / "one")
     assert set(many) == set(one)
@@ -103,9 +146,10 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
     assert (config["settings"]["processes"], config["settings"]["global_batch_size"]) == (2, size)
 
 
-# Rank 0 begins with ones, rank 1 with twos. The loss is 2.5 w^2 for half of the parameters, whose gradient 5 w wants rank 0's w,
-# and 5 w for the others, whose gradient waits for no w. MXNet's broadcast is init and a pull that nothing waits for. Here all pulls
-# come last, and the server is two seconds late: enough for the gradients to be sent.
+# Rank 0 begins with ones, rank 1 with twos. The loss is 2.5 w^2 for half of the parameters, whose
+# gradient 5 w wants rank 0's w, and 5 w for the others, whose gradient waits for no w. MXNet's
+# broadcast is init and a pull that nothing waits for. Here all pulls come last, and the server is
+# two seconds late: enough for the gradients to be sent.
 BEHIND = """
 import os, signal, sys, threading
 import gluonlab, mxnet as mx
@@ -142,9 +186,14 @@ print("weights", *[float(layer.weight.data().asscalar()) for layer in net])
 
 
 def test_workers_begin_with_the_parameters_of_rank_0_however_late_the_server_answers():
-    """1 - 0.1 * (5 + 5) / 2. Where a worker does not wait for them, it may get the sum of the gradients in their place."""
+    """1 - 0.1 * (5 + 5) / 2.
+
+    Where a worker does not wait for them, it may get the sum of the gradients in their place.
+    """
     with cluster(servers=1) as (start, started):
-        workers = [start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)]
+        workers = [
+            start("worker", [sys.executable, "-c", BEHIND, str(started[1].pid)]) for _ in range(2)
+        ]
         said = [worker.communicate(timeout=300)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], said
     for text in said:
@@ -159,7 +208,8 @@ def test_the_job_on_one_host_trains(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "cause"), [("horovod", "Horovod for MXNet cannot be imported"), ("parameter-server", "scheduler")]
+    ("name", "cause"),
+    [("horovod", "Horovod for MXNet cannot be imported"), ("parameter-server", "scheduler")],
 )
 def test_a_process_that_nobody_has_placed_says_so_in_one_line(tmp_path, name, cause):
     done = run(command(name, **{"data-dir": None, "out": tmp_path / "run"}, **SMALL))

@@ -1,4 +1,7 @@
-"""Schedules as one HTML page to step through. Its template is beside it; the page itself needs no other file and no network."""
+"""Schedules as one HTML page to step through.
+
+Its template is beside it; the page itself needs no other file and no network.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,17 @@ from jinja2 import Environment, PackageLoader
 
 from gluonlab.collectives.algorithms import ALGORITHMS, Groups, make_schedule
 from gluonlab.collectives.check import Contributions, states
-from gluonlab.collectives.render.scene import buses, description, drawable, goal, in_few_words, in_words, lanes, sends, size
+from gluonlab.collectives.render.scene import (
+    buses,
+    description,
+    drawable,
+    goal,
+    in_few_words,
+    in_words,
+    lanes,
+    sends,
+    size,
+)
 from gluonlab.collectives.render.words import Words, words_of
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import ScheduleError
@@ -16,12 +29,16 @@ from gluonlab.errors import ScheduleError
 WORLD_SIZES = range(1, 9)
 
 
-def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en") -> str:
-    """An HTML page that shows ``schedules`` step by step, at first the one with the name and world size of ``start``.
+def as_page(
+    schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en"
+) -> str:
+    """An HTML page that shows ``schedules`` step by step, at first the one with the name and world
+    size of ``start``.
 
-    Every device's chunks carry what they hold as ``data-contributions``, as `check.states` computes it. Raises ScheduleError for
-    a schedule that is too large to draw, for two of one name and world size, and for a ``start`` that is not there; ConfigError for
-    a ``language`` that is not in `words.WORDS`.
+    Every device's chunks carry what they hold as ``data-contributions``, as `check.states` computes
+    it. Raises ScheduleError for a schedule that is too large to draw, for two of one name and world
+    size, and for a ``start`` that is not there; ConfigError for a ``language`` that is not in
+    `words.WORDS`.
     """
     words = words_of(language)
     chosen = list(schedules)
@@ -29,7 +46,9 @@ def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4),
     for place, schedule in zip(places, chosen):
         drawable(schedule)
         if places.count(place) > 1:
-            raise ScheduleError(f"two schedules are {place[0]} for {place[1]} ranks: give each a name of its own")
+            raise ScheduleError(
+                f"two schedules are {place[0]} for {place[1]} ranks: give each a name of its own"
+            )
     if start not in places:
         raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {_choices(places)}")
     data = [_as_data(schedule, words) for schedule in chosen]
@@ -39,14 +58,27 @@ def as_page(schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4),
     return page.render(start=data[first], data=told, words=words, language=language)
 
 
-def draw(name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None, language: str = "en") -> str:
-    """The page of all algorithms for 1 to 8 ranks; at first this one, which takes the place of its like with other chunks.
+def draw(
+    name: str,
+    world_size: int,
+    *,
+    chunks: Optional[int] = None,
+    groups: Optional[Groups] = None,
+    language: str = "en",
+) -> str:
+    """The page of all algorithms for 1 to 8 ranks; at first this one, which takes the place of its
+    like with other chunks.
 
-    Raises ScheduleError for what `make_schedule` refuses, and for more than can be drawn; ConfigError for an unknown language.
+    Raises ScheduleError for what `make_schedule` refuses, and for more than can be drawn;
+    ConfigError for an unknown language.
     """
     asked = make_schedule(name, world_size, chunks=chunks, groups=groups)
     drawable(asked)
-    shown = {(other, ranks): algorithm(ranks) for other, algorithm in ALGORITHMS.items() for ranks in WORLD_SIZES}
+    shown = {
+        (other, ranks): algorithm(ranks)
+        for other, algorithm in ALGORITHMS.items()
+        for ranks in WORLD_SIZES
+    }
     shown[name, world_size] = asked
     return as_page(shown.values(), (name, world_size), language=language)
 
@@ -57,20 +89,32 @@ def _choices(places: Sequence[Tuple[str, int]]) -> str:
 
 
 def _environment() -> Environment:
-    environment = Environment(loader=PackageLoader("gluonlab.collectives.render", "template"), autoescape=True)
+    environment = Environment(
+        loader=PackageLoader("gluonlab.collectives.render", "template"), autoescape=True
+    )
     # Small, in whatever script; the filter tojson also escapes <, >, & and '.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False}
     return environment
 
 
 def _as_data(schedule: Schedule, words: Words) -> Dict[str, Any]:
-    """What template/page.js draws. Contributions are written once each, and named by their place in ``vectors``."""
+    """What template/page.js draws.
+
+    Contributions are written once each, and named by their place in ``vectors``.
+    """
     vectors: Dict[Contributions, int] = {}
-    kept = [[vectors.setdefault(held, len(vectors)) for row in state for held in row] for state in states(schedule)]
-    goals = [vectors.setdefault(goal(schedule, chunk), len(vectors)) for chunk in range(schedule.chunks)]
+    kept = [
+        [vectors.setdefault(held, len(vectors)) for row in state for held in row]
+        for state in states(schedule)
+    ]
+    goals = [
+        vectors.setdefault(goal(schedule, chunk), len(vectors)) for chunk in range(schedule.chunks)
+    ]
     steps: List[Dict[str, Any]] = [
         {
-            "buses": [(bus.chunk, int(bus.add), bus.hub, bus.lane, bus.others) for bus in buses(step)],
+            "buses": [
+                (bus.chunk, int(bus.add), bus.hub, bus.lane, bus.others) for bus in buses(step)
+            ],
             "sends": [line.replace("->", "\N{RIGHTWARDS ARROW}") for line in sends(step, words)],
         }
         for step in schedule.steps

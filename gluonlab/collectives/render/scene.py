@@ -1,4 +1,6 @@
-"""What there is to draw of a schedule, as text, as a picture or as a page: arrows that belong together, and words for them."""
+"""What there is to draw of a schedule, as text, as a picture or as a page: arrows that belong
+together, and words for them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ MOST_RANKS, MOST_CHUNKS = 16, 64  # what an eye, and a browser, can follow
 
 
 class Bus(NamedTuple):
-    """Transfers of one chunk that share an end, the ``hub``: additions from ``others`` into it, or copies from it to ``others``.
+    """Transfers of one chunk that share an end, the ``hub``: additions from ``others`` into it, or
+    copies from it to ``others``.
 
-    They are drawn as one line with branches, ``lane`` lines above the chunk's row, so that no two buses lie on each other.
+    They are drawn as one line with branches, ``lane`` lines above the chunk's row, so that no two
+    buses lie on each other.
     """
 
     chunk: int
@@ -33,7 +37,9 @@ def buses(step: Step) -> List[Bus]:
         hub, other = (dst, src) if op == ADD else (src, dst)
         others.setdefault((chunk, op == ADD, hub), []).append(other)
     placed: List[Bus] = []
-    for (chunk, add, hub), ends in sorted(others.items(), key=lambda item: _span(item[0][2], item[1])):
+    for (chunk, add, hub), ends in sorted(
+        others.items(), key=lambda item: _span(item[0][2], item[1])
+    ):
         bus = Bus(chunk, add, hub, tuple(ends), 0)
         taken = {other.lane for other in placed if other.chunk == chunk and _overlap(other, bus)}
         placed.append(bus._replace(lane=min(set(range(len(taken) + 1)) - taken)))
@@ -41,21 +47,28 @@ def buses(step: Step) -> List[Bus]:
 
 
 def lanes(schedule: Schedule) -> int:
-    """How many lines of arrows a row of chunks has room for: the same in all steps, so that nothing moves from one to the next."""
+    """How many lines of arrows a row of chunks has room for: the same in all steps, so that nothing
+    moves from one to the next.
+    """
     return max((bus.lane + 1 for step in schedule.steps for bus in buses(step)), default=1)
 
 
 def _span(hub: int, others: Sequence[int]) -> Tuple[int, int]:
-    """For sorting: short buses first, which puts them below the long ones that reach around them; then from left to right."""
+    """For sorting: short buses first, which puts them below the long ones that reach around them;
+    then from left to right.
+    """
     return max(hub, *others) - min(hub, *others), min(hub, *others)
 
 
 def _overlap(one: Bus, two: Bus) -> bool:
-    return min(one.hub, *one.others) <= max(two.hub, *two.others) and min(two.hub, *two.others) <= max(one.hub, *one.others)
+    return min(one.hub, *one.others) <= max(two.hub, *two.others) and min(
+        two.hub, *two.others
+    ) <= max(one.hub, *one.others)
 
 
 def sends(step: Step, words: Words = ENGLISH) -> List[str]:
-    """The step in words: ``0-6 -> 7: chunk 7 +`` adds the chunk 7 of ranks 0 to 6 to that of rank 7, ``=`` copies it over.
+    """The step in words: ``0-6 -> 7: chunk 7 +`` adds the chunk 7 of ranks 0 to 6 to that of rank
+    7, ``=`` copies it over.
 
     Messages with the same chunks to, or from, the same rank are one line.
     """
@@ -67,9 +80,14 @@ def sends(step: Step, words: Words = ENGLISH) -> List[str]:
         hub, other = (dst, src) if add else (src, dst)
         ends.setdefault((hub, add, tuple(sorted(chunks))), []).append(other)
     lines = []
-    for (hub, add, moved), others in sorted(ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0])):
+    for (hub, add, moved), others in sorted(
+        ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0])
+    ):
         src_dst = (numbers(others), str(hub)) if add else (str(hub), numbers(others))
-        lines.append(f"{' -> '.join(src_dst)}: {words.chunks[len(moved) > 1].format(numbers(moved))} {SIGNS[add]}")
+        lines.append(
+            f"{' -> '.join(src_dst)}: {words.chunks[len(moved) > 1].format(numbers(moved))} "
+            f"{SIGNS[add]}"
+        )
     return lines
 
 
@@ -91,27 +109,46 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def goal(schedule: Schedule, chunk: int) -> Contributions:
-    """What a rank holds that has all of ``chunk``: everyone's contribution once; in an all_gather the owner's alone."""
+    """What a rank holds that has all of ``chunk``: everyone's contribution once; in an all_gather
+    the owner's alone.
+    """
     ranks = range(schedule.world_size)
-    return tuple(int(schedule.collective != ALL_GATHER or rank == schedule.owner[chunk]) for rank in ranks)
+    return tuple(
+        int(schedule.collective != ALL_GATHER or rank == schedule.owner[chunk]) for rank in ranks
+    )
 
 
 def in_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
     """``ranks 0 and 2``; a contribution that is in a sum twice is said to be."""
     held = sum(count > 0 for count in contributions)
-    return words.contributions[held > 1].format(in_few_words(contributions, words)) if held else words.nothing
+    return (
+        words.contributions[held > 1].format(in_few_words(contributions, words))
+        if held
+        else words.nothing
+    )
 
 
 def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
     """``0 and 2``, for a table that says of what."""
-    held = [f"{rank}" if count == 1 else words.times.format(rank, count) for rank, count in enumerate(contributions) if count]
-    return words.last.join(filter(None, [", ".join(held[:-1]), held[-1]])) if held else words.nothing
+    held = [
+        f"{rank}" if count == 1 else words.times.format(rank, count)
+        for rank, count in enumerate(contributions)
+        if count
+    ]
+    return (
+        words.last.join(filter(None, [", ".join(held[:-1]), held[-1]])) if held else words.nothing
+    )
 
 
 def size(schedule: Schedule, words: Words = ENGLISH) -> str:
     """``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``"""
     counts = (schedule.world_size, schedule.chunks, len(schedule.steps), schedule.transfers)
-    return words.comma.join([schedule.collective, *(forms[count != 1].format(count) for forms, count in zip(words.sizes, counts))])
+    return words.comma.join(
+        [
+            schedule.collective,
+            *(forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)),
+        ]
+    )
 
 
 def plural(count: int, noun: str) -> str:
@@ -127,6 +164,9 @@ def description(schedule: Schedule, words: Words = ENGLISH) -> str:
 def drawable(schedule: Schedule) -> None:
     """Raises ScheduleError for a schedule that is too large for a picture."""
     if schedule.world_size > MOST_RANKS or schedule.chunks > MOST_CHUNKS:
-        asked = f"{schedule.name} with {plural(schedule.world_size, 'rank')} and {plural(schedule.chunks, 'chunk')}"
+        asked = (
+            f"{schedule.name} with {plural(schedule.world_size, 'rank')} and "
+            f"{plural(schedule.chunks, 'chunk')}"
+        )
         possible = f"choose up to {MOST_RANKS} ranks and {MOST_CHUNKS} chunks, or print it as text"
         raise ScheduleError(f"{asked} is too large to draw: {possible}")

@@ -1,4 +1,6 @@
-"""A schedule as one SVG picture: a panel for the start and for each step, a row a chunk, a column a rank, an arrow a transfer."""
+"""A schedule as one SVG picture: a panel for the start and for each step, a row a chunk, a column a
+rank, an arrow a transfer.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,27 @@ from typing import List, Sequence, Tuple
 from xml.etree.ElementTree import Element, SubElement
 
 from gluonlab.collectives.check import Contributions, states
-from gluonlab.collectives.render.scene import buses, description, drawable, goal, in_words, lanes, size
+from gluonlab.collectives.render.scene import (
+    buses,
+    description,
+    drawable,
+    goal,
+    in_words,
+    lanes,
+    size,
+)
 from gluonlab.collectives.schedule import Schedule, Step
 
 # All lengths are px. As many panels stand side by side as fit into WIDTH, at least one.
 WIDTH, NARROWEST, MARGIN, BETWEEN = 1440, 720, 32, 44
 TITLE, LABELS, BESIDE = 44, 62, 13  # of a panel: above its cells, left of them, and between them
-LANE, ARROW, CELL, GAP = 8, 13, 20, 7  # of a row: lanes of buses, the last bit of an arrow, the cell, air
+# of a row: lanes of buses, the last bit of an arrow, the cell, air
+LANE, ARROW, CELL, GAP = 8, 13, 20, 7
 PADDING, CORNER = 4, 5
 HEIGHTS = {"empty": 2, "held": 7, "new": 12, "often": 12}  # of a segment
 
-# On white, what carries meaning has a contrast of at least 4.5 and differs in shape as well as in colour.
+# On white, what carries meaning has a contrast of at least 4.5 and differs in shape as well as in
+# colour.
 STYLE = """
 text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px; fill: #1c2430 }
 .name { font-size: 24px; font-weight: 600 } .panel { font-size: 15px; font-weight: 600 } .quiet { fill: #566072 }
@@ -40,7 +52,8 @@ class _Frame:
 
     def __init__(self, schedule: Schedule) -> None:
         ranks = schedule.world_size
-        self.segment = (9, 2) if ranks <= 4 else (5, 1) if ranks <= 8 else (3, 1)  # and the air between two
+        # and the air between two
+        self.segment = (9, 2) if ranks <= 4 else (5, 1) if ranks <= 8 else (3, 1)
         self.cell = max(28, 2 * PADDING + ranks * sum(self.segment) - self.segment[1])
         self.lanes = lanes(schedule)
         self.row = self.lanes * LANE + ARROW + CELL + GAP
@@ -65,35 +78,55 @@ class _Frame:
 def as_svg(schedule: Schedule) -> str:
     """The schedule as an SVG document, complete in itself.
 
-    A chunk of a rank is a cell with a segment for each rank, filled when it holds that rank's contribution: low when it held it
-    before, high when it came with the step. A solid arrow adds, a dashed one with an open head copies. Raises ScheduleError for
-    more ranks or chunks than can be told apart.
+    A chunk of a rank is a cell with a segment for each rank, filled when it holds that rank's
+    contribution: low when it held it before, high when it came with the step. A solid arrow adds, a
+    dashed one with an open head copies. Raises ScheduleError for more ranks or chunks than can be
+    told apart.
     """
     drawable(schedule)
     frame, after = _Frame(schedule), list(states(schedule))
     across = max(1, min(len(after), (WIDTH - 2 * MARGIN + BETWEEN) // (frame.width + BETWEEN)))
     width = max(2 * MARGIN + across * (frame.width + BETWEEN) - BETWEEN, NARROWEST)
-    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-labelledby": "title desc"})
+    root = Element(
+        "svg",
+        {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-labelledby": "title desc"},
+    )
     SubElement(root, "title", {"id": "title"}).text = f"{schedule.name}: {size(schedule)}"
-    SubElement(root, "desc", {"id": "desc"}).text = " ".join(filter(None, [description(schedule), _HOW_TO_READ]))
+    SubElement(root, "desc", {"id": "desc"}).text = " ".join(
+        filter(None, [description(schedule), _HOW_TO_READ])
+    )
     SubElement(root, "style").text = " ".join(STYLE.split())
     SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
     y = _heading(root, schedule, width)
     for number, now in enumerate(after):
         x = MARGIN + number % across * (frame.width + BETWEEN)
-        panel = SubElement(root, "g", {"transform": f"translate({x} {y + number // across * (frame.height + BETWEEN)})"})
+        panel = SubElement(
+            root,
+            "g",
+            {"transform": f"translate({x} {y + number // across * (frame.height + BETWEEN)})"},
+        )
         if number:
-            _panel(panel, frame, schedule, schedule.steps[number - 1], f"step {number}", (after[number - 1], now))
+            _panel(
+                panel,
+                frame,
+                schedule,
+                schedule.steps[number - 1],
+                f"step {number}",
+                (after[number - 1], now),
+            )
         else:
             _panel(panel, frame, schedule, (), "start", (now, now))
     height = y + math.ceil(len(after) / across) * (frame.height + BETWEEN) - BETWEEN + MARGIN
-    root.attrib.update({"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)})
+    root.attrib.update(
+        {"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)}
+    )
     return ElementTree.tostring(root, encoding="unicode")
 
 
 _HOW_TO_READ = (
-    "A panel for the start and one for each step; a row a chunk, a column a rank. A cell has a segment for each rank, filled when "
-    "that rank's contribution is in the chunk. Solid arrows add, dashed arrows copy over."
+    "A panel for the start and one for each step; a row a chunk, a column a rank. "
+    "A cell has a segment for each rank, filled when that rank's contribution is in the chunk. "
+    "Solid arrows add, dashed arrows copy over."
 )
 
 
@@ -110,21 +143,43 @@ def _heading(root: Element, schedule: Schedule, width: int) -> int:
 
 def _legend(group: Element) -> None:
     x = 0
-    for label, before, kind in (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole")):
+    for label, before, kind in (
+        ("held before", 1, ""),
+        ("came with the step", 0, "written"),
+        ("whole", 1, "whole"),
+    ):
         _box(group, kind, x, 0, 24)
         _segments(group, x, 0, (16, 0), [before], [1])
         _text(group, x + 32, 15, label)
         x += 54 + 7 * len(label)
     for label, add in (("+ added", True), ("= copied over", False)):
-        _lines(group, [f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"], [(x + 32, 18)], add)
+        _lines(
+            group,
+            [f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"],
+            [(x + 32, 18)],
+            add,
+        )
         _text(group, x + 44, 15, label)
         x += 66 + 7 * len(label)
 
 
-def _panel(group: Element, frame: _Frame, schedule: Schedule, step: Step, title: str, states: Tuple[State, State]) -> None:
+def _panel(
+    group: Element,
+    frame: _Frame,
+    schedule: Schedule,
+    step: Step,
+    title: str,
+    states: Tuple[State, State],
+) -> None:
     """``states``: before and after the step; ``title``: of the panel."""
     _text(group, 0, 14, title, "panel")
-    _text(group, frame.width, 14, " and ".join(sorted({transfer.op for transfer in step})), "quiet end")
+    _text(
+        group,
+        frame.width,
+        14,
+        " and ".join(sorted({transfer.op for transfer in step})),
+        "quiet end",
+    )
     _text(group, LABELS - 10, 40, "rank", "quiet end")
     for rank in range(schedule.world_size):
         _text(group, frame.middle(rank), 40, str(rank), "middle")
@@ -133,15 +188,32 @@ def _panel(group: Element, frame: _Frame, schedule: Schedule, step: Step, title:
         _text(group, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
         for rank in range(schedule.world_size):
             before, now = (state[rank][chunk] for state in states)
-            kind = "whole" if now == goal(schedule, chunk) else "written" if (rank, chunk) in written else ""
+            kind = (
+                "whole"
+                if now == goal(schedule, chunk)
+                else "written"
+                if (rank, chunk) in written
+                else ""
+            )
             _cell(group, frame, rank, chunk, kind, before, now)
-    for bus in sorted(buses(step), key=lambda bus: -bus.lane):  # the long ones first: the short ones cross above them
+    # the long ones first: the short ones cross above them
+    for bus in sorted(buses(step), key=lambda bus: -bus.lane):
         ways = [(other, bus.hub) if bus.add else (bus.hub, other) for other in bus.others]
         tips = [(frame.middle(dst), frame.top(bus.chunk) - 2.0) for _, dst in ways]
-        _lines(group, [_way(frame, src, dst, bus.chunk, bus.lane) for src, dst in ways], tips, bus.add)
+        _lines(
+            group, [_way(frame, src, dst, bus.chunk, bus.lane) for src, dst in ways], tips, bus.add
+        )
 
 
-def _cell(group: Element, frame: _Frame, rank: int, chunk: int, kind: str, before: Contributions, now: Contributions) -> None:
+def _cell(
+    group: Element,
+    frame: _Frame,
+    rank: int,
+    chunk: int,
+    kind: str,
+    before: Contributions,
+    now: Contributions,
+) -> None:
     cell = SubElement(group, "g")
     SubElement(cell, "title").text = f"rank {rank}, chunk {chunk}: {in_words(now)}"
     _box(cell, kind, frame.left(rank), frame.top(chunk), frame.cell)
@@ -153,12 +225,17 @@ def _box(group: Element, kind: str, x: int, y: int, width: int) -> None:
     SubElement(group, "rect", {"class": f"cell {kind}".strip(), **place})
 
 
-def _segments(cell: Element, x: int, y: int, size: Tuple[int, int], before: Sequence[int], now: Sequence[int]) -> None:
+def _segments(
+    cell: Element, x: int, y: int, size: Tuple[int, int], before: Sequence[int], now: Sequence[int]
+) -> None:
     """``size``: the width of a segment, and of the air between two."""
     paths = dict.fromkeys(HEIGHTS, "")
     for rank, (was, count) in enumerate(zip(before, now)):
         kind = "empty" if not count else "often" if count > 1 else "held" if was else "new"
-        paths[kind] += f"M{x + PADDING + rank * sum(size)} {y + CELL - PADDING}h{size[0]}v-{HEIGHTS[kind]}h-{size[0]}z"
+        paths[kind] += (
+            f"M{x + PADDING + rank * sum(size)} "
+            f"{y + CELL - PADDING}h{size[0]}v-{HEIGHTS[kind]}h-{size[0]}z"
+        )
     for kind, path in paths.items():
         if path:
             SubElement(cell, "path", {"class": kind, "d": path})
@@ -166,7 +243,12 @@ def _segments(cell: Element, x: int, y: int, size: Tuple[int, int], before: Sequ
 
 def _way(frame: _Frame, src: int, dst: int, chunk: int, lane: int) -> str:
     """Up from one cell, along the lane, down to the other; the corners are round."""
-    begin, end, top, y = frame.middle(src), frame.middle(dst), frame.top(chunk), frame.lane(chunk, lane)
+    begin, end, top, y = (
+        frame.middle(src),
+        frame.middle(dst),
+        frame.top(chunk),
+        frame.lane(chunk, lane),
+    )
     turn = math.copysign(CORNER, end - begin)
     return (
         f"M{begin:g} {top - 1}V{y + CORNER}Q{begin:g} {y} {begin + turn:g} {y}"
@@ -175,7 +257,9 @@ def _way(frame: _Frame, src: int, dst: int, chunk: int, lane: int) -> str:
 
 
 def _lines(group: Element, ways: List[str], tips: Sequence[Tuple[float, float]], add: bool) -> None:
-    """Arrows that belong together: below them a halo, so that lines which they cross do not seem to join them."""
+    """Arrows that belong together: below them a halo, so that lines which they cross do not seem to
+    join them.
+    """
     kind = "" if add else " copy"
     SubElement(group, "path", {"class": "halo", "d": "".join(ways)})
     SubElement(group, "path", {"class": f"line{kind}", "d": "".join(ways)})
@@ -185,4 +269,6 @@ def _lines(group: Element, ways: List[str], tips: Sequence[Tuple[float, float]],
 
 def _text(group: Element, x: float, y: float, text: str, kind: str = "") -> None:
     if text:
-        SubElement(group, "text", {"x": f"{x:g}", "y": f"{y:g}", **({"class": kind} if kind else {})}).text = text
+        SubElement(
+            group, "text", {"x": f"{x:g}", "y": f"{y:g}", **({"class": kind} if kind else {})}
+        ).text = text

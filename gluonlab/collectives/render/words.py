@@ -1,4 +1,7 @@
-"""The words of the page in each language. What is in {braces} is filled in by the script, by the template, or by `scene`."""
+"""The words of the page in each language.
+
+What is in {braces} is filled in by the script, by the template, or by `scene`.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,14 @@ ENGLISH = Words(
     whole="whole",
     added="added",
     copied="copied over",
-    help="Each column is a rank, which is one device; each row is a chunk of its buffer. A chunk has a segment for every rank, "
-    "filled when that rank's contribution is in it. Point at a chunk to read it.",
+    help="Each column is a rank, which is one device; each row is a chunk of its buffer. "
+    "A chunk has a segment for every rank, filled when that rank's contribution is in it. "
+    "Point at a chunk to read it.",
     table="What every rank holds, as a table",
-    keys="Keys: <kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, <kbd>Home</kbd> and <kbd>End</kbd> jump.",
-    no_script="The steps are drawn by JavaScript, which is switched off here. Nothing is loaded from anywhere.",
+    keys="Keys: <kbd>←</kbd> <kbd>→</kbd> step, <kbd>space</kbd> plays and pauses, "
+    "<kbd>Home</kbd> and <kbd>End</kbd> jump.",
+    no_script="The steps are drawn by JavaScript, which is switched off here. "
+    "Nothing is loaded from anywhere.",
     comma=", ",
     sizes=(
         ("{} rank", "{} ranks"),
@@ -112,7 +118,10 @@ ENGLISH = Words(
     last=" and ",
     times="{} ({} times)",
     nothing="nothing",
-    descriptions={name: next(iter((made.__doc__ or "").strip().splitlines()), "") for name, made in ALGORITHMS.items()},
+    descriptions={
+        name: next(iter((made.__doc__ or "").strip().splitlines()), "")
+        for name, made in ALGORITHMS.items()
+    },
 )
 
 JAPANESE = Words(
@@ -147,11 +156,13 @@ JAPANESE = Words(
     added="足す",
     copied="上書きする",
     help="列はランクで、1 台のデバイスにあたります。行は、その配列を切り分けたチャンクです。"
-    "どのチャンクにもランクごとの区画があり、そのランクの寄与が入ると塗られます。チャンクを指すと中身が読めます。",
+    "どのチャンクにもランクごとの区画があり、そのランクの寄与が入ると塗られます。"
+    "チャンクを指すと中身が読めます。",
     table="各ランクが持つもの (表)",
-    keys="キー操作: <kbd>←</kbd> <kbd>→</kbd> で 1 ステップ移動、<kbd>スペース</kbd>で再生と一時停止、"
-    "<kbd>Home</kbd> と <kbd>End</kbd> で最初と最後へ",
-    no_script="ステップの描画には JavaScript が必要ですが、無効になっています。このページは外部から何も読み込みません。",
+    keys="キー操作: <kbd>←</kbd> <kbd>→</kbd> で 1 ステップ移動、"
+    "<kbd>スペース</kbd>で再生と一時停止、<kbd>Home</kbd> と <kbd>End</kbd> で最初と最後へ",
+    no_script="ステップの描画には JavaScript が必要ですが、無効になっています。"
+    "このページは外部から何も読み込みません。",
     comma="、",
     sizes=(
         ("{} ランク", "{} ランク"),
@@ -167,16 +178,33 @@ JAPANESE = Words(
     descriptions={
         "star": "すべてをランク 0 に集めて、戻します。"
         'Dive into Deep Learning の節 "Training on Multiple GPUs" にある allreduce です。',
-        "sharded": "各ランクが、自分のチャンク (または自分のパラメータ) を合計します。同じ節 (star を参照) の演習 3 の答えです。",
-        "tree": "平衡二分木を上り、また下ります。チャンクが複数あればパイプラインになり、木の各段が別々のチャンクを扱います。",
+        "sharded": (
+            "各ランクが、自分のチャンク (または自分のパラメータ) を合計します。"
+            "同じ節 (star を参照) の演習 3 の答えです。"
+        ),
+        "tree": (
+            "平衡二分木を上り、また下ります。チャンクが複数あればパイプラインになり、"
+            "木の各段が別々のチャンクを扱います。"
+        ),
         "double_tree": "2 つの木を同時に使い、チャンクの半分ずつを運びます。"
         "一方で中継するランクは他方では葉になるので、すべてのポートが使われます。",
-        "ring": "チャンクがリングを 1 周して合計され、もう 1 周して配られます。どのランクも、通信する相手は両隣だけです。",
-        "bidirectional_ring": "右回りと左回りの 2 つのリングが、チャンクを半分ずつ運びます。隣どうしのリンクが両方向に使われます。",
-        "halving_doubling": "ring と同じバイト数を、往路と復路のそれぞれで p-1 回ではなく log2(p) 回のメッセージで送ります "
-        "(p はランク数)。離れた相手とも通信するので、リング状ではないネットワークが必要です。",
-        "hierarchical": "グループの中で合計し、次にグループの間で合計し、最後にグループの中で配ります。"
-        "どのチャンクも、遅いリンクを行きと帰りに 1 回ずつ通るだけです。",
+        "ring": (
+            "チャンクがリングを 1 周して合計され、もう 1 周して配られます。"
+            "どのランクも、通信する相手は両隣だけです。"
+        ),
+        "bidirectional_ring": (
+            "右回りと左回りの 2 つのリングが、チャンクを半分ずつ運びます。"
+            "隣どうしのリンクが両方向に使われます。"
+        ),
+        "halving_doubling": (
+            "ring と同じバイト数を、往路と復路のそれぞれで p-1 回ではなく log2(p) "
+            "回のメッセージで送ります (p はランク数)。"
+            "離れた相手とも通信するので、リング状ではないネットワークが必要です。"
+        ),
+        "hierarchical": (
+            "グループの中で合計し、次にグループの間で合計し、最後にグループの中で配ります。"
+            "どのチャンクも、遅いリンクを行きと帰りに 1 回ずつ通るだけです。"
+        ),
     },
 )
 

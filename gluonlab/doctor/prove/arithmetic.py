@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 Array = Any  # numpy's
 NAME = "arithmetic"
-TOLERANCE = 1e-4  # of the largest number; sums of some thousand products of float32 in another order are nearer by far
+# of the largest number; sums of some thousand products of float32 in another order are nearer by
+# far
+TOLERANCE = 1e-4
 ROUNDS = 3  # a GPU that is now and then wrong is wrong
 
 SHAPES: Dict[str, Tuple[Tuple[int, ...], ...]] = {
@@ -34,7 +36,9 @@ def compute(operation: str, arrays: List[nd.NDArray]) -> nd.NDArray:
 
     computing: Dict[str, Callable[..., nd.NDArray]] = {
         "matrix product": nd.dot,
-        "convolution": lambda x, w: nd.Convolution(x, w, kernel=(3, 3), num_filter=12, no_bias=True),
+        "convolution": lambda x, w: nd.Convolution(
+            x, w, kernel=(3, 3), num_filter=12, no_bias=True
+        ),
         "pooling": lambda x: nd.Pooling(x, kernel=(2, 2), stride=(2, 2), pool_type="max"),
         "normalisation": _normalised,
         "softmax": nd.log_softmax,
@@ -50,7 +54,9 @@ def _normalised(x: nd.NDArray, gamma: nd.NDArray, beta: nd.NDArray) -> nd.NDArra
 
 
 def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -> List[Array]:
-    """The result of an operation, and the gradients of its inputs under weights of the result that are drawn once for all."""
+    """The result of an operation, and the gradients of its inputs under weights of the result that
+    are drawn once for all.
+    """
     from mxnet import autograd, nd
 
     arrays = [nd.array(given, ctx=ctx) for given in inputs]
@@ -64,7 +70,9 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
 
 
 def compute_on_all(ctxs: List[mx.Context]) -> None:
-    """Answers ``device``, ``operation``, ``difference`` from the CPU and whether it is ``alike`` the first GPU's."""
+    """Answers ``device``, ``operation``, ``difference`` from the CPU and whether it is ``alike``
+    the first GPU's.
+    """
     from mxnet import cpu
 
     random = np.random.RandomState(0)
@@ -83,24 +91,43 @@ def compute_on_all(ctxs: List[mx.Context]) -> None:
 
 def distance(found: List[Array], reference: List[Array]) -> float:
     """The largest |a - b| / max|b| of all arrays; infinite where something is no number."""
-    ratios = [float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) or 1.0) for a, b in zip(found, reference)]
+    ratios = [
+        float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) or 1.0)
+        for a, b in zip(found, reference)
+    ]
     return float(np.max(ratios)) if np.isfinite(ratios).all() else float("inf")
 
 
 def judge(outcome: Outcome) -> List[Verdict]:
-    """Each GPU whose numbers are not those of the CPU; those that merely differ in bits are told."""
+    """Each GPU whose numbers are not those of the CPU; those that merely differ in bits are
+    told.
+    """
     told = all_of(outcome, "operation")
     bad = [
-        wrong(NAME, f"{one['device']} computes a {one['operation']} wrongly: it differs from the CPU's by {one['difference']:.1e}")
+        wrong(
+            NAME,
+            f"{one['device']} computes a {one['operation']} wrongly: "
+            f"it differs from the CPU's by {one['difference']:.1e}",
+        )
         for one in told
         if not one["difference"] <= TOLERANCE
     ] + unfinished(NAME, outcome)
     if bad:
         return bad
     unlike = sorted({one["operation"] for one in told if not one["alike"]})
-    bits = f"other bits from GPU to GPU, or from time to time: {', '.join(unlike)}" if unlike else "the same bits on all GPUs"
+    bits = (
+        f"other bits from GPU to GPU, or from time to time: {', '.join(unlike)}"
+        if unlike
+        else "the same bits on all GPUs"
+    )
     worst = max((one["difference"] for one in told), default=0.0)
-    return [right(NAME, f"{len(SHAPES)} operations and their gradients differ from the CPU's by {worst:.1e} at most; {bits}")]
+    return [
+        right(
+            NAME,
+            f"{len(SHAPES)} operations and their gradients differ from the CPU's by {worst:.1e} "
+            f"at most; {bits}",
+        )
+    ]
 
 
 def numbers(outcome: Outcome) -> List[Dict[str, Any]]:

@@ -33,19 +33,36 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Asked:
-        """Raises OutputError for files that exist already or cannot be written, and DeviceError where there is no GPU."""
+        """Raises OutputError for files that exist already or cannot be written, and DeviceError
+        where there is no GPU.
+        """
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
             check_new("--out", path)
         driver, visible = nvml.look(), os.environ.get("CUDA_VISIBLE_DEVICES")
         if not visible_gpus(driver.gpus, visible).gpus:
-            hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all" if driver.gpus else "the driver shows none"
-            raise DeviceError(f"--prove tries GPUs, and here are none ({driver.error or hidden}): leave it out")
+            hidden = (
+                f"CUDA_VISIBLE_DEVICES={visible!r} hides all"
+                if driver.gpus
+                else "the driver shows none"
+            )
+            raise DeviceError(
+                f"--prove tries GPUs, and here are none ({driver.error or hidden}): leave it out"
+            )
         return cls(data, page, driver)
 
     def prove(self, say: Optional[Say]) -> Dict[str, Any]:
-        """Try everything and write the files; the object that is in one of them. ``say`` prints a line; None: nothing is said."""
-        with tqdm(total=len(TRIALS), disable=None, leave=False, file=sys.stderr, bar_format="trying {desc} {bar} {elapsed}") as bar:
+        """Try everything and write the files; the object that is in one of them.
+
+        ``say`` prints a line; None: nothing is said.
+        """
+        with tqdm(
+            total=len(TRIALS),
+            disable=None,
+            leave=False,
+            file=sys.stderr,
+            bar_format="trying {desc} {bar} {elapsed}",
+        ) as bar:
             bar.set_description_str(next(iter(TRIALS)))
 
             def done(tried: Tried) -> None:
@@ -63,11 +80,16 @@ class Asked(NamedTuple):
         write_text(self.page, as_page(proof))
         if say is not None:
             count = proof["faults"]
-            say(f"{count or 'no'} fault{'' if count == 1 else 's'}; written to {self.data} and {self.page}")
+            say(
+                f"{count or 'no'} fault{'' if count == 1 else 's'}; "
+                f"written to {self.data} and {self.page}"
+            )
         return proof
 
 
 def in_lines(tried: Tried) -> str:
     """A line for each verdict."""
-    shown = (("fault" if verdict.status == FAULT else "ok", verdict.what) for verdict in tried.verdicts)
+    shown = (
+        ("fault" if verdict.status == FAULT else "ok", verdict.what) for verdict in tried.verdicts
+    )
     return "\n".join(f"{status:<9}{tried.name:<12}{what}" for status, what in shown)

@@ -43,10 +43,22 @@ def _parameters(devices: str, options: List[str]) -> str:
     """The SHA-256 of the parameters that a run ends with."""
     with tempfile.TemporaryDirectory(prefix="gluonlab-prove-") as folder:
         out = Path(folder) / "run"
-        words = ["--devices", devices, "--epochs", "1", "--seed", "3", "--out", str(out), "--json", *options]
+        words = [
+            "--devices",
+            devices,
+            "--epochs",
+            "1",
+            "--seed",
+            "3",
+            "--out",
+            str(out),
+            "--json",
+            *options,
+        ]
         ended = subprocess.run(
-            [sys.executable, "-m", "gluonlab.run", *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, encoding="utf-8", errors="replace", timeout=TIMEOUT_S, env=dict(os.environ), check=False,
+            [sys.executable, "-m", "gluonlab.run", *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+            timeout=TIMEOUT_S, env=dict(os.environ), check=False,
         )  # fmt: skip
         if ended.returncode:
             raise _RunFailed(([""] + ended.stderr.strip().split("\n"))[-1])
@@ -57,14 +69,26 @@ def _parameters(devices: str, options: List[str]) -> str:
 def judge(outcome: Outcome) -> List[Verdict]:
     """Only --deterministic promises anything."""
     found = {told["how"]: told for told in all_of(outcome, "how")}
-    bad = [wrong(NAME, f"runs {how} fail: {told['refused']}") for how, told in found.items() if "refused" in told]
+    bad = [
+        wrong(NAME, f"runs {how} fail: {told['refused']}")
+        for how, told in found.items()
+        if "refused" in told
+    ]
     if found.get("--deterministic", {}).get("alike") is False:
-        bad.append(wrong(NAME, "two runs with --deterministic and the same seed end with other bits"))
+        bad.append(
+            wrong(NAME, "two runs with --deterministic and the same seed end with other bits")
+        )
     bad += unfinished(NAME, outcome)
     if bad:
         return bad
     without = "so do" if found["without --deterministic"]["alike"] else "other bits have"
-    return [right(NAME, f"two runs with --deterministic and the same seed end with the same bits; {without} two without it")]
+    return [
+        right(
+            NAME,
+            "two runs with --deterministic and the same seed end with the same bits; "
+            f"{without} two without it",
+        )
+    ]
 
 
 def numbers(outcome: Outcome) -> List[Dict[str, Any]]:

@@ -22,7 +22,9 @@ GIGA = 1e9
 
 
 def copy_between_all(ctxs: List[mx.Context]) -> None:
-    """Answers ``device`` and what it ``lost``; then ``source``, ``target``, ``wrong`` and ``gb_per_s`` for each pair."""
+    """Answers ``device`` and what it ``lost``; then ``source``, ``target``, ``wrong`` and
+    ``gb_per_s`` for each pair.
+    """
     from mxnet import nd
 
     sent = np.random.RandomState(0).randint(-(2**31), 2**31 - 1, COUNT).astype("int32")
@@ -36,9 +38,16 @@ def copy_between_all(ctxs: List[mx.Context]) -> None:
             if source == target:
                 continue
             tell(trying=f"a copy from {source} to {target}")
-            arrived = sources[source].copyto(nd.zeros((COUNT,), ctx=target, dtype="int32")).asnumpy()
+            arrived = (
+                sources[source].copyto(nd.zeros((COUNT,), ctx=target, dtype="int32")).asnumpy()
+            )
             speed = _speed(source, target)
-            tell(source=str(source), target=str(target), wrong=int((arrived != sent).sum()), gb_per_s=speed)
+            tell(
+                source=str(source),
+                target=str(target),
+                wrong=int((arrived != sent).sum()),
+                gb_per_s=speed,
+            )
 
 
 def _speed(source: mx.Context, target: mx.Context) -> float:
@@ -61,9 +70,16 @@ def judge(outcome: Outcome) -> List[Verdict]:
     for told in pairs:
         if told["wrong"]:
             changed = f"{told['wrong']:,} of {COUNT:,} numbers change"
-            bad.append(wrong(NAME, f"copies from {told['source']} to {told['target']} do not arrive: {changed}"))
+            bad.append(
+                wrong(
+                    NAME,
+                    f"copies from {told['source']} to {told['target']} do not arrive: {changed}",
+                )
+            )
     bad += unfinished(NAME, outcome)
-    return bad or [right(NAME, f"what is copied between {len(pairs)} pairs of GPUs arrives as it was")]
+    return bad or [
+        right(NAME, f"what is copied between {len(pairs)} pairs of GPUs arrives as it was")
+    ]
 
 
 def numbers(outcome: Outcome) -> List[Dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Trial: what a step of training queues on the GPUs, as MXNet's profiler counts it.
 
-The engine waits for a GPU's stream after each thing that it has queued, so a step costs its number of waits, whatever it computes.
+The engine waits for a GPU's stream after each thing that it has queued, so a step costs its number
+of waits, whatever it computes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def count_steps(ctxs: List[mx.Context]) -> None:
 
     from gluonlab.doctor.prove.work import training_step
 
-    # a graph that is bound after the first profile is no longer queued in pieces of several operators, but one by one
+    # a graph that is bound after the first profile is no longer queued in pieces of several
+    # operators, but one by one
     steps = {store: training_step(NETWORK, ctxs, store, IMAGES) for store in STORES}
     for step in steps.values():
         for _ in range(WARM):
@@ -50,20 +52,29 @@ def _profiled(step: Callable[[], Any]) -> "Counter[str]":
 
     with tempfile.TemporaryDirectory(prefix="gluonlab-prove-") as folder:
         file = str(Path(folder) / "profile.json")
-        mx.profiler.set_config(profile_imperative=True, profile_symbolic=True, aggregate_stats=True, filename=file)
+        mx.profiler.set_config(
+            profile_imperative=True, profile_symbolic=True, aggregate_stats=True, filename=file
+        )
         mx.profiler.set_state("run")
         for _ in range(STEPS):
             step()
         mx.nd.waitall()
         mx.profiler.set_state("stop")
         told: Dict[str, Any] = json.loads(mx.profiler.dumps(reset=True, format="json"))
-    return Counter({name: int(of_name["Count"]) for name, of_name in told["Time"].get("operator", {}).items()})
+    return Counter(
+        {name: int(of_name["Count"]) for name, of_name in told["Time"].get("operator", {}).items()}
+    )
 
 
 def judge(outcome: Outcome) -> List[Verdict]:
     """A count is neither right nor wrong."""
-    found = [f"{told['store']} {told['queued']:.0f}, {told['copies']:.0f} of them copies" for told in all_of(outcome, "store")]
-    return unfinished(NAME, outcome) or [right(NAME, f"a step of {NETWORK} queues: {'; '.join(found)}")]
+    found = [
+        f"{told['store']} {told['queued']:.0f}, {told['copies']:.0f} of them copies"
+        for told in all_of(outcome, "store")
+    ]
+    return unfinished(NAME, outcome) or [
+        right(NAME, f"a step of {NETWORK} queues: {'; '.join(found)}")
+    ]
 
 
 def numbers(outcome: Outcome) -> List[Dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""The machine that a proof is about: what its numbers depend on, and nothing that tells whose it is.
+"""The machine that a proof is about: what its numbers depend on, and nothing that tells whose it
+is.
 
 No names of hosts, people, folders or processes, no addresses, serial numbers or UUIDs.
 """
@@ -17,7 +18,12 @@ def describe(driver: Driver) -> Dict[str, Any]:
     """For the file. GPUs have NVML's numbers, which are nvidia-smi's."""
     here = about()
     gpus = [
-        {"name": gpu.name, "capability": list(gpu.capability), "memory_bytes": gpu.memory_bytes, "mig": gpu.parts is not None}
+        {
+            "name": gpu.name,
+            "capability": list(gpu.capability),
+            "memory_bytes": gpu.memory_bytes,
+            "mig": gpu.parts is not None,
+        }
         for gpu in driver.gpus
     ]
     return {

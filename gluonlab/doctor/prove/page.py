@@ -19,25 +19,40 @@ TITLES = {
 def as_page(proof: Dict[str, Any]) -> str:
     """An HTML page about the object that `proof.as_object` makes."""
     # what is around it, and how it looks, is the report's
-    loader = ChoiceLoader([PackageLoader(package, "template") for package in ("gluonlab.doctor.prove", "gluonlab.report")])
+    loader = ChoiceLoader(
+        [
+            PackageLoader(package, "template")
+            for package in ("gluonlab.doctor.prove", "gluonlab.report")
+        ]
+    )
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True)
     environment.filters["number"] = number
     return environment.get_template("proof.html").render(
-        proof=proof, titles=TITLES, tables={trial["trial"]: tables(trial["numbers"]) for trial in proof["trials"]}
+        proof=proof,
+        titles=TITLES,
+        tables={trial["trial"]: tables(trial["numbers"]) for trial in proof["trials"]},
     )
 
 
 def tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """The numbers as tables, one for each set of columns; a long table of pairs becomes a square one."""
+    """The numbers as tables, one for each set of columns; a long table of pairs becomes a square
+    one.
+    """
     found: Dict[Any, List[Dict[str, Any]]] = {}
     for row in numbers:
         found.setdefault(tuple(row), []).append(row)
-    return [square(rows) if {"source", "target", "gb_per_s"} <= set(keys) else plain(rows) for keys, rows in found.items()]
+    return [
+        square(rows) if {"source", "target", "gb_per_s"} <= set(keys) else plain(rows)
+        for keys, rows in found.items()
+    ]
 
 
 def plain(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
     """A row for each."""
-    return {"headings": [name.replace("_", " ") for name in rows[0]], "rows": [list(row.values()) for row in rows]}
+    return {
+        "headings": [name.replace("_", " ") for name in rows[0]],
+        "rows": [list(row.values()) for row in rows],
+    }
 
 
 def square(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
@@ -46,7 +61,9 @@ def square(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
     cells = {(row["source"], row["target"]): row for row in rows}
     return {
         "headings": ["from \\ to, GB/s", *names],
-        "rows": [[source, *(_cell(cells.get((source, target))) for target in names)] for source in names],
+        "rows": [
+            [source, *(_cell(cells.get((source, target))) for target in names)] for source in names
+        ],
     }
 
 

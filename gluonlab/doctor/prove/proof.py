@@ -1,4 +1,6 @@
-"""All trials, one after the other, within a time; what they came to, as one object that holds nothing of its owner's."""
+"""All trials, one after the other, within a time; what they came to, as one object that holds
+nothing of its owner's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ TOTAL_S = 300.0
 
 
 class Trial(Protocol):
-    """A module of this package. Not imported here by name: each loads MXNet, and they run in processes of their own."""
+    """A module of this package.
+
+    Not imported here by name: each loads MXNet, and they run in processes of their own.
+    """
 
     NAME: str
 
@@ -34,8 +39,16 @@ class Tried(NamedTuple):
     numbers: List[Dict[str, Any]]
 
 
-# The trial, and the longest that it may take; speeds come last, because they are what may be left out.
-TRIALS = {"copies": 60.0, "arithmetic": 60.0, "stores": 120.0, "bits": 120.0, "counts": 60.0, "speeds": 90.0}
+# The trial, and the longest that it may take; speeds come last, because they are what may be left
+# out.
+TRIALS = {
+    "copies": 60.0,
+    "arithmetic": 60.0,
+    "stores": 120.0,
+    "bits": 120.0,
+    "counts": 60.0,
+    "speeds": 90.0,
+}
 
 
 def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
@@ -49,7 +62,9 @@ def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
 
 def _try(name: str, devices: str, timeout_s: float) -> Tried:
     if timeout_s < 1:
-        return Tried(name, 0.0, [wrong(name, f"there was no time left: all trials have {TOTAL_S:g} s")], [])
+        return Tried(
+            name, 0.0, [wrong(name, f"there was no time left: all trials have {TOTAL_S:g} s")], []
+        )
     began = time.monotonic()
     module = f"gluonlab.doctor.prove.{name}"
     outcome = ask(module, devices, timeout_s=timeout_s)
@@ -72,7 +87,9 @@ def as_object(machine: Dict[str, Any], tried: List[Tried]) -> Dict[str, Any]:
         {
             "trial": one.name,
             "seconds": round(one.seconds, 1),
-            "verdicts": [{"status": verdict.status, "what": verdict.what} for verdict in one.verdicts],
+            "verdicts": [
+                {"status": verdict.status, "what": verdict.what} for verdict in one.verdicts
+            ],
             "numbers": one.numbers,
         }
         for one in tried

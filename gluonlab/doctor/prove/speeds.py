@@ -1,4 +1,7 @@
-"""Trial: images a second on one, two, ... all GPUs, and bytes a second of the sums, for several kvstores."""
+"""Trial: images a second on one, two, ...
+
+all GPUs, and bytes a second of the sums, for several kvstores.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ LEAST_S, MOST_S = 0.2, 3.0  # of a round, of all of them
 
 
 def measure(ctxs: List[mx.Context]) -> None:
-    """Answers ``network``, ``devices``, ``images_per_device``, ``images_per_s``; then ``store``, ``bytes``, ``gb_per_s``."""
+    """Answers ``network``, ``devices``, ``images_per_device``, ``images_per_s``; then ``store``,
+    ``bytes``, ``gb_per_s``.
+    """
     from gluonlab.doctor.prove.work import training_step
 
     for network in NETWORKS:
@@ -40,7 +45,11 @@ def measure(ctxs: List[mx.Context]) -> None:
         for size in SIZES:
             if len(ctxs) > 1:
                 tell(trying=f"sums of {size} bytes with {store}")
-                tell(store=store, bytes=size, gb_per_s=bus_bytes(size, len(ctxs)) / 1e9 / seconds_of(_sum(store, size, ctxs)))
+                tell(
+                    store=store,
+                    bytes=size,
+                    gb_per_s=bus_bytes(size, len(ctxs)) / 1e9 / seconds_of(_sum(store, size, ctxs)),
+                )
 
 
 def _enough_images(network: str, ctxs: List[mx.Context]) -> int:
@@ -62,12 +71,16 @@ def counts_up_to(most: int) -> List[int]:
 
 
 def bus_bytes(size: int, world_size: int) -> float:
-    """What each device sends in an allreduce of the best kind; nccl-tests calls a rate of it the bus bandwidth."""
+    """What each device sends in an allreduce of the best kind; nccl-tests calls a rate of it the
+    bus bandwidth.
+    """
     return size * 2 * (world_size - 1) / world_size
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Of one repetition, the median of some rounds; each has enough of them that the wait at its end counts for little."""
+    """Of one repetition, the median of some rounds; each has enough of them that the wait at its
+    end counts for little.
+    """
     _timed(work, 1)
     once = _timed(work, 1)
     repeats = max(1, round(LEAST_S / max(once, 1e-6)))
@@ -96,7 +109,10 @@ def _sum(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None]:
 
 def judge(outcome: Outcome) -> List[Verdict]:
     """A speed is neither right nor wrong."""
-    rates = [f"{told['network']} {told['images_per_s']:,.0f} on {told['devices']}" for told in all_of(outcome, "network")]
+    rates = [
+        f"{told['network']} {told['images_per_s']:,.0f} on {told['devices']}"
+        for told in all_of(outcome, "network")
+    ]
     return unfinished(NAME, outcome) or [right(NAME, f"images/s: {', '.join(rates)}")]
 
 

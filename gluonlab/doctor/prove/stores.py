@@ -1,4 +1,6 @@
-"""Trial: does every kvstore sum what lies on the GPUs, exactly, and with the same bits in all replicas?"""
+"""Trial: does every kvstore sum what lies on the GPUs, exactly, and with the same bits in all
+replicas?
+"""
 
 from __future__ import annotations
 
@@ -23,24 +25,31 @@ SHARDED = "sharded-optimizer"
 
 
 def try_all(ctxs: List[mx.Context]) -> None:
-    """Answers ``store`` with ``wrong`` sums, unlike ``bits``, and how its training ``differs`` from one GPU's; or ``refused``."""
+    """Answers ``store`` with ``wrong`` sums, unlike ``bits``, and how its training ``differs`` from
+    one GPU's; or ``refused``.
+    """
     for name in KVSTORES:
         tell(trying=f"kvstore {name}")
         try:
-            sums = {} if name == SHARDED else _sums(name, ctxs)  # it updates, and sums for nobody else
+            # it updates, and sums for nobody else
+            sums = {} if name == SHARDED else _sums(name, ctxs)
             tell(store=name, **sums, differs=difference(ctxs, name))
         except Exception as error:
             tell(store=name, refused=reason_of(error))
 
 
 def _sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Whole numbers have exact sums in float32; others at least the same bits everywhere, each time."""
+    """Whole numbers have exact sums in float32; others at least the same bits everywhere, each
+    time.
+    """
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
     off = unlike = 0
     for key, shape in enumerate(SHAPES):
-        store.broadcast(key, nd.zeros(shape, ctx=ctxs[0]), [nd.empty(shape, ctx=ctx) for ctx in ctxs])
+        store.broadcast(
+            key, nd.zeros(shape, ctx=ctxs[0]), [nd.empty(shape, ctx=ctx) for ctx in ctxs]
+        )
         whole = random.randint(-99, 99, (len(ctxs), *shape)).astype("float32")
         broken = random.normal(size=(len(ctxs), *shape)).astype("float32")
         for _ in range(ROUNDS):
@@ -68,7 +77,13 @@ def judge(outcome: Outcome) -> List[Verdict]:
         else:
             fine.append(told["store"])
     bad += unfinished(NAME, outcome)
-    return bad or [right(NAME, f"{', '.join(fine)}: exact sums, the same bits in all replicas, and training as on one GPU")]
+    return bad or [
+        right(
+            NAME,
+            f"{', '.join(fine)}: exact sums, the same bits in all replicas, "
+            "and training as on one GPU",
+        )
+    ]
 
 
 def _problem(told: Dict[str, Any]) -> str:

@@ -25,7 +25,8 @@ def run(trial: "Callable[[List[mx.Context]], None]", argv: Sequence[str] = ()) -
     except Exception as error:
         tell(error=reason_of(error))
     sys.stdout.flush()
-    os._exit(0)  # all is told, and what libraries do while Python ends, some crash, is of no interest
+    # all is told, and what libraries do while Python ends, some crash, is of no interest
+    os._exit(0)
 
 
 def reason_of(error: BaseException) -> str:

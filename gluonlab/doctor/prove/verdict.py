@@ -9,7 +9,10 @@ from gluonlab.gpu.process import Outcome
 
 
 class Verdict(NamedTuple):
-    """``trial``: its name. ``status``: OK or FAULT. ``what``: in words; devices are CUDA's numbers."""
+    """``trial``: its name.
+
+    ``status``: OK or FAULT. ``what``: in words; devices are CUDA's numbers.
+    """
 
     trial: str
     status: str
@@ -27,7 +30,9 @@ def wrong(trial: str, what: str) -> Verdict:
 
 
 def unfinished(trial: str, outcome: Outcome) -> List[Verdict]:
-    """A process that crashed, hung or gave up, and what it was about to do; nothing for one that told all."""
+    """A process that crashed, hung or gave up, and what it was about to do; nothing for one that
+    told all.
+    """
     refused = outcome.answer("error")
     reason = one_line(refused["error"]) if refused else outcome.ended
     if not reason:

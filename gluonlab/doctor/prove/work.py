@@ -1,4 +1,6 @@
-"""A step of training on made-up images that lie on the devices already: what counts and speeds are taken of."""
+"""A step of training on made-up images that lie on the devices already: what counts and speeds are
+taken of.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SHAPES = {"lenet": (1, 28, 28)}
 COLOUR = (3, 32, 32)  # of all other networks
 
 
-def training_step(network: str, ctxs: Sequence[mx.Context], store: str, images: int) -> Callable[[], List[Any]]:
+def training_step(
+    network: str, ctxs: Sequence[mx.Context], store: str, images: int
+) -> Callable[[], List[Any]]:
     """``step()`` queues a step with so many images on each device, as gluonlab.run makes it."""
     shape = SHAPES.get(network, COLOUR)
     net = get_model(network, CLASSES, list(ctxs))

@@ -76,7 +76,9 @@ def splits_evenly(array, sizes, devices):
 
 def begins_at_multiples_of_its_own_size(array, sizes, devices):
     shards = [
-        array[max(0, i * size - (i * size + size - len(array)) * (i * size + size > len(array))) :][:size]
+        array[max(0, i * size - (i * size + size - len(array)) * (i * size + size > len(array))) :][
+            :size
+        ]
         for i, size in enumerate(sizes)
     ]
     return [shard.as_in_context(ctx) for shard, ctx in zip(shards, devices)]
@@ -112,7 +114,10 @@ def averages(gradients, sizes):
 
 def forgets_to_divide(gradients, sizes):
     ctx = gradients[0].context
-    return sum((n * g.as_in_context(ctx) for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0])
+    return sum(
+        (n * g.as_in_context(ctx) for g, n in zip(gradients[1:], sizes[1:])),
+        sizes[0] * gradients[0],
+    )
 
 
 def writes_into_the_first(gradients, sizes):
@@ -124,7 +129,9 @@ def writes_into_the_first(gradients, sizes):
 
 
 def adds_across_devices(gradients, sizes):
-    return sum((n * g for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0]) / sum(sizes)
+    return sum((n * g for g, n in zip(gradients[1:], sizes[1:])), sizes[0] * gradients[0]) / sum(
+        sizes
+    )
 
 
 def on_the_last_device(gradients, sizes):
@@ -141,24 +148,56 @@ WRONG = {
         ),
         ({**PLACES, "f": 1}, "`f` does not lie on device 1: d was copied", "`f` があるのは"),
         (dict.fromkeys("abcdefgh", 0), "`b` does not lie on device 0", "`b` があるのはデバイス 0"),
-        ({**PLACES, "c": "first"}, "`c` is said to be on 'first': give 0", "`c` に 'first' と書かれて"),
+        (
+            {**PLACES, "c": "first"},
+            "`c` is said to be on 'first': give 0",
+            "`c` に 'first' と書かれて",
+        ),
         ({"a": 0, "b": 1}, "no number for `c`", "`c` の番号がありません"),
         ([0, 1, 0, 1, 1, 0, 1, 0], "no dictionary", "辞書ではありません"),
     ],
     "01-2": [
-        (reads_the_clock_too_early, "the clock was read when the work had been queued", "終わる前に時計を読んで"),
-        (waits_before_only, "the clock was read when the work had been queued", "終わる前に時計を読んで"),
-        (counts_what_was_queued_before, "0.3 s of other work had been queued before", "別の処理まで数えて"),
-        (starts_after_the_call, "the clock was started when `work` had come back", "`work` が戻ってから時計を動かして"),
+        (
+            reads_the_clock_too_early,
+            "the clock was read when the work had been queued",
+            "終わる前に時計を読んで",
+        ),
+        (
+            waits_before_only,
+            "the clock was read when the work had been queued",
+            "終わる前に時計を読んで",
+        ),
+        (
+            counts_what_was_queued_before,
+            "0.3 s of other work had been queued before",
+            "別の処理まで数えて",
+        ),
+        (
+            starts_after_the_call,
+            "the clock was started when `work` had come back",
+            "`work` が戻ってから時計を動かして",
+        ),
         (warms_up, "`work` was called 2 times", "`work` が 2 回呼ばれました"),
         (subtracts_the_wrong_way_round, "subtract the earlier time", "前の時刻を引いて"),
         (in_milliseconds, "return seconds", "単位は秒"),
         (prints_instead, "it returned None", "None が返りました"),
     ],
     "01-3": [
-        (splits_evenly, r"4 rows in shards of \[3, 1\] gave shards of \[2, 2\]", r"4 行を \[3, 1\] に分割すると \[2, 2\]"),
-        (begins_at_multiples_of_its_own_size, "a shard begins where the one before it ends", "直前のシャードの終わり"),
-        (never_moves, r"the shard for cpu\(1\) lies on cpu\(0\): it was cut, but never moved", "デバイスに移していません"),
+        (
+            splits_evenly,
+            r"4 rows in shards of \[3, 1\] gave shards of \[2, 2\]",
+            r"4 行を \[3, 1\] に分割すると \[2, 2\]",
+        ),
+        (
+            begins_at_multiples_of_its_own_size,
+            "a shard begins where the one before it ends",
+            "直前のシャードの終わり",
+        ),
+        (
+            never_moves,
+            r"the shard for cpu\(1\) lies on cpu\(0\): it was cut, but never moved",
+            "デバイスに移していません",
+        ),
         (goes_through_numpy, "int32 became float32", "int32 から float32"),
         (forgets_the_last_shard, "gave 1: return a list of 2 arrays", "2 個の配列のリスト"),
     ],
@@ -166,7 +205,11 @@ WRONG = {
         (adds, "that is their sum", "これは合計で"),
         (averages, "that is their mean", "単純な平均"),
         (forgets_to_divide, "divide by the number of all images", "全体の枚数で割って"),
-        (writes_into_the_first, "array 0 that it was given was .* it was written into", "渡した配列 0 が"),
+        (
+            writes_into_the_first,
+            "array 0 that it was given was .* it was written into",
+            "渡した配列 0 が",
+        ),
         (adds_across_devices, r"inputs on cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
         (on_the_last_device, r"lies on cpu\(1\): it belongs on the first", "最初の勾配のデバイス"),
     ],
@@ -187,7 +230,10 @@ def by_way_of_the_host(array, sizes, devices):
 
 
 def weights_first(gradients, sizes):
-    return sum((gradient * (size / sum(sizes))).as_in_context(gradients[0].context) for gradient, size in zip(gradients, sizes))
+    return sum(
+        (gradient * (size / sum(sizes))).as_in_context(gradients[0].context)
+        for gradient, size in zip(gradients, sizes)
+    )
 
 
 RIGHT = {

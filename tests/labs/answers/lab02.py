@@ -168,7 +168,10 @@ def _batches(images, labels, size):
 def on_one_device(net, replicas, images, labels, size):
     ctx, right = replicas[0][0].context, 0
     for x, y in _batches(images, labels, size):
-        right = right + (net(x.as_in_context(ctx), replicas[0]).argmax(axis=1) == y.as_in_context(ctx)).sum()
+        right = (
+            right
+            + (net(x.as_in_context(ctx), replicas[0]).argmax(axis=1) == y.as_in_context(ctx)).sum()
+        )
     return right.asscalar() / len(images)
 
 
@@ -176,15 +179,22 @@ def averages_batches(net, replicas, images, labels, size):
     ctxs, accuracies = [replica[0].context for replica in replicas], []
     for x, y in _batches(images, labels, size):
         parts = zip(_split(x, ctxs), _split(y, ctxs), replicas)
-        accuracies.append(sum((net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in parts) / len(x))
+        accuracies.append(
+            sum((net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in parts) / len(x)
+        )
     return sum(accuracies) / len(accuracies)
 
 
 def drops_the_last_batch(net, replicas, images, labels, size):
-    ctxs, right, whole = [replica[0].context for replica in replicas], 0, len(images) - len(images) % size
+    ctxs, right, whole = (
+        [replica[0].context for replica in replicas],
+        0,
+        len(images) - len(images) % size,
+    )
     for x, y in _batches(images[:whole], labels[:whole], size):
         right += sum(
-            (net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in zip(_split(x, ctxs), _split(y, ctxs), replicas)
+            (net(s, r).argmax(axis=1) == t).sum().asscalar()
+            for s, t, r in zip(_split(x, ctxs), _split(y, ctxs), replicas)
         )
     return right / len(images)
 
@@ -193,7 +203,8 @@ def asks_after_every_batch(net, replicas, images, labels, size):
     ctxs, right = [replica[0].context for replica in replicas], 0
     for x, y in _batches(images, labels, size):
         right += sum(
-            (net(s, r).argmax(axis=1) == t).sum().asscalar() for s, t, r in zip(_split(x, ctxs), _split(y, ctxs), replicas)
+            (net(s, r).argmax(axis=1) == t).sum().asscalar()
+            for s, t, r in zip(_split(x, ctxs), _split(y, ctxs), replicas)
         )
     return right / len(images)
 
@@ -205,22 +216,36 @@ def counts(net, replicas, images, labels, size):
 def mixes_up_the_replicas(net, replicas, images, labels, size):
     ctxs, right = [replica[0].context for replica in replicas], 0
     for x, y in _batches(images, labels, size):
-        right += sum((net(s, replicas[0]).argmax(axis=1) == t).sum().asscalar() for s, t in zip(_split(x, ctxs), _split(y, ctxs)))
+        right += sum(
+            (net(s, replicas[0]).argmax(axis=1) == t).sum().asscalar()
+            for s, t in zip(_split(x, ctxs), _split(y, ctxs))
+        )
     return right / len(images)
 
 
 WRONG = {
     "02-1": [
         (rebinds, "new arrays were made or returned", "元の配列は変わっていません"),
-        (never_comes_back, "device 1 holds .* the sum never came back to this device", "戻されていません"),
+        (
+            never_comes_back,
+            "device 1 holds .* the sum never came back to this device",
+            "戻されていません",
+        ),
         (counts_the_first_twice, "was counted twice", "2 回足して"),
         (averages, "that is the mean", "平均です"),
         (
             adds_while_it_changes,
-            r"\[1\], \[2\]: device 1 holds \[5\] afterwards, expected \[3\]: the devices do not agree",
+            (
+                r"\[1\], \[2\]: device 1 holds \[5\] afterwards, expected \[3\]: "
+                r"the devices do not agree"
+            ),
             "デバイスによって値",
         ),
-        (adds_across_devices, r"an operation had arrays of cpu\(0\) and cpu\(1\)", "2 個の GPU では動きません"),
+        (
+            adds_across_devices,
+            r"an operation had arrays of cpu\(0\) and cpu\(1\)",
+            "2 個の GPU では動きません",
+        ),
         (through_the_host, "Python waited 2 times", "2 回待ちました"),
     ],
     "02-2": [
@@ -232,7 +257,11 @@ WRONG = {
         (one_number, "return three numbers", "3 つの数"),
     ],
     "02-3": [
-        (forgets_to_scale_the_batch, "on 2 devices a training with a global batch of 32", "全体のバッチサイズ 32 の学習"),
+        (
+            forgets_to_scale_the_batch,
+            "on 2 devices a training with a global batch of 32",
+            "全体のバッチサイズ 32 の学習",
+        ),
         (believes_nan, "that training diverged", "発散して"),
         (takes_any_of_equals, "of equal accuracies take the smaller rate", "小さいほうの学習率"),
         (returns_accuracies, "that is an accuracy, return its rate", "これは正解率です"),
@@ -243,7 +272,11 @@ WRONG = {
         (the_star, r"cpu\(0\) collects everything, as in the star", "星形と同じく"),
         (by_turns, "owns too much. Give away the largest", "担当分が多すぎます"),
         (only_the_first_parameters, "no array has changed", "どの配列も変わって"),
-        (leaves_it_with_the_owner, "device 1 holds .* the sum never came back to this device", "戻されていません"),
+        (
+            leaves_it_with_the_owner,
+            "device 1 holds .* the sum never came back to this device",
+            "戻されていません",
+        ),
         (adds_by_owner_across_devices, "an operation had arrays of", "2 個の GPU では動きません"),
     ],
     "02-5": [
@@ -252,7 +285,11 @@ WRONG = {
         (drops_the_last_batch, "only 4 images were computed", "4 枚しか計算して"),
         (asks_after_every_batch, "Python waited .* times", "回待ちました"),
         (counts, "that is how many are right", "割合ではなく正解数"),
-        (mixes_up_the_replicas, r"`net` got images on cpu\(1\) with the replica on cpu\(0\)", "同じデバイスのもの"),
+        (
+            mixes_up_the_replicas,
+            r"`net` got images on cpu\(1\) with the replica on cpu\(0\)",
+            "同じデバイスのもの",
+        ),
     ],
 }
 

@@ -11,9 +11,15 @@ def trains(divide_by, even=False, mean=False, only_first=False, record=True, who
 
     def train_batch(images, labels, devices, net, loss, trainer):
         if whole:
-            xs, ys = [images.as_in_context(ctx) for ctx in devices], [labels.as_in_context(ctx) for ctx in devices]
+            xs, ys = (
+                [images.as_in_context(ctx) for ctx in devices],
+                [labels.as_in_context(ctx) for ctx in devices],
+            )
         else:
-            xs, ys = (gluon.utils.split_and_load(part, devices, even_split=even) for part in (images, labels))
+            xs, ys = (
+                gluon.utils.split_and_load(part, devices, even_split=even)
+                for part in (images, labels)
+            )
         if not record:
             return
         with autograd.record():
@@ -51,48 +57,94 @@ def equal_weights(means, variances, counts):
 
 def deviation(means, variances, counts):
     mean = np.average(means, axis=0, weights=counts)
-    return mean, np.sqrt(np.average(np.array(variances) + (np.array(means) - mean) ** 2, axis=0, weights=counts))
+    return mean, np.sqrt(
+        np.average(np.array(variances) + (np.array(means) - mean) ** 2, axis=0, weights=counts)
+    )
 
 
 WRONG = {
     "03-1": [
-        (trains(per_device), "on 2 devices.* 2 times the right one", "2 台のデバイスに 4 枚.* 2 倍"),
+        (
+            trains(per_device),
+            "on 2 devices.* 2 times the right one",
+            "2 台のデバイスに 4 枚.* 2 倍",
+        ),
         (trains(number_of_devices), "4 times the right one", "4 倍"),
         (trains(all_images, whole=True), "2 times the right one", "2 倍"),
-        (trains(number_of_devices, mean=True), "2 devices .3 [+] 2.: each shard's mean loss", "シャードごとに損失を平均"),
-        (trains(all_images, only_first=True), "only the gradient of device 0", "デバイス 0 の勾配だけ"),
+        (
+            trains(number_of_devices, mean=True),
+            "2 devices .3 [+] 2.: each shard's mean loss",
+            "シャードごとに損失を平均",
+        ),
+        (
+            trains(all_images, only_first=True),
+            "only the gradient of device 0",
+            "デバイス 0 の勾配だけ",
+        ),
         (trains(all_images, record=False), "no parameter changed", "パラメータが変化していません"),
         (trains(all_images, even=True), "ValueError.*even_split", "ValueError.*even_split"),
     ],
     "03-2": [
         (lambda n, epochs, k, b: epochs * math.ceil(n / b), "all devices together", "全デバイス分"),
-        (lambda n, epochs, k, b: epochs * (n // (k * b)), "smaller batch at the end", "最後の小さいバッチ"),
+        (
+            lambda n, epochs, k, b: epochs * (n // (k * b)),
+            "smaller batch at the end",
+            "最後の小さいバッチ",
+        ),
         (lambda n, epochs, k, b: math.ceil(n / (k * b)), "one epoch only", "1 エポック分"),
-        (lambda n, epochs, k, b: math.ceil(n * epochs / (k * b)), "into the next epoch", "次のエポック"),
+        (
+            lambda n, epochs, k, b: math.ceil(n * epochs / (k * b)),
+            "into the next epoch",
+            "次のエポック",
+        ),
         (lambda n, epochs, k, b: epochs * n / (k * b), "whole updates only", "整数"),
     ],
     "03-3": [
-        (lambda step, lr, k, w: lr * min(1, step / w if w else 1), "number of devices", "デバイス数に比例"),
+        (
+            lambda step, lr, k, w: lr * min(1, step / w if w else 1),
+            "number of devices",
+            "デバイス数に比例",
+        ),
         (lambda step, lr, k, w: k * lr, "warm-up is not over", "ウォームアップの途中"),
         (lambda step, lr, k, w: k * lr * (step / w if w else 1), "stays where it is", "一定です"),
-        (lambda step, lr, k, w: k * lr * (min(1, (step - 1) / w) if w else 1), "count from 1", "1 から数え"),
-        (lambda step, lr, k, w: lr * (1 + (k - 1) * min(1, step / w if w else 1)), "begins at 0", "0 から始めます"),
-        (lambda step, lr, k, w: k * lr * min(1, step / w), "ZeroDivisionError", "ZeroDivisionError"),
+        (
+            lambda step, lr, k, w: k * lr * (min(1, (step - 1) / w) if w else 1),
+            "count from 1",
+            "1 から数え",
+        ),
+        (
+            lambda step, lr, k, w: lr * (1 + (k - 1) * min(1, step / w if w else 1)),
+            "begins at 0",
+            "0 から始めます",
+        ),
+        (
+            lambda step, lr, k, w: k * lr * min(1, step / w),
+            "ZeroDivisionError",
+            "ZeroDivisionError",
+        ),
     ],
     "03-4": [
         (summed_variance, "how far their means lie apart", "平均どうしのずれ"),
         (equal_weights, "weight by counts", "画像の多いシャード"),
         (deviation, "standard deviation", "標準偏差"),
-        (lambda means, variances, counts: np.mean(means, axis=0), "return two things", "平均と分散の 2 つ"),
+        (
+            lambda means, variances, counts: np.mean(means, axis=0),
+            "return two things",
+            "平均と分散の 2 つ",
+        ),
     ],
     "03-5": [
         (
-            lambda host, compute, total, k: max(host, compute) / max(k * host, compute + (k > 1) * total),
+            lambda host, compute, total, k: (
+                max(host, compute) / max(k * host, compute + (k > 1) * total)
+            ),
             "k times the images",
             "k 倍の枚数",
         ),
         (
-            lambda host, compute, total, k: k * max(host, compute) / max(host, compute + (k > 1) * total),
+            lambda host, compute, total, k: (
+                k * max(host, compute) / max(host, compute + (k > 1) * total)
+            ),
             "one device after the other",
             "1 台ずつ順に",
         ),
@@ -107,7 +159,9 @@ WRONG = {
             "合計の時間が入っていません",
         ),
         (
-            lambda host, compute, total, k: k * (host + compute) / (k * host + compute + (k > 1) * total),
+            lambda host, compute, total, k: (
+                k * (host + compute) / (k * host + compute + (k > 1) * total)
+            ),
             "host queues the next step while",
             "次のステップをキューに入れられます",
         ),
@@ -116,7 +170,9 @@ WRONG = {
 
 
 def weighted_means(images, labels, devices, net, loss, trainer):
-    xs, ys = (gluon.utils.split_and_load(array, devices, even_split=False) for array in (images, labels))
+    xs, ys = (
+        gluon.utils.split_and_load(array, devices, even_split=False) for array in (images, labels)
+    )
     with autograd.record():
         losses = [loss(net(x), y).mean() * (len(x) / len(images)) for x, y in zip(xs, ys)]
     for each in losses:
@@ -125,14 +181,25 @@ def weighted_means(images, labels, devices, net, loss, trainer):
 
 
 def with_mxnet(means, variances, counts):
-    means, variances, images = [nd.array(each) for each in means], [nd.array(each) for each in variances], sum(counts)
+    means, variances, images = (
+        [nd.array(each) for each in means],
+        [nd.array(each) for each in variances],
+        sum(counts),
+    )
     mean = sum(own * count for own, count in zip(means, counts)) / images
-    return [mean, sum((var + (own - mean) ** 2) * count for own, var, count in zip(means, variances, counts)) / images]
+    return [
+        mean,
+        sum((var + (own - mean) ** 2) * count for own, var, count in zip(means, variances, counts))
+        / images,
+    ]
 
 
 RIGHT = {
     "03-1": [weighted_means],
-    "03-2": [lambda n, epochs, k, b: np.ceil(n / (k * b)) * epochs, lambda n, epochs, k, b: epochs * len(range(0, n, k * b))],
+    "03-2": [
+        lambda n, epochs, k, b: np.ceil(n / (k * b)) * epochs,
+        lambda n, epochs, k, b: epochs * len(range(0, n, k * b)),
+    ],
     "03-3": [lambda step, lr, k, w: np.interp(step, [0, w], [0, k * lr])],
     "03-4": [with_mxnet],
 }

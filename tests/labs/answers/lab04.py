@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gluonlab.collectives.algorithms import ALGORITHMS, hierarchical, ring, ring_reduce_scatter, star
+from gluonlab.collectives.algorithms import (
+    ALGORITHMS,
+    hierarchical,
+    ring,
+    ring_reduce_scatter,
+    star,
+)
 from gluonlab.collectives.cost import price
 from gluonlab.collectives.schedule import Transfer
 
@@ -17,16 +23,25 @@ def to_the_left_owner(world_size):
 
 
 def without_modulo(world_size):
-    return [[Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)] for s in range(world_size - 1)]
+    return [
+        [Transfer(r, r + 1, (r - 1 - s) % world_size, "add") for r in range(world_size)]
+        for s in range(world_size - 1)
+    ]
 
 
 def everybody_at_once(world_size):
-    return [[Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c] for _ in range(2)]
+    return [
+        [Transfer(r, c, c, "add") for c in range(world_size) for r in range(world_size) if r != c]
+        for _ in range(2)
+    ]
 
 
 def copies(world_size):
     return [
-        [Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy") for r in range(world_size)]
+        [
+            Transfer(r, (r + 1) % world_size, (r - 1 - s) % world_size, "copy")
+            for r in range(world_size)
+        ]
         for s in range(world_size - 1)
     ]
 
@@ -51,7 +66,10 @@ def counts(of_loads):
     """busiest_link by a formula of what each device sums."""
 
     def busiest_link(sizes, owners, devices):
-        loads = [sum(size for size, owner in zip(sizes, owners) if owner == device) for device in range(devices)]
+        loads = [
+            sum(size for size, owner in zip(sizes, owners) if owner == device)
+            for device in range(devices)
+        ]
         return of_loads(loads, devices)
 
     return busiest_link
@@ -85,7 +103,9 @@ def whole_arrays(arrays, send):
     """A ring of whole arrays: everybody's array travels around."""
     n, travelling = len(arrays), [array.copy() for array in arrays]
     for _ in range(n - 1):
-        travelling = [send(travelling[(device - 1) % n], (device - 1) % n, device) for device in range(n)]
+        travelling = [
+            send(travelling[(device - 1) % n], (device - 1) % n, device) for device in range(n)
+        ]
         for array, piece in zip(arrays, travelling):
             array[:] = array + piece
 
@@ -132,7 +152,11 @@ def no_modulo(arrays, send):
 
 WRONG = {
     "04-1": [
-        (to_the_left_owner, "sum of chunk 0 is on rank 1 instead", "チャンク 0 の合計はランク 1 にあります"),
+        (
+            to_the_left_owner,
+            "sum of chunk 0 is on rank 1 instead",
+            "チャンク 0 の合計はランク 1 にあります",
+        ),
         (without_modulo, "% world_size` missing", "% world_size` を忘れて"),
         (everybody_at_once, "more than once", "重複"),
         (copies, "without the contribution", "寄与がありません"),
@@ -166,9 +190,21 @@ WRONG = {
             "p3.16xlarge, 100,000,000. .* placed on the ring takes",
             "p3.16xlarge, 100,000,000. .* placed on the ring なら",
         ),
-        (lambda topology, size: hierarchical(topology.world_size), "returned hierarchical", "戻り値は hierarchical"),
-        (lambda topology, size: replace(ring(topology.world_size), steps=()), "no right allreduce", "正しい allreduce では"),
-        (lambda topology, size: ring_reduce_scatter(topology.world_size), "returned a reduce_scatter", "戻り値は reduce_scatter"),
+        (
+            lambda topology, size: hierarchical(topology.world_size),
+            "returned hierarchical",
+            "戻り値は hierarchical",
+        ),
+        (
+            lambda topology, size: replace(ring(topology.world_size), steps=()),
+            "no right allreduce",
+            "正しい allreduce では",
+        ),
+        (
+            lambda topology, size: ring_reduce_scatter(topology.world_size),
+            "returned a reduce_scatter",
+            "戻り値は reduce_scatter",
+        ),
         (lambda topology, size: "ring", "return a Schedule", "Schedule を返して"),
     ],
     "04-5": [
@@ -185,7 +221,12 @@ WRONG = {
 
 def straight_to_the_owners(world_size):
     """Tuples, and a generator of them."""
-    yield [(src, dst, dst, "add") for src in range(world_size) for dst in range(world_size) if src != dst]
+    yield [
+        (src, dst, dst, "add")
+        for src in range(world_size)
+        for dst in range(world_size)
+        if src != dst
+    ]
 
 
 RIGHT = {

@@ -92,7 +92,10 @@ def rest_lost(net, loss, trainer, images, labels, parts):
     size = len(images) // parts
     for part in range(parts):
         with autograd.record():
-            total = loss(net(images[part * size : (part + 1) * size]), labels[part * size : (part + 1) * size]).sum()
+            total = loss(
+                net(images[part * size : (part + 1) * size]),
+                labels[part * size : (part + 1) * size],
+            ).sum()
         total.backward()
     trainer.step(len(images))
 
@@ -133,7 +136,9 @@ def names_inside(spec, visible, count):
 
 
 def all_of_the_machine(spec, visible, count):
-    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    shown = (
+        list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    )
     names = spec.partition(":")[2]
     return list(range(count)) if names == "*" else [shown[int(name)] for name in names.split(",")]
 
@@ -151,7 +156,9 @@ def in_order(spec, visible, count):
 
 
 def order_of_the_machine(spec, visible, count):
-    shown = list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    shown = (
+        list(range(count)) if visible is None else [int(number) for number in visible.split(",")]
+    )
     names = spec.partition(":")[2]
     return sorted(shown if names == "*" else [shown[int(name)] for name in names.split(",")])
 
@@ -166,31 +173,51 @@ def _even(begin, size, parts):
 def rest_of_the_batch_lost(images, devices, microbatches):
     size = images // (devices * microbatches)
     return [
-        [(device, *_even(device * size * microbatches, size, microbatches)[number]) for device in range(devices)]
+        [
+            (device, *_even(device * size * microbatches, size, microbatches)[number])
+            for device in range(devices)
+        ]
         for number in range(microbatches)
     ]
 
 
 def last_takes_the_rest(images, devices, microbatches):
-    shards = [(d * (images // devices), images if d == devices - 1 else (d + 1) * (images // devices)) for d in range(devices)]
+    shards = [
+        (d * (images // devices), images if d == devices - 1 else (d + 1) * (images // devices))
+        for d in range(devices)
+    ]
     cuts = [[(b + x, b + y) for x, y in shard_bounds(e - b, microbatches)] for b, e in shards]
-    return [[(d, *cut[n]) for d, cut in enumerate(cuts) if n < len(cut)] for n in range(max(map(len, cuts)))]
+    return [
+        [(d, *cut[n]) for d, cut in enumerate(cuts) if n < len(cut)]
+        for n in range(max(map(len, cuts)))
+    ]
 
 
 def one_device_after_the_other(images, devices, microbatches):
     found = []
     for device, (begin, end) in enumerate(shard_bounds(images, devices)):
-        found += [[(device, begin + a, begin + b)] for a, b in shard_bounds(end - begin, microbatches)]
+        found += [
+            [(device, begin + a, begin + b)] for a, b in shard_bounds(end - begin, microbatches)
+        ]
     return found
 
 
 def all_parts_at_once(images, devices, microbatches):
-    return [[part for each in one_device_after_the_other(images, devices, microbatches) for part in each]]
+    return [
+        [
+            part
+            for each in one_device_after_the_other(images, devices, microbatches)
+            for part in each
+        ]
+    ]
 
 
 def microbatches_first(images, devices, microbatches):
     return [
-        [(device, begin + a, begin + b) for device, (a, b) in enumerate(shard_bounds(end - begin, devices))]
+        [
+            (device, begin + a, begin + b)
+            for device, (a, b) in enumerate(shard_bounds(end - begin, devices))
+        ]
         for begin, end in shard_bounds(images, microbatches)
     ]
 
@@ -202,7 +229,10 @@ def empty_parts(images, devices, microbatches):
         return list(zip(places, places[1:]))
 
     cuts = [cut(begin, end, microbatches) for begin, end in cut(0, images, devices)]
-    return [[(device, *parts[number]) for device, parts in enumerate(cuts)] for number in range(microbatches)]
+    return [
+        [(device, *parts[number]) for device, parts in enumerate(cuts)]
+        for number in range(microbatches)
+    ]
 
 
 # --- 06-6
@@ -265,7 +295,11 @@ WRONG = {
         (rest_lost, "left over when the batch does not divide are lost", "余った画像が捨てられ"),
         (update_per_part, "an update after every part", "部分ごとに更新"),
         (no_step, "have not changed at all", "まったく変わっていません"),
-        (all_at_once, "4 images went through the network at once, expected at most 2", "一度に 4 枚"),
+        (
+            all_at_once,
+            "4 images went through the network at once, expected at most 2",
+            "一度に 4 枚",
+        ),
         (image_by_image, "in 4 parts, expected 1", "4 個に分けられ"),
     ],
     "06-3": [
@@ -273,12 +307,24 @@ WRONG = {
         (lambda sizes: [1] * len(sizes), r"part_weights\(\[4, 4\]\).*only added up", "足すだけ"),
         (lambda sizes: [1 / len(sizes)] * len(sizes), "last part counts 3 times as much", "3 倍"),
         (lambda sizes: sizes, "the sum of all losses", "損失の総和"),
-        (lambda sizes: [size / max(sizes) for size in sizes], "add up to 2, not to 1|only added up", "足すだけ|合計が"),
-        (lambda sizes: [sizes[0] / sum(sizes)], "one weight for each of 2 parts", "重みが 1 個要ります"),
+        (
+            lambda sizes: [size / max(sizes) for size in sizes],
+            "add up to 2, not to 1|only added up",
+            "足すだけ|合計が",
+        ),
+        (
+            lambda sizes: [sizes[0] / sum(sizes)],
+            "one weight for each of 2 parts",
+            "重みが 1 個要ります",
+        ),
     ],
     "06-4": [
         (forgets_to_return, "is `return` missing.*a list of numbers", "`return` を忘れて"),
-        (names_inside, r"'gpu:\*', '2,3', 4\) is \[0, 1\], expected \[2, 3\].*names inside the process", "プロセスの中での番号"),
+        (
+            names_inside,
+            r"'gpu:\*', '2,3', 4\) is \[0, 1\], expected \[2, 3\].*names inside the process",
+            "プロセスの中での番号",
+        ),
         (all_of_the_machine, "sees only those", "あるものしか見えません"),
         (as_texts, "numbers are wanted, not texts", "文字列ではなく"),
         (in_order, "in another order", "順番が違います"),
@@ -306,7 +352,9 @@ WRONG = {
             "それより多くの画像",
         ),
         (
-            lambda memory, budget, limit: max(0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))),
+            lambda memory, budget, limit: max(
+                0, min(limit, (budget - memory(0)) // (memory(1) - memory(0)))
+            ),
             "5 for each 8 images or part of them.* would fit, too",
             "8 枚ごと .端数は切り上げ. に 5.*でも入ります",
         ),
@@ -316,7 +364,9 @@ WRONG = {
 
 def with_split_data(net, loss, trainer, images, labels, parts):
     net.collect_params().zero_grad()
-    for x, y in zip(*(gluon.utils.split_data(array, parts, even_split=False) for array in (images, labels))):
+    for x, y in zip(
+        *(gluon.utils.split_data(array, parts, even_split=False) for array in (images, labels))
+    ):
         with autograd.record():
             losses = loss(net(x), y)
         losses.backward()
@@ -335,7 +385,11 @@ def one_round_after_the_other(images, devices, microbatches):
         for device, (begin, end) in enumerate(shard_bounds(images, devices))
     ]
     for number in range(len(shards[0][2])):
-        yield tuple((device, begin + p[number][0], begin + p[number][1]) for device, begin, p in shards if number < len(p))
+        yield tuple(
+            (device, begin + p[number][0], begin + p[number][1])
+            for device, begin, p in shards
+            if number < len(p)
+        )
 
 
 def galloping(memory, budget, limit):
@@ -350,9 +404,16 @@ def galloping(memory, budget, limit):
 
 
 RIGHT = {
-    "06-1": [lambda shapes, outputs, images, states: 4.0 * (sum(map(np.prod, shapes)) * (2 + states) + images * sum(outputs))],
+    "06-1": [
+        lambda shapes, outputs, images, states: (
+            4.0 * (sum(map(np.prod, shapes)) * (2 + states) + images * sum(outputs))
+        )
+    ],
     "06-2": [with_split_data],
-    "06-3": [lambda sizes: (size / sum(sizes) for size in sizes), lambda sizes: np.array(sizes) / sum(sizes)],
+    "06-3": [
+        lambda sizes: (size / sum(sizes) for size in sizes),
+        lambda sizes: np.array(sizes) / sum(sizes),
+    ],
     "06-4": [with_arrays],
     "06-5": [one_round_after_the_other],
     "06-6": [galloping],

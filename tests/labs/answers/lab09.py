@@ -1,4 +1,6 @@
-"""Cures of lab 09's faults that cure the symptom only, or something else, and what they must be told."""
+"""Cures of lab 09's faults that cure the symptom only, or something else, and what they must be
+told.
+"""
 
 import mxnet as mx
 import numpy as np
@@ -146,7 +148,13 @@ def images_doubled(net, loss, trainer, images, labels, size, ctxs):
     for begin in range(0, len(images), size):
         x, y = images[begin : begin + size], labels[begin : begin + size]
         if len(x) < len(ctxs):
-            _backward(net, loss, nd.concat(*[x] * len(ctxs), dim=0), nd.concat(*[y] * len(ctxs), dim=0), ctxs)
+            _backward(
+                net,
+                loss,
+                nd.concat(*[x] * len(ctxs), dim=0),
+                nd.concat(*[y] * len(ctxs), dim=0),
+                ctxs,
+            )
         else:
             _backward(net, loss, x, y, ctxs)
         trainer.step(len(x))
@@ -169,14 +177,20 @@ def _right(net, x, y):
 def divided_by_all(net, images, labels, size, ctxs):
     right = 0
     for batch in mx.io.NDArrayIter(images, labels, size):
-        right += sum(_right(net, x, y) for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs)))
+        right += sum(
+            _right(net, x, y)
+            for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs))
+        )
     return right / len(images)
 
 
 def discarded(net, images, labels, size, ctxs):
     right = counted = 0
     for batch in mx.io.NDArrayIter(images, labels, size, last_batch_handle="discard"):
-        right += sum(_right(net, x, y) for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs)))
+        right += sum(
+            _right(net, x, y)
+            for x, y in zip(shard(batch.data[0], ctxs), shard(batch.label[0], ctxs))
+        )
         counted += size
     return right / max(counted, 1)
 
@@ -189,7 +203,9 @@ def at_once(net, images, labels, size, ctxs):
 def on_one_device(net, images, labels, size, ctxs):
     right = 0
     for i in range(len(images)):
-        right += _right(net, nd.array(images[i : i + 1], ctx=ctxs[0]), nd.array(labels[i : i + 1], ctx=ctxs[0]))
+        right += _right(
+            net, nd.array(images[i : i + 1], ctx=ctxs[0]), nd.array(labels[i : i + 1], ctx=ctxs[0])
+        )
     return right / len(images)
 
 
@@ -207,7 +223,11 @@ def mean_of_batches(net, images, labels, size, ctxs):
 
 def _draw(shape, ctx=None):
     fan_in = int(np.prod(shape[1:])) if len(shape) == 4 else shape[0]
-    return nd.random.normal(0, he(fan_in), shape, ctx=ctx) if len(shape) > 1 else nd.zeros(shape, ctx=ctx)
+    return (
+        nd.random.normal(0, he(fan_in), shape, ctx=ctx)
+        if len(shape) > 1
+        else nd.zeros(shape, ctx=ctx)
+    )
 
 
 def _replica(params):
@@ -258,7 +278,11 @@ WRONG = {
     "09-1": [
         (into_the_first, "the sum does not come back", "戻っていません"),
         (mean, "that is the mean, not the sum", "合計ではなく平均"),
-        (returned, r"still there: the arrays on 2 devices held \[1\] and \[2\]", "まだ直っていません"),
+        (
+            returned,
+            r"still there: the arrays on 2 devices held \[1\] and \[2\]",
+            "まだ直っていません",
+        ),
         (mixed, "CPU devices bear that, two GPUs do not", "2 個の GPU"),
         (one_after_the_other, r"left \[3\] and \[5\], expected \[3\]", r"結果が \[3\]、\[5\]"),
     ],
@@ -270,7 +294,11 @@ WRONG = {
         (weights_only, "batch 2, of 4 images", "2 番目のバッチ"),
     ],
     "09-3": [
-        (as_if_even, "7 images on 2 devices.*right for batches that divide evenly", "均等に割り切れる"),
+        (
+            as_if_even,
+            "7 images on 2 devices.*right for batches that divide evenly",
+            "均等に割り切れる",
+        ),
         (smaller_rate, "right for batches that divide evenly", "均等に割り切れる"),
         (not_divided, "nothing divides them", "どこでも割られていません"),
         (divided_twice, "4 images on 2 devices", "4 枚を 2 台のデバイスで"),
@@ -291,8 +319,16 @@ WRONG = {
     ],
     "09-6": [
         (forgets_to_return, "is `return` missing.*a list with a Replica", "`return` を忘れて"),
-        (seeded_for_each, "were seeded 2 times for 2 replicas.*GPUs have one each", "GPU では番号が"),
-        (seeded_with_a_number, "the fault is still there: before any training", "まだ直っていません"),
+        (
+            seeded_for_each,
+            "were seeded 2 times for 2 replicas.*GPUs have one each",
+            "GPU では番号が",
+        ),
+        (
+            seeded_with_a_number,
+            "the fault is still there: before any training",
+            "まだ直っていません",
+        ),
         (all_alike, "alike is not enough", "そろえるだけでは"),
         (one_for_all, "lies on", "用のレプリカ"),
         (always_the_same, "the seed has no effect", "seed が効いていません"),

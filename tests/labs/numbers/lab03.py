@@ -23,7 +23,11 @@ def check(numbers):
     assert numbers["update_of_all_stores"] < 1e-6
     runs = {name: run["accuracy"] for name, run in numbers["runs"].items()}
     if numbers["data"] == "digits":
-        assert {name: run["updates"] for name, run in numbers["runs"].items()} == {"A": 6 * 23, "B": 12 * 12, "C": 6 * 23}
+        assert {name: run["updates"] for name, run in numbers["runs"].items()} == {
+            "A": 6 * 23,
+            "B": 12 * 12,
+            "C": 6 * 23,
+        }
     # the same updates on one device and on two
     assert abs(runs["A"][0] - runs["C"][0]) < 0.02
     assert abs(runs["A"][-1] - runs["C"][-1]) < 0.05
@@ -41,7 +45,8 @@ def check(numbers):
     for devices, _, parts in numbers["parts"]:
         assert parts["computing"] > 0
         assert devices > 1 or parts["sum"] < parts["computing"]
-    # SageMaker's figures: a step on two GPUs took twice as long, and the bytes explain a twentieth of what came on top
+    # SageMaker's figures: a step on two GPUs took twice as long, and the bytes explain a twentieth
+    # of what came on top
     more = numbers["their_ms"]["2"] - numbers["their_ms"]["1"]
     assert numbers["their_ms"]["2"] / numbers["their_ms"]["1"] > 2
     assert 15 < more / numbers["bytes_ms"] < 30

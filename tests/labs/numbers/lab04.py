@@ -26,7 +26,8 @@ def check(numbers):
     assert counts["star"] == [14, 14.0, 2]
     assert counts["ring"] == [14, 1.75, 14]
     assert counts["halving_doubling"] == [6, 1.75, 6]
-    assert min(arrays for _, arrays, _ in counts.values()) == 2 * 7 / 8  # nobody needs less than the ring
+    # nobody needs less than the ring
+    assert min(arrays for _, arrays, _ in counts.values()) == 2 * 7 / 8
     assert round(numbers["share"], 2) == 0.79
     assert numbers["resnet"] == [62, 11_689_512]
     for network, devices, by_star, by_parameter, by_chunk in numbers["link_mb"]:

@@ -1,4 +1,6 @@
-"""What lab 09 promises: the symptom of every fault as long as it is there, and none once it is mended."""
+"""What lab 09 promises: the symptom of every fault as long as it is there, and none once it is
+mended.
+"""
 
 PROBE = """
 import json

@@ -1,4 +1,6 @@
-"""launch.py in this process, on moto's AWS or on one that answers what a test tells it to; never on a network."""
+"""launch.py in this process, on moto's AWS or on one that answers what a test tells it to; never on
+a network.
+"""
 
 import functools
 import socket
@@ -12,15 +14,25 @@ from moto import mock_aws
 from launcher.calls import Caller
 from launcher.options import World
 
-SET_BY_PEOPLE = ("PROFILE", "DEFAULT_PROFILE", "ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "REGION")
+SET_BY_PEOPLE = (
+    "PROFILE",
+    "DEFAULT_PROFILE",
+    "ACCESS_KEY_ID",
+    "SECRET_ACCESS_KEY",
+    "SESSION_TOKEN",
+    "REGION",
+)
 
-# Each command makes a session, and each session would read AWS's descriptions of its services anew, which takes half a second.
+# Each command makes a session, and each session would read AWS's descriptions of its services anew,
+# which takes half a second.
 botocore.session.create_loader = functools.lru_cache(maxsize=None)(botocore.session.create_loader)
 
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch, tmp_path):
-    """No credentials, no configuration and no network: what a person has set up is no part of a test."""
+    """No credentials, no configuration and no network: what a person has set up is no part of a
+    test.
+    """
     for name in (
         "AWS_PROFILE",
         "AWS_DEFAULT_PROFILE",
@@ -55,7 +67,9 @@ def log():
 
 @pytest.fixture
 def launch(capsys, log, somebody):
-    """``launch(*arguments)`` -> exit status, standard output, standard error: the command on moto's AWS."""
+    """``launch(*arguments)`` -> exit status, standard output, standard error: the command on moto's
+    AWS.
+    """
     with mock_aws():
         yield lambda *arguments: ended(capsys, World(log.recording(), log.slept.append), arguments)
 
@@ -67,7 +81,9 @@ def aws():
 
 @pytest.fixture
 def told(capsys, log, aws):
-    """``told(*arguments)``: the command on an AWS that answers as ``aws`` is told, all of which it must have asked for."""
+    """``told(*arguments)``: the command on an AWS that answers as ``aws`` is told, all of which it
+    must have asked for.
+    """
 
     class Told(Caller):
         def client(self, service):

@@ -1,4 +1,6 @@
-"""What the tests of launch.py work with: the command in this process, a log of its calls, and an AWS that answers as it is told."""
+"""What the tests of launch.py work with: the command in this process, a log of its calls, and an
+AWS that answers as it is told.
+"""
 
 import sys
 from pathlib import Path
@@ -18,7 +20,9 @@ REGION = "us-east-1"
 
 
 class Log:
-    """What was called, and how long was slept; ``before`` is called before each call with its number."""
+    """What was called, and how long was slept; ``before`` is called before each call with its
+    number.
+    """
 
     def __init__(self):
         self.calls, self.slept, self.before = [], [], lambda number: None
@@ -29,7 +33,9 @@ class Log:
 
     def changes(self):
         """Without what only looks."""
-        return [name for name in self.operations if not name.startswith(("Describe", "Get", "List"))]
+        return [
+            name for name in self.operations if not name.startswith(("Describe", "Get", "List"))
+        ]
 
     def recording(self, base=Caller):
         log = self
@@ -51,7 +57,9 @@ def ended(capsys, world, arguments):
 
 
 class Answers:
-    """An AWS that expects calls in an order and answers them as told, after botocore has checked both sides against the API."""
+    """An AWS that expects calls in an order and answers them as told, after botocore has checked
+    both sides against the API.
+    """
 
     def __init__(self):
         self._stubbers = {}
@@ -61,7 +69,9 @@ class Answers:
 
     def _stubber(self, service):
         if service not in self._stubbers:
-            client = boto3.client(service, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x")
+            client = boto3.client(
+                service, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x"
+            )
             self._stubbers[service] = Stubber(client)
             self._stubbers[service].activate()
         return self._stubbers[service]
@@ -78,7 +88,9 @@ class Answers:
         def time_out(**ignored):
             raise exceptions.ReadTimeoutError(endpoint_url="https://x")
 
-        self.client("sagemaker").meta.events.register(f"provide-client-params.sagemaker.{operation}", time_out)
+        self.client("sagemaker").meta.events.register(
+            f"provide-client-params.sagemaker.{operation}", time_out
+        )
 
     def statuses(self, *statuses, **more):
         """What DescribeNotebookInstance says, one after the other; None: there is none."""
@@ -87,7 +99,11 @@ class Answers:
                 self.refuse("describe_notebook_instance", "ValidationException", "RecordNotFound")
             else:
                 arn = f"arn:aws:sagemaker:{REGION}:111122223333:notebook-instance/gluonlab"
-                about = {"NotebookInstanceName": "gluonlab", "NotebookInstanceArn": arn, "NotebookInstanceStatus": status}
+                about = {
+                    "NotebookInstanceName": "gluonlab",
+                    "NotebookInstanceArn": arn,
+                    "NotebookInstanceStatus": status,
+                }
                 self.say("describe_notebook_instance", {**about, **more})
 
     def all_given(self):

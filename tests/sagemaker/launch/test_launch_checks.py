@@ -1,4 +1,6 @@
-"""What is refused before AWS is asked, held against botocore's own description of the API; and what things cost."""
+"""What is refused before AWS is asked, held against botocore's own description of the API; and what
+things cost.
+"""
 
 import json
 import re
@@ -29,7 +31,10 @@ SHAPES = botocore.session.get_session().get_service_model("sagemaker")
 
 def is_name(text):
     shape = SHAPES.shape_for("NotebookInstanceName")
-    return len(text) <= shape.metadata["max"] and re.fullmatch(shape.metadata["pattern"], text) is not None
+    return (
+        len(text) <= shape.metadata["max"]
+        and re.fullmatch(shape.metadata["pattern"], text) is not None
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -42,7 +47,10 @@ def test_a_name_is_refused_exactly_when_aws_would(text):
             check_name("--name", text)
 
 
-@given(st.from_regex(NAME, fullmatch=True).filter(is_name), st.sampled_from(["us-east-1", "ap-southeast-2"]))
+@given(
+    st.from_regex(NAME, fullmatch=True).filter(is_name),
+    st.sampled_from(["us-east-1", "ap-southeast-2"]),
+)
 @settings(max_examples=50, deadline=None)
 def test_every_notebook_has_a_role_name_that_iam_takes(name, region):
     role = role_name(name, region)
@@ -55,13 +63,24 @@ def test_long_names_that_begin_alike_have_different_roles():
     assert len({role_name("a" * 61 + end, "us-east-1") for end in ("", "b", "c", "cc")}) == 4
 
 
-@pytest.mark.parametrize("text", ["s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab"])
+@pytest.mark.parametrize(
+    "text", ["s3://my-bucket", "My-Bucket", "a", "my_bucket", "my-bucket/gluonlab", "b" * 64, "-ab"]
+)
 def test_what_is_no_bucket(text):
     with pytest.raises(RefusedError, match=f"--bucket {text}: write the bucket's name alone"):
         check_bucket(text)
 
 
-@pytest.mark.parametrize("text", ["git@host:x/y.git", "http://host/x", "https://user:secret@host/x", "https://host/'x'", "/here"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git@host:x/y.git",
+        "http://host/x",
+        "https://user:secret@host/x",
+        "https://host/'x'",
+        "/here",
+    ],
+)
 def test_what_is_no_repository_and_its_password_is_not_repeated(text):
     with pytest.raises(RefusedError, match="write an https:// address") as raised:
         check_repository(text)
@@ -73,18 +92,56 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
     [
         (("create",), "create lacks the machine: write --instance TYPE, such as "),
         (("create", "--instance", "p9.8xlarge", *FROM), "unknown instance 'ml.p9.8xlarge'"),
-        (("create", "--instance", "p5.48xlarge", *FROM), "its GPUs are H100 or H200 (sm_90), which mxnet-cu112 1.9.1"),
-        (("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *6 * ("--security-group", "sg-1"), *FROM), "at most 5"),
-        (("create", "--instance", "p2.xlarge", *FROM), "notebook-al2023-v1 does not start ml.p2.xlarge"),
-        (("create", "--instance", "g5.12xlarge"), "say where it gets it, by --repository https://... or --bucket NAME"),
+        (
+            ("create", "--instance", "p5.48xlarge", *FROM),
+            "its GPUs are H100 or H200 (sm_90), which mxnet-cu112 1.9.1",
+        ),
+        (
+            (
+                "create",
+                "--instance",
+                "g5.12xlarge",
+                "--subnet",
+                "subnet-1",
+                *6 * ("--security-group", "sg-1"),
+                *FROM,
+            ),
+            "at most 5",
+        ),
+        (
+            ("create", "--instance", "p2.xlarge", *FROM),
+            "notebook-al2023-v1 does not start ml.p2.xlarge",
+        ),
+        (
+            ("create", "--instance", "g5.12xlarge"),
+            "say where it gets it, by --repository https://... or --bucket NAME",
+        ),
         (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
         (("create", "--instance", "p3.16xlarge", *FROM), "choose --instance ml.g5.48xlarge"),
-        (("create", "--instance", "p3.2xlarge", *AL2023, *FROM), "does not start ml.p3.2xlarge (as of 2026-11-21)"),
-        (("create", "--instance", "g5.12xlarge", *AL2, *FROM), "notebook-al2-v2 is dead since 2026-07-01"),
-        (("create", "--instance", "g5.12xlarge", "--platform", "al2023", *FROM), "unknown platform 'al2023'"),
-        (("create", "--instance", "g5.12xlarge", "--name", "x_y", *FROM), "--name 'x_y' is no name for AWS"),
-        (("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *FROM), "--subnet subnet-1 lacks its security groups"),
-        (("create", "--instance", "g5.12xlarge", "--security-group", "sg-1", *FROM), "--security-group sg-1 lacks its subnet"),
+        (
+            ("create", "--instance", "p3.2xlarge", *AL2023, *FROM),
+            "does not start ml.p3.2xlarge (as of 2026-11-21)",
+        ),
+        (
+            ("create", "--instance", "g5.12xlarge", *AL2, *FROM),
+            "notebook-al2-v2 is dead since 2026-07-01",
+        ),
+        (
+            ("create", "--instance", "g5.12xlarge", "--platform", "al2023", *FROM),
+            "unknown platform 'al2023'",
+        ),
+        (
+            ("create", "--instance", "g5.12xlarge", "--name", "x_y", *FROM),
+            "--name 'x_y' is no name for AWS",
+        ),
+        (
+            ("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *FROM),
+            "--subnet subnet-1 lacks its security groups",
+        ),
+        (
+            ("create", "--instance", "g5.12xlarge", "--security-group", "sg-1", *FROM),
+            "--security-group sg-1 lacks its subnet",
+        ),
         (("create", "--instance", "g5.12xlarge", "--owner", "a;b", *FROM), "--owner 'a;b'"),
         (("create", "--instance", "g5.12xlarge", "--volume", "4", *FROM), "--volume"),
         (("url", "--hours", "13"), "--hours"),
@@ -92,7 +149,7 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
         (("stauts",), "did you mean 'status'?"),
         (("jobs", "sumbit"), "did you mean 'submit'?"),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, log, somebody):
     """Had something been called, it would have met a network that is not there."""
     status, out, err = ended(capsys, World(log.recording()), arguments)
@@ -102,9 +159,9 @@ def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, lo
 
 
 CAPABILITIES = {
-    "p2": (3, 7), "p3": (7, 0), "p3dn": (7, 0), "g4dn": (7, 5), "p4d": (8, 0), "p4de": (8, 0), "g5": (8, 6), "g6": (8, 9),
-    "g6e": (8, 9), "p5": (9, 0), "p5e": (9, 0), "p5en": (9, 0), "p6-b200": (10, 0), "p6-b300": (10, 3), "p6e-gb200": (10, 0),
-    "g7": (12, 0), "g7e": (12, 0),
+    "p2": (3, 7), "p3": (7, 0), "p3dn": (7, 0), "g4dn": (7, 5), "p4d": (8, 0), "p4de": (8, 0),
+    "g5": (8, 6), "g6": (8, 9), "g6e": (8, 9), "p5": (9, 0), "p5e": (9, 0), "p5en": (9, 0),
+    "p6-b200": (10, 0), "p6-b300": (10, 3), "p6e-gb200": (10, 0), "g7": (12, 0), "g7e": (12, 0),
 }  # fmt: skip
 
 
@@ -112,10 +169,14 @@ def test_a_machine_is_unfit_exactly_when_the_doctor_would_say_so_of_its_gpus():
     """Every family of GPUs that the API knows."""
     from gluonlab.gpu.code import has_code
 
-    types = set(SHAPES.shape_for("InstanceType").enum) | set(SHAPES.shape_for("TrainingInstanceType").enum)
+    types = set(SHAPES.shape_for("InstanceType").enum) | set(
+        SHAPES.shape_for("TrainingInstanceType").enum
+    )
     assert {name.split(".")[1] for name in types if name[3] in "gp"} == set(CAPABILITIES)
     for name in types:
-        assert has_code(CAPABILITIES.get(name.split(".")[1], (8, 0))) is not bool(instances.pairs.unfit(name)), name
+        assert has_code(CAPABILITIES.get(name.split(".")[1], (8, 0))) is not bool(
+            instances.pairs.unfit(name)
+        ), name
 
 
 def test_a_platform_that_only_aws_knows_is_left_to_aws():
@@ -139,7 +200,9 @@ def prices(tmp_path):
     def write(hour, month=None):
         path = tmp_path / "prices.json"
         here = {"instance_hour": {"ml.x": hour}, "volume_gb_month": month}
-        path.write_text(json.dumps({"date": "2020-02-02", "currency": "EUR", "regions": {"us-east-1": here}}))
+        path.write_text(
+            json.dumps({"date": "2020-02-02", "currency": "EUR", "regions": {"us-east-1": here}})
+        )
         return Prices(path)
 
     return write
@@ -148,10 +211,13 @@ def prices(tmp_path):
 def test_costs_are_products_and_say_where_they_come_from(prices):
     table = prices(2.5, 0.2)
     assert table.notebook("ml.x", 50, "us-east-1") == (
-        "cost: about 2.50 EUR an hour while it runs; 50 GB of volume are paid until delete, about 10.00 EUR a month "
-        "(an estimate, by the prices of 2020-02-02 in prices.json, which is yours to edit)"
+        "cost: about 2.50 EUR an hour while it runs; "
+        "50 GB of volume are paid until delete, about 10.00 EUR a month (an estimate, "
+        "by the prices of 2020-02-02 in prices.json, which is yours to edit)"
     )
-    assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.job("ml.x", 3, 7200, "us-east-1")
+    assert "about 7.50 EUR an hour on 3 x ml.x, at most 15.00 EUR in 2 h" in table.job(
+        "ml.x", 3, 7200, "us-east-1"
+    )
 
 
 def test_what_is_not_known_is_said_not_guessed(prices):
@@ -170,7 +236,9 @@ def test_a_price_that_is_none_is_refused(wrong, prices):
         prices(wrong).notebook("ml.x", 50, "us-east-1")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"regions": 1, "date": "", "currency": ""}', None])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"regions": 1, "date": "", "currency": ""}', None]
+)
 def test_a_table_that_is_none_is_refused(text, tmp_path):
     if text is not None:
         (tmp_path / "prices.json").write_text(text)
@@ -200,13 +268,19 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
     (tmp_path / "secrets").write_text("never added")
     said = []
     with tarfile.open(fileobj=BytesIO(archive(tmp_path, said.append))) as tar:
-        files = {one.name: tar.extractfile(one).read().decode() for one in tar.getmembers() if one.isfile()}
+        files = {
+            one.name: tar.extractfile(one).read().decode()
+            for one in tar.getmembers()
+            if one.isfile()
+        }
     assert files == {"setup.py": "committed", "sub/a": "a"}
     assert said == ["warning: what is not committed is not uploaded: setup.py"]
 
 
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
-    with pytest.raises(RefusedError, match=r"is no git checkout that can be uploaded .* or give --repository"):
+    with pytest.raises(
+        RefusedError, match=r"is no git checkout that can be uploaded .* or give --repository"
+    ):
         archive(tmp_path)
 
 
@@ -216,28 +290,38 @@ def test_the_modules_import_downwards_only():
 
     rows = [re.split(r"  +", line)[0] for line in launcher.__doc__.splitlines()[2:]]
     order = [name for row in rows for name in row.split()]
-    files = {path.stem: path for path in (SAGEMAKER / "launcher").glob("*.py") if path.stem != "__init__"}
+    files = {
+        path.stem: path for path in (SAGEMAKER / "launcher").glob("*.py") if path.stem != "__init__"
+    }
     assert sorted(order) == sorted(files)
     for place, name in enumerate(order):
         text = files[name].read_text(encoding="utf-8")
         from_one = set(re.findall(r"^ *from launcher\.(\w+) import", text, re.M))
-        together = {one.strip() for names in re.findall(r"^ *from launcher import (.*)$", text, re.M) for one in names.split(",")}
+        together = {
+            one.strip()
+            for names in re.findall(r"^ *from launcher import (.*)$", text, re.M)
+            for one in names.split(",")
+        }
         assert from_one | together <= set(order[place + 1 :]), name
 
 
 def test_launch_py_needs_neither_mxnet_nor_an_installed_gluonlab(tmp_path):
     """The file itself, from another folder, with only boto3 and click to be found."""
     forbid = (
-        "import sys, runpy\n"
-        "class Finder:\n"
+        "import sys, runpy\nclass Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in ('mxnet', 'numpy', 'matplotlib', 'tqdm', 'sklearn', 'yaml', 'sagemaker'):\n"
-        "            raise AssertionError(name)\n"
-        "sys.meta_path.insert(0, Finder())\n"
-        f"sys.argv = ['launch.py', 'status', '--dry-run']\n"
+        "        if name.split('.')[0] in ('mxnet', 'numpy', 'matplotlib', 'tqdm', 'sklearn', "
+        "'yaml', 'sagemaker'):\n            raise AssertionError(name)\n"
+        "sys.meta_path.insert(0, Finder())\nsys.argv = ['launch.py', 'status', '--dry-run']\n"
         f"runpy.run_path({str(SAGEMAKER / 'launch.py')!r}, run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", forbid], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", forbid],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)[0]["operation"] == "DescribeNotebookInstance"
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,9 @@ class Forbidden(Caller):
 
 @pytest.fixture
 def rehearse(capsys):
-    """``rehearse(*arguments)`` -> the calls that it prints, and what it says beside; without credentials."""
+    """``rehearse(*arguments)`` -> the calls that it prints, and what it says beside; without
+    credentials.
+    """
 
     def run(*arguments):
         status, out, err = ended(capsys, World(Forbidden), [*arguments, "--dry-run"])
@@ -54,13 +56,19 @@ def test_a_rehearsal_prints_what_the_command_then_calls(before, command, launch,
         assert launch(*earlier)[0] == 0
     log.calls.clear()
     assert launch(*command)[0] == 0
-    called = [{"service": service, "operation": name, "parameters": parameters} for service, name, parameters in log.calls]
+    called = [
+        {"service": service, "operation": name, "parameters": parameters}
+        for service, name, parameters in log.calls
+    ]
     assert comparable(printed) == comparable(called)
 
 
 def test_url_and_all_are_rehearsed_too(rehearse):
     calls, _ = rehearse("url")
-    assert [call["operation"] for call in calls] == ["DescribeNotebookInstance", "CreatePresignedNotebookInstanceUrl"]
+    assert [call["operation"] for call in calls] == [
+        "DescribeNotebookInstance",
+        "CreatePresignedNotebookInstanceUrl",
+    ]
     calls, _ = rehearse("status", "--all")
     assert [call["operation"] for call in calls] == ["ListNotebookInstances", "ListTrainingJobs"]
 
@@ -79,11 +87,26 @@ def test_a_role_that_is_given_by_name_is_looked_up_but_not_made(rehearse):
 
 
 def test_a_network_of_ones_own(rehearse):
-    calls, _ = rehearse("create", *P3, "--subnet", "subnet-1", "--security-group", "sg-1", "--security-group", "sg-2")
-    [request] = [call["parameters"] for call in calls if call["operation"] == "CreateNotebookInstance"]
+    calls, _ = rehearse(
+        "create",
+        *P3,
+        "--subnet",
+        "subnet-1",
+        "--security-group",
+        "sg-1",
+        "--security-group",
+        "sg-2",
+    )
+    [request] = [
+        call["parameters"] for call in calls if call["operation"] == "CreateNotebookInstance"
+    ]
     assert (request["SubnetId"], request["SecurityGroupIds"]) == ("subnet-1", ["sg-1", "sg-2"])
     assert request["DirectInternetAccess"] == "Disabled"
-    [policy] = [call["parameters"]["PolicyDocument"] for call in calls if call["operation"] == "PutRolePolicy"]
+    [policy] = [
+        call["parameters"]["PolicyDocument"]
+        for call in calls
+        if call["operation"] == "PutRolePolicy"
+    ]
     assert "ec2:CreateNetworkInterface" in policy
 
 
@@ -92,12 +115,18 @@ def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch)
     calls, _ = rehearse("create", "--instance", "g5.48xlarge", "--bucket", "my-bucket")
     [put] = [call["parameters"] for call in calls if call["service"] == "s3"]
     assert put == {"Bucket": "my-bucket", "Key": "gluonlab/source.tar.gz", "Body": "<5 bytes>"}
-    assert "s3" not in [call["service"] for call in rehearse("create", *P3, "--bucket", "my-bucket")[0]]
+    assert "s3" not in [
+        call["service"] for call in rehearse("create", *P3, "--bucket", "my-bucket")[0]
+    ]
 
 
 def test_parameters_are_checked_against_the_api(capsys):
     from launcher.calls import Rehearsal
     from launcher.errors import AWSError
 
-    with pytest.raises(AWSError, match=r"AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"):
-        Rehearsal(None, "us-east-1", None)("sagemaker", "StopNotebookInstance", NotebookInstanceNam="x")
+    with pytest.raises(
+        AWSError, match=r"AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"
+    ):
+        Rehearsal(None, "us-east-1", None)(
+            "sagemaker", "StopNotebookInstance", NotebookInstanceNam="x"
+        )

@@ -1,4 +1,6 @@
-"""Training jobs: the request that a template becomes, held against the API, and what becomes of the job."""
+"""Training jobs: the request that a template becomes, held against the API, and what becomes of the
+job.
+"""
 
 import json
 from datetime import datetime, timezone
@@ -21,7 +23,12 @@ TEMPLATES = jobs.templates()
 assert "one-host" in TEMPLATES
 ARN = "arn:aws:iam::111122223333:role/mine"
 TO = ("--bucket", "their-bucket", "--role", ARN, "--no-upload")
-SHAPE = botocore.session.get_session().get_service_model("sagemaker").operation_model("CreateTrainingJob").input_shape
+SHAPE = (
+    botocore.session.get_session()
+    .get_service_model("sagemaker")
+    .operation_model("CreateTrainingJob")
+    .input_shape
+)
 
 
 def request(template="one-host", region="us-east-1", **wanted):
@@ -33,7 +40,10 @@ def request(template="one-host", region="us-east-1", **wanted):
 def test_a_template_becomes_a_request_that_the_api_takes(template):
     made = request(template)
     assert not ParamValidator().validate(made, SHAPE).has_errors()
-    assert made["ResourceConfig"]["InstanceType"] in SHAPE.members["ResourceConfig"].members["InstanceType"].enum
+    assert (
+        made["ResourceConfig"]["InstanceType"]
+        in SHAPE.members["ResourceConfig"].members["InstanceType"].enum
+    )
     assert (made["TrainingJobName"], made["RoleArn"]) == ("gluonlab-x", ARN)
     assert {tag["Key"]: tag["Value"] for tag in made["Tags"]}["owner"] == "ada"
 
@@ -46,9 +56,28 @@ def test_everything_lies_in_the_bucket_that_is_given(template):
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_hyperparameters_are_json(template):
-    made = request(template, settings=("epochs=3", "lr=0.5", "model=lenet", "flip=true", 'quoted="x"', "empty=", "eq=a=b"))
+    made = request(
+        template,
+        settings=(
+            "epochs=3",
+            "lr=0.5",
+            "model=lenet",
+            "flip=true",
+            'quoted="x"',
+            "empty=",
+            "eq=a=b",
+        ),
+    )
     values = {name: json.loads(value) for name, value in made["HyperParameters"].items()}
-    asked = {"epochs": 3, "lr": 0.5, "model": "lenet", "flip": True, "quoted": "x", "empty": "", "eq": "a=b"}
+    asked = {
+        "epochs": 3,
+        "lr": 0.5,
+        "model": "lenet",
+        "flip": True,
+        "quoted": "x",
+        "empty": "",
+        "eq": "a=b",
+    }
     assert {name: values[name] for name in asked} == asked
     assert values["sagemaker_region"] == "us-east-1"
     assert values["sagemaker_submit_directory"] == "s3://their-bucket/gluonlab/source.tar.gz"
@@ -59,7 +88,14 @@ def made_up(tmp_path, monkeypatch):
     """Two templates for two hosts, with the hyperparameters that AWS's image asks for."""
     for name, more in (
         ("servers", {"sagemaker_parameter_server_enabled": "true"}),
-        ("mpi", {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "4", "gpus": "1"}),
+        (
+            "mpi",
+            {
+                "sagemaker_mpi_enabled": "true",
+                "sagemaker_mpi_num_of_processes_per_host": "4",
+                "gpus": "1",
+            },
+        ),
     ):
         template = jobs.template("one-host")
         template["HyperParameters"].update(more)
@@ -69,18 +105,24 @@ def made_up(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "TEMPLATES", tmp_path)
 
 
-@pytest.mark.parametrize(("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)])
+@pytest.mark.parametrize(
+    ("instance", "gpus"), [("ml.g5.48xlarge", 8), ("ml.p3.2xlarge", 1), (None, 4)]
+)
 def test_the_number_of_gpus_is_the_machines(instance, gpus, made_up):
     assert request(instance=instance)["HyperParameters"]["gpus"] == str(gpus)
     assert request(instance=instance, settings=("gpus=2",))["HyperParameters"]["gpus"] == "2"
     made = request("mpi", instance=instance)["HyperParameters"]
-    assert (made["sagemaker_mpi_num_of_processes_per_host"], made["gpus"]) == (str(gpus), "1")  # a GPU for each process
+    # a GPU for each process
+    assert (made["sagemaker_mpi_num_of_processes_per_host"], made["gpus"]) == (str(gpus), "1")
 
 
 @pytest.mark.parametrize("template", ["servers", "mpi"])
 def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up):
     """Four processes on a machine with one GPU would fail, and cost."""
-    with pytest.raises(RefusedError, match=r"ml.g4dn.xlarge: how many GPUs it has is not in instances.json: add --gpus N"):
+    with pytest.raises(
+        RefusedError,
+        match=r"ml.g4dn.xlarge: how many GPUs it has is not in instances.json: add --gpus N",
+    ):
         request(template, instance="ml.g4dn.xlarge")
     made = request(template, instance="ml.g4dn.xlarge", gpus=1)["HyperParameters"]
     assert made["sagemaker_mpi_num_of_processes_per_host" if template == "mpi" else "gpus"] == "1"
@@ -88,7 +130,10 @@ def test_a_machine_whose_gpus_are_not_known_is_not_guessed_at(template, made_up)
 
 
 def test_a_machine_that_mxnet_has_no_code_for_is_refused(made_up):
-    with pytest.raises(RefusedError, match=r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn"):
+    with pytest.raises(
+        RefusedError,
+        match=r"H100 or H200 \(sm_90\), which mxnet-cu112 1.9.1 has no code for: choose ml.g4dn",
+    ):
         request(instance="ml.p5.48xlarge", gpus=8)
     made = request(instance="ml.p5.48xlarge", gpus=8, image="mine:1")
     assert made["ResourceConfig"]["InstanceType"] == "ml.p5.48xlarge"
@@ -99,7 +144,9 @@ def test_hosts_and_hours(made_up):
     made = request("servers", hosts=4, hours=0.5)
     assert made["ResourceConfig"]["InstanceCount"] == 4
     assert jobs.longest_s(made) == 1800
-    with pytest.raises(RefusedError, match="--hosts 2: one-host is for one: choose --template mpi or servers"):
+    with pytest.raises(
+        RefusedError, match="--hosts 2: one-host is for one: choose --template mpi or servers"
+    ):
         request(hosts=2)
 
 
@@ -110,9 +157,14 @@ def test_the_image_is_that_of_the_region():
         assert made.startswith(f"{ACCOUNTS[region]}.dkr.ecr.{region}.amazonaws.com")
         assert made.endswith(TAG)
     assert ".amazonaws.com.cn/" in image("cn-north-1")
-    with pytest.raises(RefusedError, match=r"not known to be in il-central-1: .* or give one with --image"):
+    with pytest.raises(
+        RefusedError, match=r"not known to be in il-central-1: .* or give one with --image"
+    ):
         request(region="il-central-1")
-    assert request(region="il-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"] == "mine:1"
+    assert (
+        request(region="il-central-1", image="mine:1")["AlgorithmSpecification"]["TrainingImage"]
+        == "mine:1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,18 +191,28 @@ def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, lo
 def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch):
     monkeypatch.setattr("launcher.job_commands.archive", lambda say: b"source")
     here("s3").create_bucket(Bucket="their-bucket")
-    status, out, err = launch("jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3")
+    status, out, err = launch(
+        "jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3"
+    )
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
-    assert "reads s3://their-bucket/gluonlab/data/cifar10/ and writes below s3://their-bucket/gluonlab/jobs/" in err
+    assert (
+        "reads s3://their-bucket/gluonlab/data/cifar10/ and writes below "
+        "s3://their-bucket/gluonlab/jobs/"
+    ) in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
-    assert here("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")["Body"].read() == b"source"
+    assert (
+        here("s3").get_object(Bucket="their-bucket", Key="gluonlab/source.tar.gz")["Body"].read()
+        == b"source"
+    )
     made = here("sagemaker").describe_training_job(TrainingJobName="gluonlab-x")
     assert made["HyperParameters"]["epochs"] == "3"
     assert made["StoppingCondition"]["MaxRuntimeInSeconds"] == 7200
 
     here("sagemaker").create_training_job(**{**request(), "TrainingJobName": "others"})
-    assert [job["name"] for job in json.loads(launch("jobs", "list", "--json")[1])] == ["gluonlab-x"]
+    assert [job["name"] for job in json.loads(launch("jobs", "list", "--json")[1])] == [
+        "gluonlab-x"
+    ]
     assert launch("jobs", "list")[1].startswith("gluonlab-x ")
     assert launch("jobs", "status", "--name", "gluonlab-x")[1].startswith("gluonlab-x: Completed")
     assert launch("jobs", "wait", "--name", "gluonlab-x")[:2] == (0, "gluonlab-x is Completed\n")
@@ -163,7 +225,11 @@ def test_a_rehearsed_job_is_the_one_that_is_submitted(launch, log, capsys):
     for call, (service, operation, parameters) in zip(rehearsed, log.calls):
         parameters.get("Tags", []).clear(), call["parameters"].get("Tags", []).clear()
         assert call == {"service": service, "operation": operation, "parameters": parameters}
-    assert [call["operation"] for call in rehearsed] == log.operations == ["CreateTrainingJob", "DescribeTrainingJob"]
+    assert (
+        [call["operation"] for call in rehearsed]
+        == log.operations
+        == ["CreateTrainingJob", "DescribeTrainingJob"]
+    )
 
 
 def job(status, **more):
@@ -191,7 +257,10 @@ def test_stop_stops_what_runs(told, aws, log):
 @pytest.mark.parametrize("status", ["Stopping", "Stopped", "Completed", "Failed"])
 def test_stop_leaves_alone_what_has_ended(status, told, aws, log):
     aws.say("describe_training_job", job(status))
-    assert told("jobs", "stop", "--name", "gluonlab-x")[:2] == (0, f"gluonlab-x is {status} already\n")
+    assert told("jobs", "stop", "--name", "gluonlab-x")[:2] == (
+        0,
+        f"gluonlab-x is {status} already\n",
+    )
     assert log.changes() == []
 
 
@@ -199,20 +268,28 @@ def test_wait_shows_what_the_job_does_and_why_it_failed(told, aws, log):
     for secondary in ("Starting", "Downloading", "Training", "Training"):
         aws.say("describe_training_job", job("InProgress", secondary=secondary))
     for _ in range(2):
-        aws.say("describe_training_job", job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"))
+        aws.say(
+            "describe_training_job",
+            job("Failed", FailureReason="AlgorithmError: ExecuteUserScriptError\nexit code 1"),
+        )
     status, out, err = told("jobs", "wait", "--name", "gluonlab-x")
     *progress, error = err.splitlines()
     assert (status, out) == (1, "")
     assert progress == ["gluonlab-x: Starting", "gluonlab-x: Downloading", "gluonlab-x: Training"]
     assert error == (
-        "error: training job gluonlab-x failed: AlgorithmError: ExecuteUserScriptError exit code 1; "
-        "its log is in CloudWatch: /aws/sagemaker/TrainingJobs"
+        "error: training job gluonlab-x failed: AlgorithmError: "
+        "ExecuteUserScriptError exit code 1; its log is in CloudWatch: "
+        "/aws/sagemaker/TrainingJobs"
     )
 
 
 def test_wait_waits_for_a_job_of_many_hours(told, aws, log, monkeypatch):
     """A notebook is waited for at most an hour; a job has as long as it may run."""
-    monkeypatch.setattr(Waiter.__init__, "__defaults__", (*Waiter.__init__.__defaults__[:-1], lambda: sum(log.slept)))
+    monkeypatch.setattr(
+        Waiter.__init__,
+        "__defaults__",
+        (*Waiter.__init__.__defaults__[:-1], lambda: sum(log.slept)),
+    )
     for _ in range(500):
         aws.say("describe_training_job", job("InProgress", secondary="Training"))
     aws.say("describe_training_job", job("Completed"))
@@ -220,9 +297,13 @@ def test_wait_waits_for_a_job_of_many_hours(told, aws, log, monkeypatch):
     assert sum(log.slept) > 4 * 3600
 
 
-@pytest.mark.parametrize(("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)])
+@pytest.mark.parametrize(
+    ("code", "said"), [("ResourceInUse", "Training job names must be unique"), (None, None)]
+)
 def test_a_job_that_may_run_is_not_said_not_to(code, said, told, aws):
-    aws.silent("CreateTrainingJob") if code is None else aws.refuse("create_training_job", code, said)
+    aws.silent("CreateTrainingJob") if code is None else aws.refuse(
+        "create_training_job", code, said
+    )
     status, _, err = told("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
     tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 tells"
@@ -240,7 +321,10 @@ def test_the_quota_of_jobs_is_another_one(told, aws):
 def test_a_job_that_is_not_there(launch):
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x")
     assert status == 2
-    assert "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are" in err
+    assert (
+        "there is no training job gluonlab-x in us-east-1: `jobs list` shows those that there are"
+        in err
+    )
 
 
 def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
@@ -252,19 +336,37 @@ def test_an_interrupted_wait_leaves_the_job_alone(launch, log):
     log.before = interrupt
     status, _, err = launch("jobs", "wait", "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 130
-    assert "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region us-east-1` goes on" in err
+    assert (
+        "the job runs on: `python sagemaker/launch.py jobs wait --name gluonlab-x --region "
+        "us-east-1` goes on"
+    ) in err
 
 
 def test_the_list_goes_over_all_pages(told, aws, log):
     def summary(name):
-        return {"TrainingJobName": name, "TrainingJobArn": "arn", "CreationTime": NOON, "TrainingJobStatus": "Completed"}
+        return {
+            "TrainingJobName": name,
+            "TrainingJobArn": "arn",
+            "CreationTime": NOON,
+            "TrainingJobStatus": "Completed",
+        }
 
-    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-b")], "NextToken": "more"})
-    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]})
+    aws.say(
+        "list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-b")], "NextToken": "more"}
+    )
+    aws.say(
+        "list_training_jobs",
+        {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]},
+    )
     names = [job["name"] for job in json.loads(told("jobs", "list", "--json")[1])]
     assert names == ["gluonlab-b", "gluonlab-a"]
     assert log.calls[1][2]["NextToken"] == "more"
 
     aws.say("list_notebook_instances", {"NotebookInstances": []})
-    aws.say("list_training_jobs", {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]})
-    assert [row["name"] for row in json.loads(told("status", "--all", "--json")[1])] == ["gluonlab-a"]
+    aws.say(
+        "list_training_jobs",
+        {"TrainingJobSummaries": [summary("gluonlab-a"), summary("not-gluonlab-c")]},
+    )
+    assert [row["name"] for row in json.loads(told("status", "--all", "--json")[1])] == [
+        "gluonlab-a"
+    ]

@@ -1,4 +1,6 @@
-"""One notebook from its making to its end, on moto: the calls, their order, and what AWS has afterwards."""
+"""One notebook from its making to its end, on moto: the calls, their order, and what AWS has
+afterwards.
+"""
 
 import base64
 import json
@@ -28,7 +30,9 @@ def nothing_is_left(here):
     sagemaker = here("sagemaker")
     assert sagemaker.list_notebook_instances()["NotebookInstances"] == []
     with pytest.raises(ClientError, match="does not exist"):
-        sagemaker.describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName="gluonlab")
+        sagemaker.describe_notebook_instance_lifecycle_config(
+            NotebookInstanceLifecycleConfigName="gluonlab"
+        )
     assert [role["RoleName"] for role in here("iam").list_roles()["Roles"]] == []
     return True
 
@@ -44,7 +48,10 @@ def test_create_makes_role_and_scripts_before_the_notebook(launch, log, here):
     assert (made["NotebookInstanceStatus"], made["InstanceType"]) == ("InService", "ml.p3.8xlarge")
     assert (made["RootAccess"], made["VolumeSizeInGB"]) == ("Disabled", 50)
     assert made["RoleArn"] == here("iam").get_role(RoleName=ROLE)["Role"]["Arn"]
-    tags = {tag["Key"]: tag["Value"] for tag in here("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]}
+    tags = {
+        tag["Key"]: tag["Value"]
+        for tag in here("sagemaker").list_tags(ResourceArn=made["NotebookInstanceArn"])["Tags"]
+    }
     assert (tags["project"], tags["owner"]) == ("gluonlab", "ada")
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", tags["created"])
 
@@ -55,13 +62,20 @@ def test_a_machine_without_gpus_is_made_like_one_that_lives(launch, log, here):
     assert (status, log.operations) == (0, CREATE)
     assert "warning" not in err
     assert "no price of ml.t3.xlarge" in err
-    assert here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")["InstanceType"] == "ml.t3.xlarge"
+    assert (
+        here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")[
+            "InstanceType"
+        ]
+        == "ml.t3.xlarge"
+    )
     assert log.calls[-2][2]["PlatformIdentifier"] == "notebook-al2023-v1"
 
 
 def test_the_start_scripts_are_those_of_the_folder_with_this_notebooks_settings(launch, here):
     launch("create", *P3, "--idle-minutes", "30", "--no-wait")
-    config = here("sagemaker").describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName="gluonlab")
+    config = here("sagemaker").describe_notebook_instance_lifecycle_config(
+        NotebookInstanceLifecycleConfigName="gluonlab"
+    )
     for key, name in (("OnCreate", "on-create"), ("OnStart", "on-start")):
         [script] = config[key]
         text = base64.b64decode(script["Content"]).decode()
@@ -74,8 +88,12 @@ def test_the_role_may_do_little(launch, here):
     launch("create", *P3, "--bucket", "my-bucket")
     trust = here("iam").get_role(RoleName=ROLE)["Role"]["AssumeRolePolicyDocument"]["Statement"]
     assert [one["Principal"] for one in trust] == [{"Service": "sagemaker.amazonaws.com"}]
-    assert [one["Condition"] for one in trust] == [{"StringEquals": {"aws:SourceAccount": "123456789012"}}]
-    policy = here("iam").get_role_policy(RoleName=ROLE, PolicyName="gluonlab")["PolicyDocument"]["Statement"]
+    assert [one["Condition"] for one in trust] == [
+        {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+    ]
+    policy = here("iam").get_role_policy(RoleName=ROLE, PolicyName="gluonlab")["PolicyDocument"][
+        "Statement"
+    ]
     actions = {action for one in policy for action in one["Action"]}
     assert {action.split(":")[0] for action in actions} == {"sagemaker", "logs", "s3"}
     assert not any("*" in action for action in actions)
@@ -90,7 +108,10 @@ def test_a_role_that_is_given_is_used_and_left_alone(launch, here, log):
     arn = iam.create_role(RoleName="mine", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
     assert launch("create", *P3, "--role", "mine")[0] == 0
     assert "CreateRole" not in log.operations
-    assert here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")["RoleArn"] == arn
+    assert (
+        here("sagemaker").describe_notebook_instance(NotebookInstanceName="gluonlab")["RoleArn"]
+        == arn
+    )
     assert launch("delete", "--yes")[0] == 0
     assert [role["RoleName"] for role in iam.list_roles()["Roles"]] == ["mine"]
 
@@ -118,7 +139,10 @@ def test_a_life(launch, log, here):
         "DeleteRolePolicy",
         "DeleteRole",
     ]
-    stop, delete = log.operations.index("StopNotebookInstance"), log.operations.index("DeleteNotebookInstance")
+    stop, delete = (
+        log.operations.index("StopNotebookInstance"),
+        log.operations.index("DeleteNotebookInstance"),
+    )
     assert "DescribeNotebookInstance" in log.operations[stop:delete]  # it waited
     assert "deleted, and its volume with it" in out
     assert "left, at little cost" in out
@@ -159,7 +183,9 @@ def test_the_name_is_taken(launch, log, here):
 
 
 @pytest.mark.parametrize("number", range(len(CREATE)))
-def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(number, launch, log, here):
+def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
+    number, launch, log, here
+):
     def interrupt(now):
         if now == number:
             raise KeyboardInterrupt
@@ -167,13 +193,18 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(n
     log.before = interrupt
     status, _, err = launch("create", *P3)
     assert status == 130
-    assert "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on" in err
+    assert (
+        "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on"
+        in err
+    )
     assert "`python sagemaker/launch.py delete --name gluonlab` takes away what was made" in err
     assert log.operations == CREATE[:number]
     log.before = lambda now: None
 
     status, _, err = launch("create", *P3)
-    assert (status, "exists already" in err) == ((2, True) if number == len(CREATE) - 1 else (0, False))
+    assert (status, "exists already" in err) == (
+        (2, True) if number == len(CREATE) - 1 else (0, False)
+    )
     assert launch("wait")[:2] == (0, "gluonlab is InService\n")
     assert launch("delete", "--yes")[0] == 0
     assert nothing_is_left(here)
@@ -210,10 +241,24 @@ def test_an_interrupted_delete_is_gone_on_with(number, launch, log, here):
 def test_a_second_create_brings_left_over_scripts_up_to_date(told, aws, log):
     old = base64.b64encode(b"#!/bin/bash\nexport GLUONLAB_IDLE_MINUTES=5\n").decode()
     aws.statuses(None)
-    aws.say("describe_notebook_instance_lifecycle_config", {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]})
+    aws.say(
+        "describe_notebook_instance_lifecycle_config",
+        {"OnCreate": [{"Content": old}], "OnStart": [{"Content": old}]},
+    )
     aws.say("update_notebook_instance_lifecycle_config")
     aws.say("create_notebook_instance", {"NotebookInstanceArn": "arn"})
-    assert told("create", "--instance", "g5.12xlarge", *FROM, "--role", "arn:aws:iam::111122223333:role/r", "--no-wait")[0] == 0
+    assert (
+        told(
+            "create",
+            "--instance",
+            "g5.12xlarge",
+            *FROM,
+            "--role",
+            "arn:aws:iam::111122223333:role/r",
+            "--no-wait",
+        )[0]
+        == 0
+    )
     assert log.changes() == ["UpdateNotebookInstanceLifecycleConfig", "CreateNotebookInstance"]
 
 
@@ -224,13 +269,23 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, here):
     )
     status, _, err = launch("create", *P3)
     assert status == 2
-    assert "the lifecycle configuration gluonlab exists and was not made here: choose another --name" in err
-    assert "lifecycle configuration: there is none that was made here" in launch("delete", "--yes")[1]
-    found = here("sagemaker").describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName="gluonlab")
+    assert (
+        "the lifecycle configuration gluonlab exists and was not made here: choose another --name"
+        in err
+    )
+    assert (
+        "lifecycle configuration: there is none that was made here" in launch("delete", "--yes")[1]
+    )
+    found = here("sagemaker").describe_notebook_instance_lifecycle_config(
+        NotebookInstanceLifecycleConfigName="gluonlab"
+    )
     assert found["OnStart"] == script
 
     here("iam").create_role(RoleName=ROLE, AssumeRolePolicyDocument="{}")
-    assert "the role gluonlab-notebook-us-east-1-gluonlab exists and was not made here" in launch("create", *P3)[2]
+    assert (
+        "the role gluonlab-notebook-us-east-1-gluonlab exists and was not made here"
+        in launch("create", *P3)[2]
+    )
     launch("delete", "--yes")
     assert here("iam").get_role(RoleName=ROLE)["Role"]["RoleName"] == ROLE
 
@@ -239,12 +294,18 @@ def test_what_others_made_is_neither_overwritten_nor_deleted(launch, here):
     ("tags", "reason"),
     [
         ([], "gluonlab lacks the tag project=gluonlab"),
-        ([{"Key": "aws:cloudformation:stack-name", "Value": "labs"}], "belongs to the CloudFormation stack labs"),
+        (
+            [{"Key": "aws:cloudformation:stack-name", "Value": "labs"}],
+            "belongs to the CloudFormation stack labs",
+        ),
     ],
 )
 def test_a_notebook_of_others_is_not_deleted(tags, reason, launch, here, log):
     here("sagemaker").create_notebook_instance(
-        NotebookInstanceName="gluonlab", InstanceType="ml.t3.medium", RoleArn="arn:aws:iam::123456789012:role/r", Tags=tags
+        NotebookInstanceName="gluonlab",
+        InstanceType="ml.t3.medium",
+        RoleArn="arn:aws:iam::123456789012:role/r",
+        Tags=tags,
     )
     status, _, err = launch("delete", "--yes")
     assert (status, log.changes()) == (2, [])
@@ -267,7 +328,12 @@ def test_status_says_what_it_does_and_costs(launch):
     assert out.startswith("gluonlab: InService, ml.p3.8xlarge")
     assert "about 14.69 USD an hour" in out
     row = json.loads(launch("status", "--json")[1])
-    assert (row["name"], row["status"], row["instance"], row["volume_gb"]) == ("gluonlab", "InService", "ml.p3.8xlarge", 50)
+    assert (row["name"], row["status"], row["instance"], row["volume_gb"]) == (
+        "gluonlab",
+        "InService",
+        "ml.p3.8xlarge",
+        50,
+    )
 
 
 def test_status_all_lists_what_was_made_here_on_all_pages(launch, here):
@@ -275,7 +341,9 @@ def test_status_all_lists_what_was_made_here_on_all_pages(launch, here):
     for number in range(3):
         launch("create", *P3, "--name", f"lab{number}")
     here("sagemaker").create_notebook_instance(
-        NotebookInstanceName="others", InstanceType="ml.t3.medium", RoleArn="arn:aws:iam::123456789012:role/r"
+        NotebookInstanceName="others",
+        InstanceType="ml.t3.medium",
+        RoleArn="arn:aws:iam::123456789012:role/r",
     )
     names = [row["name"] for row in json.loads(launch("status", "--all", "--json")[1])]
     assert sorted(names) == ["lab0", "lab1", "lab2"]
@@ -286,5 +354,9 @@ def test_two_notebooks_share_nothing(launch, here):
     launch("create", *P3, "--name", "two")
     launch("delete", "--name", "one", "--yes")
     assert launch("status", "--name", "two")[0] == 0
-    assert [role["RoleName"] for role in here("iam").list_roles()["Roles"]] == ["gluonlab-notebook-us-east-1-two"]
-    here("sagemaker").describe_notebook_instance_lifecycle_config(NotebookInstanceLifecycleConfigName="two")
+    assert [role["RoleName"] for role in here("iam").list_roles()["Roles"]] == [
+        "gluonlab-notebook-us-east-1-two"
+    ]
+    here("sagemaker").describe_notebook_instance_lifecycle_config(
+        NotebookInstanceLifecycleConfigName="two"
+    )

@@ -1,4 +1,6 @@
-"""Waiting, for a notebook to change its status and to be gone: what is asked, when, and what is said meanwhile."""
+"""Waiting, for a notebook to change its status and to be gone: what is asked, when, and what is
+said meanwhile.
+"""
 
 import pytest
 from launch_world import ended
@@ -18,22 +20,32 @@ def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):
     aws.statuses("InService", "Stopping", "Stopped")
     aws.say("delete_notebook_instance")
     aws.statuses("Stopped", "Deleting", None)
-    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.refuse(
+        "describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist."
+    )
     aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
     aws.say("list_training_jobs", {"TrainingJobSummaries": []})
     status, _, err = told("delete", "--yes")
     assert (status, log.changes()) == (0, ["StopNotebookInstance", "DeleteNotebookInstance"])
-    assert err.splitlines() == [f"gluonlab: {one}" for one in ("Pending", "InService", "Stopping", "Stopped", "Deleting")]
+    assert err.splitlines() == [
+        f"gluonlab: {one}" for one in ("Pending", "InService", "Stopping", "Stopped", "Deleting")
+    ]
     assert len(log.slept) == 8
 
 
 def test_delete_is_not_upset_when_the_idle_stop_is_faster(told, aws, log):
     aws.statuses("InService")
-    aws.refuse("stop_notebook_instance", "ValidationException", "Status (Stopping) not in ([InService]). Unable to transition")
+    aws.refuse(
+        "stop_notebook_instance",
+        "ValidationException",
+        "Status (Stopping) not in ([InService]). Unable to transition",
+    )
     aws.statuses("Stopping", "Stopped")
     aws.say("delete_notebook_instance")
     aws.statuses(None)
-    aws.refuse("describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist.")
+    aws.refuse(
+        "describe_notebook_instance_lifecycle_config", "ValidationException", "it does not exist."
+    )
     aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
     aws.say("list_training_jobs", {"TrainingJobSummaries": []})
     assert told("delete", "--yes", "--force")[0] == 0
@@ -45,7 +57,11 @@ def test_delete_ends_with_the_notebook_even_without_rights_to_the_rest(told, aws
     aws.say("describe_notebook_instance_lifecycle_config", {})
     denied = "User: x is not authorized to perform: iam:GetRole on resource: role y"
     aws.refuse("get_role", "AccessDenied", denied, "iam")
-    aws.refuse("list_training_jobs", "AccessDeniedException", "is not authorized to perform: sagemaker:ListTrainingJobs")
+    aws.refuse(
+        "list_training_jobs",
+        "AccessDeniedException",
+        "is not authorized to perform: sagemaker:ListTrainingJobs",
+    )
     status, _, err = told("delete", "--yes")
     assert status == 0
     assert "warning: role: these credentials may not iam:GetRole on role" in err
@@ -56,10 +72,18 @@ def test_delete_warns_of_jobs_that_still_run(told, aws):
     aws.statuses(None, None)
     aws.say("describe_notebook_instance_lifecycle_config", {})
     aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
-    job = {"TrainingJobName": "gluonlab-x", "TrainingJobArn": "arn", "CreationTime": 0, "TrainingJobStatus": "InProgress"}
+    job = {
+        "TrainingJobName": "gluonlab-x",
+        "TrainingJobArn": "arn",
+        "CreationTime": 0,
+        "TrainingJobStatus": "InProgress",
+    }
     aws.say("list_training_jobs", {"TrainingJobSummaries": [job]})
     _, _, err = told("delete", "--yes", "--region", "us-east-1")
-    assert "warning: training jobs still run, and cost: gluonlab-x: python sagemaker/launch.py jobs stop --name NAME" in err
+    assert (
+        "warning: training jobs still run, and cost: gluonlab-x: "
+        "python sagemaker/launch.py jobs stop --name NAME"
+    ) in err
 
 
 def test_a_delete_that_fails_says_so_instead_of_trying_for_ever(told, aws):
@@ -75,8 +99,12 @@ def test_a_delete_that_fails_says_so_instead_of_trying_for_ever(told, aws):
 def test_waiting_ends(capsys, aws, monkeypatch):
     """After an hour, with what can be done then."""
     clock = iter(range(0, 100_000, 600))
-    with pytest.raises(FailedError, match="gluonlab is Pending still after 60 minutes: `wait` goes on waiting"):
-        Waiter(sleep=lambda seconds: None, clock=lambda: next(clock)).until("gluonlab", ["InService"], lambda: "Pending")
+    with pytest.raises(
+        FailedError, match="gluonlab is Pending still after 60 minutes: `wait` goes on waiting"
+    ):
+        Waiter(sleep=lambda seconds: None, clock=lambda: next(clock)).until(
+            "gluonlab", ["InService"], lambda: "Pending"
+        )
 
 
 def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
@@ -85,7 +113,12 @@ def test_on_a_terminal_one_line_is_renewed_and_ended(capsys, monkeypatch):
     waiter = Waiter(sleep=lambda seconds: None, clock=lambda: next(clock))
     assert waiter.until("gluonlab", ["Stopped"], lambda: next(statuses)) == "Stopped"
     lines = [line.rstrip(" ") for line in capsys.readouterr().err.split("\r")]
-    assert lines == ["", "gluonlab: Pending, 1:05", "gluonlab: Pending, 2:10", f"{'gluonlab: Stopping, 3:15':<70}\n"]
+    assert lines == [
+        "",
+        "gluonlab: Pending, 1:05",
+        "gluonlab: Pending, 2:10",
+        f"{'gluonlab: Stopping, 3:15':<70}\n",
+    ]
 
 
 def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, somebody):
