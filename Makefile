@@ -42,24 +42,26 @@ CU112 ?= .venv-cu112
 ON_GPUS = $(CU112)/bin/python tests/gpus/start.py
 
 test-cu112: $(CU112)/.ready $(CU112)/gpus/.ready
-	LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(CU112)/bin/python -m pytest -m cu112 tests/test_cu112.py
+	LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(CU112)/bin/python -m pytest -m cu112 tests/engine/test_cu112.py
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus $(ARGS)
-	$(MAKE) test-gpus ROAD=--ignore=tests/test_doctor_environments.py
+	$(MAKE) test-gpus ROAD=--ignore=tests/doctor/test_environments.py
 
-# make test on simulated GPUs (tests/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
+# make test on simulated GPUs (tests/support/devices.py), but the doctor's in environments of the CPU build; here what the road of a batch
 # and its gradients touches, some minutes; make test-cu112 takes all.
-ROAD = $(wildcard $(ROAD_OF:%=tests/test_%.py))
-ROAD_OF = kvstores kvstores_schedule kvstores_sharded kvstores_reduce_apart kvstores_sharded_parameters \
-  collectives_executor collectives_executor_engine training_step training_accumulate training_sync_bn \
-  training_staged training_buckets training_buckets_stale training_clip training_mixup training_optimize \
-  training_evaluate training_export training_loss_scale training_losses training_loop training_statistics \
-  mxnet_trainer images_crop augment mixup shards bench_allreduce bench_gradients evaluate_run device_use
+ROAD = $(foreach name,$(ROAD_OF),tests/$(dir $(name))test_$(notdir $(name)).py)
+ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_apart \
+  kvstores/sharded_parameters collectives/executor collectives/executor_engine parallel/data/step \
+  parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
+  update/stale update/clipping training/mixup training/optimize training/evaluate training/export \
+  update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
+  data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce \
+  bench/gradients run/evaluate_run device_use
 
 test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)
 
-$(CU112)/.ready: setup.py tools/make_venv.py tests/stub_driver.py
-	@$(PYTHON) tests/stub_driver.py $(CU112)/driver
+$(CU112)/.ready: setup.py tools/make_venv.py tests/support/stub_driver.py
+	@$(PYTHON) tests/support/stub_driver.py $(CU112)/driver
 	@LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(PYTHON) tools/make_venv.py $(CU112) cu112 simulated-gpus labs test
 	@touch $@
 

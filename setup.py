@@ -12,7 +12,7 @@ VERSION = re.search(
 
 REQUIRES = [
     # MXNet 1.9.1 uses numpy names that are gone since 1.24; from 3.12 on there is no older wheel,
-    # and gluonlab.engine puts the names back. 2.6 is where they have not been tried.
+    # and gluonlab.engine.setup puts the names back. 2.6 is where they have not been tried.
     "numpy<1.24; python_version<'3.12'",
     "numpy==1.26.4; python_version=='3.12'",
     "numpy>=2.1,<2.6; python_version>='3.13'",

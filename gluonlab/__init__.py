@@ -8,7 +8,7 @@ or, from Python::
     result = train(TrainConfig(gpus=2))
 
 Importing gluonlab is cheap and does not import MXNet; it arranges that MXNet, whenever it is
-imported from then on, finds what it needs on a machine of today (`gluonlab.engine`). Import
+imported from then on, finds what it needs on a machine of today (`gluonlab.engine.setup`). Import
 gluonlab first.
 """
 
@@ -18,7 +18,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any, List
 
-from gluonlab import engine
+from gluonlab.engine import setup
 
 if TYPE_CHECKING:
     from gluonlab.config import TrainConfig as TrainConfig
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from gluonlab.devices import gpus as gpus
     from gluonlab.kvstores import make_kvstore as make_kvstore
     from gluonlab.models import get_model as get_model
-    from gluonlab.training.buckets import BucketedTrainer as BucketedTrainer
     from gluonlab.training.loop import train as train
+    from gluonlab.update.trainer import BucketedTrainer as BucketedTrainer
 
 __version__ = "0.1.0"
 
 # Loaded when first asked for: most of these import MXNet, which takes a second.
 _PUBLIC = {
-    "BucketedTrainer": "gluonlab.training.buckets",
+    "BucketedTrainer": "gluonlab.update.trainer",
     "Loader": "gluonlab.data",
     "TrainConfig": "gluonlab.config",
     "get_model": "gluonlab.models",
@@ -44,7 +44,7 @@ _PUBLIC = {
     "train": "gluonlab.training.loop",
 }
 
-engine.install()
+setup.install()
 
 
 def __getattr__(name: str) -> Any:

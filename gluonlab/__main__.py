@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any, Callable, List
 
-from gluonlab.cli import dispatch
+from gluonlab.cli.command import dispatch
 
 
 def _main_of(module: str) -> Callable[[List[str]], Any]:

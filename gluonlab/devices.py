@@ -34,11 +34,11 @@ import warnings
 from numbers import Integral
 from typing import TYPE_CHECKING, Iterator, List, Sequence, Union
 
+from gluonlab.engine.installing import pip_install
+from gluonlab.engine.neighbours import own_cores as cores
+from gluonlab.engine.threads import set_threads
 from gluonlab.errors import DeviceError, GluonlabWarning
 from gluonlab.gpu.code import check_code
-from gluonlab.installing import pip_install
-from gluonlab.neighbours import own_cores as cores
-from gluonlab.threads import set_threads
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -55,7 +55,7 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     each.
 
     ``threads``: threads of each CPU device; normally left out (see
-    `gluonlab.threads.threads_per_device`). Raises DeviceError, which names what was asked, what
+    `gluonlab.engine.threads.threads_per_device`). Raises DeviceError, which names what was asked, what
     exists, and the remedy.
     """
     if spec is None:

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 from mxnet import gluon, nd
 
+from gluonlab.engine.invoke import Attributes, OperatorCall
 from gluonlab.errors import DivergedError, GluonlabWarning
-from gluonlab.invoke import Attributes, OperatorCall
 
 MOST_ARRAYS = 200  # that multi_all_finite takes
 # A mean loss of so much means scores that lie further apart than float32 tells from their

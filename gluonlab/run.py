@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional
 import click
 
 from gluonlab.checks import flag, size_in_bytes
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError
 from gluonlab.listing import entry
@@ -211,7 +211,7 @@ def _evaluate(run_dir: str, given: Dict[str, Any], as_json: bool) -> None:
 
 
 def _names() -> str:
-    from gluonlab.data.registry import DATASETS
+    from gluonlab.data.sets.registry import DATASETS
     from gluonlab.kvstores import KVSTORES
     from gluonlab.models import MODELS, zoo
     from gluonlab.optimizers import OPTIMIZERS

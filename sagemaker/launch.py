@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# this checkout's launcher and gluonlab.cli, whatever else is installed
+# this checkout's launcher and gluonlab.cli.command, whatever else is installed
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 try:

@@ -13,15 +13,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.processes import ENGINE_VARIABLES, clean_environment
 
-from gluonlab.neighbours import LOCAL_SIZES
-
-pytest_plugins = ["bench_command", "device_use", "file_server"]
+pytest_plugins = ["support.bench_command", "support.device_use", "support.file_server"]
 if "SIMULATED_GPUS" in os.environ:  # tests/gpus/README.md
     pytest_plugins.append("gpus.faults")
-
-REPOSITORY = Path(__file__).resolve().parent.parent
-ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *LOCAL_SIZES, "SLURM_")
 
 for name in [name for name in os.environ if name.startswith(ENGINE_VARIABLES)]:
     del os.environ[name]  # before MXNet is loaded: what a person has exported is no part of a test
@@ -49,17 +45,6 @@ def pytest_collection_finish():
     """
     gc.collect()
     gc.freeze()
-
-
-def clean_environment(**changes):
-    """The environment of a process that knows of gluonlab, of the tests' helpers, and of nothing
-    set by this process.
-    """
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)
-    }
-    path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
-    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 their bits.
 """
 
-from device_use import MOST_EXAMPLES
-from devices import CHOICE
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.device_use import MOST_EXAMPLES
+from support.devices import CHOICE
 
 from gluonlab.gpu.arithmetic import arithmetic
 

@@ -1,17 +1,13 @@
 """The README's tables say what the records say."""
 
 import re
-import sys
 from pathlib import Path
 
+import figures
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
-
-import figures
-
-from gluonlab import openmp
 from gluonlab.bench.record import Record, Series
+from gluonlab.engine import openmp
 
 
 def record(bench, *series, **options):

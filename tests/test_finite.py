@@ -6,11 +6,11 @@ import math
 import mxnet as mx
 import numpy as np
 import pytest
-from devices import contexts, device, named
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
+from support.devices import contexts, device, named
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, GluonlabWarning, ModelError, RunError

@@ -4,16 +4,16 @@ devices train as one does.
 
 import numpy as np
 import pytest
-from devices import contexts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import gluon
-from networks import HYBRIDIZED, networks, trained
-from reference import cpus, distance
-from test_mxnet_semantics import STORES
+from support.devices import contexts
+from support.networks import HYBRIDIZED, networks, trained
+from support.reference import cpus, distance
+from support.stores import STORES
 
 from gluonlab.kvstores import make_kvstore
-from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.update.trainer import BucketedTrainer
 
 
 @st.composite

@@ -88,16 +88,8 @@ def works(python):
 def pip(python, *arguments):
     # what pip warns of is what this script is for: packages that come one after the other, or
     # instead of others
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-warn-conflicts",
-        *arguments,
-    )
+    quietly = ("--quiet", "--disable-pip-version-check", "--no-warn-conflicts")
+    run(python, "-m", "pip", "install", *(quietly + arguments))
 
 
 # Runs in the new environment: prints what a distribution with these extras needs there, one
@@ -115,7 +107,8 @@ def metadata(name):
 
 for text in metadata(sys.argv[1]).get_all("Requires-Dist") or []:
     need = Requirement(text)
-    if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in [""] + sys.argv[2:]):
+    extras = [""] + sys.argv[2:]
+    if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras):
         need.marker = None
         print(need)
 """
@@ -140,18 +133,8 @@ def install(python, extras, wheels):
     pip(python, "--no-deps", "--editable", HERE, "--config-settings", "editable_mode=compat")
     own = requirements(python, "gluonlab", extras)
     retired = [need for need in own if project(need) in RETIRED]
-    run(
-        python,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--dest",
-        wheels,
-        *retired,
-    )
+    quietly = ["--quiet", "--disable-pip-version-check"]
+    run(python, "-m", "pip", "download", *(quietly + ["--no-deps", "--dest", wheels] + retired))
     downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
     theirs = [need for wheel in downloaded for need in requirements(python, wheel)]
     fixed = set(project(need) for need in own)  # numpy above all: ours is the one that works

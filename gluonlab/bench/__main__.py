@@ -26,7 +26,7 @@ from gluonlab.bench.rounds import measure
 from gluonlab.bench.session import Session
 from gluonlab.bench.sizes import parse_sizes
 from gluonlab.checks import real, whole
-from gluonlab.cli import command, dispatch
+from gluonlab.cli.command import command, dispatch
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology import TOPOLOGIES
 from gluonlab.errors import ConfigError, RunError

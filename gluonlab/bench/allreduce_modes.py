@@ -22,7 +22,7 @@ from gluonlab.collectives.topology import make_topology
 from gluonlab.config import option_name
 from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.files import check_new, new_file
+from gluonlab.files.whole import check_new, new_file
 
 DEVICES, SIZES, DRAWN = "cpu*2", "1KiB:64MiB", 4
 MOST_CHUNKS = 4096  # each is some transfers

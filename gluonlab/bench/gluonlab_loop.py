@@ -13,8 +13,8 @@ from gluonlab.bench.competitor import competing
 from gluonlab.bench.work import CLASSES, LEARNING_RATE, TASKS
 from gluonlab.bench.worker import Job
 from gluonlab.config import TrainConfig
-from gluonlab.data.loader import Loader
-from gluonlab.data.registry import load_dataset
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets.registry import load_dataset
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.losses import LossLog
 from gluonlab.training.plan import make_plan

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from gluonlab.bench.memory import require_memory
 from gluonlab.bench.turns import time_in_turns
 from gluonlab.kvstores import KVSTORES, make_kvstore
-from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.update.trainer import BucketedTrainer
 
 GLUON, BUCKETED = "gluon.Trainer", "BucketedTrainer"
 TRAINERS: Dict[str, Callable[..., gluon.Trainer]] = {

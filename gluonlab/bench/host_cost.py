@@ -17,13 +17,13 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.bench.worker import Job
-from gluonlab.data.loader import Loader, to_float
-from gluonlab.data.registry import load_dataset
+from gluonlab.data.loading.loader import Loader, to_float
+from gluonlab.data.sets.registry import load_dataset
 from gluonlab.devices import devices as find_devices
 from gluonlab.kvstores import make_kvstore
-from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.training.losses import STRIDE, LossLog
-from gluonlab.training.step import DataParallelStep
+from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (1, 12, 12)
 CLASSES = 10

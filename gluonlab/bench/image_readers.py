@@ -15,11 +15,11 @@ from mxnet import gluon, recordio
 from gluonlab.bench.images import BATCH_SIZE, whole_epochs
 from gluonlab.bench.worker import Job
 from gluonlab.data import Dataset
-from gluonlab.data import folder as folders
-from gluonlab.data.loader import Loader
-from gluonlab.data.pack import pack
+from gluonlab.data.images.decode import decode
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets import folder as folders
+from gluonlab.data.sets.pack import pack
 from gluonlab.devices import devices
-from gluonlab.images.decode import decode
 
 WORKERS = 2
 

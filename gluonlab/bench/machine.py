@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 import gluonlab
-from gluonlab import engine, host_cores
+from gluonlab.engine import setup
+from gluonlab.host import cores
 
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
 
 
 def describe_machine() -> str:
     """Processor and cores on a line, the versions of Python, MXNet and torch on another."""
-    mxnet = " and ".join(engine.flavours()) or "mxnet"
-    count = host_cores.cores()
+    mxnet = " and ".join(setup.flavours()) or "mxnet"
+    count = cores.available()
     versions = (
         f"Python {platform.python_version()}, {mxnet} {_version(mxnet)}, torch {_version('torch')}"
     )
@@ -37,7 +38,7 @@ def about(checkout: Optional[Path] = None) -> Dict[str, Any]:
         "gluonlab": gluonlab.__version__,
         "commit": commit(checkout or here),
         "cpu": cpu_model(),
-        "cores": host_cores.cores(),
+        "cores": cores.available(),
         "versions": {"python": platform.python_version(), **installed},
     }
 

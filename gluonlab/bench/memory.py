@@ -17,8 +17,8 @@ from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
 from gluonlab.collectives.topology import Topology, this_machine
+from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 from gluonlab.errors import ConfigError
-from gluonlab.invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT = (
     "Memory limit: an allreduce of N bytes on k CPU devices must read every replica and write "

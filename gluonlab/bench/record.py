@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.errors import DataError
-from gluonlab.files import write_text
+from gluonlab.files.whole import write_text
 
 FORMAT = 1
 LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes

@@ -9,10 +9,10 @@ import warnings
 from pathlib import Path
 from typing import Any, Dict, Mapping, Sequence
 
-from gluonlab import host_cores
 from gluonlab.bench.machine import Others, about
 from gluonlab.bench.record import Record, Series
 from gluonlab.errors import GluonlabWarning
+from gluonlab.host import cores
 
 BUSY_CORES = 0.2  # what other processes may take before a table comes with a warning
 
@@ -55,7 +55,7 @@ class Session:
         others = self._others.cores()
         if others > BUSY_CORES:
             message = (
-                f"other processes kept {others:.1f} of {host_cores.cores()} cores busy "
+                f"other processes kept {others:.1f} of {cores.available()} cores busy "
                 "meanwhile: measure again when they do not"
             )
             warnings.warn(message, GluonlabWarning, stacklevel=2)

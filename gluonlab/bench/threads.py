@@ -11,12 +11,12 @@ import textwrap
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence
 
-from gluonlab import host_cores
 from gluonlab.bench.environment import AS_OPENMP_COMES, PASSIVE, spinning
 from gluonlab.bench.record import Series
 from gluonlab.bench.rounds import Measurement, Subject
 from gluonlab.bench.work import TASKS
 from gluonlab.checks import whole
+from gluonlab.host import cores
 
 ROUNDS = 9
 RESTART_EVERY = 5
@@ -65,7 +65,7 @@ def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
     """A worker for each setting, alone and beside others; with LeNet's also the pairs of workers of
     a parameter server.
     """
-    threads = host_cores.cores()
+    threads = cores.available()
     found = [
         Subject(
             f"{network} {name} {company}",
@@ -146,7 +146,7 @@ def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
     """The rows as text, at most ``width`` columns wide."""
     heading = f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())
     note = (
-        f"One CPU device, {host_cores.cores()} threads, "
+        f"One CPU device, {cores.available()} threads, "
         f"{rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller numbers: "
         "as a multiple of OpenMP as it comes. beside: one other process computes. dist_sync: "
         f"{WORKERS} workers of a parameter server on this host, "

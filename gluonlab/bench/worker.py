@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, TextIO
 
-from gluonlab import engine
+from gluonlab.engine import setup
 
 Job = Callable[[int], Dict[str, float]]
 
@@ -40,7 +40,7 @@ AS_IT_COMES = {"classic"}  # jobs that measure MXNet with its own defaults
 def make_job(name: str, options: Dict[str, Any]) -> Job:
     """The job of this name: ``make(**options)`` of its module."""
     if name in AS_IT_COMES:
-        engine.uninstall()
+        setup.uninstall()
     job: Job = importlib.import_module(JOBS[name]).make(**options)
     return job
 

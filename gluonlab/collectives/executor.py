@@ -27,9 +27,7 @@ from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.moves import Move, Overlaps, moves
 from gluonlab.collectives.partition import Part, partition, split_evenly
 from gluonlab.collectives.schedule import ADD, Schedule, Step, Transfer
-from gluonlab.errors import ScheduleError
-from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.invoke import (
+from gluonlab.engine.invoke import (
     Call,
     Fence,
     added,
@@ -40,6 +38,8 @@ from gluonlab.invoke import (
     settling,
     share_memory,
 )
+from gluonlab.errors import ScheduleError
+from gluonlab.gpu.peers import enable_peer_access
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were
 # equally fast here; the smaller, the more calls there are.

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from gluonlab.data.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.registry import DATASETS, load_dataset
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.registry import DATASETS, load_dataset
 
 if TYPE_CHECKING:
-    from gluonlab.data.loader import Loader as Loader
+    from gluonlab.data.loading.loader import Loader as Loader
 
 __all__ = ["DATASETS", "ArraySplit", "Dataset", "Defaults", "Loader", "Split", "load_dataset"]
 
@@ -15,6 +15,6 @@ def __getattr__(name: str) -> Any:
     if name != "Loader":
         raise AttributeError(f"module 'gluonlab.data' has no attribute {name!r}")
     # imports MXNet, which a login node that downloads may lack
-    from gluonlab.data.loader import Loader
+    from gluonlab.data.loading.loader import Loader
 
     return Loader

@@ -11,15 +11,21 @@ from typing import Any, Callable, Dict, Optional, Sequence
 import click
 
 from gluonlab.checks import real, text
-from gluonlab.cli import command, dispatch
+from gluonlab.cli.command import command, dispatch
 from gluonlab.config import TrainConfig
-from gluonlab.data.download import download as _download
-from gluonlab.data.fetch import SLOWEST_BYTES_PER_S, TIMEOUT_S
-from gluonlab.data.location import data_root, download_command
-from gluonlab.data.registry import DATASETS, all_of_image_files, load_dataset, of_image_files, takes
-from gluonlab.data.sources import SOURCES, Source, find_source
-from gluonlab.data.verify import DAMAGED, OK, folder_of
-from gluonlab.data.verify import verify as _verify
+from gluonlab.data.fetching.download import download as _download
+from gluonlab.data.fetching.fetch import SLOWEST_BYTES_PER_S, TIMEOUT_S
+from gluonlab.data.fetching.location import data_root, download_command
+from gluonlab.data.fetching.sources import SOURCES, Source, find_source
+from gluonlab.data.fetching.verify import DAMAGED, OK, folder_of
+from gluonlab.data.fetching.verify import verify as _verify
+from gluonlab.data.sets.registry import (
+    DATASETS,
+    all_of_image_files,
+    load_dataset,
+    of_image_files,
+    takes,
+)
 from gluonlab.errors import ConfigError, DataError, RunError
 
 KEPT = "what has been fetched is kept, and the same command goes on from there"
@@ -173,8 +179,8 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
         raise ConfigError(
             f"{name} has no image files to decode: choose {', '.join(all_of_image_files())}"
         )
-    from gluonlab.data.pack import check_new_folder
-    from gluonlab.data.pack import pack as write
+    from gluonlab.data.sets.pack import check_new_folder
+    from gluonlab.data.sets.pack import pack as write
     from gluonlab.training.plan import file_options
 
     settings: Dict[str, Any] = {key: value for key, value in given.items() if value is not None}

@@ -8,7 +8,7 @@ from typing import Optional
 
 import click
 
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from gluonlab.doctor.data_sets import addresses
 from gluonlab.doctor.examination import Addresses, examine
 from gluonlab.doctor.findings import FAULT, as_lines, as_object, worst

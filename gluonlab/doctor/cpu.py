@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 from typing import Dict, List, Mapping, Tuple
 
-from gluonlab import engine, host_cores, openmp
 from gluonlab.doctor.findings import Finding, ok, warning
-from gluonlab.neighbours import neighbours
-from gluonlab.threads import threads_per_device
+from gluonlab.engine import openmp, setup
+from gluonlab.engine.neighbours import neighbours
+from gluonlab.engine.threads import threads_per_device
+from gluonlab.host import cores
 
 PROC = Path("/proc")
 MARGIN = 0.7  # of a core: this much is always going on
@@ -44,12 +45,12 @@ def cpu(proc: Path = PROC) -> List[Finding]:
 
 def cores_in_words() -> str:
     """``2 cores``, and why they are not all of the machine's."""
-    machine, allowed, cores = os.cpu_count() or 1, len(os.sched_getaffinity(0)), host_cores.cores()
+    machine, allowed, own = os.cpu_count() or 1, len(os.sched_getaffinity(0)), cores.available()
     notes = [f"{allowed} of the machine's {machine} CPUs are allowed by affinity"] * (
         allowed < machine
     )
-    notes += ["the rest are hyper-threads, or beyond this container's limit"] * (cores < allowed)
-    return plural(cores, "core") + (f" ({'; '.join(notes)})" if notes else "")
+    notes += ["the rest are hyper-threads, or beyond this container's limit"] * (own < allowed)
+    return plural(own, "core") + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def plural(count: int, noun: str) -> str:
@@ -165,11 +166,11 @@ def _unknown() -> List[Finding]:
 
 
 def _too_many() -> List[Finding]:
-    exported, cores = engine.exported_threads(), host_cores.cores()
-    if exported is None or exported.threads <= cores:
+    exported, own = setup.exported_threads(), cores.available()
+    if exported is None or exported.threads <= own:
         return []
     cause = "threads without a core of their own keep the others waiting"
-    what = f"{exported.threads} threads are exported for {plural(cores, 'core')}"
+    what = f"{exported.threads} threads are exported for {plural(own, 'core')}"
     return [warning("cpu", what, cause, f"unset {exported.name}")]
 
 

@@ -17,9 +17,9 @@ OWN_FOLDER = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
 def folder() -> List[Finding]:
     """The folder of all data sets, and those that are complete in it."""
     try:
-        from gluonlab.data.location import data_root
-        from gluonlab.data.sources import SOURCES
-        from gluonlab.data.verify import folder_of
+        from gluonlab.data.fetching.location import data_root
+        from gluonlab.data.fetching.sources import SOURCES
+        from gluonlab.data.fetching.verify import folder_of
     except ImportError as error:
         return [
             warning(
@@ -59,7 +59,7 @@ def mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S
 
 def addresses() -> Mapping[str, Tuple[str, ...]]:
     """Data set -> where its first file may be fetched."""
-    from gluonlab.data.sources import SOURCES
+    from gluonlab.data.fetching.sources import SOURCES
 
     return {
         name: tuple(mirror + source.files[0].name for mirror in source.mirrors)

@@ -9,12 +9,12 @@ from typing import List, Mapping, Optional, Tuple
 
 from gluonlab.doctor.findings import Finding, fault, ok, warning
 from gluonlab.doctor.packages import numbers_of
-from gluonlab.engine import TF32_VARIABLE
+from gluonlab.engine.installing import pip_install
+from gluonlab.engine.setup import TF32_VARIABLE
 from gluonlab.gpu.arithmetic import TF32_SINCE
 from gluonlab.gpu.code import CODE_FOR, LIVING, has_code, sm_of
 from gluonlab.gpu.nvml import BINDINGS, Driver
 from gluonlab.gpu.visible import in_cuda_order, visible_gpus
-from gluonlab.installing import pip_install
 
 OLDEST_DRIVER = "450.80.02"  # of CUDA 11.x, NVIDIA's table of minor version compatibility
 CU112 = "mxnet-cu112"

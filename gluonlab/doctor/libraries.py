@@ -3,7 +3,7 @@ what is wrong with it.
 
 The dynamic linker is asked itself, as ldd -r does: it follows every NEEDED entry along its search
 path, compares versions and symbols, and runs nothing. The wheels' folders come after the user's, as
-`gluonlab.cuda` loads them.
+`gluonlab.engine.cuda` loads them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import subprocess
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.cuda import search_path, wheel_folders
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
-from gluonlab.linking import cure_of_missing, origin, understand
+from gluonlab.engine.cuda import search_path, wheel_folders
+from gluonlab.engine.linking import cure_of_missing, origin, understand
 
 LINKER = "/lib64/ld-linux-x86-64.so.2"  # the place that the ABI of x86-64 Linux gives it
 ONLY_LIST = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "yes", "LD_BIND_NOW": "yes"}  # ld.so(8)

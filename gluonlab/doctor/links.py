@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
-from gluonlab.control_groups import text_of
 from gluonlab.doctor.findings import Finding, ok, warning
 from gluonlab.gpu.nvml import Driver, Pair
+from gluonlab.host.control_groups import text_of
 
 # When nobody says which of Amazon's machines this is: its GPUs tell. 8 x V100-SXM2-32GB is p3dn,
 # which is linked alike.

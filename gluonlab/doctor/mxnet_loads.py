@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional
 
 from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
-from gluonlab.engine import FUSION
+from gluonlab.engine.setup import FUSION
 from gluonlab.gpu.process import Outcome, ask
 
 FUSES_FROM = "520.61.05"  # the first of CUDA 11.8, whose NVRTC the wheels have

@@ -10,11 +10,11 @@ import importlib.util
 import os
 from typing import List
 
-from gluonlab import engine
+from gluonlab.engine import setup
+from gluonlab.engine.linking import understand
 from gluonlab.errors import GluonlabError
 from gluonlab.gpu.code import lacking
 from gluonlab.gpu.process import tell
-from gluonlab.linking import understand
 
 FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
 
@@ -42,7 +42,7 @@ def load() -> bool:
         built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
         tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
         if gpu_count():
-            tell(fusion=engine.fusing()._asdict())
+            tell(fusion=setup.fusing()._asdict())
     except Exception as error:
         reason = error.__cause__ or error
         complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None

@@ -67,13 +67,13 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     """
     from mxnet import nd
 
-    from gluonlab.data.augment import make_input
-    from gluonlab.data.shards import shard
+    from gluonlab.data.loading.augment import make_input
+    from gluonlab.data.loading.shards import shard
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
-    from gluonlab.training.buckets import BucketedTrainer
-    from gluonlab.training.objective import make_loss
-    from gluonlab.training.step import DataParallelStep
+    from gluonlab.parallel.data.step import DataParallelStep
+    from gluonlab.parallel.objective import make_loss
+    from gluonlab.update.trainer import BucketedTrainer
 
     net = initialised(get_model("lenet", 10, ctxs), ctxs)
     trainer = BucketedTrainer(

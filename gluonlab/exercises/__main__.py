@@ -11,11 +11,11 @@ import click
 from tqdm import tqdm
 
 from gluonlab.checks import real
-from gluonlab.cli import command, dispatch
+from gluonlab.cli.command import command, dispatch
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import grade as grading
 from gluonlab.exercises.exercise import all_exercises
-from gluonlab.files import check_new, write_text
+from gluonlab.files.whole import check_new, write_text
 
 SECONDS = 300.0  # for one notebook; a lab takes less than 120 on two cores
 LONGEST_SECONDS = 86_400

@@ -20,7 +20,7 @@ def cpus(n: int) -> List[mx.Context]:
     """``n`` CPU devices of one thread each, whatever devices the lab itself has.
 
     Never one alone: it would be given all cores, and the lab's own CPU devices beside it would hang
-    (`gluonlab.threads`).
+    (`gluonlab.engine.threads`).
     """
     return devices(f"cpu*{max(n, 2)}")[:n]
 

@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
-from gluonlab.data.shards import shard_bounds
+from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.arrays import cpus, devices_in_words
 from gluonlab.exercises.exercise import Wrong, exercise, returned
 from gluonlab.exercises.initial_parameters import check_replicas

@@ -9,7 +9,7 @@ from typing import Iterator, List, Sequence, Tuple
 
 import numpy as np
 
-from gluonlab.data.shards import shard_bounds
+from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong
 from gluonlab.exercises.softmax_regression import LR, Batch, Values
 

@@ -8,7 +8,7 @@ from typing import Callable, List, Tuple
 
 import numpy as np
 
-from gluonlab.data.shards import shard_bounds
+from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong, returned
 
 Rounds = List[List[Tuple[int, int, int]]]

@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 
-from gluonlab.threads import EngineContext
+from gluonlab.engine.threads import EngineContext
 
 _ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 MOST_KEPT = 100

@@ -20,7 +20,7 @@ import os
 import warnings
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-from gluonlab import engine, openmp
+from gluonlab.engine import openmp, setup
 from gluonlab.errors import ConfigError, GluonlabWarning
 
 TF32_SINCE = (8, 0)  # compute capability
@@ -53,13 +53,13 @@ def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arit
 
     ``tf32`` None: as exported, and off where nothing is.
     """
-    exported = {name: _users.get(name, os.environ.get(name)) for name in engine.DETERMINISTIC}
-    allowed = _users.get(engine.TF32_VARIABLE, os.environ.get(engine.TF32_VARIABLE)) not in (
+    exported = {name: _users.get(name, os.environ.get(name)) for name in setup.DETERMINISTIC}
+    allowed = _users.get(setup.TF32_VARIABLE, os.environ.get(setup.TF32_VARIABLE)) not in (
         None,
         "0",
     )
     return Arithmetic(
-        deterministic or exported == engine.DETERMINISTIC, allowed if tf32 is None else tf32
+        deterministic or exported == setup.DETERMINISTIC, allowed if tf32 is None else tf32
     )
 
 
@@ -101,17 +101,17 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
             "algorithms, which may be slower"
         )
         warnings.warn(message, GluonlabWarning, stacklevel=2)
-    variables = (*engine.DETERMINISTIC, engine.TF32_VARIABLE)
+    variables = (*setup.DETERMINISTIC, setup.TF32_VARIABLE)
     if not _users:
         _users.update({name: os.environ.get(name) for name in variables})
     chosen: Dict[str, Optional[str]] = {name: _users[name] for name in variables}
     if wanted.deterministic:
-        chosen.update(engine.DETERMINISTIC)
+        chosen.update(setup.DETERMINISTIC)
     if wanted.tf32:
-        exported = _users[engine.TF32_VARIABLE]
-        chosen[engine.TF32_VARIABLE] = None if exported == "0" else exported
+        exported = _users[setup.TF32_VARIABLE]
+        chosen[setup.TF32_VARIABLE] = None if exported == "0" else exported
     else:
-        chosen[engine.TF32_VARIABLE] = "0"
+        chosen[setup.TF32_VARIABLE] = "0"
     openmp.set_variables(chosen)
     if _in_use is None and not wanted.deterministic:
         _announce_nothing(next(ctx for ctx in ctxs if ctx.device_type == "gpu"))

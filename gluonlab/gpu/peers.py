@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from itertools import combinations, permutations
 from typing import Any, Iterator, List, Sequence, Set, Tuple
 
-from gluonlab import engine
+from gluonlab.engine import setup
 
 Pair = Tuple[int, int]
 SUCCESS = 0  # of cudaError_t
@@ -33,7 +33,7 @@ def enable_peer_access(ctxs: Sequence[Any]) -> None:
     """
     numbers = gpu_numbers(ctxs)
     wanted = [pair for pair in permutations(numbers, 2) if pair not in _asked]
-    if not wanted or not engine.peer_access_wanted():
+    if not wanted or not setup.peer_access_wanted():
         return
     cuda = _runtime()
     with _device_restored(cuda):
@@ -52,7 +52,7 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
     They are as MXNet numbers them. None under MXNET_ENABLE_GPU_P2P=0. No GPU gets a CUDA context.
     """
     numbers = sorted(gpu_numbers(ctxs))
-    if len(numbers) < 2 or not engine.peer_access_wanted():
+    if len(numbers) < 2 or not setup.peer_access_wanted():
         return []
     cuda = _runtime()
     return [
@@ -64,7 +64,7 @@ def peer_pairs(ctxs: Sequence[Any]) -> List[Pair]:
 
 def in_words(ctxs: Sequence[Any]) -> str:
     """One line for people; empty for fewer than two GPUs."""
-    return words_for(gpu_numbers(ctxs), peer_pairs(ctxs), engine.peer_access_wanted())
+    return words_for(gpu_numbers(ctxs), peer_pairs(ctxs), setup.peer_access_wanted())
 
 
 def words_for(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True) -> str:

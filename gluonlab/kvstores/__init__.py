@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence
 
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology import make_topology
+from gluonlab.engine.installing import pip_install
 from gluonlab.errors import KVStoreError, unknown
-from gluonlab.installing import pip_install
 
 if TYPE_CHECKING:
     from mxnet import Context

@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import nd
 from mxnet.lr_scheduler import LRScheduler
 
-from gluonlab.invoke import from_host
+from gluonlab.engine.invoke import from_host
 
 COUNTED_AT = 0  # the device for which keys are counted that belong to no device
 

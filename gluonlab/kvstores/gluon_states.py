@@ -16,8 +16,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 import numpy as np
 from mxnet import nd
 
-from gluonlab.arrays import array_of
-from gluonlab.invoke import from_host
+from gluonlab.engine.invoke import from_host
+from gluonlab.files.arrays import array_of
 from gluonlab.kvstores.counts import NUMBERS
 from gluonlab.kvstores.gluon_pickle import ArrayBytes, Record, Refused, Unpickler
 

@@ -13,7 +13,7 @@ from typing import Any, List, Sequence
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.invoke import Call, flattened, settling
+from gluonlab.engine.invoke import Call, flattened, settling
 
 
 class Rows:

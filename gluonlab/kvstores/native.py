@@ -31,7 +31,7 @@ from mxnet.base import _LIB, check_call
 from mxnet.kvstore import KVStore
 from mxnet.kvstore.base import _ctype_key_value
 
-from gluonlab.engine import peers_are_enabled
+from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.owner import Owner
@@ -220,7 +220,7 @@ class NativeKVStore(KVStore):
             raise KVStoreError(
                 f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone "
                 f"under {self._name!r}: write states with "
-                "gluonlab.training.states.export_gluon_states, "
+                "gluonlab.update.states.export_gluon_states, "
                 "or load them with a BucketedTrainer"
             )
         super().load_optimizer_states(fname)

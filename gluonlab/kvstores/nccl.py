@@ -22,8 +22,8 @@ from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.kvstore.base import _ctype_key_value
 
+from gluonlab.engine.invoke import flattened
 from gluonlab.errors import KVStoreError
-from gluonlab.invoke import flattened
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.kvstores.sums import Ranks
 

@@ -18,9 +18,17 @@ from mxnet import autograd, nd
 from gluonlab.collectives.executor import check_arrays, moves_on, pieces_of
 from gluonlab.collectives.partition import Part, owned_parts, partition
 from gluonlab.collectives.schedule import ADD, Schedule
+from gluonlab.engine.invoke import (
+    Call,
+    added,
+    added_on_gpu,
+    flattened,
+    is_gpu,
+    operator_call,
+    settling,
+)
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.invoke import Call, added, added_on_gpu, flattened, is_gpu, operator_call, settling
 
 
 class Owned(NamedTuple):

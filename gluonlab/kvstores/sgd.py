@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Tuple
 
 import mxnet as mx
 
-from gluonlab.invoke import Attributes, OperatorCall
+from gluonlab.engine.invoke import Attributes, OperatorCall
 from gluonlab.kvstores.counts import COUNTED_AT
 from gluonlab.optimizers.sgd import SGD
 

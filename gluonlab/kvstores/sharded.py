@@ -17,6 +17,7 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.collectives.algorithms import HALVES
+from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.counts import Rewinding, age_of, numbers_of
 from gluonlab.kvstores.fitting import fitted, resume
@@ -29,7 +30,6 @@ from gluonlab.kvstores.states import KeyState, States, kind_of, read, save, to_a
 from gluonlab.kvstores.summing import Keys, named
 from gluonlab.kvstores.sums import Entry
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
-from gluonlab.semantics import nd_semantics
 
 SHARDED = "sharded-optimizer"
 

@@ -14,8 +14,8 @@ from mxnet import autograd, nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import owned_parts
+from gluonlab.engine.invoke import flattened, share_memory
 from gluonlab.errors import KVStoreError
-from gluonlab.invoke import flattened, share_memory
 from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
 from gluonlab.kvstores.reduce_apart import Owned, ReduceApart
 from gluonlab.kvstores.states import KeyState

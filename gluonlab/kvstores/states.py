@@ -1,7 +1,7 @@
 """The states of an optimizer as they are kept in a file: by parameter name, each whole, wherever
 and however they lie in memory.
 
-A file is MXNet's own list of named arrays (`gluonlab.arrays`), without pickle:
+A file is MXNet's own list of named arrays (`gluonlab.files.arrays`), without pickle:
 
 ====================  ======================
 ========================================================================
@@ -36,12 +36,12 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.arrays import LIST_MAGIC, read_arrays, save_arrays
+from gluonlab.engine.invoke import from_host
+from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
-from gluonlab.invoke import from_host
+from gluonlab.files.arrays import LIST_MAGIC, read_arrays, save_arrays
 from gluonlab.kvstores.counts import Age
 from gluonlab.kvstores.gluon_states import GluonStates, read_gluon_states
-from gluonlab.semantics import nd_semantics
 
 LIST_OF_ARRAYS = LIST_MAGIC.to_bytes(4, "little")
 MEMORY = ("former_rate", "num_cums", "cum_grad")

@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, NoReturn, Sequence, Tuple, TypeVar
 from mxnet import autograd, nd
 from mxnet.kvstore import KVStoreBase
 
+from gluonlab.engine.invoke import CopyInto, same_memory, share_memory
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.invoke import CopyInto, same_memory, share_memory
 from gluonlab.kvstores.sums import Entry, Ranks, Summing, Sums, check
 
 Keys = Tuple[Any, ...]

@@ -15,8 +15,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
+from gluonlab.engine.invoke import AddInto, CopyInto, same_memory, share_memory
 from gluonlab.errors import KVStoreError
-from gluonlab.invoke import AddInto, CopyInto, same_memory, share_memory
 
 Call = Callable[[], None]
 # for each rank, its arrays, which lie on a device of its own; all ranks' are alike

@@ -9,7 +9,7 @@ from typing import Any, Callable
 
 import click
 
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.errors import ConfigError, unknown
 

@@ -17,18 +17,19 @@ from mxnet import autograd, gluon, nd
 
 import gluonlab
 from gluonlab.config import TrainConfig
-from gluonlab.data.augment import make_input
-from gluonlab.data.loader import Loader
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.loader import Loader
+from gluonlab.engine.neighbours import tell
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.launch.same_host import workers_here
-from gluonlab.neighbours import tell
-from gluonlab.training.evaluate import Scored, evaluate, test_loader
+from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.strategy import Scored
+from gluonlab.runs.record import RunDirectory
+from gluonlab.training.evaluate import evaluate, test_loader
 from gluonlab.training.loop import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.recipes import QUICK
-from gluonlab.training.record import RunDirectory
-from gluonlab.training.statistics import RunningStatistics
 
 
 class ParameterServer:

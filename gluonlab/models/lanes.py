@@ -18,7 +18,7 @@ from typing import Any, Sequence
 import mxnet as mx
 from mxnet.gluon import HybridBlock, nn
 
-from gluonlab.semantics import of_nd
+from gluonlab.engine.semantics import of_nd
 
 # (family, model) of /proc/cpuinfo -> lanes. Intel 6/85 (Skylake-SP, Cascade Lake): LeNet trains 1.3
 # to 1.6 times as fast.

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Dict, List
 
-from gluonlab.arrays import read_arrays
 from gluonlab.errors import ModelError
+from gluonlab.files.arrays import read_arrays
 from gluonlab.finite import broken_parameters, named
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Tuple
 
 import click
 
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError
-from gluonlab.files import check_new, new_file
+from gluonlab.files.whole import check_new, new_file
 from gluonlab.report.runs import read_runs
 from gluonlab.report.tables import as_text
 

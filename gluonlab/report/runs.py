@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from gluonlab.description import CONFIG, Description, read_description
 from gluonlab.errors import DataError
-from gluonlab.metrics import METRICS, read_metrics
+from gluonlab.runs.description import CONFIG, Description, read_description
+from gluonlab.runs.metrics import METRICS, read_metrics
 
 Line = Dict[str, Any]
 REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
@@ -17,7 +17,7 @@ REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leav
 
 @dataclass(frozen=True)
 class Run:
-    """A run's settings (`gluonlab.description.Description.settings`) and the lines of its
+    """A run's settings (`gluonlab.runs.description.Description.settings`) and the lines of its
     metrics.jsonl, by kind.
     """
 

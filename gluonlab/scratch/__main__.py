@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, List, Optional
 import click
 
 from gluonlab.checks import LARGEST_RATE, real, text, whole
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
@@ -101,7 +101,7 @@ def main(
     if allreduce not in ALGORITHMS:
         raise ScheduleError(unknown("allreduce", allreduce, ALGORITHMS))
 
-    from gluonlab.data.registry import load_dataset  # MXNet is loaded here, not for --help
+    from gluonlab.data.sets.registry import load_dataset  # MXNet is loaded here, not for --help
     from gluonlab.devices import describe, devices
     from gluonlab.scratch.lenet import init_params
     from gluonlab.scratch.loop import train

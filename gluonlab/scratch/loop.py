@@ -14,8 +14,9 @@ import mxnet as mx
 from mxnet import nd
 
 from gluonlab.checks import LARGEST_RATE, real, whole
-from gluonlab.data.dataset import Dataset, Split
-from gluonlab.data.loader import Loader
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets.dataset import Dataset, Split
+from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
 from gluonlab.gpu.peers import enable_peer_access
@@ -29,7 +30,6 @@ from gluonlab.scratch.data_parallel import (
     train_batch,
 )
 from gluonlab.scratch.lenet import CLASSES, IMAGE_SHAPE, Params, lenet
-from gluonlab.semantics import nd_semantics
 
 # steps after which a loss is read: no step waits for it, and no more than these are queued
 LATE = 8

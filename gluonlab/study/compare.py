@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import List, Optional, Sequence
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.dataset import Dataset
+from gluonlab.data.sets.dataset import Dataset
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, UsageError
-from gluonlab.files import write_text
+from gluonlab.files.whole import write_text
+from gluonlab.runs.record import RunDirectory
 from gluonlab.training.loop import prepare, train
 from gluonlab.training.plan import Plan, check_config, make_plan
-from gluonlab.training.record import RunDirectory
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.result import Result
 

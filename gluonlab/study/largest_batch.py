@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.registry import takes
+from gluonlab.data.sets.registry import takes
+from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
-from gluonlab.host_memory import room
-from gluonlab.semantics import nd_semantics
+from gluonlab.host.memory import room
 from gluonlab.study.largest_size import LargestSize
 from gluonlab.training.loop import make_net
 from gluonlab.training.memory import MIB, Memory, Needs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError
-from gluonlab.invoke import ARRAY_LIMIT
 
 
 def check_elements(images: int, elements: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from gluonlab.files import atomic_path, on_disk
+from gluonlab.files.whole import atomic_path, on_disk
 from gluonlab.training.evaluate import Confusion
 
 COLUMNS = 80  # of a terminal

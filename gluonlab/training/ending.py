@@ -8,7 +8,7 @@ from functools import partial
 from typing import Iterator
 
 from gluonlab.errors import DivergedError, UsageError
-from gluonlab.training.record import RunDirectory
+from gluonlab.runs.record import RunDirectory
 from gluonlab.training.result import Result
 
 

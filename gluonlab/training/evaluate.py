@@ -11,22 +11,12 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optio
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.loader import Loader
+from gluonlab.data.loading.loader import Loader
+from gluonlab.parallel.strategy import Scored
 from gluonlab.training.plan import Plan
 
 # numpy's (classes, classes) int64: [i, j] counts the images of class i that were taken for class j
 Confusion = Any
-
-
-class Scored(NamedTuple):
-    """What the network makes of images on a device, which is given by its position: sum of losses
-    (1,), scores (n, classes).
-    """
-
-    device: int
-    loss: nd.NDArray
-    scores: nd.NDArray
-    labels: nd.NDArray
 
 
 ScoreShards = Callable[[Sequence[nd.NDArray], Sequence[nd.NDArray]], Iterable[Scored]]

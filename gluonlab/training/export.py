@@ -16,9 +16,9 @@ from typing import Any, Dict
 import mxnet as mx
 from mxnet import gluon
 
-from gluonlab.arrays import save_arrays
-from gluonlab.data.dataset import Dataset
-from gluonlab.files import on_disk, write_text
+from gluonlab.data.sets.dataset import Dataset
+from gluonlab.files.arrays import save_arrays
+from gluonlab.files.whole import on_disk, write_text
 from gluonlab.models import get_model
 
 SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.json"

@@ -14,21 +14,21 @@ from typing import Any, Dict, Optional, Tuple
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data.classes import what_differs
-from gluonlab.data.registry import takes
-from gluonlab.description import CONFIG, Description, read_description
+from gluonlab.data.sets.classes import what_differs
+from gluonlab.data.sets.registry import takes
+from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
-from gluonlab.files import folder_for
+from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
 from gluonlab.models.pretrained import load_parameters
-from gluonlab.semantics import nd_semantics
+from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.runs.description import CONFIG, Description, read_description
+from gluonlab.runs.record import PARAMETERS
 from gluonlab.training.evaluate import Score, evaluate, test_loader
 from gluonlab.training.extras import write_extras
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
-from gluonlab.training.record import PARAMETERS
-from gluonlab.training.statistics import RunningStatistics
 
 # The settings that an evaluation takes from the command line.
 GIVEN = (

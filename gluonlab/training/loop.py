@@ -11,13 +11,14 @@ from mxnet import gluon, nd
 
 import gluonlab
 from gluonlab.config import TrainConfig
-from gluonlab.data.augment import Augment, make_input
-from gluonlab.data.classes import noted
-from gluonlab.data.dataset import Dataset
-from gluonlab.data.folder import FileSplit
-from gluonlab.data.loader import Loader
-from gluonlab.data.mixup import Mixup
+from gluonlab.data.loading.augment import Augment, make_input
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.sets.classes import noted
+from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.folder import FileSplit
 from gluonlab.devices import describe
+from gluonlab.engine.semantics import make_users, nd_semantics
 from gluonlab.errors import DivergedError
 from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.gpu.arithmetic import use_arithmetic
@@ -25,27 +26,26 @@ from gluonlab.models import get_model
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.models.shapes import complete
 from gluonlab.optimizers.momentum import MXNET
-from gluonlab.semantics import make_users, nd_semantics
-from gluonlab.training.accumulate import Microbatches
-from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.sync_bn import check_network
+from gluonlab.parallel.objective import MixedLoss, make_loss
+from gluonlab.parallel.strategy import Scored
+from gluonlab.runs.metrics import StepLoss
+from gluonlab.runs.record import RunDirectory
 from gluonlab.training.ending import recorded
-from gluonlab.training.evaluate import Scored, evaluate, test_loader
+from gluonlab.training.evaluate import evaluate, test_loader
 from gluonlab.training.extras import write_extras
-from gluonlab.training.losses import LossLog, StepLoss
+from gluonlab.training.losses import LossLog
 from gluonlab.training.memory import Memory, Needs, check_batch
-from gluonlab.training.objective import MixedLoss, make_loss
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.precision import conversion
-from gluonlab.training.record import RunDirectory
 from gluonlab.training.repeatable import check_repeatable
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.result import Epoch, Result
-from gluonlab.training.statistics import RunningStatistics
-from gluonlab.training.step import DataParallelStep
-from gluonlab.training.sync_bn import check_network
 from gluonlab.training.trial import in_words as take_in_words
 from gluonlab.training.waiting import Waiting
+from gluonlab.update.trainer import BucketedTrainer
 
 MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
 
@@ -74,9 +74,10 @@ def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -
         net.collect_params(), plan.make_optimizer(), None, plan.kvstore,
         bucket_bytes=config.bucket_bytes, clip_norm=config.clip_norm, loss_scale=plan.loss_scale,
     )  # fmt: skip
-    sync_bn, convert = config.sync_bn and len(plan.ctxs) > 1, conversion(config, len(plan.ctxs))
-    preprocess, cut = make_input(plan.dataset.colours), Microbatches.of(config)
-    step = DataParallelStep(net, loss, trainer, plan.ctxs, preprocess, cut, sync_bn, convert)
+    preprocess = make_input(plan.dataset.colours)
+    step = DataParallelStep(
+        net, loss, trainer, plan.ctxs, preprocess, plan.microbatches, plan.sync_bn, plan.conversion
+    )
     check_batch(plan, net, step.replicas[0].graph, mixed=isinstance(loss, MixedLoss))
     return step
 
@@ -212,8 +213,7 @@ class _Run:
             began,
         )
         self.net, self.step = ready.net, ready.step
-        synchronised = plan.config.sync_bn and len(plan.ctxs) > 1
-        self.statistics = RunningStatistics(ready.net, Microbatches.of(plan.config), synchronised)
+        self.statistics = RunningStatistics(ready.net, plan.microbatches, plan.sync_bn)
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
         config = plan.settled.config
         common: Dict[str, Any] = dict(

@@ -8,24 +8,17 @@ never more than that many steps behind the host.
 from __future__ import annotations
 
 import math
-from typing import List, NamedTuple, Sequence
+from typing import List, Sequence
 
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.engine.invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite import diverged, is_healthy
-from gluonlab.invoke import CopyInto
+from gluonlab.runs.metrics import StepLoss
 
 STRIDE = 4
-
-
-class StepLoss(NamedTuple):
-    """A finished step: its number in the run (from 1), its images, and the mean loss of these."""
-
-    step: int
-    images: int
-    loss: float
 
 
 class LossLog:

@@ -20,22 +20,20 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
-from gluonlab.data.augment import make_input
-from gluonlab.data.loader import stays_on_devices
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.training.accumulate import Microbatches
+from gluonlab.parallel.data.replica import IMAGES, LABELS, fitted, loss_graph
+from gluonlab.parallel.data.stage_gradients import Kinds
+from gluonlab.parallel.data.stage_memory import allocated_mib, planned_mib
+from gluonlab.parallel.objective import make_loss
 from gluonlab.training.array_limit import check_elements
-from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import Plan
-from gluonlab.training.precision import conversion
-from gluonlab.training.replica import IMAGES, LABELS, fitted, loss_graph
-from gluonlab.training.stage_gradients import Kinds
-from gluonlab.training.stage_memory import allocated_mib, planned_mib
 
 MIB = 2**20
 LABEL_BYTES = 4
-LABELS_MIXED = 3  # what `gluonlab.data.mixup` gives for an image
+LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
 PRECISE_MIB_OF_STAGES = 4096  # the same where it tells them of each of some 20 to 60 stages
 
@@ -73,14 +71,13 @@ class Needs:
     """
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
-        self.plan, self.cut = plan, Microbatches.of(plan.config)
+        self.plan, self.cut = plan, plan.microbatches
         self._mixed = bool(plan.settled.config.mixup)
-        convert = conversion(plan.config, len(plan.ctxs))
         self._graph = loss_graph(
-            net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), convert
+            net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), plan.conversion
         )
         self._params = dict(net.collect_params().items())
-        self._staged = plan.config.sync_bn and len(plan.ctxs) > 1
+        self._staged = plan.sync_bn
         self._activations: Dict[Tuple[int, ...], int] = {}
         trained = [param for param in self._params.values() if param.grad_req != "null"]
         self._parameters = sum(_bytes(param.shape, param.dtype) for param in self._params.values())
@@ -274,7 +271,7 @@ def _check_images(
     a `MixedLoss`.
     """
     _check_on_host(plan, images)
-    part = Microbatches.of(plan.config).largest(images)
+    part = plan.microbatches.largest(images)
     labels = (part, LABELS_MIXED) if mixed else (part,)
     shapes: Dict[str, Tuple[int, ...]] = {name: param.shape for name, param in params.items()}
     shapes.update({IMAGES: (part, *plan.dataset.image_shape), LABELS: labels})

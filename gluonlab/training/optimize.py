@@ -16,7 +16,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, unknown
 from gluonlab.kvstores import KVSTORES
 from gluonlab.optimizers.momentum import MOMENTUM_RULES
-from gluonlab.training.rates import LR_SCHEDULES, Rates
+from gluonlab.update.rates import LR_SCHEDULES, Rates
 
 CONSTANT, DECAY = "constant", 0.1
 # where He et al., "Deep residual learning", 2016, section 4.2, divide the rate by 10

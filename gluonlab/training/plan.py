@@ -13,10 +13,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import mxnet as mx
 
 from gluonlab.config import TrainConfig, option_name
-from gluonlab.data import synthetic
-from gluonlab.data.colours import colours_for, find_colours, in_text
-from gluonlab.data.dataset import Dataset, Defaults
-from gluonlab.data.registry import (
+from gluonlab.data.sets import synthetic
+from gluonlab.data.sets.colours import colours_for, find_colours, in_text
+from gluonlab.data.sets.dataset import Dataset, Defaults
+from gluonlab.data.sets.registry import (
     all_of_image_files,
     check_dataset,
     find_kind,
@@ -25,6 +25,7 @@ from gluonlab.data.registry import (
     takes,
 )
 from gluonlab.devices import devices, gpu_count, gpus
+from gluonlab.engine.threads import set_threads
 from gluonlab.errors import ConfigError, DeviceError, KVStoreError
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic, check_arithmetic
 from gluonlab.gpu.code import NoCode
@@ -36,11 +37,9 @@ from gluonlab.models import check_model
 from gluonlab.models.pretrained import check_pretrained
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import OPTIMIZERS, is_element_wise, make_optimizer, optimizer_kind
-from gluonlab.threads import set_threads
-from gluonlab.training.accumulate import Microbatches
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.training.array_limit import check_elements
-from gluonlab.training.bucket import usual_bucket_bytes
-from gluonlab.training.loss_scale import LossScale, make_loss_scale
 from gluonlab.training.optimize import (
     HALF_AND_THREE_QUARTERS,
     check_effect,
@@ -49,8 +48,10 @@ from gluonlab.training.optimize import (
     make_rates,
 )
 from gluonlab.training.precision import check_devices, check_dtype
-from gluonlab.training.rates import Rates
 from gluonlab.training.settle import Settled, settle, without_crops
+from gluonlab.update.bucket import usual_bucket_bytes
+from gluonlab.update.loss_scale import LossScale, make_loss_scale
+from gluonlab.update.rates import Rates
 
 # What recipes may turn on, besides the optimization.
 SWITCHED = (
@@ -101,6 +102,21 @@ class Plan:
         )
 
     @property
+    def microbatches(self) -> Microbatches:
+        """How a device's share of a batch is cut."""
+        return Microbatches(self.config.microbatches, self.config.microbatch_size)
+
+    @property
+    def sync_bn(self) -> bool:
+        """Whether BatchNorm layers are shared by several devices."""
+        return self.config.sync_bn and len(self.ctxs) > 1
+
+    @property
+    def conversion(self) -> Conversion:
+        """What --dtype does to the network's graph."""
+        return conversion(self.config.dtype, self.sync_bn)
+
+    @property
     def lr(self) -> float:
         """The learning rate, for the whole batch, before a schedule changes it."""
         return self.optimizer_params["learning_rate"]
@@ -130,7 +146,7 @@ class Plan:
         per_device = str(each) if not rest else f"{each} or {each + 1}"
         return (
             f"{per_device} per device, {self.global_batch_size} in "
-            f"all{Microbatches.of(self.config).in_words()}"
+            f"all{self.microbatches.in_words()}"
         )
 
     def placed_in_words(self) -> str:
@@ -237,7 +253,9 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
         dataset = dataclasses.replace(dataset, colours=colours)
     images, devices = len(dataset.train), len(ctxs)
     global_batch_size = config.global_batch_size or (config.batch_size or 1) * devices
-    Microbatches.of(config).check(min(global_batch_size, images), devices)
+    Microbatches(config.microbatches, config.microbatch_size).check(
+        min(global_batch_size, images), devices
+    )
     optimizer, epochs = (
         (config.optimizer or recipe.optimizer).lower(),
         config.epochs or recipe.epochs,
@@ -264,7 +282,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
         rates=make_rates(
             config, optimizer_params["learning_rate"], epochs, steps_per_epoch, scale, shares
         ),
-        loss_scale=make_loss_scale(config, min(global_batch_size, images) // devices),
+        loss_scale=make_loss_scale(config.dtype, min(global_batch_size, images) // devices),
         momentum_rule=(config.momentum_rule or CORRECTED) if has_rules else None,
     )
 

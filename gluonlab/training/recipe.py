@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import List, Mapping, Optional, Tuple
 
-from gluonlab.data.registry import of_image_files
+from gluonlab.data.sets.registry import of_image_files
 from gluonlab.listing import JOINED, entry
 from gluonlab.models.zoo import PREFIX
 

@@ -2,7 +2,7 @@
 
 They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The
 recipe ``quick``, the lab's own for a first try, is made of each data set's
-`gluonlab.data.dataset.Defaults`.
+`gluonlab.data.sets.dataset.Defaults`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.dataset import Defaults
-from gluonlab.data.registry import DATASETS, of_image_files
+from gluonlab.data.sets.dataset import Defaults
+from gluonlab.data.sets.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.listing import entry
 from gluonlab.models.zoo import PREFIX

@@ -7,7 +7,7 @@ from typing import Any, List, Optional, TextIO
 
 from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
-from gluonlab.training.losses import StepLoss
+from gluonlab.runs.metrics import StepLoss
 
 
 class Reporter:

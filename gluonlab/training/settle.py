@@ -6,8 +6,8 @@ import textwrap
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.dataset import Dataset, Defaults, ReadAheadSplit
-from gluonlab.data.registry import is_cut_already, of_image_files
+from gluonlab.data.sets.dataset import Dataset, Defaults, ReadAheadSplit
+from gluonlab.data.sets.registry import is_cut_already, of_image_files
 from gluonlab.training.optimize import OPTIONS_WIDTH
 from gluonlab.training.recipe import Recipe
 from gluonlab.training.recipes import choose, fitting, network

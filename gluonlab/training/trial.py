@@ -27,9 +27,9 @@ import mxnet as mx
 import gluonlab
 from gluonlab import errors
 from gluonlab.config import TrainConfig
-from gluonlab.data.dataset import Dataset
+from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
-from gluonlab.host_memory import peak_bytes
+from gluonlab.host.memory import peak_bytes
 
 LOOK_S = 0.02  # a process that takes too much is ended after so long
 OUT_OF_MEMORY = (

@@ -20,11 +20,12 @@ from typing import Any, Deque, Dict, Iterator, List, Sequence, Set, Tuple
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.dataset import ReadAheadSplit, Reading, Split
-from gluonlab.data.loader import stays_on_devices
+from gluonlab.data.loading.loader import stays_on_devices
+from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
-from gluonlab.host_memory import children, peak_bytes
-from gluonlab.training.evaluate import AHEAD, Scored
+from gluonlab.host.memory import children, peak_bytes
+from gluonlab.parallel.strategy import Scored
+from gluonlab.training.evaluate import AHEAD
 from gluonlab.training.loop import Step, data_parallel, train_plan
 from gluonlab.training.losses import STRIDE
 from gluonlab.training.plan import Plan, make_plan

@@ -10,10 +10,10 @@ import click
 from builder.build import Place, differences, files, left_over, read_all
 from builder.faults import SourceError
 from builder.outline import Series
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.exercise import all_exercises
-from gluonlab.files import folder_for, write_text
+from gluonlab.files.whole import folder_for, write_text
 
 LABS = Path(__file__).resolve().parent.parent
 

@@ -23,7 +23,7 @@ from builder.outline import Series
 from builder.outputs import outputs
 from builder.source import LANGUAGES, Lab
 from builder.words import OTHER, WORDS
-from gluonlab.files import folder_for, write_text
+from gluonlab.files.whole import folder_for, write_text
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import click
 
 import pairs
-from gluonlab.cli import command, dispatch
+from gluonlab.cli.command import command, dispatch
 from launcher import instances
 from launcher.cost import Prices
 from launcher.create import Wishes

@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Tuple
 
 import click
 
-from gluonlab.cli import command
+from gluonlab.cli.command import command
 from launcher import instances, jobs
 from launcher.checks import check_bucket, check_name, check_owner, tags
 from launcher.cost import Prices

@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from conftest import clean_environment
 from gpus.machines import environment
+from support.processes import clean_environment
 
 
 def on(machine, folder, *arguments, timeout=300, **variables):

@@ -17,13 +17,13 @@ from mxnet import gluon, nd
 from simulated import counting
 
 import gluonlab  # noqa: F401  before MXNet
-from gluonlab.data.augment import make_input
+from gluonlab.data.loading.augment import make_input
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
-from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.objective import make_loss
-from gluonlab.training.step import DataParallelStep
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.objective import make_loss
+from gluonlab.update.trainer import BucketedTrainer
 
 COUNTED = ("launches", "stream_synchronisations", "copies_direct", "copies_staged")
 HEADINGS = ("launches", "stream synchronisations", "direct copies", "staged copies")

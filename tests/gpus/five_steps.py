@@ -14,10 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-from reference import values
+from support.reference import values
 
 from gluonlab import TrainConfig, train
-from gluonlab.data.dataset import ArraySplit, Dataset, Defaults
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
 from gluonlab.training.reporter import Reporter
 
 BATCH = 16

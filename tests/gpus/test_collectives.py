@@ -10,12 +10,12 @@ from functools import reduce as folded
 from pathlib import Path
 
 import numpy as np
-from conftest import clean_environment
 from gpus import nccl_calls
 from gpus.cuda_calls import memory, stream
 from gpus.machines import environment, v100s
 from hypothesis import given
 from hypothesis import strategies as st
+from support.processes import clean_environment
 
 DEVICES = st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True)
 FOLDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -11,22 +11,22 @@ from pathlib import Path
 import mxnet as mx
 import numpy as np
 import pytest
-from conftest import REPOSITORY, clean_environment
 from gpus.counts import COUNTED, STORES, counts_of, gluon_counts
 from gpus.machines import environment, v100s
 from gpus.simulated import counting, delays
 from mxnet import nd
 from mxnet.gluon import nn
+from support.processes import REPOSITORY, clean_environment
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.config import TrainConfig
-from gluonlab.data.augment import Augment
-from gluonlab.data.dataset import ArraySplit
-from gluonlab.data.loader import Loader
+from gluonlab.data.loading.augment import Augment
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets.dataset import ArraySplit
 from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.training.bucket import GPU_BUCKET_BYTES
-from gluonlab.training.buckets import BucketedTrainer
 from gluonlab.training.plan import make_plan
+from gluonlab.update.bucket import GPU_BUCKET_BYTES
+from gluonlab.update.trainer import BucketedTrainer
 
 GPUS = [mx.gpu(device) for device in range(8)]
 SHAPE = (1, 4, 4)

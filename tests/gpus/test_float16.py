@@ -13,20 +13,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, random_batches, values
+from support.reference import as_is, random_batches, values
 
-from gluonlab.data.augment import make_input
-from gluonlab.data.shards import shard
-from gluonlab.engine import FUSION
+from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.shards import shard
+from gluonlab.engine.setup import FUSION
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.graphs import with_replaced
 from gluonlab.models.lanes import lanes
 from gluonlab.models.lenet import LeNet
-from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.loss_scale import LossScale
-from gluonlab.training.objective import make_loss
-from gluonlab.training.precision import as_it_is, for_sync_bn, mixed_precision
-from gluonlab.training.step import DataParallelStep
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.objective import make_loss
+from gluonlab.parallel.precision import as_it_is, for_sync_bn, mixed_precision
+from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.trainer import BucketedTrainer
 
 RATE, SCALE = 0.1, 2.0**8
 PRODUCTS = ("Convolution", "FullyConnected")

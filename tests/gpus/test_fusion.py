@@ -13,7 +13,7 @@ from gpus.simulated import counting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
-from reference import distance
+from support.reference import distance
 
 # Each is smooth where its operands are: between 1/4 and 3/4, or between -1 and 1 of the sums below.
 ONE = {

@@ -8,8 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import clean_environment
 from gpus.machines import A100, P3_16XLARGE, Machine, environment
+from support.processes import clean_environment
 
 RUN = """
 import json, sys

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, clean_environment
 from gpus.machines import environment, v100s
+from support.processes import REPOSITORY, clean_environment
 
 from gluonlab.exercises.verdict import PASSED
 

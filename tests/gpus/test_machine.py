@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import clean_environment
 from gpus.cuda_calls import (
     ALREADY_ENABLED,
     CUDA,
@@ -29,6 +28,7 @@ from gpus.machines import P3_16XLARGE, V100, environment, v100s
 from gpus.simulated import bytes_in_use, counters, faults, forget_faults
 from hypothesis import given
 from hypothesis import strategies as st
+from support.processes import clean_environment
 
 NUMBERS = np.arange(16, dtype="float32")
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kvstore_runs import OPTIMIZERS, trained
 from mxnet import gluon, nd
-from reference import cpus, distance, values
+from support.kvstore_runs import OPTIMIZERS, trained
+from support.reference import cpus, distance, values
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.nccl import TYPES
-from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.update.trainer import BucketedTrainer
 
 GPUS = [mx.gpu(device) for device in range(4)]
 SHAPES = [(), (1,), (3,), (2, 3), (6,), (0, 2), (5, 1, 2)]

@@ -10,9 +10,9 @@ import sys
 import mxnet as mx
 import pynvml
 import pytest
-from conftest import clean_environment
 from gpus.machines import A100, CUBE, G4DN_12XLARGE, H100, P3_16XLARGE, T4, Machine, environment
 from mxnet import nd
+from support.processes import clean_environment
 
 from gluonlab.gpu import nvml
 from gluonlab.gpu.code import kind_of

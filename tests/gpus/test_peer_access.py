@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import clean_environment
 from gpus.machines import G4DN_12XLARGE, P3_16XLARGE, environment, v100s
+from support.processes import clean_environment
 
 COUNT = 3
 HEAD = """

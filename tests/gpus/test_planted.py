@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import clean_environment
 from gpus.machines import environment, v100s
+from support.processes import clean_environment
 
 HERE = Path(__file__).parent
 
@@ -138,7 +138,7 @@ STALE = """
 import gluonlab, mxnet as mx, numpy as np
 from mxnet import autograd, gluon, nd
 from gluonlab.kvstores import make_kvstore
-from gluonlab.training.buckets import BucketedTrainer
+from gluonlab.update.trainer import BucketedTrainer
 
 def weights(ctxs, store, leaves_out):
     param = gluon.Parameter("weight", shape=(6, 500))

@@ -5,12 +5,12 @@ import subprocess
 import sys
 
 import numpy as np
-from conftest import clean_environment
 from gpus.compared import TOLERANCES, assert_same, drawn
 from gpus.machines import A100, Machine, environment
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gpu, nd
+from support.processes import clean_environment
 
 SIZES = st.integers(1, 70)
 DTYPES = st.sampled_from(["float32", "float64", "float16"])

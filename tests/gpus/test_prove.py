@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import clean_environment
 from gpus.machines import P3_16XLARGE, environment, v100s
+from support.processes import clean_environment
 
 from gluonlab.doctor.prove.proof import trial_of
 from gluonlab.gpu.process import ask

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from mxnet import gluon, nd
 from mxnet.gluon import nn
-from reference import as_is, random_batches
+from support.reference import as_is, random_batches
 
-from gluonlab.data.shards import shard
+from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
-from gluonlab.training.accumulate import WHOLE, Microbatches
-from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.statistics import RunningStatistics
-from gluonlab.training.step import DataParallelStep
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (2, 2, 2)
 

@@ -10,7 +10,7 @@ from gpus.five_steps import BATCH, five_steps, five_steps_without_onednn, named
 from gpus.simulated import counting, delays
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import distance
+from support.reference import distance
 
 from gluonlab.kvstores import KVSTORES
 

@@ -6,12 +6,12 @@ import sys
 import mxnet as mx
 import numpy as np
 import pytest
-from conftest import clean_environment
 from gpus.machines import environment, v100s
 from gpus.simulated import bytes_in_use
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxnet import nd
+from support.processes import clean_environment
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.executor import Executor, allreduce

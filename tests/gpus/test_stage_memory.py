@@ -8,10 +8,10 @@ from mxnet import nd
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
-from gluonlab.data.loader import Loader
+from gluonlab.data.loading.loader import Loader
+from gluonlab.parallel.objective import make_loss
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.memory import Needs
-from gluonlab.training.objective import make_loss
 from gluonlab.training.plan import make_plan
 
 # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones

@@ -7,13 +7,13 @@ import pytest
 from gpus.simulated import counting
 from mxnet import nd
 
-from gluonlab.data.augment import make_input
+from gluonlab.data.loading.augment import make_input
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
-from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.objective import make_loss
-from gluonlab.training.step import DataParallelStep
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.objective import make_loss
+from gluonlab.update.trainer import BucketedTrainer
 
 SHAPE = (3, 32, 32)
 

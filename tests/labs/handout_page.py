@@ -3,7 +3,7 @@
 import base64
 import re
 
-from browser import Page
+from support.browser import Page
 
 WIDTHS = (1280, 390)
 

@@ -36,7 +36,7 @@ ONLY_PARSED = {
     "--find-batch-size": "takes a minute on two cores",
     "64MiB": "measures for minutes",
     "peers": "measures for minutes",
-    "report": "reads runs that other commands have made; tests/test_report.py",
+    "report": "reads runs that other commands have made; tests/report/test_report.py",
     "launch": "is one process of many; tests/sagemaker",
     "grade": "reads notebooks that were handed in; tests/labs/test_grade.py",
     "study": "measures for minutes",

@@ -6,8 +6,8 @@ import html
 import re
 
 import pytest
-from browser import start, wanted
 from handout_page import WIDTHS, Handout
+from support.browser import start, wanted
 from the_labs import LABS
 
 from builder.source import LANGUAGES

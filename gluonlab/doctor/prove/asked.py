@@ -15,7 +15,7 @@ from gluonlab.doctor.prove.machine import describe
 from gluonlab.doctor.prove.page import as_page
 from gluonlab.doctor.prove.proof import TOTAL_S, TRIALS, Tried, as_object, try_all
 from gluonlab.errors import DeviceError
-from gluonlab.files import check_new, write_text
+from gluonlab.files.whole import check_new, write_text
 from gluonlab.gpu import nvml
 from gluonlab.gpu.visible import visible_gpus
 

@@ -9,13 +9,13 @@ from typing import Any, Callable, List, Sequence
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.augment import make_input
+from gluonlab.data.loading.augment import make_input
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
-from gluonlab.training.buckets import BucketedTrainer
-from gluonlab.training.objective import make_loss
-from gluonlab.training.step import DataParallelStep
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.objective import make_loss
+from gluonlab.update.trainer import BucketedTrainer
 
 CLASSES = 10
 SGD = {"learning_rate": 0.01, "momentum": 0.9, "wd": 1e-4}

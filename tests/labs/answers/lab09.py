@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from gluonlab.data.shards import shard, shard_bounds
+from gluonlab.data.loading.shards import shard, shard_bounds
 from gluonlab.scratch.data_parallel import Replica, get_params
 from gluonlab.scratch.lenet import SHAPES
 from gluonlab.scratch.recipes import he

@@ -1,0 +1,172 @@
+"""What all commands share: how they take options, and how they end.
+
+A user's mistake is one line ``error: ...`` on standard error and exit status 2; a failure at run
+time ends with 1, Ctrl-C with 130, SIGTERM, which is what schedulers of jobs send, in the same order
+with 143. A traceback comes only with ``--debug``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from typing import Any, Callable, List, Mapping, Sequence, Tuple
+
+import click
+
+from gluonlab.cli.interruption import Terminated, interruptible
+from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
+
+
+class Command(click.Command):
+    """A click command that ends as described above.
+
+    ``interrupted``: what is to be said after Ctrl-C, unless the KeyboardInterrupt that comes out of
+    the command says it.
+    """
+
+    interrupted = ""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["standalone_mode"] = False
+        # click's own guess lacks what `dispatch` has taken
+        kwargs.setdefault("prog_name", self.name)
+        debug = "--debug" in (
+            kwargs.get("args") or (args[0] if args and args[0] is not None else sys.argv[1:])
+        )
+        show = warnings.showwarning
+        warnings.showwarning = _show_warning(show)
+        try:
+            with interruptible():
+                sys.exit(super().main(*args, **kwargs) or 0)
+        except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
+            interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
+            said, terminated = str(interrupt) or self.interrupted, isinstance(interrupt, Terminated)
+            how = "ended by SIGTERM" if terminated else "interrupted"
+            _end(
+                ": ".join(filter(None, [how, said])),
+                TERMINATED if terminated else INTERRUPTED,
+                prefix="",
+            )
+        except click.NoSuchOption as error:
+            _end(unknown("option", error.option_name, self._option_names()), 2)
+        except click.UsageError as error:
+            _end(self._explain(error), 2)
+        except GluonlabError as error:
+            if debug:
+                raise
+            _end(_one_line(str(error)), error.exit_status)
+        except Exception as error:
+            if debug:
+                raise
+            _end(
+                f"{type(error).__name__}: {_one_line(str(error))} (run again with --debug for the "
+                "traceback)",
+                1,
+            )
+        finally:
+            warnings.showwarning = show
+
+    def _option_names(self) -> "list[str]":
+        return [
+            name
+            for param in self.params
+            for name in [*param.opts, *param.secondary_opts]
+            if name.startswith("--")
+        ]
+
+    def _form(self) -> str:
+        """What may stand behind this command, with its first option that has a value."""
+        words = [
+            param.human_readable_name for param in self.params if isinstance(param, click.Argument)
+        ]
+        valued = (
+            param for param in self.params if isinstance(param, click.Option) and param.metavar
+        )
+        example = next((f", such as {param.opts[0]} {param.metavar}" for param in valued), "")
+        return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
+
+    def _explain(self, error: click.UsageError) -> str:
+        """What is wrong with the words of the command line, and what to write instead."""
+        named = getattr(error, "option_name", None)
+        option = next(
+            (param for param in self.params if named in [*param.opts, *param.secondary_opts]), None
+        )
+        if isinstance(option, click.Option):
+            help = f"({_one_line(option.help or '')}); see --help"
+            if option.is_flag:
+                return f"{named} takes no value: write {named} alone {help}"
+            return (
+                f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"
+            )
+        text = _one_line(error.format_message()).rstrip(".")
+        extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
+        if extra:
+            return f"unexpected {extra[1]!r}: write {self._form()}; see --help"
+        return f"{text}; see --help"
+
+
+def command(
+    name: str, interrupted: str = Command.interrupted
+) -> Callable[[Callable[..., None]], Command]:
+    """``@command("python -m gluonlab.x")`` makes a Command of a function, and adds --debug and
+    -h.
+    """
+
+    def decorate(function: Callable[..., None]) -> Command:
+        debug = click.option(
+            "--debug", is_flag=True, expose_value=False, help="show the traceback of an error"
+        )
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        made: Command = click.command(name=name, cls=Command, context_settings=settings)(
+            debug(function)
+        )
+        made.interrupted = interrupted
+        return made
+
+    return decorate
+
+
+def dispatch(
+    program: str,
+    commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
+    args: Sequence[str],
+) -> None:
+    """Hand the remaining words to the command that the first one names; ``commands``: name ->
+    (summary, main).
+    """
+    name, *rest = list(args) or ["--help"]
+    if name in ("-h", "--help"):
+        print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
+        print("\n".join(f"  {name:<10}{summary}" for name, (summary, _) in commands.items()))
+        print(f"\n{program} COMMAND --help tells more.")
+    elif name in commands:
+        commands[name][1](rest)
+    else:
+        _end(unknown("command", name, commands), 2)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _end(text: str, status: int, prefix: str = "error: ") -> None:
+    sys.stdout.flush()
+    print(f"{prefix}{text}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Shows gluonlab's own warnings as one line without the place in the code."""
+
+    def show(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        if issubclass(category, GluonlabWarning):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            otherwise(message, category, filename, lineno, file, line)
+
+    return show

@@ -1,0 +1,1 @@
+"""Data sets' files: where they come from, how they arrive and how they are checked."""

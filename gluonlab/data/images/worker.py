@@ -1,0 +1,47 @@
+"""The child's end of `gluonlab.data.images.pool`: ``python -m gluonlab.data.images.worker FD SLOTS SIZE``.
+
+FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...],
+"first": 0}`` on standard input it decodes these files into the slots from ``first`` on, and answers
+with one line ``{"wrong": [[position, message], ...]}``; ``seeds`` are those of random crops, or
+null. It ends with standard input, so it does not outlive its parent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import sys
+import warnings
+
+import numpy as np
+
+from gluonlab.data.images.decode import CHANNELS, decode
+from gluonlab.errors import DataError
+
+
+def main(fd: int, slots: int, size: int) -> None:
+    """Decode what is asked for until standard input ends."""
+    warnings.simplefilter("ignore")
+    shape = (slots, CHANNELS, size, size)
+    memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)
+    for line in sys.stdin:
+        wrong = []
+        asked = json.loads(line)
+        for position, (path, seed) in enumerate(
+            zip(asked["paths"], asked["seeds"] or itertools.repeat(None))
+        ):
+            try:
+                memory[asked["first"] + position] = decode(path, size, seed)
+            except DataError as error:
+                wrong.append([position, str(error)])
+        print(json.dumps({"wrong": wrong}), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(*map(int, sys.argv[1:]))
+    except BrokenPipeError:  # the parent is gone, with nobody to read the answer
+        # else Python complains when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,151 @@
+"""What makes training images differ from epoch to epoch, and networks see them in their own units.
+
+The random numbers of a step are drawn on the host for the whole batch, from (seed, epoch, step)
+alone, and each device gets those of its shard: 1, 2 and k devices, and several workers, see the
+same images.
+
+The images are changed on the device they lie on. Shifting and mirroring only moves rows and
+columns, so both are ``take`` along the rows of a matrix, with a transposition between them.
+BilinearSampler, and multiplying with matrices of zeros and ones, could do the same with arithmetic:
+19 ms and 12 ms for 64 images of 3x64x64 on one core.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from gluonlab.data.loading.chance import CROPS_AND_FLIPS, chance
+from gluonlab.data.loading.loader import to_float
+from gluonlab.data.loading.pinned import host_memory_for
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.sets.dataset import Colours
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Draw(NamedTuple):
+    """What is done to each of n images: where its crop begins, down and right (n,), and whether it
+    is mirrored (n,).
+    """
+
+    down: "NDArray[np.int64]"
+    right: "NDArray[np.int64]"
+    mirrored: "NDArray[np.bool_]"
+
+    def at(self, places: "slice | NDArray[np.int64]") -> "Draw":
+        """That of the images at these places."""
+        return Draw(self.down[places], self.right[places], self.mirrored[places])
+
+
+class Augment:
+    """Random crops of the images with ``padding`` black pixels around them, in their own size, and
+    ``flip``: every other mirrored.
+
+    The usual way to train on CIFAR-10 (He et al., Deep Residual Learning, 2016, section 4.2:
+    padding 4, and flips).
+    """
+
+    def __init__(self, padding: int = 0, flip: bool = False) -> None:
+        self.padding, self.flip = padding, flip
+        self._movers: Dict[Tuple[mx.Context, Tuple[int, ...]], _Mover] = {}
+
+    def draw(self, seed: int, epoch: int, step: int, size: int) -> Draw:
+        """The random numbers for the ``size`` images of a batch.
+
+        Crops begin at -padding to padding, both included.
+        """
+        random = chance(seed, epoch, step, CROPS_AND_FLIPS)
+        down, right = random.randint(-self.padding, self.padding + 1, (2, size))
+        mirrored = random.randint(0, 2, size).astype(bool) if self.flip else np.zeros(size, bool)
+        return Draw(down, right, mirrored)
+
+    def __call__(self, shards: Sequence[nd.NDArray], draw: Draw) -> List[nd.NDArray]:
+        """Each shard (n, C, H, W) uint8 of a batch as the draw of the batch changes it; nothing
+        waits for it.
+        """
+        bounds = shard_bounds(sum(len(shard) for shard in shards), len(shards))
+        return [
+            self._mover(shard)(shard, draw.at(slice(*bound)))
+            for shard, bound in zip(shards, bounds)
+        ]
+
+    def _mover(self, shard: nd.NDArray) -> "_Mover":
+        key = (shard.context, shard.shape)
+        if key not in self._movers:
+            self._movers[key] = _Mover(shard.shape, shard.context)
+        return self._movers[key]
+
+
+class _Mover:
+    """Moves rows and columns of images (n, C, H, W) on one device.
+
+    Its two buffers have a black row at the end, for what is outside.
+    """
+
+    def __init__(self, shape: Tuple[int, ...], ctx: mx.Context) -> None:
+        n, channels, height, width = shape
+        self.shape, self.turned, self.ctx = shape, (n, channels, width, height), ctx
+        self._rows = nd.zeros((n * channels * height + 1, width), ctx, np.uint8)
+        self._columns = nd.zeros((n * channels * width + 1, height), ctx, np.float32)
+        self._rows_in, self._columns_in = (
+            self._rows[:-1].reshape(shape),
+            self._columns[:-1].reshape(self.turned),
+        )
+        self._hosts_rows, self._hosts_columns = host_memory_for(ctx), host_memory_for(ctx)
+        # what is queued for a batch belongs together: two iterations have the same buffers
+        self._lock = Lock()
+
+    def __call__(self, images: nd.NDArray, draw: Draw) -> nd.NDArray:
+        height, width = self.shape[2:]
+        across = np.arange(width)
+        rows = draw.down[:, None] + np.arange(height)
+        columns = draw.right[:, None] + np.where(draw.mirrored[:, None], across[::-1], across)
+        from_rows, from_columns = self._places(rows), self._places(columns)
+        with self._lock:
+            images.copyto(self._rows_in)
+            moved = nd.take(
+                self._rows, self._hosts_rows(from_rows).as_in_context(self.ctx), mode="clip"
+            )
+            # as floats, which oneDNN transposes, 20 times as fast as MXNet does bytes
+            nd.transpose(
+                nd.cast(moved.reshape(self.shape), dtype="float32"),
+                (0, 1, 3, 2),
+                out=self._columns_in,
+            )
+            moved = nd.take(
+                self._columns,
+                self._hosts_columns(from_columns).as_in_context(self.ctx),
+                mode="clip",
+            )
+        return nd.cast(nd.transpose(moved.reshape(self.turned), (0, 1, 3, 2)), dtype="uint8")
+
+    def _places(self, wanted: "NDArray[np.int64]") -> "NDArray[np.int32]":
+        """``wanted[i, k]``: which of image i's lines comes to line k -> places in the buffer
+        (n*C*k,), the black row if none.
+        """
+        n, lines = wanted.shape
+        first = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)
+        inside = (wanted >= 0) & (wanted < lines)
+        # (n, C, lines)
+        places = np.where(inside[:, None], first + wanted[:, None], n * self.shape[1] * lines)
+        return places.astype(np.int32).ravel()
+
+
+def make_input(colours: Optional[Colours]) -> Callable[[Any, Any], Any]:
+    """``f(F, images)``: uint8 images as the network's input, on the device; 0..1, or normalised by
+    ``colours`` if there are any.
+    """
+    if colours is None:
+        return to_float
+    mean, deviation = colours
+
+    def normalised(F: Any, images: Any) -> Any:
+        return F.image.normalize(to_float(F, images), mean=mean, std=deviation)
+
+    return normalised

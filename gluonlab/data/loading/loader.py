@@ -1,0 +1,240 @@
+"""Batches of a split, shuffled, one shard for each device.
+
+Two paths lead to the same shards, bit for bit. The *streaming* path makes each batch on the host
+and sends its parts to the devices. The *resident* path keeps the whole split on every device, and
+sends only the order of an epoch; it is for what fits the devices' memory. Changes at random are the
+same on both. A thread works some batches ahead.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from gluonlab.checks import is_count
+from gluonlab.data.loading.ahead import Ahead
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
+from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
+from gluonlab.devices import listed
+from gluonlab.engine.invoke import ARRAY_LIMIT
+from gluonlab.engine.semantics import as_users
+from gluonlab.errors import DataError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
+    from gluonlab.data.loading.augment import Augment
+    from gluonlab.data.loading.mixup import Mixup
+    from gluonlab.data.loading.shards import Shards
+    from gluonlab.data.sets.dataset import Indices
+
+
+def to_float(F: Any, images: Any) -> Any:
+    """uint8 0..255 -> float32 0..1, on the device; ``F`` is mx.nd or mx.sym."""
+    return F.cast(images, dtype="float32") * (1 / 255)
+
+
+def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
+    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for
+    one of MXNet's arrays.
+    """
+    if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
+        return False
+    return split.images.nbytes + split.labels.nbytes <= resident_bytes
+
+
+def _checked(global_batch_size: Any) -> int:
+    if not is_count(global_batch_size):
+        raise DataError(
+            f"global_batch_size {global_batch_size!r}: give a number of images from 1 up, "
+            "over all devices"
+        )
+    return int(global_batch_size)
+
+
+class Loader:
+    """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device
+    that has one.
+
+    ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
+    labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
+    exactly once per epoch: the last batch is smaller when the sizes do not divide. The order
+    depends on ``seed`` and the epoch only. A worker ``rank`` of ``world_size`` takes its part of
+    each batch.
+
+    ``prefetch`` batches are made ahead, where that is any work; a split of at most
+    ``resident_bytes`` lies on every device. ``random_crops`` are cut out of image files when they
+    are decoded, and so are always streamed; ``augment`` changes images on the devices. How depends
+    on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
+    and gives float32 images and labels (n, 3), see `gluonlab.data.loading.mixup`.
+
+    Raises DeviceError for what is no list of devices, and DataError for a batch of no images.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        ctxs: Sequence[mx.Context],
+        global_batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        *,
+        shuffle: bool = True,
+        raw: bool = False,
+        prefetch: int = 2,
+        resident_bytes: int = 0,
+        random_crops: bool = False,
+        augment: "Optional[Augment]" = None,
+        mixup: "Optional[Mixup]" = None,
+    ) -> None:
+        self.augment, self.mixup = augment, mixup
+        self.split, self.ctxs, self.seed = split, listed(ctxs), seed
+        self.global_batch_size = _checked(global_batch_size)
+        self.rank, self.world_size = rank, world_size
+        self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
+        self.epoch = 0  # the epoch that the next iteration begins, or is in
+        self.step = 0  # the batches of that epoch that have been handed out
+        self._ahead = Ahead()
+        self._source: "Streaming | _Resident"
+        if random_crops and not isinstance(split, ReadAheadSplit):
+            raise DataError(
+                "random crops are cut out of image files, and this split has none: "
+                "leave random_crops out"
+            )
+        if stays_on_devices(split, resident_bytes):
+            self._source = _Resident(split, self.ctxs)
+        else:
+            self._source = Streaming(split, self.ctxs, random_crops)
+
+    @property
+    def resident(self) -> bool:
+        """Whether the split lies on the devices."""
+        return isinstance(self._source, _Resident)
+
+    @property
+    def _works(self) -> bool:
+        """Whether the host has anything to do for a batch but to take slices of what lies on the
+        devices.
+        """
+        return not self.resident or self.augment is not None or self.mixup is not None
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return math.ceil(len(self.split) / self.global_batch_size)
+
+    def __iter__(self) -> "Generator[Shards, None, None]":
+        batches = self._batches()[self.step :]
+        finish: Callable[[nd.NDArray], nd.NDArray] = (
+            (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
+        )
+        made = map(self._changed, self._source.load(batches), batches)
+        ahead = self.prefetch > 0 and self._works
+        with closing(
+            self._ahead.make(made, self.prefetch) if ahead else (shards for shards in made)
+        ) as ready:
+            for xs, ys in ready:
+                self.step += 1
+                yield as_users([finish(x) for x in xs]), as_users(ys)
+        self.epoch, self.step = self.epoch + 1, 0
+
+    def state(self) -> Dict[str, int]:
+        """Where the loader stands; `restore` goes on from there with the same batches."""
+        return {"epoch": self.epoch, "step": self.step, "seed": self.seed}
+
+    def restore(self, state: Dict[str, int]) -> None:
+        """Go on from a `state`."""
+        self.epoch, self.step, self.seed = state["epoch"], state["step"], state["seed"]
+
+    def _changed(self, loaded: "Tuple[Shards, ...]", wanted: Wanted) -> "Shards":
+        """A loaded batch as ``augment`` and ``mixup`` change it."""
+        key, size = wanted[0].key, wanted[0].size
+        # it is empty for a worker without a part of a small batch
+        if self.augment is not None and loaded[0][0]:
+            draw, change = self.augment.draw(*key, size), self.augment
+            loaded = tuple(
+                (change(xs, draw.at(selection.places)), ys)
+                for (xs, ys), selection in zip(loaded, wanted)
+            )
+        if self.mixup is None:
+            return loaded[0]
+        own, partners = loaded
+        return self.mixup(own, partners, self.mixup.draw(*key))
+
+    def _batches(self) -> List[Wanted]:
+        """This worker's part of every batch of this epoch."""
+        order = np.arange(len(self.split))
+        if self.shuffle:  # RandomState's stream is frozen by numpy: the same order on every version
+            order = np.random.RandomState([self.seed, self.epoch]).permutation(order)
+        return [
+            self._part(step, order[step * self.global_batch_size :][: self.global_batch_size])
+            for step in range(len(self))
+        ]
+
+    def _part(self, step: int, batch: "Indices") -> Wanted:
+        """This worker's part of the whole ``batch``."""
+        size = len(batch)
+        places = np.array_split(np.arange(size), self.world_size)[self.rank]
+        partners = [size - 1 - places] if self.mixup is not None else []
+        return tuple(
+            Selection((self.seed, self.epoch, step), size, each, batch[each])
+            for each in (places, *partners)
+        )
+
+
+class _Resident:
+    """Gathers each device's images of a whole epoch on that device, then only takes slices of
+    them.
+    """
+
+    def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
+        self.ctxs = ctxs
+        self.images = [nd.array(split.images, dtype=np.uint8, ctx=ctx) for ctx in ctxs]
+        self.labels = [nd.array(split.labels, dtype=np.int32, ctx=ctx) for ctx in ctxs]
+
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        columns = zip(*batches)  # all batches of the images themselves, then all of their partners
+        return zip(*(self._load([selection.indices for selection in column]) for column in columns))
+
+    def _load(self, batches: "List[Indices]") -> "Iterator[Shards]":
+        bounds = [shard_bounds(len(batch), len(self.ctxs)) for batch in batches]
+        epoch = [self._gather(device, batches, bounds) for device in range(len(self.ctxs))]
+        begins = [0] * len(self.ctxs)
+        for batch in bounds:
+            ends = [begins[device] + end - begin for device, (begin, end) in enumerate(batch)]
+            yield (
+                [epoch[device][0][begins[device] : end] for device, end in enumerate(ends)],
+                [epoch[device][1][begins[device] : end] for device, end in enumerate(ends)],
+            )
+            begins[: len(ends)] = ends
+
+    def _gather(
+        self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]
+    ) -> Tuple[nd.NDArray, nd.NDArray]:
+        """This device's shards of all batches, one behind the other."""
+        parts = [
+            batch[slice(*bound[device])]
+            for batch, bound in zip(batches, bounds)
+            if device < len(bound)
+        ]
+        if not parts:
+            return self.images[device][:1], self.labels[device][:1]  # no batch reaches this device
+        order = nd.array(np.concatenate(parts), dtype=np.int32, ctx=self.ctxs[device])
+        return nd.take(self.images[device], order), nd.take(self.labels[device], order)

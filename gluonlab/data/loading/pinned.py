@@ -1,0 +1,69 @@
+"""Memory of the host that GPUs fetch from while the host works on.
+
+CUDA copies from ordinary memory by way of a buffer of its own, and keeps the caller until all is in
+it. From pinned memory, which the system never moves, a GPU fetches by itself. Pinning takes long,
+and MXNet gives such memory back as soon as nobody holds the array, for which CUDA waits until all
+GPUs are idle: so two buffers are kept, and filled in turns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from mxnet.base import _LIB, check_call
+
+from gluonlab.engine.invoke import from_host, memory_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BUFFERS = 2  # one that is being filled, one that is being fetched
+
+
+class Pinned:
+    """``pinned(array)`` is a copy of a NumPy array on mx.cpu_pinned(0), until it has been called
+    BUFFERS times more.
+
+    It waits until what has been queued with the former contents of the buffer is done.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: "Deque[nd.NDArray]" = deque()
+
+    def __call__(self, array: "NDArray[Any]") -> nd.NDArray:
+        if not array.size:
+            return nd.empty(array.shape, mx.cpu(0), array.dtype)
+        filled = self._buffer(array)[: len(array)]
+        begin, _ = memory_of(filled)
+        check_call(_LIB.MXNDArrayWaitToWrite(filled.handle))
+        memory: Any = (ctypes.c_byte * array.nbytes).from_address(begin)
+        np.copyto(np.frombuffer(memory, array.dtype).reshape(array.shape), array)
+        return filled
+
+    def _buffer(self, array: "NDArray[Any]") -> nd.NDArray:
+        """The one that was filled longest ago; a new one where that is too small, or made for other
+        arrays.
+        """
+        if len(self._buffers) == BUFFERS:
+            buffer = self._buffers.popleft()
+            if (
+                buffer.shape[1:] == array.shape[1:]
+                and len(buffer) >= len(array)
+                and buffer.dtype == array.dtype
+            ):
+                self._buffers.append(buffer)
+                return buffer
+        self._buffers.append(nd.empty(array.shape, mx.cpu_pinned(0), array.dtype))
+        return self._buffers[-1]
+
+
+def host_memory_for(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
+    """What copies NumPy arrays to where devices like this one fetch them from; keep it, and use it
+    from one thread at a time.
+    """
+    return Pinned() if ctx.device_type == "gpu" else from_host

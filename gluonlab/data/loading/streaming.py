@@ -1,0 +1,136 @@
+"""Batches made on the host and sent to the devices: read from memory when they are needed, from
+files ahead of that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Callable, Deque, Iterator, List, NamedTuple, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from gluonlab.data.loading.chance import FILE_CROPS, chance
+from gluonlab.data.loading.pinned import host_memory_for
+from gluonlab.data.loading.shards import shard
+from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
+
+if TYPE_CHECKING:
+    from gluonlab.data.loading.shards import Shards
+    from gluonlab.data.sets.dataset import Images, Indices, Labels
+
+
+class Selection(NamedTuple):
+    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their
+    ``indices`` in the split.
+
+    ``key``: the seed, the epoch and the step, from which what is random is drawn.
+    """
+
+    key: Tuple[int, int, int]
+    size: int
+    places: "Indices"
+    indices: "Indices"
+
+    def seeds(self) -> List[int]:
+        """A number below 2**32 for each image, which depends on the step and its place alone."""
+        of_all = chance(*self.key, FILE_CROPS).randint(0, 2**32, self.size, dtype=np.uint32)
+        return [int(seed) for seed in of_all[self.places]]
+
+
+# What a worker's part of a batch is made of: its own images, and, where they are mixed, the partner
+# of each.
+Wanted = Tuple[Selection, ...]
+
+
+# What makes NDArrays of a batch's images and of its labels, and of those that they are mixed with.
+_Maker = Callable[["np.ndarray[Any, Any]"], nd.NDArray]
+_Makers = List[Tuple[_Maker, _Maker]]
+
+
+class Streaming:
+    """Makes batches of a split; ``random_crops`` of a `ReadAheadSplit` only."""
+
+    def __init__(self, split: Split, ctxs: Sequence[mx.Context], random_crops: bool) -> None:
+        self.ctxs = ctxs
+        self._makers: List[_Makers] = []  # those that nobody uses
+        self.begin: Callable[[Selection], Reading] = partial(_Later, split)
+        if isinstance(split, ReadAheadSplit):
+            self.begin = partial(_begin, split, random_crops)
+
+    def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
+        """The shards of each batch, of the images and then of their partners: images (n, C, H, W)
+        uint8, labels (n,) int32.
+
+        Each batch is begun before the one ahead of it is taken: processes that decode files go on
+        from one to the next. Raises what the split raises, such as DataError for a file that is
+        wrong, in the batch that has it.
+        """
+        begun: "Deque[List[Reading]]" = deque()
+        makers = self._makers.pop() if self._makers else _new_makers(self.ctxs)
+        try:
+            for wanted in batches:
+                begun.append(
+                    [
+                        self.begin(selection)
+                        for selection in wanted[: 1 if _turned(wanted) else None]
+                    ]
+                )
+                if len(begun) > 1:
+                    yield self._make(begun.popleft(), len(wanted), makers)
+            while begun:
+                yield self._make(begun.popleft(), len(batches[-1]), makers)
+        finally:
+            self._makers.append(makers)
+            for reading in chain(*begun):
+                reading.cancel()
+
+    def _make(self, readings: List[Reading], parts: int, makers: _Makers) -> "Tuple[Shards, ...]":
+        try:
+            read = [reading.result() for reading in readings]
+        except BaseException:  # a wrong file, or Ctrl-C: nobody takes the others
+            for reading in readings:
+                reading.cancel()
+            raise
+        if len(read) < parts:
+            images, labels = read[0]
+            read.append((images[::-1], labels[::-1]))
+        made = [self._shards(*each, *of_part) for each, of_part in zip(read, makers)]
+        # not of a generator: a tuple that grows breaks when gc.get_objects sees it
+        return tuple(made)
+
+    def _shards(
+        self, images: "Images", labels: "Labels", images_in: _Maker, labels_in: _Maker
+    ) -> "Shards":
+        return shard(images_in(images), self.ctxs), shard(labels_in(labels), self.ctxs)
+
+
+def _new_makers(ctxs: Sequence[mx.Context]) -> _Makers:
+    return [(host_memory_for(ctxs[0]), host_memory_for(ctxs[0])) for _ in range(2)]
+
+
+def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> Reading:
+    return split.begin(selection.indices, selection.seeds() if random_crops else None)
+
+
+class _Later(NamedTuple):
+    """A batch of a split that nobody else reads: it is read when it is needed."""
+
+    split: Split
+    selection: Selection
+
+    def result(self) -> "Tuple[Images, Labels]":
+        return self.split.batch(self.selection.indices)
+
+    def cancel(self) -> None:
+        """Nothing has begun."""
+
+
+def _turned(wanted: Wanted) -> bool:
+    """Whether the partners are the images themselves in reverse, as those of a single worker:
+    nothing is read twice.
+    """
+    return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])

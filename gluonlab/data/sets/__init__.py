@@ -1,0 +1,1 @@
+"""Data sets by name: their splits in memory or in files."""

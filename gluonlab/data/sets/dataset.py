@@ -1,0 +1,140 @@
+"""What a data set is: two splits of images and labels, its classes, and the hyperparameters that
+suit it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional, Protocol, Sequence, Tuple, runtime_checkable
+
+import numpy as np
+
+from gluonlab.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Images = NDArray[np.uint8]
+    Labels = NDArray[np.int32]
+    Indices = NDArray[np.int64]
+
+Colours = Tuple[Tuple[float, ...], Tuple[float, ...]]
+
+
+class Split(Protocol):
+    """A set of labelled images, in memory or in files."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def image_shape(self) -> Tuple[int, int, int]:
+        """(channels, height, width)"""
+
+    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
+
+
+class Reading(Protocol):
+    """A batch that is being read."""
+
+    def result(self) -> "Tuple[Images, Labels]":
+        """Wait for what `Split.batch` gives."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+
+
+@runtime_checkable
+class ReadAheadSplit(Split, Protocol):
+    """A split that others read meanwhile, and whose images can be cut anew whenever they are
+    read.
+    """
+
+    def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
+        """Begin with a batch.
+
+        ``seeds``: of each image what `gluonlab.data.images.crop.random_box` cuts out for its own, below
+        2**32.
+        """
+
+
+class PixelSplit:
+    """A split whose pixels lie in an array: images (N, C, H, W) uint8, labels (N,) int32.
+
+    They may be mapped from the disk.
+    """
+
+    def __init__(self, images: "Images", labels: "Labels") -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def image_shape(self) -> Tuple[int, int, int]:
+        """(channels, height, width)"""
+        return self.images.shape[1], self.images.shape[2], self.images.shape[3]
+
+    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+        """The images (n, C, H, W) uint8 and labels (n,) int32 at these n indices."""
+        return self.images[indices], self.labels[indices]
+
+
+class ArraySplit(PixelSplit):
+    """A split that lies in memory.
+
+    Raises DataError for images or labels of another type or shape.
+    """
+
+    def __init__(self, images: "Images", labels: "Labels") -> None:
+        if images.ndim != 4 or images.dtype != np.uint8:
+            raise DataError(
+                f"images are {images.dtype} of shape {images.shape}: "
+                "give uint8 of shape (N, C, H, W)"
+            )
+        if labels.shape != (len(images),):
+            raise DataError(
+                f"{len(images)} images have labels of shape {labels.shape}: "
+                "give one label per image"
+            )
+        super().__init__(np.ascontiguousarray(images), labels.astype(np.int32))
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """A data set's recipe ``quick``, for a first try, and its own networks; ``batch_size`` is per
+    device.
+
+    ``model``: the network of a first try. ``published_model``: that without --recipe quick, where
+    it is another.
+    """
+
+    model: str = "lenet"
+    published_model: Optional[str] = None
+    batch_size: int = 64
+    epochs: int = 5
+    lr: float = 0.3
+    optimizer: str = "sgd"
+    momentum: Optional[float] = None
+    wd: float = 0.0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set that is ready to be read.
+
+    ``colours``: mean and standard deviation of each channel, as fractions of 255, by which networks
+    get the images normalised.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: Tuple[str, ...]
+    defaults: Defaults
+    colours: Optional[Colours] = None
+
+    @property
+    def image_shape(self) -> Tuple[int, int, int]:
+        """(channels, height, width), the same in both splits."""
+        return self.train.image_shape

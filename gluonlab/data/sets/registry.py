@@ -1,0 +1,133 @@
+"""Data sets by name."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from gluonlab.data.sets import cifar, digits, folder, idx, imagenette, synthetic
+from gluonlab.data.sets.dataset import Dataset, Defaults
+from gluonlab.errors import DataError, unknown
+
+
+class DatasetKind(NamedTuple):
+    """How a data set is loaded, one line about it, and what it has by default."""
+
+    load: Callable[..., Dataset]
+    summary: str
+    defaults: Defaults
+
+
+_CLOTHES = Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)
+DATASETS: Dict[str, DatasetKind] = {
+    "digits": DatasetKind(
+        digits.load, "1,797 handwritten digits, built in: 28x28 grey, 10 classes", digits.DEFAULTS
+    ),
+    "mnist": DatasetKind(
+        idx.loader("mnist", idx.DIGITS, Defaults()),
+        "70,000 handwritten digits from IDX files: 28x28 grey, 10 classes",
+        Defaults(),
+    ),
+    "fashion-mnist": DatasetKind(
+        idx.loader("fashion-mnist", idx.CLOTHES, _CLOTHES),
+        "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",
+        _CLOTHES,
+    ),
+    "cifar10": DatasetKind(
+        cifar.load, "60,000 photographs: 32x32 in colour, 10 classes", cifar.DEFAULTS
+    ),
+    **{
+        name: DatasetKind(imagenette.loader(name), imagenette.summary(name), folder.DEFAULTS)
+        for name in imagenette.NAMES
+    },
+    "folder:PATH": DatasetKind(
+        folder.load,
+        "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*",
+        folder.DEFAULTS,
+    ),
+    "synthetic": DatasetKind(
+        synthetic.load,
+        "random images with random labels, for measuring, as many as a batch needs: "
+        "28x28 grey, 10 classes",
+        synthetic.DEFAULTS,
+    ),
+}
+
+
+def find_kind(name: str) -> "Tuple[DatasetKind, Dict[str, str]]":
+    """How the data set of this name is loaded, and with which options.
+
+    Raises DataError, with the choices, when there is none.
+    """
+    prefix, _, path = str(name).partition(":")
+    if prefix == "folder" and path.strip():
+        try:
+            # no shell does it behind a colon
+            return DATASETS["folder:PATH"], {"path": str(Path(path).expanduser())}
+        except RuntimeError:
+            raise DataError(
+                f"{name} begins in a home folder that is not known: write the whole path"
+            ) from None
+    if name not in DATASETS:
+        raise DataError(unknown("data set", name, DATASETS))
+    return DATASETS[name], {}
+
+
+def check_dataset(name: str) -> None:
+    """Raise DataError, with the choices, when no data set has this name."""
+    find_kind(name)
+
+
+def takes(name: str, option: str) -> bool:
+    """Whether the data set's loader knows this option."""
+    return option in inspect.signature(find_kind(name)[0].load).parameters
+
+
+def of_image_files(name: str) -> bool:
+    """Whether the data set is decoded from files of images, or was."""
+    return takes(name, "image_size")
+
+
+def is_cut_already(name: str, root: Optional[str] = None) -> bool:
+    """Whether the data set's images were packed, so that no other parts can be cut from their
+    files. Raises DataError.
+    """
+    if not of_image_files(name):
+        return False
+    named = find_kind(name)[1]
+    return folder.packed(Path(named["path"]) if named else imagenette.find(name, root))
+
+
+def all_of_image_files() -> List[str]:
+    """The names to choose from where image files are needed."""
+    return [name for name in DATASETS if of_image_files(name)]
+
+
+def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
+    """Read a data set by its name; those that are files lie in the folder ``root``, or below the
+    PATH of ``folder:PATH``.
+
+    ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them: GLUONLAB_DATA, or
+    ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and ``shape`` to
+    ``synthetic``. Raises DataError for an unknown name, for missing or damaged files, and for a
+    ``root`` that would not be used.
+    """
+    kind, named = find_kind(name)
+    if takes(name, "root"):
+        options["root"] = root
+    elif root is not None:
+        from_files = [
+            other
+            for other, kind in DATASETS.items()
+            if "root" in inspect.signature(kind.load).parameters
+        ]
+        place = (
+            "is read from the folder in its name, not"
+            if named
+            else "is built in and reads no files"
+        )
+        raise DataError(
+            f"{name} {place} from {root}: leave --data-dir out, or choose {', '.join(from_files)}"
+        )
+    return kind.load(**named, **options)

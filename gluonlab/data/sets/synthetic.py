@@ -1,0 +1,33 @@
+"""Random images with random labels, of any shape and number: for measuring, not for learning."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+import numpy as np
+
+from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
+
+DEFAULTS = Defaults(lr=0.01, epochs=3)
+SAMPLES, SHAPE = 8192, (1, 28, 28)
+
+
+def load(
+    samples: int = SAMPLES, shape: Tuple[int, int, int] = SHAPE, classes: int = 10, seed: int = 0
+) -> Dataset:
+    """``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images."""
+    random = np.random.RandomState(seed)
+    return Dataset(
+        name="synthetic",
+        train=_split(random, samples, shape, classes),
+        test=_split(random, max(1, samples // 4), shape, classes),
+        classes=tuple(str(label) for label in range(classes)),
+        defaults=DEFAULTS,
+    )
+
+
+def _split(
+    random: np.random.RandomState, samples: int, shape: Tuple[int, int, int], classes: int
+) -> ArraySplit:
+    images = random.randint(0, 256, (samples, *shape), dtype=np.uint8)
+    return ArraySplit(images, random.randint(0, classes, samples).astype(np.int32))

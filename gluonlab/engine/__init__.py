@@ -1,0 +1,1 @@
+"""What must be true before MXNet loads, and how it is called afterwards."""

@@ -1,0 +1,94 @@
+"""The import of mxnet: what is to be done around it, and an error that says what to do where it
+fails.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from importlib.abc import MetaPathFinder
+from typing import Any, Callable, ContextManager
+
+from gluonlab.engine.installing import either
+from gluonlab.errors import EngineError, MissingMXNet
+
+
+def install(around: Callable[[], ContextManager[None]]) -> None:
+    """Let whoever imports mxnet load it within ``around()``, once however often this is called.
+
+    What is raised there or by MXNet becomes an EngineError, and MissingMXNet where there is no
+    MXNet.
+    """
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(around))
+
+
+def uninstall() -> None:
+    """Let Python load it alone."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+
+
+def explain(error: BaseException) -> EngineError:
+    """The EngineError that says what to do about a failed import of MXNet."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
+        return EngineError(
+            "mxnet needs distutils, which Python 3.12 dropped: "
+            "pip install 'setuptools<81' brings it back"
+        )
+    from gluonlab.engine.linking import understand
+
+    complaint = understand(text)
+    if complaint is None:
+        return EngineError(f"mxnet cannot be imported: {text}")
+    cause = f"{complaint.cause}; " if complaint.cause else ""
+    words = f" [{text}]" if complaint.cause != text else ""
+    return EngineError(f"mxnet cannot load {complaint.library}: {cause}{complaint.cure}{words}")
+
+
+def _only_asked_for() -> bool:
+    """Whether somebody asks importlib.util.find_spec if there is an MXNet, as other libraries do,
+    and does not import it.
+    """
+    frame = sys._getframe(2)
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        if (
+            frame.f_code.co_name == "find_spec"
+            and frame.f_globals.get("__name__") == "importlib.util"
+        ):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class _Finder(MetaPathFinder):
+    """Finds mxnet as Python would, and wraps its loading."""
+
+    def __init__(self, around: Callable[[], ContextManager[None]]) -> None:
+        self._around = around
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> "importlib.machinery.ModuleSpec | None":
+        if name != "mxnet":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            if _only_asked_for():
+                return None
+            raise MissingMXNet(f"MXNet is not installed: {either()}")
+        load = spec.loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            try:
+                with self._around():
+                    load(module)
+            # the last of a numpy that lacks yet other names
+            except (OSError, RuntimeError, ImportError, AttributeError) as error:
+                if isinstance(error, EngineError):
+                    raise
+                raise explain(error) from error
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

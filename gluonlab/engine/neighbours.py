@@ -1,0 +1,157 @@
+"""How many processes of one training share this host, and how many of its cores each may take.
+
+Two processes that both compute with all cores of a host wait for each other most of the time. What
+tells how many there are, the largest number first:
+
+=================================
+==================================================================
+``tell``                           the group itself, once it stands (`gluonlab.launch`)
+``LOCAL_SIZES``                    variables that launchers set for each process
+``SLURM_STEP_TASKS_PER_NODE``      and SLURM_NODEID; srun's
+DMLC_NUM_WORKER                    of MXNet's parameter server, if its scheduler has a loopback address
+=================================
+==================================================================
+
+A worker of the parameter server whose scheduler is elsewhere cannot know before the group stands.
+It takes the part that is right if all workers are here: the other mistake costs far more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import List, NamedTuple, Optional
+
+from gluonlab.engine import setup
+from gluonlab.host import cores
+
+# Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun;
+# torchrun; bpslaunch; pytest -n.
+LOCAL_SIZES = (
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE",
+    "HOROVOD_LOCAL_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "BYTEPS_LOCAL_SIZE",
+    "PYTEST_XDIST_WORKER_COUNT",
+)
+SLURM = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
+MOST = 4096  # processes on a host: whoever says more means something else
+
+
+class Neighbours(NamedTuple):
+    """``processes``: of this training on this host, this one included.
+
+    ``known``: or the most that there can be.
+    """
+
+    processes: int
+    known: bool = True
+
+
+# What the group has told; it belongs to the process.
+_told: List[int] = []
+
+
+def tell(processes: int) -> None:
+    """The group stands, and so many of its processes are on this host.
+
+    From now on this counts, whatever the environment says.
+    """
+    _told[:] = [processes]
+
+
+def neighbours() -> Neighbours:
+    """The processes that share this host's cores, as the table above finds them; one where nothing
+    speaks of others.
+    """
+    if _told:
+        return Neighbours(_told[0])
+    workers = setup.parameter_server_workers()
+    counts = [_whole(os.environ.get(name, "")) for name in LOCAL_SIZES] + [_slurm_tasks()]
+    counts += [workers.number] if workers is not None and workers.all_here else []
+    said = [count for count in counts if count is not None]
+    if not said and workers is not None:
+        return Neighbours(max(1, workers.number), known=workers.number <= 1)
+    return Neighbours(max(said, default=1))
+
+
+def own_cores() -> int:
+    """How many threads this process may compute with: its part of the cores that the processes of
+    this host share.
+
+    A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all
+    its own then. A container's limit is for all of its processes together, wherever they are bound.
+    """
+    mine, processes = cores.available(), neighbours().processes
+    if processes == 1:
+        return mine
+    cpus = len(os.sched_getaffinity(0))
+    shared = max(cpus, _launchers_cpus())
+    limit = cores.core_limit() or mine * processes
+    # of those CPUs as many are cores as of these
+    return max(1, min(mine, mine * shared // cpus // processes, limit // processes))
+
+
+def _launchers_cpus() -> int:
+    """How many CPUs whoever started the processes of this host gave to all of them together."""
+    if _slurm_tasks() is not None:
+        return _whole(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
+    marks = {name for name in (*LOCAL_SIZES, setup.WORKER_VARIABLE) if name in os.environ}
+    ancestor = os.getppid()
+    # a shell in between was bound as this process was
+    while ancestor > 1 and marks & _variables(ancestor):
+        ancestor = _parent(ancestor)
+    try:
+        return len(os.sched_getaffinity(ancestor)) if ancestor > 1 else 0
+    except OSError:
+        return 0
+
+
+def _variables(pid: int, proc: Path = Path("/proc")) -> "set[str]":
+    """The names in the environment that a process began with; none where it is somebody else's."""
+    try:
+        environ = (proc / str(pid) / "environ").read_bytes()
+    except OSError:
+        return set()
+    return {entry.split(b"=", 1)[0].decode("utf-8", "replace") for entry in environ.split(b"\0")}
+
+
+def _parent(pid: int, proc: Path = Path("/proc")) -> int:
+    try:
+        return int((proc / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _slurm_tasks() -> Optional[int]:
+    """The tasks of this process's step on this node; None outside of a step."""
+    if "SLURM_JOB_ID" in os.environ and "SLURM_STEP_ID" not in os.environ:
+        return None  # the script of a job knows the numbers of its tasks, but is none of them
+    said = next((os.environ[name] for name in SLURM if os.environ.get(name)), "")
+    counts = expand(said)
+    node = os.environ.get("SLURM_NODEID", "")
+    if node.isdigit() and int(node) < len(counts):
+        return counts[int(node)]
+    return max(counts, default=None)
+
+
+def expand(tasks: str) -> List[int]:
+    """Slurm's tasks per node, node by node: ``2(x3),1`` -> ``[2, 2, 2, 1]``; nothing for what is
+    not of that form.
+    """
+    counts: List[int] = []
+    for part in tasks.split(","):
+        found = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,6})\))?", part.strip())
+        if found is None or not 1 <= int(found[1]) <= MOST:
+            return []
+        counts += [int(found[1])] * int(found[2] or 1)
+    return counts
+
+
+def _whole(text: str) -> Optional[int]:
+    return int(text) if re.fullmatch(r"\d{1,5}", text.strip()) and 1 <= int(text) <= MOST else None

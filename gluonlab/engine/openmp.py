@@ -1,0 +1,128 @@
+"""What OpenMP is told before it is loaded with MXNet: teams of one thread to begin with, and idle
+threads that soon sleep.
+
+MXNet 1.9.1 computes with GCC's libgomp. It and MXNet read the environment once, when they are
+loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import warnings
+from contextlib import contextmanager
+from typing import Callable, Dict, Iterator, Optional
+
+from gluonlab.errors import GluonlabWarning
+
+# How often an idle thread of an OpenMP team looks for work before it sleeps. libgomp's own number
+# is 300,000, milliseconds in which it keeps a core from the very threads that it waits for, once
+# anything else computes. A thread that sleeps at once takes tens of microseconds to wake up,
+# several times in every operator. This many looks cover the way from one operator to the next.
+SPIN_COUNT = "1000"
+# What is exported for other programs, and what it would do here. MXNet is loaded without.
+_SMALLER = "teams smaller than oneDNN was told give wrong sums and NaN"
+_BOUND = "all of MXNet's workers would share one core"
+HARMFUL = {
+    "OMP_DYNAMIC": _SMALLER, "OMP_THREAD_LIMIT": _SMALLER, "OMP_MAX_ACTIVE_LEVELS": _SMALLER,
+    "OMP_PROC_BIND": _BOUND, "OMP_PLACES": _BOUND, "GOMP_CPU_AFFINITY": _BOUND,
+}  # fmt: skip
+SLEEP_SOON = f"export GOMP_SPINCOUNT={SPIN_COUNT}"
+_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SPINNING: Dict[str, Callable[[str], bool]] = {
+    "GOMP_SPINCOUNT": lambda value: spins(value) >= 0,
+    "OMP_WAIT_POLICY": lambda value: value.lower() in ("active", "passive"),
+}
+
+# Whether libgomp, which MXNet computes with, had been loaded before gluonlab could set it: by MXNet
+# itself, or by torch.
+came_first = False
+
+
+@contextmanager
+def as_mxnet_needs_it() -> Iterator[None]:
+    """MXNet and OpenMP read these once, when they are loaded: every worker begins with one thread,
+    and idle ones soon sleep.
+
+    Two CPU devices with more would hang. Who is alone gets more from `gluonlab.engine.threads`, which asks
+    for the user's value. All are the user's again afterwards: what this process starts, PyTorch to
+    be compared with, say, begins as it would without us.
+    """
+    global came_first
+    came_first = _is_loaded("libgomp.so.1")
+    # An OpenMP that is there already reads nothing more. MXNet then gives its workers a number of
+    # its own, unless this one is set.
+    wanted: Dict[str, Optional[str]] = {"OMP_NUM_THREADS": None, "MXNET_OMP_MAX_THREADS": "1"}
+    if not came_first:
+        wanted = {
+            "OMP_NUM_THREADS": "1",
+            **({} if users_spinning() else {"GOMP_SPINCOUNT": SPIN_COUNT}),
+        }
+        for setting, effect in harmful().items():
+            wanted[setting.split("=")[0]] = None
+            warnings.warn(
+                f"{setting} is put aside for MXNet: {effect}", GluonlabWarning, stacklevel=4
+            )
+    users = {name: os.environ.get(name) for name in wanted}
+    set_variables(wanted)
+    try:
+        yield
+    finally:
+        set_variables(users)
+
+
+def set_variables(variables: Dict[str, Optional[str]]) -> None:
+    """Set these in the environment of this process, and unset those that are None."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _is_loaded(library: str) -> bool:
+    try:
+        ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return True
+
+
+def users_spinning() -> Dict[str, str]:
+    """What the user has set about threads that wait for work; empty if nothing: gluonlab then sets
+    SPIN_COUNT.
+
+    What libgomp does not understand, it passes over: such a value is none.
+    """
+    found = {name: os.environ.get(name, "").strip() for name in _SPINNING}
+    return {name: value for name, value in found.items() if _SPINNING[name](value)}
+
+
+def spins(value: str) -> float:
+    """How often an idle thread looks for work before it sleeps, from the text of GOMP_SPINCOUNT; -1
+    for what is no number.
+    """
+    text = value.strip().lower()
+    if text in ("infinite", "infinity"):
+        return float("inf")
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)", text)
+    return int(found[1]) * _THOUSANDS[found[2]] if found else -1
+
+
+def harmful() -> Dict[str, str]:
+    """What the user exports of HARMFUL, for other programs: ``{"OMP_DYNAMIC=true": what it would
+    do}``.
+    """
+    found = {name: os.environ.get(name, "").strip() for name in HARMFUL}
+    found = {
+        name: value for name, value in found.items() if value and _does_harm(name, value.lower())
+    }
+    # it puts the two others out of force
+    if os.environ.get("OMP_PROC_BIND", "").strip().lower() == "false":
+        found = {name: value for name, value in found.items() if HARMFUL[name] != _BOUND}
+    return {f"{name}={value}": HARMFUL[name] for name, value in found.items()}
+
+
+def _does_harm(name: str, value: str) -> bool:
+    return value == "0" if name == "OMP_MAX_ACTIVE_LEVELS" else value != "false"

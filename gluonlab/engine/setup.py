@@ -1,0 +1,355 @@
+"""What must be true before MXNet loads.
+
+`import gluonlab` arranges it, and costs nothing until then.
+
+MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
+
+- the names that numpy has dropped since 1.24 (MXNet asks for them when it is imported);
+- the CUDA libraries, from LD_LIBRARY_PATH or the nvidia-*-cu11 wheels, when mxnet-cu112 is the
+  installed flavour;
+- scratch memory enough that several CPU devices compute at the same time;
+- OpenMP teams of one thread to begin with, whose idle threads do not spin for long;
+- shapes written without numpy 2's names of types (`gluonlab.engine.attribute_text`);
+- fused operators only where the driver runs what NVRTC compiles (`gluonlab.engine.fusion`).
+
+An import hook (`gluonlab.engine.mxnet_import`) does all of it at the moment somebody imports mxnet, and
+turns what can go wrong then into an EngineError that names the cure. How many threads compute for
+each device: `gluonlab.engine.threads`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import ipaddress
+import os
+import re
+import sys
+import threading
+import warnings
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Iterator, NamedTuple
+
+from gluonlab.engine import (
+    attribute_text,
+    fusion,
+    living,
+    mxnet_import,
+    numpy_names,
+    openmp,
+    unfusible,
+)
+from gluonlab.engine.cuda import load_cuda_libraries
+from gluonlab.engine.installing import either
+from gluonlab.errors import EngineError, GluonlabWarning
+
+PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
+# With 0 cuBLAS and cuDNN compute float32 products in float32, whatever MXNet asks them for.
+TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
+# Convolutions on GPUs by algorithms that repeat their bits, and chosen by shape, not by time.
+DETERMINISTIC = {"MXNET_ENFORCE_DETERMINISM": "1", "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"}
+FUSION = "MXNET_USE_FUSION"
+# MXNet reads it whenever a graph is bound
+BACKWARD_PIECE = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
+
+# Operators that need scratch memory share this many buffers among all CPU devices and wait for each
+# other when there are too few (MXNet's default is 4).
+ENVIRONMENT = {
+    "MXNET_CPU_TEMP_COPY": "64",
+    # A pass is queued in pieces of so many operators (MXNet's default is 15). Nothing waits for a
+    # part of forward. Backward goes in small pieces, so that the gradients of the last layers can
+    # leave while others are still computed: a bucket cannot leave before its piece ends, nor, on a
+    # CPU device, before the next one does, which is queued already. Each piece costs the host 5 to
+    # 10 us.
+    "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "100",
+    BACKWARD_PIECE: "8",
+    "MXNET_SUBGRAPH_VERBOSE": "0",  # else every bound graph prints a line
+    "MXNET_STORAGE_FALLBACK_LOG_VERBOSE": "0",
+    # else the first use of a GPU warns that cuDNN is not the very release that MXNet was built with
+    "MXNET_CUDNN_LIB_CHECKING": "0",
+    # MXNet's own numbers. They stand here so that `peers_are_enabled` and `gluonlab.gpu.arithmetic`
+    # change variables and add none: for a new one the environment might move while MXNet's threads
+    # read it.
+    PEER_VARIABLE: "1",
+    "MXNET_ENFORCE_DETERMINISM": "0",
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "1",
+    TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.arithmetic`
+    FUSION: "",  # as good as unset to MXNet, and there for `unfused`
+}
+FLAVOURS = ("mxnet", "mxnet-cu112")
+
+
+def flavours() -> "tuple[str, ...]":
+    """The MXNet distributions that are installed: normally one of FLAVOURS."""
+    found = []
+    for name in FLAVOURS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.distribution(name)
+            found.append(name)
+    return tuple(found)
+
+
+def omp_num_threads() -> "int | None":
+    """How many threads the user asks for in the environment, of OpenMP or, in its absence, of
+    MXNet; None: nothing is said.
+    """
+    exported = exported_threads()
+    return None if exported is None else exported.threads
+
+
+class Exported(NamedTuple):
+    """A number of threads, and the variable that it comes from."""
+
+    name: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.threads}"
+
+
+def exported_threads() -> "Exported | None":
+    """OMP_NUM_THREADS; where that is unset or no number, MXNET_OMP_MAX_THREADS, which MXNet reads
+    then.
+    """
+    for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
+        first = os.environ.get(name, "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            return Exported(name, int(first))
+    return None
+
+
+def install() -> None:
+    """Arrange that MXNet is prepared when it is imported; if it is already, do what can still be
+    done.
+    """
+    if "mxnet" in sys.modules:
+        openmp.came_first = True
+        _set_environment()
+        if "mxnet-cu112" in flavours():
+            _settle_fusion()  # MXNet asks for it when a graph is bound
+        _complete()
+    else:
+        mxnet_import.install(_loading)
+
+
+def uninstall() -> None:
+    """Let MXNet be loaded with its own defaults after all, for measuring what they cost.
+
+    Only numpy's names are put back.
+    """
+    import numpy
+
+    numpy_names.put_back(numpy)
+    mxnet_import.uninstall()
+
+
+# Taken once, when gluonlab is imported: MXNet had been imported before, with too little scratch
+# memory. What a process of ours has started finds enough of that in its environment, but not what
+# OpenMP was told here: `openmp.came_first`.
+mxnet_came_first = "mxnet" in sys.modules and "MXNET_CPU_TEMP_COPY" not in os.environ
+
+
+def _set_environment() -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if os.environ.get("MXNET_CPU_WORKER_NTHREADS", "1") != "1":
+        asked = os.environ["MXNET_CPU_WORKER_NTHREADS"]
+        os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
+        warnings.warn(
+            f"MXNET_CPU_WORKER_NTHREADS={asked} could hang CPU devices: each has 1 worker",
+            GluonlabWarning,
+            stacklevel=3,
+        )
+
+
+def _prepare() -> None:
+    """All that has to be done before the first line of MXNet runs."""
+    import numpy
+
+    _set_environment()
+    numpy_names.put_back(numpy)
+    installed = flavours()
+    if len(installed) > 1:
+        raise EngineError(
+            f"{' and '.join(installed)} are both installed and overwrite each other's files: "
+            f"pip uninstall -y {' '.join(installed)}, then {either()}"
+        )
+    if "mxnet-cu112" in installed:
+        load_cuda_libraries()
+        _settle_fusion()
+
+
+def _complete() -> None:
+    """What is put right in MXNet once it is there."""
+    attribute_text.install()
+    living.install()
+    if "mxnet-cu112" in flavours():
+        unfusible.install(unfused)
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """MXNet is loaded in this block."""
+    with openmp.as_mxnet_needs_it():
+        _prepare()
+        yield
+        _complete()
+
+
+OFF = ("0", "false")
+
+
+class Fusion(NamedTuple):
+    """``on``: whether MXNet fuses pointwise operators on GPUs.
+
+    ``works``: whether the driver runs what it compiles for that.
+    """
+
+    on: bool
+    works: bool
+    because: str
+
+
+_fusion_is_off = False  # by us
+
+
+def _settle_fusion() -> None:
+    """No fusion where the driver would refuse it, and each run end in its first step.
+
+    What the user says is obeyed.
+    """
+    global _fusion_is_off
+    found = fusion.versions()
+    if found.fit:
+        return
+    if not os.environ.get(FUSION):
+        os.environ[FUSION], _fusion_is_off = "0", True
+    elif os.environ[FUSION] not in OFF:
+        asked = f"{FUSION}={os.environ[FUSION]}"
+        cure = f"unset {FUSION}, and none are fused"
+        warnings.warn(
+            f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}",
+            GluonlabWarning,
+            stacklevel=3,
+        )
+
+
+def fusing() -> Fusion:
+    """What holds in this process once MXNet is loaded."""
+    found, asked = fusion.versions(), os.environ.get(FUSION)
+    on = asked not in OFF
+    said = f"{FUSION}={asked} is set" if asked and not _fusion_is_off else ""
+    return Fusion(
+        on, found.fit, said if said and not on else f"{said}; {found}" if said else str(found)
+    )
+
+
+def spins_as_it_came() -> bool:
+    """Whether OpenMP waits as it does by itself, because it was there before gluonlab, and the user
+    has said nothing either.
+    """
+    return openmp.came_first and not openmp.users_spinning()
+
+
+class Workers(NamedTuple):
+    """``number``: those of this process's group in MXNet's parameter server.
+
+    ``all_here``: whether all are on this host.
+    """
+
+    number: int
+    all_here: bool
+
+
+WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
+
+
+def parameter_server_workers() -> "Workers | None":
+    """Those of this process's group, as far as its environment tells; None where this is no worker
+    of a parameter server.
+    """
+    number = os.environ.get("DMLC_NUM_WORKER", "")
+    if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
+        return None
+    # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all
+    # of them here
+    everybody = (
+        _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", ""))
+        or os.environ.get("DMLC_JOB_CLUSTER") == "local"
+    )
+    return Workers(int(number), everybody)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+@contextmanager
+def gpu_pieces() -> Iterator[None]:
+    """Graphs that are bound meanwhile run backward in pieces as large as MXNet's own, unless the
+    user has said how large.
+
+    On a GPU a piece costs more: MXNet waits for the stream at its end, while nothing is queued.
+    With 15 operators in each a ResNet-50 has 13 in place of 22, and a bucket, a quarter of all
+    gradients, waits for a thirteenth of backward at most.
+    """
+    ours = os.environ.get(BACKWARD_PIECE) == ENVIRONMENT[BACKWARD_PIECE]
+    with _variable(BACKWARD_PIECE, "15") if ours else nullcontext():
+        yield
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    users = {name: os.environ.get(name)}
+    openmp.set_variables({name: value})
+    try:
+        yield
+    finally:
+        openmp.set_variables(users)
+
+
+class _Unfused:
+    """How many bind or run a graph without fusion just now, in all threads; the last one gives the
+    variable back.
+    """
+
+    lock, now = threading.Lock(), 0
+    users: "str | None" = None
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Graphs that are bound meanwhile, and compiled blocks that run for the first time, are not
+    fused: `gluonlab.engine.unfusible`.
+    """
+    with _Unfused.lock:
+        if _Unfused.now == 0:
+            _Unfused.users = os.environ.get(FUSION)
+            openmp.set_variables({FUSION: "0"})
+        _Unfused.now += 1
+    try:
+        yield
+    finally:
+        with _Unfused.lock:
+            _Unfused.now -= 1
+            if _Unfused.now == 0:
+                openmp.set_variables({FUSION: _Unfused.users})
+
+
+def peer_access_wanted() -> bool:
+    """Whether GPUs may copy to each other directly, which MXNET_ENABLE_GPU_P2P=0 forbids."""
+    return re.fullmatch(r"\s*[+-]?0+\s*", os.environ.get(PEER_VARIABLE, "")) is None
+
+
+@contextmanager
+def peers_are_enabled() -> Iterator[None]:
+    """MXNet's ``device`` store, if it sums for the first time meanwhile, does not enable peer
+    access.
+
+    `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
+    every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.
+    """
+    with _variable(PEER_VARIABLE, "0"):
+        yield

@@ -1,0 +1,216 @@
+"""How many threads compute for each CPU device.
+
+MXNet runs one worker thread per CPU context, and inside an operator that worker opens an OpenMP
+team. Two workers that both open a team inside OpenBLAS wait for each other for ever, which is what
+OMP_NUM_THREADS=2 in somebody's profile does to two CPU contexts. The size of a team belongs to the
+thread that opens it, so it is set here on each worker itself, by a function pushed to MXNet's
+engine: that works whatever the environment said when MXNet was loaded.
+
+A worker begins alone (`gluonlab.engine.setup`), so that no CPU context ever hangs, asked for here or not.
+A team is only ever made smaller: oneDNN's compiled operators, which each worker keeps, have scratch
+memory for the team they were compiled with, and write beyond it in a larger one. Where a larger
+team is wanted, all workers are replaced by new ones.
+
+Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
+MXNet replace its workers, too. The new ones get the sizes of the old ones here, or they would hang.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import warnings
+from functools import lru_cache
+from typing import Any, Dict, Iterator, List, Sequence, Set
+
+from gluonlab.engine import openmp, setup
+from gluonlab.engine.neighbours import neighbours, own_cores
+from gluonlab.errors import ConfigError, EngineError, GluonlabWarning
+from gluonlab.host import cores
+
+_ON_WORKER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+
+
+class EngineContext(ctypes.Structure):
+    """A device as MXNet's engine takes it: struct Context of include/mxnet/base.h."""
+
+    _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
+
+
+def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
+    """How many threads each of ``cpu_devices`` CPU devices computes with.
+
+    One device: ``asked``, else OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS, else all cores, or this
+    process's part of them where several processes train on this host (`gluonlab.engine.neighbours`).
+    Several: one each, because more would hang. Raises ConfigError when more are asked for; a larger
+    number in the environment is put aside.
+    """
+    if cpu_devices <= 1:
+        return asked or setup.omp_num_threads() or own_cores()
+    if asked is not None and asked > 1:
+        raise ConfigError(
+            f"--threads {asked} with {cpu_devices} CPU devices would hang in OpenBLAS: "
+            "leave it out, or use one CPU device"
+        )
+    return 1
+
+
+def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
+    """Give every CPU device among ``ctxs`` (mx.Context) its threads, and return how many each has.
+
+    Waits for the work already queued. On GPUs there is nothing to set: 1 is returned. Warns when
+    that is not what somebody may expect who has exported OMP_NUM_THREADS or imported mxnet first.
+    Raises ConfigError (see `threads_per_device`), and EngineError if a worker keeps another number.
+    """
+    cpus = [ctx for ctx in ctxs if ctx.device_type == "cpu"]
+    if not cpus:
+        return 1
+    count = threads_per_device(len(cpus), threads)
+    # once, not each time they are asked for
+    if any(_sizes.get(ctx.device_id) != count for ctx in cpus):
+        for message in _several(len(cpus), threads) if len(cpus) > 1 else _one(count, threads):
+            warnings.warn(message, GluonlabWarning, stacklevel=3)
+    import mxnet as mx
+
+    mx.nd.waitall()
+    if any(_team_size(ctx) < count for ctx in cpus):
+        _replace_workers()
+    for ctx in cpus:
+        got = _team_size(ctx, count)
+        if got != count:
+            raise EngineError(
+                f"{ctx} computes with {got} threads instead of {count}: "
+                f"unset OMP_THREAD_LIMIT, and set OMP_NUM_THREADS={count}, before Python starts"
+            )
+        _sizes[ctx.device_id] = count
+    _shrink_others({ctx.device_id for ctx in cpus})
+    _restore_sizes_after_forks()
+    return count
+
+
+def _shrink_others(device_ids: Set[int]) -> None:
+    """One thread for every other device that was given more: with the ones just made ready there
+    are several now.
+    """
+    import mxnet as mx
+
+    for other in [other for other, size in _sizes.items() if size > 1 and other not in device_ids]:
+        _sizes[other] = _team_size(mx.cpu(other), 1)
+
+
+def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
+    """What somebody may expect of several devices, and does not get."""
+    exported = setup.exported_threads()
+    if asked is None and exported is not None and exported.threads > 1:
+        yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
+    if setup.mxnet_came_first:
+        yield (
+            "mxnet was imported before gluonlab: if it has computed anything yet, "
+            "CPU devices share their scratch memory and wait for each other (two of them then "
+            "train LeNet at about the speed of one); import gluonlab first"
+        )
+
+
+def _one(threads: int, asked: "int | None") -> Iterator[str]:
+    """What somebody may expect of one device, and does not get."""
+    sharing = neighbours()
+    if (
+        asked is None
+        and setup.omp_num_threads() is None
+        and not sharing.known
+        and cores.available() > 1
+    ):
+        yield (
+            f"up to {sharing.processes} workers may share this host's {cores.available()} cores: "
+            f"this one computes with {threads} of them; "
+            "if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, "
+            "which counts them"
+        )
+    if threads > 1 and setup.spins_as_it_came():
+        yield (
+            "OpenMP was loaded before gluonlab could set it, by mxnet or torch: "
+            f"its {threads} threads wait busily for each other, "
+            "which takes many times as long beside other work; "
+            f"import gluonlab and mxnet first, or {openmp.SLEEP_SOON} before Python starts"
+        )
+
+
+def _replace_workers() -> None:
+    """Make MXNet end its worker threads, when their work is done, and start new ones.
+
+    It does so around every fork of the process (src/initialize.cc: atfork_prepare, atfork_parent),
+    and nowhere else.
+    """
+    with warnings.catch_warnings():
+        # Python's, of a fork beside threads: this child does nothing
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _restore_sizes() -> None:
+    import mxnet as mx
+
+    for device_id, count in _sizes.items():
+        _team_size(mx.cpu(device_id), count)
+
+
+# What set_threads gave each CPU device: the workers belong to the process, and so does this.
+_sizes: Dict[int, int] = {}
+
+
+@lru_cache(maxsize=None)
+def _restore_sizes_after_forks() -> object:
+    """To be called when MXNet is loaded, so that its own hook runs first.
+
+    Returns what must live as long as the process.
+    """
+    if sys.version_info >= (3, 10):
+        os.register_at_fork(after_in_parent=_restore_sizes)
+        return None
+    # there subprocess forks as well, and does not call Python's hooks
+    hook = ctypes.CFUNCTYPE(None)(_restore_sizes)
+    ctypes.CDLL(None)["__register_atfork"](None, hook, None, None)
+    return hook
+
+
+def _team_size(ctx: Any, new: "int | None" = None) -> int:
+    """How many threads the worker thread of ctx uses, after setting it to ``new`` if that is
+    given.
+    """
+    import mxnet as mx
+    from mxnet.base import _LIB, check_call
+
+    libgomp = ctypes.CDLL("libgomp.so.1")  # loaded with libmxnet.so: this only finds it
+    got: List[int] = []
+
+    def team_size(run_context: object, parameter: object) -> None:
+        if new is not None:
+            libgomp.omp_set_num_threads(new)
+            # oneDNN's sums are wrong in a team that is smaller than it was told
+            libgomp.omp_set_dynamic(0)
+        got.append(min(libgomp.omp_get_max_threads(), libgomp.omp_get_thread_limit()))
+
+    callback = _ON_WORKER(team_size)
+    var = mx.nd.zeros((1,), ctx=ctx)
+    where = EngineContext(1, ctx.device_id)
+    check_call(
+        _LIB.MXEnginePushSyncND(
+            callback,
+            None,
+            None,
+            ctypes.byref(where),
+            None,
+            0,
+            ctypes.byref(var.handle),
+            1,
+            None,
+            0,
+            b"set_threads",
+        )
+    )
+    var.wait_to_read()  # callback must outlive its call
+    return got[0] if got else 0

@@ -1,0 +1,1 @@
+"""Files and arrays that appear whole or not at all."""

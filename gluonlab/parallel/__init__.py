@@ -1,0 +1,1 @@
+"""Strategies: how a network and its batches are laid out over devices."""

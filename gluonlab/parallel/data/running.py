@@ -1,0 +1,116 @@
+"""What shared BatchNorm layers find in a batch, on every device, and running statistics that follow
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Sequence, Set
+
+import mxnet as mx
+from mxnet import gluon, nd
+
+from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
+from gluonlab.parallel.data.stages import Layer
+
+MOST_ARRAYS = 60  # that multi_sgd_update takes
+# A layer's statistics have variance + epsilon, rounded several times; what is left of the variance
+# 0 must not be less.
+CERTAIN = 1 - 2.0**-20
+
+
+class RunningMoments:
+    """``statistics[device][layer.number]``: mean and variance, with epsilon, of a layer, (2, C).
+
+    Those of all layers lie side by side, so that one operation on each device serves many layers.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        params: Dict[str, gluon.Parameter],
+        ctxs: Sequence[mx.Context],
+    ) -> None:
+        self._devices = [_Device(layers, params, ctx) for ctx in ctxs]
+        self.statistics = [device.statistics for device in self._devices]
+
+    def move(self, busy: Sequence[int]) -> None:
+        """running = momentum * running + (1 - momentum) * statistics, everywhere; only ``busy``
+        devices have those.
+        """
+        with_them: Set[int] = set(busy)
+        for number, device in enumerate(self._devices):
+            if number not in with_them:
+                device.learn_from(self._devices[busy[0]])
+            device.move()
+
+
+class _Device:
+    def __init__(
+        self, layers: Sequence[Layer], params: Dict[str, gluon.Parameter], ctx: mx.Context
+    ) -> None:
+        channels = [params[layer.beta].shape[0] for layer in layers]
+        self._all, self._pure, epsilons = (nd.zeros((2 * sum(channels),), ctx) for _ in range(3))
+        self.statistics: List[nd.NDArray] = _views(self._all, channels)
+        for layer, epsilon in zip(layers, _views(epsilons, channels)):
+            epsilon[1] = layer.epsilon * CERTAIN
+        self._learn = CopyInto(self._all)
+        self._subtract = OperatorCall("broadcast_sub", [self._all, epsilons], self._pure)
+        self._updates: List[_Update] = []
+        for layer, moments in zip(layers, _views(self._pure, channels)):
+            for running, moment in zip(layer.running[:2], moments):
+                self._append(params[running].data(ctx), moment, 1 - layer.running.momentum)
+
+    def _append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:
+        if not self._updates or not self._updates[-1].takes(running):
+            self._updates.append(_Update())
+        self._updates[-1].append(running, moment, rate)
+
+    def learn_from(self, other: "_Device") -> None:
+        self._learn.copy(other._all)
+
+    def move(self) -> None:
+        self._subtract(NO_ATTRIBUTES)
+        for update in self._updates:
+            update.run()
+
+
+class _Update:
+    """Some running statistics moved by one operation, the update of SGD: weight -= lr * (weight -
+    gradient).
+    """
+
+    def __init__(self) -> None:
+        self._running: List[nd.NDArray] = []
+        self._inputs: List[nd.NDArray] = []
+        self._rates: List[float] = []
+        self._call: "OperatorCall | None" = None
+
+    def takes(self, running: nd.NDArray) -> bool:
+        """A layer that is used twice moves twice, one time after the other."""
+        return len(self._running) < MOST_ARRAYS and all(
+            running is not other for other in self._running
+        )
+
+    def append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:
+        self._running.append(running)
+        self._inputs += [running, moment]
+        self._rates.append(rate)
+
+    def run(self) -> None:
+        if self._call is None:
+            self._call = OperatorCall("multi_sgd_update", self._inputs, *self._running)
+            count = len(self._rates)
+            rates = dict(
+                lrs=tuple(self._rates), wds=(1.0,) * count, rescale_grad=-1.0, num_weights=count
+            )
+            self._attributes = Attributes(rates)
+        self._call(self._attributes)
+
+
+def _views(flat: nd.NDArray, channels: Sequence[int]) -> List[nd.NDArray]:
+    """Parts (2, C) of one array."""
+    views, begin = [], 0
+    for count in channels:
+        views.append(flat[begin : begin + 2 * count].reshape((2, count)))
+        begin += 2 * count
+    return views

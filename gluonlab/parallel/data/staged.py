@@ -1,0 +1,130 @@
+"""Replicas whose BatchNorm layers look at the whole batch: in stages, between which the devices
+meet.
+
+A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
+back, and two that complete the gradient; what the devices share is small
+(`gluonlab.parallel.data.shared_statistics`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+from mxnet.base import _LIB, check_call
+
+from gluonlab.parallel.data.adding import adding_rightly
+from gluonlab.parallel.data.microbatches import Part
+from gluonlab.parallel.data.replica import IMAGES, LABELS, fitted
+from gluonlab.parallel.data.running import RunningMoments
+from gluonlab.parallel.data.shared_statistics import SharedStatistics
+from gluonlab.parallel.data.stages import Layer, check_graph, cut
+from gluonlab.parallel.data.tower import Memory, Tower
+
+
+class StagedReplicas:
+    """Trains on microbatches of several devices at once; ``params`` are initialised on all of
+    ``ctxs``.
+
+    Running statistics move on every device alike, also on those that have no part. Evaluation needs
+    no more than them: `Replica`. Raises ModelError for a graph with a BatchNorm whose statistics
+    cannot be shared.
+    """
+
+    def __init__(
+        self, graph: mx.sym.Symbol, params: Dict[str, gluon.Parameter], ctxs: Sequence[mx.Context]
+    ) -> None:
+        check_graph(graph)
+        self.graph, self.params, self.ctxs = graph, params, list(ctxs)
+        self._bound: Dict[Any, _Bound] = {}
+        self._memory = [Memory(ctx) for ctx in ctxs]
+        self._running: "RunningMoments | None" = None
+        self._last: "_Bound | None" = None
+
+    def forward(self, parts: Sequence[Part], add: bool = False) -> List[nd.NDArray]:
+        """For each part the sum of losses (1,), until the next call overwrites it.
+
+        ``add``: `backward` will add to the gradients that are there, instead of replacing them.
+        """
+        key = (
+            tuple(
+                (part.device, part.images.shape, part.images.dtype, part.labels.dtype)
+                for part in parts
+            ),
+            add,
+        )
+        if key not in self._bound:
+            self._bound[key] = self._bind(parts, add)
+        bound = self._last = self._bound[key]
+        for part, tower in zip(parts, bound.towers):
+            tower.images.copy(part.images)
+            tower.labels.copy(part.labels)
+        for number, layers in enumerate(bound.layers):
+            for tower in bound.towers:
+                check_call(_LIB.MXExecutorForward(tower.runs[number].executor.handle, 1))
+            with autograd.pause(train_mode=True):
+                for layer in layers:
+                    layer.forward()
+        assert self._running is not None
+        self._running.move([part.device for part in parts])
+        return [tower.loss for tower in bound.towers]
+
+    def backward(self, scale: float = 1.0) -> None:
+        """The gradients of the last forward's losses, times ``scale``, into the parameters'
+        gradient arrays on each device.
+        """
+        assert self._last is not None, "forward comes first"
+        for tower in self._last.towers:
+            tower.begin_with(scale)
+        for number in range(len(self._last.layers) - 1, -1, -1):
+            for layer in self._last.layers[number]:
+                layer.backward()  # the stage behind it has run, and this one not yet
+            for tower in self._last.towers:
+                tower.backward(number)
+
+    def _bind(self, parts: Sequence[Part], add: bool) -> "_Bound":
+        images = sum(len(part.images) for part in parts)
+        shapes = {
+            name: self.params[name].shape
+            for name in self.graph.list_arguments()
+            if name in self.params
+        }
+        shapes.update({IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape})
+        graph = fitted(self.graph, self.ctxs[parts[0].device], shapes[IMAGES], shapes[LABELS])
+        trained = {name for name, param in self.params.items() if param.grad_req != "null"}
+        stages = cut(adding_rightly(graph, trained))  # several may have the same parameter
+        layers = sorted(layer for stage in stages for layer in stage.layers)
+        if self._running is None:
+            self._running = RunningMoments(layers, self.params, self.ctxs)
+        statistics = self._running.statistics
+        towers = [
+            Tower(
+                stages,
+                self.params,
+                part,
+                self.ctxs[part.device],
+                statistics[part.device],
+                add,
+                self._memory[part.device],
+            )
+            for part in parts
+        ]
+        shares = [len(part.images) / images for part in parts]
+        shared = [
+            [self._shared(layer, towers, shares) for layer in stage.layers] for stage in stages
+        ]
+        return _Bound(towers, shared)
+
+    def _shared(
+        self, layer: Layer, towers: Sequence[Tower], shares: Sequence[float]
+    ) -> SharedStatistics:
+        gamma = towers[0].values[layer.told[0]]
+        return SharedStatistics([tower.sides[layer.number] for tower in towers], shares, gamma)
+
+
+class _Bound(NamedTuple):
+    """``layers[i]``: those between stage i and the next."""
+
+    towers: List[Tower]
+    layers: List[List[SharedStatistics]]

@@ -1,0 +1,64 @@
+"""What training minimises: the cross entropy of the scores, with smoothed or mixed labels on
+request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mxnet import gluon
+
+
+class SmoothedCrossEntropy(gluon.HybridBlock):
+    """Cross entropy with labels that give each of the K classes ``smoothing`` / K of the certainty,
+    and the right one the rest.
+
+    ``scores`` (n, K), ``labels`` (n,) of whole numbers -> (n,). Szegedy et al., "Rethinking the
+    inception architecture for computer vision", 2016, section 7; the same as PyTorch's
+    ``CrossEntropyLoss(label_smoothing=...)``. Where nothing is learned, ``unsmoothed`` is the loss,
+    so that runs with and without smoothing can be compared.
+    """
+
+    def __init__(self, smoothing: float) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        self.unsmoothed = gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
+        """(n, K), (n,) -> (n,)"""
+        log_probabilities = F.log_softmax(scores, axis=-1)
+        right = F.pick(log_probabilities, labels, axis=-1)
+        return -(1 - self.smoothing) * right - self.smoothing * log_probabilities.mean(axis=-1)
+
+
+class MixedLoss(gluon.HybridBlock):
+    """A loss for mixtures of two images: that with the label of each, in the shares that they have.
+
+    ``scores`` (n, K), ``labels`` (n, 3) as `gluonlab.data.loading.mixup.Mixup` makes them: two labels, and
+    the share of the first -> (n,). Cross entropy, smoothed or not, is linear in the label's
+    certainties: this is the one with mixed one-hot labels.
+    """
+
+    def __init__(self, loss: gluon.HybridBlock) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
+        """(n, K), (n, 3) -> (n,)"""
+        first, second, share = (
+            F.slice_axis(labels, axis=1, begin=i, end=i + 1).reshape((-1,)) for i in range(3)
+        )
+        return share * self.loss(scores, first) + (1 - share) * self.loss(scores, second)
+
+
+def make_loss(label_smoothing: float = 0.0, mixed: bool = False) -> gluon.HybridBlock:
+    """The loss of a run, one value per image; Gluon's own where smoothing would change nothing.
+
+    ``mixed``: a MixedLoss of it.
+    """
+    loss = (
+        SmoothedCrossEntropy(label_smoothing)
+        if 1 - label_smoothing < 1
+        else gluon.loss.SoftmaxCrossEntropyLoss()
+    )
+    return MixedLoss(loss) if mixed else loss

@@ -1,0 +1,1 @@
+"""A run's folder: its format, its writer and its reader."""

@@ -1,0 +1,166 @@
+"""The folder of a run: config.json, metrics.jsonl, curves.png and the parameters.
+
+Files that are written whole appear whole: they are written beside their place and moved there.
+metrics.jsonl grows by whole lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, List, Optional, Sequence
+
+from gluonlab.errors import OutputError
+from gluonlab.files.arrays import save_arrays
+from gluonlab.files.whole import atomic_path, missing_folders, on_disk, remove_empty, write_text
+from gluonlab.runs.description import CONFIG
+from gluonlab.runs.metrics import METRICS, StepLoss, read_metrics
+
+RUNS = Path("runs")
+CURVES, PARAMETERS = "curves.png", "parameters.params"
+
+
+class RunDirectory:
+    """Makes the folder of a run and writes into it. Raises OutputError when that is impossible."""
+
+    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
+        """``made``: the folders that were made for it, the innermost first."""
+        self.path, self._made = path, made
+        self._metrics: IO[str]
+
+    @classmethod
+    def create(cls, out: Optional[str], name: str) -> "RunDirectory":
+        """The folder ``out``, which must be new or empty; without it a new one below runs/, with
+        time and ``name``.
+        """
+        cls.check(out)
+        path = Path(out) if out is not None else RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+        try:
+            made = missing_folders(path if out is not None else path.parent)
+            if out is None:
+                path = _make_unused(path)
+                made = [path, *made]
+            path.mkdir(parents=True, exist_ok=True)
+            run = cls(path, made)
+            run._metrics = open(path / METRICS, "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
+        except OSError as error:
+            raise _unwritable(out, path, error.strerror) from None
+        return run
+
+    @staticmethod
+    def check(out: Optional[str]) -> None:
+        """Raise OutputError for an ``out`` that `create` would refuse, as far as that can be seen
+        without making anything.
+        """
+        path = Path(out) if out is not None else RUNS
+        try:
+            if out is not None and path.exists() and not path.is_dir():
+                raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
+            if out is not None and path.exists() and any(path.iterdir()):
+                raise OutputError(
+                    f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
+                )
+            above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+            if not above.is_dir():
+                raise _unwritable(out, path, os.strerror(errno.ENOTDIR))
+            if not os.access(above, os.W_OK | os.X_OK):
+                raise _unwritable(out, path, os.strerror(errno.EACCES))
+        except OutputError:
+            raise
+        except OSError as error:
+            raise _unwritable(out, path, error.strerror) from None
+
+    def config(self, content: Dict[str, Any]) -> None:
+        """Write config.json."""
+        write_text(self.path / CONFIG, json.dumps(content, indent=2) + "\n")
+
+    def steps(
+        self, epoch: int, rates: Callable[[int], float], seconds: float, steps: Sequence[StepLoss]
+    ) -> None:
+        """Add a line for each step, with the learning rate ``rates(step)``; ``seconds`` since the
+        run began.
+        """
+        lines = [
+            {
+                "kind": "step",
+                "epoch": epoch,
+                "step": step.step,
+                "seconds": seconds,
+                "images": step.images,
+                "loss": step.loss,
+                "lr": rates(step.step),
+            }
+            for step in steps
+        ]
+        self._append(lines)
+
+    def line(self, kind: str, **values: Any) -> None:
+        """Add one line of another kind: "epoch" or "event"."""
+        self._append([{"kind": kind, **values}])
+        self._flush()
+
+    def _append(self, lines: List[Dict[str, Any]]) -> None:
+        with on_disk(self.path / METRICS):
+            self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _flush(self) -> None:
+        with on_disk(self.path / METRICS):
+            self._metrics.flush()
+
+    def parameters(self, net: Any) -> None:
+        """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
+
+        They are those of one replica: ``net.save_parameters`` would write the average of all, which
+        for three equal numbers is not always that number.
+        """
+        arrays = {
+            name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()
+        }
+        save_arrays(self.path / PARAMETERS, arrays)
+
+    def curves(self) -> None:
+        """Draw curves.png from metrics.jsonl."""
+        from gluonlab.runs.curves import draw
+
+        self._flush()
+        with on_disk(self.path / CURVES), atomic_path(self.path / CURVES) as temporary:
+            draw(read_metrics(self.path), temporary)
+
+    def close(self) -> None:
+        """Nothing more will be written."""
+        with on_disk(self.path / METRICS):
+            self._metrics.close()
+
+    def discard(self) -> None:
+        """Take away again what was written and made, unless there is something else in it, such as
+        another run.
+        """
+        own = (CONFIG, METRICS, CURVES, PARAMETERS)
+        with suppress(OSError):
+            entries = list(self.path.iterdir())
+            if all(entry.name in own for entry in entries):
+                for entry in entries:
+                    entry.unlink()
+                remove_empty(self._made)
+
+
+def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
+    asked = f"--out {path}" if out is not None else str(path)
+    return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")
+
+
+def _make_unused(path: Path) -> Path:
+    """Make the folder ``path``, or ``path``-2, -3, ..., whichever nobody has made yet, not even at
+    this moment.
+    """
+    candidate, number = path, 2
+    while True:
+        try:
+            candidate.mkdir(parents=True)
+            return candidate
+        except FileExistsError:
+            candidate, number = path.with_name(f"{path.name}-{number}"), number + 1

@@ -1,0 +1,1 @@
+"""From gradients to updated parameters: BucketedTrainer and what it is made of."""

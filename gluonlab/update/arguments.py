@@ -1,0 +1,280 @@
+"""What a BucketedTrainer is asked for, checked before it takes the parameters, and what must stay
+so.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from numbers import Real
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet.gluon import Parameter
+from mxnet.kvstore import KVStoreBase
+
+from gluonlab.errors import ConfigError, GluonlabWarning, KVStoreError, RunError
+from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.kvstores.sharded import SHARDED, ShardedKVStore, check_element_wise
+from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.optimizers.registry import check_replicas
+from gluonlab.update.bucket import Bucket
+from gluonlab.update.loss_scale import LossScale
+
+
+@contextmanager
+def left_alone_if_refused(params: Any, optimizer: Any) -> Iterator[None]:
+    """After an error inside, the parameters belong to the trainer that they had, and an optimizer
+    to its parameters.
+    """
+    listed = (
+        list(params.values() if hasattr(params, "values") else params) if _listable(params) else []
+    )
+    trainers = [(param, param._trainer) for param in listed if isinstance(param, Parameter)]
+    taken = optimizer.param_dict if isinstance(optimizer, mx.optimizer.Optimizer) else None
+    try:
+        yield
+    except BaseException:
+        for param, trainer in trainers:
+            param._trainer = trainer
+        if taken is not None:
+            optimizer.param_dict = taken
+        raise
+
+
+def check_settings(
+    params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: Any, loss_scale: Any
+) -> None:
+    """Raise ConfigError for what gluon.Trainer would take in silence, or stumble over later."""
+    listed = (
+        list(params.values() if hasattr(params, "values") else params)
+        if _listable(params)
+        else [None]
+    )
+    if not listed:
+        raise ConfigError("params: there are no parameters to train: give net.collect_params()")
+    parameters = [param for param in listed if isinstance(param, Parameter)]
+    if len(set(parameters)) < len(parameters):
+        name = next(param.name for param, count in Counter(parameters).items() if count > 1)
+        raise ConfigError(
+            f"params: {name} comes several times: give each once, as list(dict.fromkeys(params)) "
+            "has them"
+        )
+    if not isinstance(optimizer, (str, mx.optimizer.Optimizer)):
+        raise ConfigError(
+            f"optimizer {optimizer!r}: give its name, such as 'sgd', "
+            "or an instance of mx.optimizer.Optimizer"
+        )
+    if bucket_bytes is not None and (not _is_number(bucket_bytes) or bucket_bytes < 0):
+        raise ConfigError(
+            f"bucket_bytes {bucket_bytes!r}: give a number of bytes, "
+            "0 for a bucket per parameter, or None"
+        )
+    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
+        raise ConfigError(f"clip_norm {clip_norm!r}: give a number above 0, or None")
+    if loss_scale is not None and not isinstance(loss_scale, LossScale):
+        raise ConfigError(
+            f"loss_scale {loss_scale!r}: give gluonlab.update.loss_scale.LossScale(...), or None"
+        )
+
+
+def check_batch_size(batch_size: Any) -> None:
+    """Raise ConfigError for what gradients cannot be divided by."""
+    if not (isinstance(batch_size, Real) and 0 < float(batch_size) < math.inf):
+        shown = " ".join(repr(batch_size).split())  # an array's has several lines
+        raise ConfigError(
+            f"batch_size {shown}: give a number above 0: the images of this step on all devices"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    """Also NumPy's; neither text nor a NaN."""
+    return isinstance(value, Real) and not math.isnan(value)
+
+
+def _listable(params: Any) -> bool:
+    return hasattr(params, "values") or isinstance(params, (list, tuple))
+
+
+def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]:
+    """The store that ``kvstore`` is, or names.
+
+    Raises KVStoreError where it could not keep the replicas on ``ctxs`` alike.
+    """
+    if kvstore is None:
+        if len(ctxs) > 1:
+            raise KVStoreError(
+                f"kvstore None: nothing would sum the gradients of {len(ctxs)} devices, "
+                "and their replicas would part: choose 'device', "
+                "or another of gluonlab.kvstores.KVSTORES"
+            )
+        return None
+    if isinstance(kvstore, str):
+        # upper and lower case are alike to gluon.Trainer
+        return make_kvstore(kvstore.lower(), ctxs)
+    if not isinstance(kvstore, KVStoreBase):
+        raise KVStoreError(
+            f"kvstore {kvstore!r} is no kvstore: give a name, such as 'device', "
+            "or an instance of a KVStoreBase"
+        )
+    if "async" in kvstore.type:
+        raise KVStoreError(
+            f"kvstore {kvstore.type!r} updates on its servers, parameter by parameter: "
+            "use gluon.Trainer, or a store that sums"
+        )
+    return kvstore
+
+
+def check_who_updates(
+    store: Optional[KVStoreBase], optimizer: Any, update_on_kvstore: Optional[bool], devices: int
+) -> None:
+    """Raise KVStoreError when the optimizer is asked to run elsewhere than it does, or is none that
+    the store can run.
+
+    ConfigError, when its replicas would drift apart on several devices.
+    """
+    check_replicas(optimizer, devices)
+    sharded = isinstance(store, ShardedKVStore)
+    if sharded and devices > 1:
+        check_element_wise(type(optimizer))
+    if update_on_kvstore is None or bool(update_on_kvstore) == sharded:
+        return
+    if sharded:
+        raise KVStoreError(
+            f"update_on_kvstore=False: kvstore {SHARDED!r} is the one that updates: "
+            "leave it out, or choose 'sharded', which sums"
+        )
+    name = None if store is None else store.type
+    raise KVStoreError(
+        f"update_on_kvstore=True: kvstore {name!r} sums, "
+        f"and every device updates its own replica: leave it out, or choose kvstore={SHARDED!r}"
+    )
+
+
+def check_parameters(
+    params: Sequence[Parameter], clip_norm: Optional[float], loss_scale: Optional[LossScale]
+) -> None:
+    """Raise KVStoreError for parameters that cannot share buckets, or not with these settings."""
+    sparse = next(
+        (param for param in params if (param._stype, param._grad_stype) != ("default", "default")),
+        None,
+    )
+    if sparse is not None:
+        raise KVStoreError(
+            f"parameters with sparse gradients, such as {sparse.name}, cannot share buckets: "
+            "use gluon.Trainer for them, with kvstore 'device' or 'local'"
+        )
+    if clip_norm is not None:
+        _check_float32(f"clip_norm {clip_norm:g}", params)
+    if loss_scale is not None:
+        _check_float32("loss_scale", params)
+
+
+def _check_float32(what: str, params: Sequence[Parameter]) -> None:
+    """Raise KVStoreError when the gradients are not of the type that ``what`` is for."""
+    other = next(
+        (
+            param
+            for param in params
+            if param.grad_req != "null" and np.dtype(param.dtype) != np.float32
+        ),
+        None,
+    )
+    if other is not None:
+        raise KVStoreError(
+            f"{what} is for float32, and {other.name} is {np.dtype(other.dtype)}: leave it out"
+        )
+
+
+def compression_for(
+    store: Optional[KVStoreBase],
+    asked: "Optional[Dict[str, Any]]",
+    devices: int,
+    loss_scale: Optional[LossScale],
+) -> "Optional[Dict[str, Any]]":
+    """What to set ``store`` to, if anything.
+
+    Raises KVStoreError for what it cannot do, or what nothing can.
+    """
+    if not asked:
+        return None
+    _check_two_bits(asked)
+    if loss_scale is not None:
+        raise KVStoreError(
+            f"compression_params {asked}: an overflow, which loss_scale looks for, "
+            "does not show in 2 bits: leave one out"
+        )
+    if store is not None and not _compresses(store):
+        able = " or ".join(repr(name) for name, kind in KVSTORES.items() if kind.compresses)
+        raise KVStoreError(
+            f"compression_params {asked}: kvstore {store.type!r} cannot compress gradients: "
+            f"choose {able}"
+        )
+    if devices == 1:
+        message = (
+            f"compression_params {asked}: one device has nobody to send gradients to, "
+            "so nothing is compressed"
+        )
+        warnings.warn(message, GluonlabWarning, stacklevel=4)
+        return None
+    return asked
+
+
+def _check_two_bits(asked: "Dict[str, Any]") -> None:
+    """MXNet 1.9.1 has no other compression."""
+    form = "give {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
+    if (
+        not isinstance(asked, dict)
+        or asked.get("type") != "2bit"
+        or not set(asked) <= {"type", "threshold"}
+    ):
+        raise KVStoreError(f"compression_params {asked!r}: {form}")
+    try:
+        threshold = float(asked.get("threshold", 0.5))
+    except (TypeError, ValueError):
+        threshold = math.nan
+    if not 0 < threshold < math.inf:
+        raise KVStoreError(f"compression_params {asked!r}: {form}")
+
+
+def _compresses(store: KVStoreBase) -> bool:
+    # MXNet's do it in push, and not in pushpull
+    if isinstance(store, SummingKVStore) or "dist" in store.type:
+        return False
+    if store.type in KVSTORES:
+        return KVSTORES[store.type].compresses
+    return hasattr(store, "set_gradient_compression")
+
+
+def check_shapes(params: Sequence[Parameter]) -> None:
+    """Raise RunError when parameters wait for their shapes."""
+    unknown = unknown_shapes(params)
+    if unknown:
+        raise RunError(
+            f"the shapes of {len(unknown)} parameters are not known yet, "
+            f"such as that of {unknown[0]}: call the network once, with all its branches, "
+            "or give its layers in_units and in_channels (prepare() may be left out: "
+            "step() does it)"
+        )
+
+
+def unknown_shapes(params: Sequence[Parameter]) -> List[str]:
+    """The names of those that wait for the network's first call to be initialised."""
+    return [param.name for param in params if param.grad_req != "null" and param._data is None]
+
+
+def check_still_there(buckets: Sequence[Bucket], frozen: Sequence[Parameter]) -> None:
+    """Raise RunError when gradients are not in the buckets, or parameters should not share them any
+    more.
+    """
+    if any(param._grad is not None for param in frozen) or not all(
+        bucket.intact() for bucket in buckets
+    ):
+        raise RunError(
+            "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, "
+            "or to another BucketedTrainer after they moved into buckets: "
+            "make a new BucketedTrainer, with a new kvstore, for them"
+        )

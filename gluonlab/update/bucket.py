@@ -1,0 +1,227 @@
+"""A bucket: parameters side by side in one buffer per device, so that one call moves or updates
+them all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import AbstractSet, Any, Dict, Iterable, List, Sequence, Set, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, nd
+from mxnet.gluon import Parameter
+
+from gluonlab.engine.semantics import nd_semantics, np_semantics
+
+ALIGNMENT_BYTES = 64  # a cache line, and what oneDNN's vector loads like best
+# Of buckets that nobody has sized. A CPU's caches hold the small ones. On GPUs MXNet waits for the
+# stream after each operation, and a message must be large to fill a link: PyTorch's
+# DistributedDataParallel has 25 MiB, too (Li and others, "PyTorch Distributed: experiences on
+# accelerating data parallel training", 2020).
+CPU_BUCKET_BYTES, GPU_BUCKET_BYTES = 4 * 2**20, 25 * 2**20
+CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
+
+
+class Bucket:
+    """Some parameters of equal type and multipliers: per device one array of weights and one of
+    gradients, as mx.nd arrays.
+
+    Several parameters lie side by side, each of them aligned, and their own arrays become views.
+    One parameter keeps its arrays.
+    """
+
+    def __init__(self, params: Sequence[Parameter]) -> None:
+        self.params = list(params)
+        # what an Optimizer asks of a parameter
+        self.lr_mult, self.wd_mult = params[0].lr_mult, params[0].wd_mult
+        self.dtype = params[0].dtype
+        self.begins, self.size = _layout(params)
+        if len(params) == 1 and params[0].shape:
+            self.weights, self.grads = as_nd(params[0].list_data()), as_nd(params[0].list_grad())
+        else:
+            ctxs = params[0].list_ctx()
+            self.weights = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
+            self.grads = [nd.zeros((self.size,), ctx=ctx, dtype=self.dtype) for ctx in ctxs]
+            for param, begin in zip(self.params, self.begins):
+                self._adopt(param, begin)
+        self._arrays = [(param, param._data, param._grad) for param in self.params]
+
+    def _adopt(self, param: Parameter, begin: int) -> None:
+        """Copy the parameter's values into the buffers and make its arrays views of them, into
+        which backward writes.
+        """
+        data, grad = _views(self.weights, param, begin), _views(self.grads, param, begin)
+        with autograd.pause():
+            for view, old in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
+                old.copyto(view)
+        fresh = [array._fresh_grad for array in param.list_data()]
+        # what gluon.Parameter 1.9.1 keeps, one array per device
+        param._data, param._grad = data, grad
+        autograd.mark_variables(data, grad, param.grad_req)
+        for array, state in zip(data, fresh):
+            array._fresh_grad = state
+
+    def ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
+        """Where those of ``params`` lie that are here: the elements from the first to behind the
+        last, neighbours as one.
+        """
+        found: List[Tuple[int, int]] = []
+        for param, begin, end in zip(self.params, self.begins, [*self.begins[1:], self.size]):
+            if param in params:
+                joined = bool(found) and found[-1][1] == begin
+                found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
+        return found
+
+    def gaps(self) -> List[int]:
+        """The elements that no parameter has, in front of each that begins where a boundary is."""
+        ends = [begin + math.prod(param.shape) for param, begin in zip(self.params, self.begins)]
+        return [
+            element for end, begin in zip(ends, self.begins[1:]) for element in range(end, begin)
+        ]
+
+    def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
+        """Set the gradients of those of ``params`` that are here to zero on a device, given by its
+        position.
+        """
+        grad = self.grads[device]
+        for begin, end in self.ranges(params):
+            part = grad if (begin, end) == (0, self.size) else grad[begin:end]
+            part[:] = 0
+
+    def intact(self) -> bool:
+        """Whether the parameters still lie here, and still belong together.
+
+        ``initialize(force_reinit=True)``, ``cast`` and a new ``grad_req`` give them other arrays;
+        multipliers may change, too.
+        """
+        lr_mult, wd_mult = self.lr_mult, self.wd_mult
+        for param, data, grad in self._arrays:
+            if (
+                param._data is not data
+                or param._grad is not grad
+                or param.lr_mult != lr_mult
+                or param.wd_mult != wd_mult
+            ):
+                return False
+        return True
+
+
+def as_nd(arrays: Sequence[Any]) -> List[nd.NDArray]:
+    """The same memory as mx.nd arrays; what is mx.np's is refused by operators, and its reshape is
+    a copy.
+    """
+    return [array.as_nd_ndarray() for array in arrays]
+
+
+def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
+    """A parameter's part of the buffer of each device, as an array of the kind that the parameter
+    has.
+    """
+    numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
+    # mx.np has shape () for one element, for which mx.nd has (1,) alone
+    with np_semantics() if numpy_like else nd_semantics():
+        views = [
+            buffer[begin : begin + math.prod(param.shape)].reshape(param.shape)
+            for buffer in buffers
+        ]
+        return [view.as_np_ndarray() for view in views] if numpy_like else views
+
+
+def group(
+    params: Iterable[Parameter],
+    bucket_bytes: int,
+    convolved: AbstractSet[Parameter] = frozenset(),
+    on_gpus: bool = False,
+) -> List[List[Parameter]]:
+    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or
+    one parameter).
+
+    ``convolved``: those that only ordinary convolutions use. ``on_gpus``: whether the parameters
+    lie there, where oneDNN rearranges nothing. Gluon's convolutions have the type ``numpy.float32``
+    and its dense layers ``"float32"``, which are equal, and not alike in a dict: on CPU devices
+    they are kept apart, as joined their elements would be summed in another order.
+    """
+    buckets: List[List[Parameter]] = []
+    open_buckets: Dict[Any, List[Parameter]] = {}
+    room: Dict[Any, int] = {}
+    for param in params:
+        if not on_gpus and _may_be_rearranged(param, convolved):
+            buckets.append([param])
+            continue
+        dtype = np.dtype(param.dtype) if on_gpus else param.dtype
+        kind = (dtype, param.lr_mult, param.wd_mult, param.grad_req)
+        size = math.prod(param.shape) * _bytes_per_element(param)
+        if kind not in open_buckets or room[kind] < size:
+            open_buckets[kind], room[kind] = [], bucket_bytes
+            buckets.append(open_buckets[kind])
+        open_buckets[kind].append(param)
+        room[kind] -= size
+    return buckets
+
+
+def usual_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
+    """How large buckets are at most where nobody says it."""
+    return GPU_BUCKET_BYTES if ctxs[0].device_type == "gpu" else CPU_BUCKET_BYTES
+
+
+def spread(
+    params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any
+) -> int:
+    """At most ``bucket_bytes``; under the store "device" on GPUs as much less as gives each of them
+    a bucket, if large.
+
+    It sums a whole bucket on one of the devices, and has only as many of them at work as there are
+    buckets.
+    """
+    if len(ctxs) < 2 or ctxs[0].device_type != "gpu" or getattr(store, "type", None) != "device":
+        return bucket_bytes
+    total: int = sum(math.prod(param.shape) * _bytes_per_element(param) for param in params)
+    return min(bucket_bytes, max(CPU_BUCKET_BYTES, total // len(ctxs)))
+
+
+def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
+    """The positions of buckets, in order, that have at most ``bucket_bytes`` between them; or of
+    one.
+
+    A store that takes several keys at once moves them as one bucket, wherever they lie.
+    """
+    groups: List[Tuple[int, ...]] = []
+    room = 0
+    for position, bucket in enumerate(buckets):
+        size = bucket.weights[0].size * _bytes_per_element(bucket.params[0])
+        if room < size or not groups:
+            groups.append(())
+            room = bucket_bytes
+        groups[-1] += (position,)
+        room -= size
+    return groups
+
+
+def _may_be_rearranged(param: Parameter, convolved: AbstractSet[Parameter]) -> bool:
+    """Whether nothing else may share this parameter's memory, nor may it be a view of any.
+
+    When a convolution predicts on the CPU, oneDNN leaves its weight behind in blocks of channels,
+    where these divide evenly. MXNet keeps account of that for a whole piece of memory, and
+    rearranges it from its beginning, whatever lies there. A transposed convolution does it with any
+    number of channels, and with its gradient, too: where that is a view, training ends in a crash.
+    """
+    if len(param.shape) < 3:
+        return False
+    return param not in convolved or any(
+        channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2]
+    )
+
+
+def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:
+    """Where each parameter begins in a bucket's buffer, and the buffer's length, in elements."""
+    step = max(1, ALIGNMENT_BYTES // _bytes_per_element(params[0]))
+    begins, end = [], 0
+    for param in params:
+        begins.append(math.ceil(end / step) * step)
+        end = begins[-1] + math.prod(param.shape)
+    return begins, end
+
+
+def _bytes_per_element(param: Parameter) -> int:
+    return int(nd.zeros((1,), dtype=param.dtype).asnumpy().itemsize)

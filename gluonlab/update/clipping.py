@@ -1,0 +1,103 @@
+"""Gradients clipped by their global norm, on every device for itself.
+
+After the allreduce each device holds the same sum, to the bit; so each finds the same norm and the
+same factor, and the replicas stay alike without a word between them. Where each device holds a part
+of the sum, they exchange one number each. Nothing is fetched to the host: the factor stays an
+array, and multiplying by 1 is what it costs not to know.
+"""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, CopyInto, OperatorCall
+
+
+class GlobalNormClipping:
+    """``clip(limit)`` scales the gradients of each device down to a norm of ``limit``, where theirs
+    is greater.
+
+    As `gluon.utils.clip_global_norm` on one device (Pascanu, Mikolov, Bengio, "On the difficulty of
+    training recurrent neural networks", 2013, algorithm 1). ``grads[i]``: all gradients of device
+    i, as float32; with ``parts`` the part that it has of them, which may be nothing.
+    """
+
+    def __init__(
+        self, grads: Sequence[Sequence[nd.NDArray]], ctxs: Sequence[mx.Context], parts: bool = False
+    ) -> None:
+        self._devices = [_Device(arrays, ctx) for arrays, ctx in zip(grads, ctxs)]
+        self._exchanges = (
+            [_Exchange(device, self._devices) for device in self._devices] if parts else []
+        )
+        self._limit = 0.0
+        self._attributes = NO_ATTRIBUTES
+
+    def __call__(self, limit: float) -> None:
+        """Queue it on every device; nothing waits."""
+        if limit != self._limit:
+            self._limit, self._attributes = limit, Attributes({"scalar": limit})
+        for device in self._devices:
+            device.measure()
+        for exchange in self._exchanges:
+            exchange.run()
+        for device in self._devices:
+            device.scale(self._attributes)
+
+
+class _Device:
+    """The operations of one device: squared norms and their sum, the factor limit / max(norm,
+    limit), the multiplications.
+    """
+
+    def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context) -> None:
+        self.ctx = ctx
+        flat = [grad.reshape((-1,)) for grad in grads]  # views
+        squares = nd.zeros((max(1, len(flat)),), ctx=ctx)
+        self.square = nd.zeros((1,), ctx=ctx)  # of the norm of what this device has
+        # of the norm of everything; then the norm, then the factor
+        self.total = nd.zeros((1,), ctx=ctx)
+        # dot: BLAS adds in many lanes. multi_sum_sq and norm add one by one, and lose three digits
+        # over some million elements.
+        cells = [squares[i : i + 1] for i in range(len(flat))]
+        self._measure = [OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)]
+        self._measure += [
+            OperatorCall("sum", [squares], self.square),
+            OperatorCall("_copy", [self.square], self.total),
+        ]
+        self._norm = OperatorCall("sqrt", [self.total], self.total)
+        self._factor = [
+            OperatorCall(name, [self.total], self.total)
+            for name in ("_maximum_scalar", "_rdiv_scalar")
+        ]
+        self._scale = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in flat]
+
+    def measure(self) -> None:
+        for call in self._measure:
+            call(NO_ATTRIBUTES)
+
+    def scale(self, limit: Attributes) -> None:
+        self._norm(NO_ATTRIBUTES)
+        for call in self._factor:
+            call(limit)
+        for call in self._scale:
+            call(NO_ATTRIBUTES)
+
+
+class _Exchange:
+    """One device learns the squared norms of all, and adds them in the same order as the others
+    do.
+    """
+
+    def __init__(self, device: _Device, devices: List[_Device]) -> None:
+        self._squares = [other.square for other in devices]
+        row = nd.zeros((len(devices),), ctx=device.ctx)
+        self._cells = [CopyInto(row[i : i + 1]) for i in range(len(devices))]
+        self._sum = OperatorCall("sum", [row], device.total)
+
+    def run(self) -> None:
+        for cell, square in zip(self._cells, self._squares):
+            cell.copy(square)
+        self._sum(NO_ATTRIBUTES)

@@ -1,0 +1,135 @@
+"""Dynamic loss scaling: the loss is multiplied by a number, so that float16 gradients neither
+vanish nor overflow.
+
+float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a
+scale, its gradients are divided. Where gradients overflow, the step is left out on all devices and
+the scale is halved; after many good steps it is doubled (Micikevicius et al., "Mixed precision
+training", 2018, section 3.2). Powers of two change no digit of a float32.
+
+mxnet.contrib.amp.LossScaler halves without end, looks at every parameter of one device by itself,
+and is bound to amp.init.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Sequence
+
+from mxnet import nd
+
+from gluonlab.engine.invoke import Attributes, OperatorCall
+from gluonlab.errors import ConfigError, DivergedError
+from gluonlab.finite import AllFinite
+
+FIRST = 2.0**16  # for the mean loss, as PyTorch's GradScaler and MXNet's amp begin
+GOOD_STEPS = 2000
+SMALLEST, LARGEST = 2.0**-14, 2.0**24
+
+
+class LossScale:
+    """``value`` is what the loss of the next step is multiplied by; `after` each step it is found
+    anew.
+
+    Doubled after ``good_steps`` steps without an overflow, up to ``largest``. ``steps`` and
+    ``skipped`` count those so far. Raises ConfigError for values that are no powers of two, or not
+    in order.
+    """
+
+    def __init__(
+        self,
+        value: float = FIRST,
+        good_steps: int = GOOD_STEPS,
+        smallest: float = SMALLEST,
+        largest: float = LARGEST,
+    ) -> None:
+        for number in (smallest, value, largest):
+            if not 0 < number < math.inf or math.frexp(number)[0] != 0.5:
+                raise ConfigError(
+                    f"loss scale {number:g}: give a power of two such as 65536, "
+                    "with which nothing is rounded"
+                )
+        if not smallest <= value <= largest:
+            raise ConfigError(
+                f"loss scale {value:g} is not from {smallest:g} to {largest:g}: give one in between"
+            )
+        if good_steps < 1:
+            raise ConfigError(
+                f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up"
+            )
+        self.value, self.good_steps, self.smallest, self.largest = (
+            value,
+            good_steps,
+            smallest,
+            largest,
+        )
+        self.steps = self.skipped = 0
+        self._good = 0  # steps since the scale last changed
+
+    def after(self, finite: bool) -> None:
+        """A step is done, or left out because its gradients were not ``finite``.
+
+        Raises DivergedError when they are not even with the smallest scale.
+        """
+        self.steps += 1
+        self._good += 1
+        if not finite:
+            self.skipped += 1
+            if self.value <= self.smallest:
+                raise DivergedError(
+                    f"the gradients overflow at step {self.steps}, "
+                    f"even with the smallest loss scale {self.value:g}: "
+                    "use a smaller learning rate (--lr), or float32"
+                )
+            self.value, self._good = self.value / 2, 0
+        elif self._good == self.good_steps:
+            self.value, self._good = min(self.value * 2, self.largest), 0
+
+    def in_words(self) -> str:
+        """``512; 7 of 69 steps left out``."""
+        return f"{self.value:g}; {self.skipped:,} of {self.steps:,} steps left out"
+
+
+def make_loss_scale(dtype: str, images: int) -> Optional[LossScale]:
+    """The scale that a run begins with, when ``images`` of each batch are one device's; None where
+    none is needed.
+
+    The losses of these are added up, not averaged, so it is smaller than FIRST by their number,
+    rounded to a power of two.
+    """
+    if dtype == "float32":
+        return None
+    return LossScale(max(1.0, FIRST / 2 ** math.floor(math.log2(max(1, images)))))
+
+
+class Unscaling:
+    """``begin(scale)`` divides the gradients of all devices by the scale; `finite` tells whether
+    they are of any use.
+
+    ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the
+    part that it has of them, which may be nothing. The sums of all devices are the same, to the
+    bit, so one of them is looked at; parts are looked at everywhere. (The update could divide: but
+    MXNet reads a ``rescale_grad`` of 8.5e-09 less exactly than one of 0.14.)
+    """
+
+    def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
+        self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
+        self._divide = [
+            OperatorCall("_mul_scalar", [grad], grad) for arrays in grads for grad in arrays
+        ]
+        self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
+
+    def begin(self, scale: float) -> None:
+        """Queue it; nothing waits.
+
+        Gradients that are not finite are divided, too, and are no more so afterwards.
+        """
+        for device in self._finite:
+            device.look()
+        if scale != self._scale:
+            self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
+        for call in self._divide:
+            call(self._attributes)
+
+    def finite(self) -> bool:
+        """Wait for the gradients; whether they were finite before they were divided."""
+        return all(device.found() for device in self._finite)

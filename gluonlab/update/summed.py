@@ -1,0 +1,52 @@
+"""What becomes of gradients between their sum and the update: divided by the scale of the loss,
+clipped, or found useless.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.update.clipping import GlobalNormClipping
+from gluonlab.update.loss_scale import LossScale, Unscaling
+
+
+class SummedGradients:
+    """``grads[i]``: where device i has the summed gradients, or with ``parts`` its part of them.
+
+    ``clip_norm``: the largest norm of their mean over the batch, or None.
+    """
+
+    def __init__(
+        self,
+        grads: Sequence[Sequence[nd.NDArray]],
+        ctxs: Sequence[mx.Context],
+        clip_norm: Optional[float],
+        loss_scale: Optional[LossScale],
+        parts: bool = False,
+    ) -> None:
+        self.clip_norm, self.loss_scale = clip_norm, loss_scale
+        self._clip = None if clip_norm is None else GlobalNormClipping(grads, ctxs, parts)
+        self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
+
+    def prepare(self, optimizer: Any) -> bool:
+        """Make them ready for ``optimizer``, which divides them by the size of the batch; False if
+        the update must be left out.
+
+        With a loss scale this waits, for what decides about the update: its optimizer counts
+        updates, and corrections such as Adam's go by the count. All else is queued before, so that
+        devices have work while the host finds out.
+        """
+        scale, unscaling = self.loss_scale, self._unscaling
+        if scale is not None and unscaling is not None:
+            unscaling.begin(scale.value)
+        if self._clip is not None and self.clip_norm is not None:
+            self._clip(self.clip_norm / float(optimizer.rescale_grad))
+        if scale is None or unscaling is None:
+            return True
+        optimizer.num_update += 1  # as the update does, if there is one: learning rates go by it
+        finite = unscaling.finite()
+        scale.after(finite)
+        return finite

@@ -1,0 +1,387 @@
+"""BucketedTrainer: a gluon.Trainer that moves and updates many small parameters as few large
+buffers.
+
+gluon.Trainer makes one kvstore call and one optimizer call per parameter, each of which costs more
+than the transfer of a small gradient. Here the parameters of a bucket lie side by side in one
+buffer per device, so one call serves them all; each parameter's own array becomes a view into the
+buffer, with which Gluon goes on working (`gluonlab.update.bucket`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from mxnet import autograd, gluon
+from mxnet.gluon import Parameter
+
+from gluonlab.errors import RunError
+from gluonlab.kvstores.counts import Rewinding
+from gluonlab.kvstores.key_update import foresee
+from gluonlab.kvstores.processes import new_keys, sums_over_processes
+from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.states import States, save
+from gluonlab.optimizers.registry import is_element_wise
+from gluonlab.update import amp, arguments, compiled
+from gluonlab.update.bucket import Bucket, group, spread, usual_bucket_bytes
+from gluonlab.update.calls import Call, begin_alike, calls_of
+from gluonlab.update.fresh import NOTHING, Freshness
+from gluonlab.update.gaps import Gaps
+from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.owners import living_blocks, of_convolutions
+from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
+from gluonlab.update.states import gather_states, load, put_awaited
+from gluonlab.update.summed import SummedGradients
+
+
+class BucketedTrainer(gluon.Trainer):
+    """``gluon.Trainer`` with buckets: the same arguments, and the same updates, to the bit for one
+    device.
+
+    ``kvstore`` is a name (`make_kvstore`) or an instance, such as ``mx.kv.create("dist_sync")``; it
+    sums the gradients, the optimizer runs on every device (or, for "sharded-optimizer", on the
+    store: ``update_on_kvstore`` says nothing else). None is for one device. ``compression_params``:
+    for stores that compress, ``{"type": "2bit", "threshold": 0.5}``. ``optimizer``: as
+    gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance may be one of
+    `gluonlab.optimizers`. One that is not element-wise updates parameter by parameter; its
+    gradients still travel in buckets.
+
+    Buckets hold at most ``bucket_bytes``; the first one the last layers, whose gradients can travel
+    while backward goes on. The default is 4 MiB on CPU devices, 25 MiB on GPUs. There "device",
+    which sums a bucket on one of them, has one for each, if large. With ``clip_norm`` the gradient
+    of all parameters, summed and divided by the batch size, has at most this norm. With a
+    ``loss_scale`` the gradients are taken for those of a loss that was multiplied by
+    ``loss_scale.value``, and divided by it before the update. A step whose summed gradients are not
+    finite changes no parameter and no state of the optimizer on any device; it counts for the
+    schedule of the learning rate, as every batch does. To know that, each step waits for its
+    gradients before it updates.
+
+    A gradient that backward has not written since the last step is stale, and counts as zero. A
+    device on which all are, such as one without a shard of the last batch, is idle. A parameter
+    without a fresh gradient on another device (or on none) raises a UserWarning that names it,
+    before anything has changed. With ``step(..., ignore_stale_grad=True)`` the fresh gradients are
+    summed, all replicas get the same update, and a parameter that is fresh on no device stays, with
+    its state and count of updates. All have the step's rate, the schedule's for the most updates
+    that any has seen, this one included. gluon.Trainer differs: on several devices, where its store
+    updates, it adds a stale gradient once more without a word (only in its first step it complains,
+    when all is updated); with ``ignore_stale_grad=True``, without updates on the store, replicas
+    part; and it has an earlier rate for parameters before (with SGD: four or more before) the one
+    with the most updates.
+
+    Parameters move into the buckets at once, or, when a shape is still unknown, in the first step;
+    load_parameters and set_data then write into the buckets. Networks that were compiled with
+    static_shape before that compile anew in their next call. A parameter that gets other arrays or
+    multipliers once it is in a bucket raises RunError in the next step.
+
+    Raises ConfigError for a setting that is none, for parameters that come twice, and for an
+    optimizer of MXNet's under which replicas drift apart; and KVStoreError for a store that is
+    unknown or could not keep replicas alike, for parameters with sparse gradients, for
+    ``clip_norm`` or ``loss_scale`` with gradients that are not float32, and for what a store cannot
+    do. The parameters are then as they were before.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: "Dict[str, Any] | None" = None,
+        kvstore: Any = "device",
+        compression_params: "Dict[str, Any] | None" = None,
+        update_on_kvstore: Optional[bool] = None,
+        *,
+        bucket_bytes: Optional[int] = None,
+        clip_norm: Optional[float] = None,
+        loss_scale: Optional[LossScale] = None,
+    ) -> None:
+        with arguments.left_alone_if_refused(params, optimizer):
+            arguments.check_settings(params, optimizer, bucket_bytes, clip_norm, loss_scale)
+            super().__init__(params, optimizer, optimizer_params, kvstore=kvstore)
+            devices = len(self._contexts)
+            arguments.check_parameters(self._params, clip_norm, loss_scale)
+            self._store = arguments.store_for(kvstore, self._contexts)
+            arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
+            compression = arguments.compression_for(
+                self._store, compression_params, devices, loss_scale
+            )
+            self._compression_params = compression
+            self.clip_norm, self.loss_scale = clip_norm, loss_scale
+            self._summed: Optional[SummedGradients] = None
+            self._sized = bucket_bytes is not None
+            self.bucket_bytes = (
+                usual_bucket_bytes(self._contexts) if bucket_bytes is None else bucket_bytes
+            )
+            self.buckets: List[Bucket] = []
+            self._calls: List[Call] = []
+            self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
+            self._frozen: List[Parameter] = []
+            self._stale = NOTHING
+            self._uneven = False  # whether parameters may have been updated more often than others
+            self._schedule = Rewinding(self._optimizer)
+            # states that were loaded before there were buckets
+            self._awaited: Optional[States] = None
+            self._init_kvstore()
+            if not arguments.unknown_shapes(self._params):
+                self.prepare()
+
+    def prepare(self) -> None:
+        """Make the buckets now, rather than in the first step.
+
+        Raises RunError for parameters whose shapes are not known.
+        """
+        if not self._kv_initialized:
+            self._init_kvstore()
+        if self._params_to_init:
+            self._init_params()
+
+    def _init_kvstore(self) -> None:
+        """In the constructor, and after `_reset_kvstore`, which ``Parameter.set_data`` calls under
+        a store that updates.
+        """
+        self._kvstore: Any = self._store
+        self._update_on_kvstore = (
+            isinstance(self._store, ShardedKVStore) and len(self._contexts) > 1
+        )
+        self._distributed = sums_over_processes(self._store)
+        if self._store is not None and self._compression_params:
+            self._store.set_gradient_compression(self._compression_params)
+        if self._store is not None and self._update_on_kvstore:
+            self._store.set_optimizer(self._optimizer)
+        self._kv_initialized = True
+
+    def _init_params(self) -> None:
+        """Called before the first step, and after `_reset_kvstore`: the buckets stay, then."""
+        arguments.check_shapes(self._params)
+        if not self.buckets:
+            self._make_buckets()
+        if self._sums:
+            begin_alike(
+                self._kvstore,
+                self._first_key,
+                self.buckets,
+                self._frozen if self._distributed else (),
+            )
+        self._params_to_init: List[Parameter] = []
+        put_awaited(self)
+
+    def _make_buckets(self) -> None:
+        trainable = [param for param in self._params if has_gradient(param)]
+        self._frozen = [param for param in self._params if param.grad_req == "null"]
+        blocks = living_blocks()
+        limit = (
+            self.bucket_bytes
+            if self._sized
+            else spread(trainable, self.bucket_bytes, self._contexts, self._store)
+        )
+        on_gpus = self._contexts[0].device_type == "gpu"
+        self.buckets = [
+            Bucket(params)
+            for params in group(trainable[::-1], limit, of_convolutions(blocks), on_gpus)
+        ]
+        compiled.forget(
+            (param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params),
+            blocks,
+        )
+        self._freshness = Freshness(trainable, self._contexts)
+        self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
+        self._calls = calls_of(
+            self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
+        )
+        if not self._update_on_kvstore:
+            grads = [
+                list(of_device) for of_device in zip(*(bucket.grads for bucket in self.buckets))
+            ]
+            self._summed = SummedGradients(grads, self._contexts, self.clip_norm, self.loss_scale)
+        # as a whole, with what lies in between
+        looked_at = self.clip_norm is not None or self.loss_scale is not None
+        self._gaps = Gaps(self.buckets if on_gpus and looked_at else ())
+        if self._by_bucket:  # one key, and so one state, per bucket
+            self._optimizer.param_dict = dict(enumerate(self.buckets))
+
+    @property
+    def _sums(self) -> bool:
+        """Whether there is anything to sum over: one device alone has the whole gradient."""
+        return self._kvstore is not None and (len(self._contexts) > 1 or self._distributed)
+
+    @property
+    def _by_bucket(self) -> bool:
+        """Whether the optimizer may update a bucket at once."""
+        return is_element_wise(type(self._optimizer))
+
+    def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """Sum what backward has written, and update every replica with it, divided by
+        ``batch_size``, that of all devices.
+
+        Raises UserWarning for a parameter without a fresh gradient, unless ``ignore_stale_grad``;
+        ConfigError for no batch size.
+        """
+        with autograd.pause():
+            self._begin(batch_size)
+            self._silence(ignore_stale_grad)
+            self._allreduce_grads()
+            self._update()
+            self._used()
+
+    def apply(self, batch_size: float) -> None:
+        """`step` for gradients that are not autograd's but, say, an executor's: all of them count,
+        none is stale.
+        """
+        if autograd.is_recording():
+            with autograd.pause():  # which costs some microseconds
+                self.apply(batch_size)
+            return
+        self._begin(batch_size)
+        self._allreduce_grads()
+        self._update()
+
+    def allreduce_grads(self) -> None:
+        """The first half of `step`, before which nothing is refused: stale gradients are set to
+        zero, and all summed.
+        """
+        with autograd.pause():
+            self._ready()
+            self._refuse_half("allreduce_grads()")
+            self._silence(ignore_stale_grad=True)
+            self._allreduce_grads()
+
+    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """The second half of `step`, once the gradients are summed, and changed by whoever wants
+        to.
+        """
+        with autograd.pause():
+            self._begin(batch_size)
+            self._refuse_half("update()")
+            self._stale = self._freshness.look()
+            self._uneven = self._uneven or bool(self._stale.parameters)
+            if not ignore_stale_grad:
+                self._freshness.require(self._stale)
+            self._update()
+            self._used()
+
+    def _begin(self, batch_size: float) -> None:
+        arguments.check_batch_size(batch_size)
+        self._check_and_rescale_grad(self._scale / batch_size)
+        self._ready()
+
+    def _ready(self) -> None:
+        if self._params_to_init or not self._kv_initialized:
+            self.prepare()
+        arguments.check_still_there(self.buckets, self._frozen)
+        amp.check(self, self._update_on_kvstore)
+
+    def _refuse_half(self, what: str) -> None:
+        if self._update_on_kvstore:
+            raise RunError(
+                f"{what}: kvstore {self._kvstore.type!r} sums and updates at once: "
+                "call step(), or choose kvstore='sharded'"
+            )
+
+    def _silence(self, ignore_stale_grad: bool) -> None:
+        """Let stale gradients count as zero, and parameters without a fresh one stay."""
+        stale = self._freshness.look()
+        if self._distributed and ignore_stale_grad:
+            stale = self._freshness.of_a_process(stale)
+        self._stale, self._uneven = stale, self._uneven or bool(stale.parameters)
+        if stale is NOTHING:
+            return
+        if not ignore_stale_grad:
+            self._freshness.require(stale)
+        elif self._distributed and stale.parameters:
+            raise RunError(
+                "ignore_stale_grad=True: other processes may have gradients for parameters that "
+                "are not fresh here: use every parameter in each step under kvstore "
+                f"{self._kvstore.type!r}"
+            )
+        for device, params in enumerate(stale.on_device):
+            for bucket in self.buckets:
+                bucket.zero_grad(device, params)
+
+    def _used(self) -> None:
+        self._freshness.reset()
+        self._stale = NOTHING
+
+    def zero_grad(self, devices: Sequence[int]) -> None:
+        """Set the gradients of these devices (positions in the list of contexts) to zero."""
+        for bucket in self.buckets:
+            for device in devices:
+                bucket.grads[device][:] = 0
+
+    def save_states(self, fname: str) -> None:
+        """Write the optimizer's states, by parameter name, each whole, as
+        `gluonlab.kvstores.states` lays them out.
+
+        They can be loaded under any store, bucket size and number of devices. gluon.Trainer cannot
+        read them, but what `gluonlab.update.states.export_gluon_states` writes. Raises
+        OutputError, and leaves an old file then.
+        """
+        save(fname, gather_states(self))
+
+    def load_states(self, fname: str) -> None:
+        """Go on from what `save_states`, or gluon.Trainer's own, wrote; before the first step, or
+        later.
+
+        As gluon.Trainer does it, this sets the counts of updates and, where no schedule does, the
+        learning rate; call ``set_learning_rate`` afterwards for another. Momenta, weight decay and
+        the schedule are those that this trainer was made with, and the schedule goes on where the
+        saved one stopped. Parameters are found by name, or, if names differ, as
+        `gluonlab.kvstores.matching` says; those of gluon.Trainer's files by their positions. Of
+        such a file, a pickle, nothing is run (`gluonlab.kvstores.gluon_pickle`). Raises
+        KVStoreError, and changes nothing, for a file of anything else, of another optimizer or
+        another network.
+        """
+        load(self, fname)
+
+    def _allreduce_grads(self) -> None:
+        self._gaps.clear()
+        if self._update_on_kvstore and (
+            self.clip_norm is not None or self.loss_scale is not None or self._uneven
+        ):
+            self._update_in_halves()
+        elif self._sums:
+            for call in self._calls:
+                call.run()
+
+    def _update_in_halves(self) -> None:
+        """The store's work: what is known only when the last bucket is summed is needed before the
+        first is updated.
+        """
+        shards = [
+            self._kvstore.reduce_scatter(call.key, call.grads, call.weights, priority=call.priority)
+            for call in self._calls
+        ]
+        if self._summed is None:
+            grads = [
+                [part for parts in shards for part in parts if part.context == ctx]
+                for ctx in self._contexts
+            ]
+            self._summed = SummedGradients(
+                grads, self._contexts, self.clip_norm, self.loss_scale, parts=True
+            )
+        if not self._summed.prepare(self._optimizer):
+            return
+        stale = {
+            key: bucket.ranges(self._stale.parameters) for key, bucket in enumerate(self.buckets)
+        }
+        if self._uneven:
+            foresee(
+                self._optimizer,
+                [
+                    key
+                    for call in self._calls
+                    for key in self._kvstore.keys_to_update(call.key, stale)
+                ],
+            )
+        for call in self._calls:
+            self._kvstore.update(call.key, priority=call.priority, stale=stale)
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:
+        if self._update_on_kvstore or amp.overflows(self):
+            return  # pushpull has done it, or nobody does
+        if self._summed is not None and not self._summed.prepare(self._optimizer):
+            return
+        if self._updates is None:
+            self._updates = self._make_updates()
+        self._updates.update(self._stale, self._uneven)
+
+    def _make_updates(self) -> "Union[BucketUpdates, ParameterUpdates]":
+        if not self._by_bucket:
+            return ParameterUpdates(self._params, self._updaters)
+        return BucketUpdates(self.buckets, self._optimizer, self._updaters)

@@ -1,0 +1,115 @@
+"""A signal ends a command wherever Python is when it comes, in what cannot raise as well."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import weakref
+
+import pytest
+
+from gluonlab.cli.command import command
+from gluonlab.errors import GluonlabError
+
+SIGNALS = pytest.mark.parametrize(
+    ("sign", "status", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted: all is kept"),
+        (signal.SIGTERM, 143, "ended by SIGTERM: all is kept"),
+    ],
+)
+
+
+def freed(send):
+    """Free an object whose ``__del__`` gets the signal."""
+
+    class Freed:
+        def __del__(self):
+            send()
+
+    Freed()
+
+
+def forgotten(send):
+    """Free an object of which a weak reference has a callback."""
+
+    class Forgotten:
+        pass
+
+    thing = Forgotten()
+    reference = weakref.ref(thing, lambda _: send())
+    del thing
+    assert reference() is None
+
+
+def called_back(send):
+    """Let C call back into Python."""
+    ctypes.CFUNCTYPE(None)(send)()
+
+
+def plainly(send):
+    send()
+
+
+@pytest.mark.parametrize(
+    ("where", "times"),
+    [(plainly, 1)]
+    + [(where, times) for where in (freed, forgotten, called_back) for times in (1, 3)],
+)
+@SIGNALS
+def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
+    sent, hook = [], sys.unraisablehook
+
+    def send():
+        if len(sent) < times:  # swallowed as often as that
+            sent.append(sign)
+            os.kill(os.getpid(), sign)
+
+    @command("works", interrupted="all is kept")
+    def works():
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            where(send)
+        raise AssertionError("the signal was lost")
+
+    with pytest.raises(SystemExit) as end:
+        works([])
+    # click goes to a new line after ^C
+    assert (end.value.code, capfd.readouterr().err) == (status, f"\n{said}\n")
+    assert sys.unraisablehook is hook
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_other_errors_that_cannot_be_raised_are_said_as_ever(capfd, monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+
+    @command("works")
+    def works():
+        freed(lambda: 1 / 0)
+        raise GluonlabError("the end")
+
+    with pytest.raises(SystemExit):
+        works([])
+    assert [one.exc_type for one in said] == [ZeroDivisionError]
+    assert capfd.readouterr().err == "error: the end\n"
+
+
+def test_a_handler_of_the_caller_is_left_alone():
+    def handler(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+
+        @command("works")
+        def works():
+            assert signal.getsignal(signal.SIGTERM) is handler
+
+        with pytest.raises(SystemExit) as end:
+            works([])
+        assert end.value.code == 0
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)

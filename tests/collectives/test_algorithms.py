@@ -1,0 +1,346 @@
+"""Every algorithm is right for every number of ranks, has the shape that its name promises, and
+refuses what it cannot do.
+"""
+
+import inspect
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.schedule_reference import is_right
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.check import check, states
+from gluonlab.collectives.schedule import Schedule, Transfer, then
+from gluonlab.collectives.trees import balanced_tree, mirrored_trees
+from gluonlab.errors import ScheduleError
+
+WORLD_SIZES = range(1, 18)
+WITH_CHUNKS = ("star", "sharded", "tree", "double_tree", "hierarchical")
+HALF_MAKERS = list(chain.from_iterable(HALVES.values()))
+
+
+def proved(schedule):
+    check(schedule)
+    return schedule
+
+
+# --- right for all
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_every_algorithm_leaves_the_same_sum_on_every_rank(name, world_size):
+    schedule = proved(make_schedule(name, world_size))
+    assert (schedule.name, schedule.collective, schedule.world_size) == (
+        name,
+        "allreduce",
+        world_size,
+    )
+    assert is_right(schedule)
+    assert all(schedule.steps)  # no step is empty; one rank alone has nothing to do
+    assert (schedule.transfers == 0) == (world_size == 1)
+
+
+@pytest.mark.parametrize("half", HALF_MAKERS, ids=lambda half: half.__name__)
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_every_half_keeps_its_promise(half, world_size):
+    schedule = proved(half(world_size))
+    assert schedule.collective in half.__name__
+    assert is_right(schedule)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_an_allreduce_is_its_halves(name):
+    first, second = (half(6) for half in HALVES[name])
+    whole = ALGORITHMS[name](6)
+    assert whole.steps == first.steps + second.steps
+    assert whole.owner == first.owner == second.owner
+
+
+@pytest.mark.parametrize("name", WITH_CHUNKS)
+@pytest.mark.parametrize("chunks", [1, 2, 3, 7, 8])
+def test_any_number_of_chunks_is_right(name, chunks):
+    if (name, chunks) == ("double_tree", 1):
+        return  # needs one for each tree: refused below
+    for world_size in (1, 2, 5, 8, 17):
+        assert proved(make_schedule(name, world_size, chunks=chunks)).chunks == chunks
+
+
+def test_sharded_is_right_for_more_and_fewer_chunks_than_ranks():
+    for half in HALVES["sharded"]:
+        for chunks in (1, 3, 9):
+            assert proved(half(4, chunks=chunks)).owner == tuple(
+                chunk % 4 for chunk in range(chunks)
+            )
+
+
+@given(st.data(), st.integers(1, 10))
+def test_hierarchical_is_right_for_any_groups(data, world_size):
+    ranks = data.draw(st.permutations(range(world_size)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, world_size), max_size=4)))
+    groups = [ranks[begin:end] for begin, end in zip([0, *cuts], [*cuts, world_size])]
+    schedule = proved(
+        make_schedule(
+            "hierarchical",
+            world_size,
+            groups=groups,
+            chunks=data.draw(st.sampled_from([None, 1, 5])),
+        )
+    )
+    assert is_right(schedule)
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_hierarchical_makes_two_halves_of_ranks_by_default(world_size):
+    middle = (world_size + 1) // 2
+    halves = [range(middle), range(middle, world_size)]
+    assert make_schedule("hierarchical", world_size) == make_schedule(
+        "hierarchical", world_size, groups=halves
+    )
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 9), st.data())
+def test_a_placed_schedule_is_right_and_plays_the_same_parts(name, world_size, data):
+    order = data.draw(st.permutations(range(world_size)))
+    schedule = make_schedule(name, world_size)
+    placed = proved(schedule.placed(order))
+    assert placed.owner == tuple(order[owner] for owner in schedule.owner)
+    assert [
+        [(order[t.src], order[t.dst], t.chunk, t.op) for t in step] for step in schedule.steps
+    ] == [[tuple(t) for t in step] for step in placed.steps]
+    back = [order.index(rank) for rank in range(world_size)]
+    assert placed.placed(back) == schedule
+
+
+# --- the shape that the name promises
+
+
+def neighbours(schedule, rank):
+    return {
+        other
+        for step in schedule.steps
+        for t in step
+        for other in (t.src, t.dst)
+        if rank in (t.src, t.dst)
+    } - {rank}
+
+
+@pytest.mark.parametrize("world_size", range(2, 18))
+def test_neighbours(world_size):
+    """In a star everybody knows the centre, in a ring the two beside, in halving and doubling
+    log2(p).
+    """
+    others = set(range(1, world_size))
+    for rank in range(world_size):
+        assert neighbours(make_schedule("star", world_size), rank) == ({0} if rank else others)
+        beside = {(rank - 1) % world_size, (rank + 1) % world_size} - {rank}
+        assert neighbours(make_schedule("bidirectional_ring", world_size), rank) == beside
+        assert neighbours(make_schedule("ring", world_size), rank) == beside
+        if world_size in (2, 4, 8, 16):
+            apart = {rank ^ (1 << bit) for bit in range(world_size.bit_length() - 1)}
+            assert neighbours(make_schedule("halving_doubling", world_size), rank) == apart
+
+
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_the_number_of_steps(world_size):
+    core = world_size.bit_length() - 1
+    folded = world_size != 1 << core
+    expected = {
+        "star": 2 * (world_size > 1),
+        "sharded": 2 * (world_size > 1),
+        "ring": 2 * (world_size - 1),
+        "bidirectional_ring": 2 * (world_size - 1),
+        "halving_doubling": 2 * (core + folded),
+        "tree": 2 * core,
+    }
+    assert {name: len(make_schedule(name, world_size).steps) for name in expected} == expected
+
+
+@pytest.mark.parametrize("world_size", range(2, 18))
+@pytest.mark.parametrize("name", ["ring", "bidirectional_ring", "sharded"])
+def test_ranks_send_equally_much_and_no_more_than_needed(name, world_size):
+    """2 (p-1)/p of the buffer each: Patarasuk and Yuan's bound."""
+    schedule = make_schedule(name, world_size)
+    for rank in range(world_size):
+        sent = sum(t.src == rank for step in schedule.steps for t in step)
+        assert sent * world_size == 2 * (world_size - 1) * schedule.chunks
+        assert len(schedule.owned(rank)) * world_size == schedule.chunks
+
+
+def test_a_bidirectional_ring_goes_both_ways_at_once():
+    for step in make_schedule("bidirectional_ring", 5).steps:
+        assert {(t.dst - t.src) % 5 for t in step if t.chunk < 5} == {1}
+        assert {(t.dst - t.src) % 5 for t in step if t.chunk >= 5} == {4}
+
+
+def test_hierarchical_crosses_between_groups_once_each_way_per_chunk():
+    groups = ((0, 1, 2, 3), (4, 5, 6, 7))
+    schedule = make_schedule("hierarchical", 8, groups=groups)
+    crossing = [t for step in schedule.steps for t in step if (t.src < 4) != (t.dst < 4)]
+    assert sorted((t.chunk, t.op) for t in crossing) == [
+        (chunk, op) for chunk in range(4) for op in ("add", "copy")
+    ]
+    # every member speaks for one chunk
+    assert all({t.src, t.dst} == {t.chunk, t.chunk + 4} for t in crossing)
+    assert schedule.owner == (0, 5, 2, 7)  # and the groups own it in turns
+
+
+# --- trees
+
+
+def children(tree):
+    return [
+        [child for child, parent in enumerate(tree.parent) if parent == rank != child]
+        for rank in range(len(tree.parent))
+    ]
+
+
+def depth(tree):
+    """How many steps up from the lowest rank; endless for what is no tree."""
+
+    def steps_up(rank):
+        steps = 0
+        while tree.parent[rank] != rank:
+            rank, steps = tree.parent[rank], steps + 1
+            assert steps < len(tree.parent)
+        return steps
+
+    return max(map(steps_up, range(len(tree.parent))))
+
+
+@pytest.mark.parametrize("world_size", range(1, 70))
+def test_trees_are_binary_and_flat(world_size):
+    floor, ceiling = world_size.bit_length() - 1, (world_size - 1).bit_length()  # of log2
+    first, second = mirrored_trees(world_size)
+    for tree, deepest in ((balanced_tree(world_size), floor), (first, ceiling), (second, ceiling)):
+        assert depth(tree) <= deepest
+        assert sum(rank == parent for rank, parent in enumerate(tree.parent)) == 1
+        assert all(len(below) <= 2 for below in children(tree))
+        for rank, below in enumerate(children(tree)):
+            assert all(tree.wait[rank] > tree.wait[child] for child in below)
+        assert tree.wait[tree.root] <= deepest
+
+
+@pytest.mark.parametrize("world_size", range(2, 70))
+def test_no_rank_passes_on_in_both_of_two_mirrored_trees(world_size):
+    """But the first one's root, where the number of ranks is odd: there are only (p-1)/2 leaves for
+    (p+1)/2 inner ranks.
+    """
+    first, second = mirrored_trees(world_size)
+    inner = [
+        {rank for rank, below in enumerate(children(tree)) if below} for tree in (first, second)
+    ]
+    assert inner[0] & inner[1] == ({first.root} if world_size % 2 else set())
+    assert len(children(first)[first.root]) == len(children(second)[second.root]) == 1
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8, 16])
+def test_a_double_tree_uses_every_port_no_more_than_twice_in_a_step(world_size):
+    for step in make_schedule("double_tree", world_size, chunks=8).steps:
+        for rank in range(world_size):
+            assert sum(t.src == rank for t in step) <= 2
+            assert sum(t.dst == rank for t in step) <= 2
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
+)
+@pytest.mark.parametrize("world_size", [0, -1, "2", 2.0, True, None])
+def test_a_world_without_ranks_is_refused(maker, world_size):
+    with pytest.raises(
+        ScheduleError, match=f"for a world of {world_size!r} ranks: there must be at least 1"
+    ):
+        maker(world_size)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("chunks", [0, -3, "2", 1.5, True])
+def test_an_impossible_number_of_chunks_is_refused(name, chunks):
+    with pytest.raises(ScheduleError, match=f"chunks={chunks!r}") as error:
+        make_schedule(name, 4, chunks=chunks)
+    assert "\n" not in str(error.value)
+
+
+def test_double_tree_needs_a_chunk_for_each_tree():
+    with pytest.raises(ScheduleError, match="chunks=1: a whole number from 2 on"):
+        make_schedule("double_tree", 4, chunks=1)
+
+
+@pytest.mark.parametrize(
+    "maker", [*ALGORITHMS.values(), *HALF_MAKERS], ids=lambda maker: maker.__name__
+)
+def test_what_an_algorithm_has_no_use_for_is_refused(maker):
+    name = maker.__name__
+    assert set(inspect.signature(maker).parameters) == {"world_size", "chunks", "groups"}
+    if not name.startswith(WITH_CHUNKS):
+        with pytest.raises(
+            ScheduleError, match="chunks=4 is for star, sharded, tree, double_tree, hierarchical"
+        ):
+            maker(4, chunks=4)
+    if name != "hierarchical":
+        with pytest.raises(ScheduleError, match="knows no groups"):
+            maker(4, groups=[[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[[0, 1], [2]], [[0, 1], [1, 2, 3]], [[0, 1], [2, 3, 4]], [[0, 1, 2, 3], [0, 1, 2, 3]], []],
+)
+def test_groups_that_miss_or_repeat_a_rank_are_refused(groups):
+    with pytest.raises(ScheduleError, match="each of the ranks 0 to 3 is in one group, once"):
+        make_schedule("hierarchical", 4, groups=groups)
+
+
+def test_an_unknown_algorithm_is_refused_with_the_choices():
+    with pytest.raises(ScheduleError) as error:
+        make_schedule("rign", 4)
+    assert str(error.value) == (
+        f"unknown algorithm 'rign': choose {', '.join(sorted(ALGORITHMS))} (did you mean 'ring'?)"
+    )
+
+
+@pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3], [0, 1, 2, 3], []])
+def test_an_order_that_is_none_is_refused(order):
+    with pytest.raises(ScheduleError, match="an order of 3 devices names each of 0 to 2 once"):
+        make_schedule("ring", 3).placed(order)
+
+
+def test_only_a_reduce_scatter_and_an_all_gather_from_its_owners_make_an_allreduce():
+    scatter, gather = (half(4) for half in HALVES["ring"])
+    other_owners = HALVES["sharded"][1](4)
+    for first, second in (
+        (gather, scatter),
+        (scatter, scatter),
+        (scatter, other_owners),
+        (scatter, HALVES["ring"][1](5)),
+    ):
+        with pytest.raises(ScheduleError, match=r" then |leaves chunks with owners"):
+            then("both", first, second)
+
+
+def test_a_transfer_reads_as_a_sentence():
+    assert str(Transfer(1, 0, 3, "add")) == "add chunk 3 of rank 1 to rank 0"
+    assert str(Transfer(1, 0, 3, "copy")) == "copy chunk 3 of rank 1 over rank 0"
+
+
+def test_owned_lists_the_chunks_of_a_rank():
+    schedule = Schedule("by hand", "allreduce", 2, 3, (1, 0, 1), ())
+    assert (schedule.owned(0), schedule.owned(1)) == ([1], [0, 2])
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("world_size", range(1, 18))
+def test_nobody_has_a_sum_before_its_owner(name, world_size):
+    schedule = ALGORITHMS[name](world_size)
+    for chunk, owner in enumerate(schedule.owner):
+        complete = [
+            {rank for rank, chunks in enumerate(state) if chunks[chunk] == (1,) * world_size}
+            for state in states(schedule)
+        ]
+        assert owner in next(filter(None, complete))

@@ -1,0 +1,380 @@
+"""The proof agrees with what schedules do to numbers: it accepts what is right, and points at what
+is wrong.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.schedule_reference import (
+    counts,
+    digits,
+    is_right,
+    keeps_promise,
+    promised,
+    rule_broken,
+    run,
+    same_bits,
+)
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
+from gluonlab.collectives.check import check, states
+from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.errors import ScheduleError
+
+CHUNKED = ("star", "tree", "double_tree", "sharded", "hierarchical")
+MAKERS = {**ALGORITHMS, **{half.__name__: half for halves in HALVES.values() for half in halves}}
+MUTATIONS = ("remove", "duplicate", "swap", "src", "dst", "chunk", "op")
+
+
+def verdict(schedule):
+    try:
+        check(schedule)
+    except ScheduleError as error:
+        return error
+    return None
+
+
+def schedule_of(world_size, *steps, collective="allreduce", chunks=1, owner=None):
+    steps = tuple(tuple(Transfer(*transfer) for transfer in step) for step in steps)
+    return Schedule("by hand", collective, world_size, chunks, owner or (0,) * chunks, steps)
+
+
+@st.composite
+def valid_schedules(draw, max_world_size=8):
+    name = draw(st.sampled_from(sorted(MAKERS)))
+    chunks = draw(st.sampled_from([None, 2, 3])) if name in CHUNKED else None
+    return MAKERS[name](draw(st.integers(2, max_world_size)), chunks=chunks)
+
+
+@st.composite
+def mutants(draw):
+    """A schedule with one thing changed, what kind of change it was, and the transfers that it
+    touched, as (step, position).
+    """
+    valid = draw(valid_schedules())
+    steps = [list(step) for step in valid.steps]
+    kind = draw(st.sampled_from(MUTATIONS))
+
+    def place(extra=0):
+        step = draw(st.integers(0, len(steps) - 1))
+        return step, draw(st.integers(0, len(steps[step]) - 1 + extra))
+
+    step, position = place()
+    transfer = steps[step][position]
+    touched = [transfer]
+    if kind == "remove":
+        del steps[step][position]
+    elif kind == "duplicate":
+        where = (
+            (step, draw(st.integers(0, len(steps[step]))))
+            if draw(st.booleans())
+            else place(extra=1)
+        )
+        steps[where[0]].insert(where[1], transfer)
+    elif kind == "swap":
+        other = place()
+        touched.append(steps[other[0]][other[1]])
+        steps[step][position], steps[other[0]][other[1]] = touched[1], touched[0]
+    elif kind == "op":
+        steps[step][position] = transfer._replace(op=draw(st.sampled_from(["add", "copy", "mul"])))
+    else:
+        limit = valid.chunks if kind == "chunk" else valid.world_size
+        steps[step][position] = transfer._replace(**{kind: draw(st.integers(-1, limit))})
+        touched.append(steps[step][position])
+    return replace(valid, steps=tuple(map(tuple, steps))), kind, touched
+
+
+@settings(max_examples=60)
+@given(valid_schedules())
+def test_the_reference_agrees_that_the_algorithms_are_right(schedule):
+    assert is_right(schedule)
+
+
+@settings(max_examples=400)
+@given(mutants())
+def test_a_mutant_is_accepted_exactly_when_it_is_still_right(case):
+    mutant, _, _ = case
+    assert (verdict(mutant) is None) == is_right(mutant)
+
+
+@settings(max_examples=400)
+@given(mutants())
+def test_the_error_points_at_the_fault(case):
+    mutant, kind, touched = case
+    error = verdict(mutant)
+    if error is None:
+        return
+    broken = [number for number, step in enumerate(mutant.steps) if rule_broken(mutant, step)]
+    if broken:  # at the first transfer that breaks a rule together with those before it
+        step = mutant.steps[broken[0]]
+        first = next(
+            position for position in range(len(step)) if rule_broken(mutant, step[: position + 1])
+        )
+        assert (error.step, error.transfer) == (broken[0], first)
+    elif error.step is None:
+        assert "nothing is ever sent to it" in str(error)
+        assert kind in ("remove", "swap", "dst", "chunk")
+    else:
+        assert_is_where_it_went_wrong(mutant, error)
+        named = mutant.steps[error.step][error.transfer]
+        # chunks know nothing of each other
+        assert named.chunk in {transfer.chunk for transfer in touched}
+        assert f"step {error.step}, transfer {error.transfer} ({named})" in str(error)
+
+
+def assert_is_where_it_went_wrong(schedule, error):
+    """The transfer is the last into a cell that ends wrong, or counts a contribution twice that its
+    two sides had once each.
+    """
+    start, base = digits(schedule)
+    end, written = run(schedule, start)
+    places = [
+        (number, position)
+        for number, step in enumerate(schedule.steps)
+        for position in range(len(step))
+    ]
+    turn = places.index((error.step, error.transfer))
+    transfers = [transfer for step in schedule.steps for transfer in step]
+    cell = (transfers[turn].dst, transfers[turn].chunk)
+
+    def before(rank, chunk):
+        earlier = [
+            value
+            for transfer, value in zip(transfers[:turn], written)
+            if (transfer.dst, transfer.chunk) == (rank, chunk)
+        ]
+        return [start[rank, chunk], *earlier][-1]
+
+    def often(number):
+        return max(counts(number, base, schedule.world_size)) > 1
+
+    doubles = (
+        often(written[turn])
+        and not often(before(*cell))
+        and not often(before(transfers[turn].src, cell[1]))
+    )
+    is_last = cell not in [(transfer.dst, transfer.chunk) for transfer in transfers[turn + 1 :]]
+    # then it is the bits
+    ends_wrong = end[cell] != promised(schedule, start).get(cell, end[cell]) or keeps_promise(
+        schedule
+    )
+    assert doubles or (is_last and ends_wrong)
+
+
+@settings(max_examples=100)
+@given(valid_schedules(), st.data())
+def test_a_transfer_made_twice_in_a_step_is_named(schedule, data):
+    number = data.draw(st.integers(0, len(schedule.steps) - 1))
+    step = schedule.steps[number]
+    twin = data.draw(st.integers(0, len(step) - 1))
+    copy = data.draw(st.integers(twin + 1, len(step)))
+    steps = list(schedule.steps)
+    steps[number] = (*step[:copy], step[twin], *step[copy:])
+    error = verdict(replace(schedule, steps=tuple(steps)))
+    assert (error.step, error.transfer) == (number, copy)
+
+
+@settings(max_examples=50)
+@given(valid_schedules())
+def test_states_are_the_counts_of_the_reference_after_every_step(schedule):
+    start, base = digits(schedule)
+    for number, state in enumerate(states(schedule)):
+        numbers, _ = run(replace(schedule, steps=schedule.steps[:number]), start)
+        expected = [
+            [tuple(counts(cell, base, schedule.world_size)) for cell in row] for row in numbers
+        ]
+        assert [list(map(tuple, row)) for row in state] == expected
+    assert number == len(schedule.steps)
+
+
+# --- each rule, by hand
+
+SUM_AND_BACK = [[(1, 0, 0, "add")], [(0, 1, 0, "copy")]]
+# counts rank 1 twice, and copies over it
+SPOILT_AND_MENDED = [[(0, 1, 0, "add")], [(0, 1, 0, "copy")]]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "steps", "place", "words"),
+    [
+        (2, [[(1, 0, 0, "mul")]], (0, 0), "'mul' is no operation: choose add, copy"),
+        (2, [[(1, 2, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [[(-1, 0, 0, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [[(1, 0, 1, "add")]], (0, 0), "2 ranks and 1 chunks, counted from 0"),
+        (2, [SUM_AND_BACK[0], [(1, 1, 0, "copy")]], (1, 0), "cannot send to itself"),
+        (
+            2,
+            [[(1, 0, 0, "add"), (0, 1, 0, "add")]],
+            (0, 1),
+            "chunk 0 of rank 0 is written in the same step",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "add"), (1, 0, 0, "add")]],
+            (0, 1),
+            "chunk 0 of rank 0 is read in the same step",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "copy"), (1, 2, 0, "add")]],
+            (0, 1),
+            "written twice in the step, not only by additions",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "add"), (1, 2, 0, "copy")]],
+            (0, 1),
+            "written twice in the step, not only by additions",
+        ),
+        (
+            3,
+            [[(0, 2, 0, "copy"), (1, 2, 0, "copy")]],
+            (0, 1),
+            "written twice in the step, not only by additions",
+        ),
+        (2, [*SUM_AND_BACK, [(1, 0, 0, "add")]], (2, 0), "counting ranks 0, 1 more than once"),
+        (
+            2,
+            [SUM_AND_BACK[0], *SPOILT_AND_MENDED, SUM_AND_BACK[0]],
+            (3, 0),
+            "counting ranks 0, 1 more than once",
+        ),
+        (3, [*SUM_AND_BACK, [(0, 2, 0, "copy")]], (0, 0), "without the contribution of rank 2"),
+        (
+            2,
+            [[(1, 0, 0, "add")]],
+            (None, None),
+            (
+                "rank 1 ends with chunk 0 without the contribution of rank 0: "
+                "nothing is ever sent to it"
+            ),
+        ),
+        (
+            2,
+            [],
+            (None, None),
+            (
+                "rank 0 ends with chunk 0 without the contribution of rank 1: "
+                "nothing is ever sent to it"
+            ),
+        ),
+    ],
+)
+def test_a_fault_is_named(world_size, steps, place, words):
+    error = verdict(schedule_of(world_size, *steps))
+    assert (error.step, error.transfer) == place
+    assert words in str(error)
+    assert "\n" not in str(error)
+
+
+def test_what_is_copied_over_may_have_been_wrong():
+    check(schedule_of(2, SUM_AND_BACK[0], *SPOILT_AND_MENDED))
+
+
+COMMUTED = schedule_of(  # rank 0 ends with (x0 + x2) + x1, rank 1 with x1 + (x0 + x2)
+    3,
+    [(2, 0, 0, "add")],
+    [(0, 2, 0, "copy")],
+    [(1, 0, 0, "add")],
+    [(2, 1, 0, "add")],
+    [(0, 2, 0, "copy")],
+)
+
+
+def test_sums_that_only_commute_have_the_same_bits():
+    assert same_bits(COMMUTED)
+    check(COMMUTED)
+
+
+def test_sums_that_associate_otherwise_are_refused_though_they_are_exact():
+    steps = [
+        [(3, 2, 0, "add")], [(0, 3, 0, "copy")],  # y on rank 2; x0 on ranks 0 and 3
+        [(2, 0, 0, "add")],  # x0 + y on rank 0
+        [(1, 0, 0, "add")],  # (x0 + y) + x1 on rank 0
+        [(3, 1, 0, "add")], [(2, 1, 0, "add")],  # (x1 + x0) + y on rank 1
+        [(0, 2, 0, "copy"), (0, 3, 0, "copy")],
+    ]  # fmt: skip
+    schedule = schedule_of(4, *steps)
+    assert keeps_promise(schedule)
+    assert not same_bits(schedule)
+    error = verdict(schedule)
+    assert (error.step, error.transfer) == (5, 0)
+    assert "ranks 0 and 1 add up chunk 0 in another order, and so with other bits" in str(error)
+
+
+def merges(draw, ranks):
+    """The steps that add up what ``ranks`` hold in some order, the rank with the sum, and the sum
+    as a tree of unordered pairs.
+    """
+    trees, steps = {rank: rank - ranks[0] for rank in ranks}, []
+    while len(trees) > 1:
+        into, gone = draw(st.permutations(sorted(trees)))[:2]
+        steps.append([(gone, into, 0, "add")])
+        trees[into] = frozenset([trees[into], trees.pop(gone)])
+    ((root, tree),) = trees.items()
+    return [*steps, [(root, rank, 0, "copy") for rank in ranks if rank != root]], tree
+
+
+@settings(max_examples=150)
+@given(st.data(), st.integers(2, 5))
+def test_two_sums_of_the_same_are_accepted_exactly_when_they_differ_by_swapped_summands_only(
+    data, half
+):
+    """Ranks r and r + half hold the same, and each half adds it up in its own order."""
+    doubled = [
+        [(rank + half, rank, 0, "add") for rank in range(half)],
+        [(rank, rank + half, 0, "copy") for rank in range(half)],
+    ]
+    here, tree = merges(data.draw, list(range(half)))
+    there, other_tree = merges(data.draw, list(range(half, 2 * half)))
+    schedule = schedule_of(2 * half, *doubled, *here, *there)
+    assert keeps_promise(schedule)
+    assert (verdict(schedule) is None) == (tree == other_tree) == same_bits(schedule)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"collective": "broadcast"},
+            "'broadcast' is no collective: choose allreduce, reduce_scatter, all_gather",
+        ),
+        ({"world_size": 0}, "0 ranks and 1 chunks"),
+        ({"chunks": 0}, "2 ranks and 0 chunks"),
+        ({"owner": ()}, "each of 1 chunks has one among 2 ranks"),
+        ({"owner": (2,)}, "each of 1 chunks has one among 2 ranks"),
+        ({"owner": (-1,)}, "each of 1 chunks has one among 2 ranks"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused(change, words):
+    error = verdict(replace(schedule_of(2, *SUM_AND_BACK), **change))
+    assert words in str(error)
+    assert (error.step, error.transfer) == (None, None)
+
+
+def test_a_reduce_scatter_owes_the_sum_to_the_owner_only():
+    steps = [[(0, 1, 0, "add")]]
+    assert verdict(schedule_of(2, *steps, collective="reduce_scatter", owner=(1,))) is None
+    assert "rank 0 ends with chunk 0 without" in str(
+        verdict(schedule_of(2, *steps, collective="reduce_scatter", owner=(0,)))
+    )
+
+
+def test_an_all_gather_owes_the_owners_chunk_to_everybody():
+    step = [(1, 0, 0, "copy"), (1, 2, 0, "copy")]
+    assert verdict(schedule_of(3, step, collective="all_gather", owner=(1,))) is None
+    error = verdict(schedule_of(3, step, [(0, 2, 0, "add")], collective="all_gather", owner=(1,)))
+    assert (error.step, error.transfer) == (1, 0)
+    assert "rank 2 ends with another chunk 0 than its owner, rank 1, began with" in str(error)
+    error = verdict(schedule_of(3, step, collective="all_gather", owner=(2,)))
+    assert (error.step, error.transfer) == (0, 0)
+    assert "rank 0 ends with another chunk 0 than its owner, rank 2, began with" in str(error)
+
+
+def test_the_references_draws_tell_sum_trees_apart():
+    """What `same_bits` relies on: (a + b) + c and a + (b + c) differ in enough of the draws."""
+    a, b, c = np.random.default_rng(0).standard_normal((3, 256)).astype("float32")
+    assert np.count_nonzero((a + b) + c != a + (b + c)) > 50

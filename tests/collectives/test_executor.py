@@ -1,0 +1,218 @@
+"""What a schedule leaves on real arrays, against sums made by numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.devices import contexts, device, devices
+
+from gluonlab.collectives import executor as executor_module
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.executor import Executor, allreduce, make_allreduce
+from gluonlab.collectives.schedule import Schedule, Transfer
+from gluonlab.errors import ScheduleError
+
+import mxnet as mx  # isort: skip
+from mxnet import nd  # isort: skip
+
+TYPES = ("int32", "float32", "float16", "float64")
+
+
+def integers(seed, world_size, shapes):
+    """Small whole numbers, which every type sums exactly: contributions[rank][array]."""
+    random = np.random.RandomState(seed)
+    return [[random.randint(-9, 10, size=shape) for shape in shapes] for _ in range(world_size)]
+
+
+def on_devices(contributions, dtype):
+    ctxs = devices(len(contributions))
+    return [
+        [nd.array(array, ctx=ctx, dtype=dtype) for array in arrays]
+        for arrays, ctx in zip(contributions, ctxs)
+    ]
+
+
+def bits(array):
+    return array.asnumpy().tobytes()
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Pieces of 1 KiB, so that small arrays have several."""
+    monkeypatch.setattr(executor_module, "PIECE_BYTES", 1024)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(sorted(ALGORITHMS)),
+    st.integers(1, 8),
+    st.lists(st.integers(1, 2000) | st.sampled_from([1, 2, 10_000]), min_size=1, max_size=3),
+    st.sampled_from(TYPES),
+    st.booleans(),
+    st.integers(0, 1000),
+)
+def test_every_algorithm_leaves_the_exact_sum_on_every_device(
+    name, world_size, sizes, dtype, whole, seed
+):
+    contributions = integers(seed, world_size, sizes)
+    arrays = on_devices(contributions, dtype)
+    allreduce(make_schedule(name, world_size), arrays, whole)
+    for place in range(len(sizes)):
+        total = sum(contribution[place] for contribution in contributions)
+        for rank in range(world_size):
+            assert (arrays[rank][place].asnumpy() == total).all()
+            assert arrays[rank][place].dtype == np.dtype(dtype)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(sorted(ALGORITHMS)),
+    st.integers(2, 8),
+    st.integers(1, 3000),
+    st.sampled_from(TYPES[1:]),
+    st.integers(0, 1000),
+)
+def test_replicas_end_with_the_same_bits_and_a_second_run_gives_the_same(
+    name, world_size, size, dtype, seed
+):
+    random = np.random.RandomState(seed)
+    contributions = [[random.normal(size=size)] for _ in range(world_size)]
+    results = []
+    for _ in range(2):
+        arrays = on_devices(contributions, dtype)
+        allreduce(make_schedule(name, world_size), arrays)
+        results += [bits(rank[0]) for rank in arrays]
+    assert len(set(results)) == 1
+    total = np.sum([contribution[0] for contribution in contributions], axis=0)
+    error = np.abs(arrays[0][0].asnumpy().astype("float64") - total).max()
+    assert error <= np.finfo(dtype).eps * 4 * world_size * max(1, np.abs(contributions).max())
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+def test_the_halves_of_an_allreduce_do_what_they_promise(name, world_size):
+    scatter, gather = (half(world_size) for half in HALVES[name])
+    contributions = integers(1, world_size, [101])
+    arrays = on_devices(contributions, "float32")
+    total = sum(contribution[0] for contribution in contributions)
+    parts = executor_module.partition([101], scatter.chunks)
+    allreduce(scatter, arrays)
+    for chunk, owner in enumerate(scatter.owner):
+        for part in parts[chunk]:
+            assert (
+                arrays[owner][0].asnumpy()[part.begin : part.end] == total[part.begin : part.end]
+            ).all()
+    allreduce(gather, arrays)
+    assert all((rank[0].asnumpy() == total).all() for rank in arrays)
+
+
+def test_memory_beside_the_arrays_stays_as_it_is():
+    ctxs = devices(3)
+    whole = [nd.array(np.arange(3000), ctx=ctx) for ctx in ctxs]
+    allreduce(make_schedule("ring", 3), [[array[1000:2000]] for array in whole])
+    expected = np.arange(3000.0)
+    expected[1000:2000] *= 3
+    assert all((array.asnumpy() == expected).all() for array in whole)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_what_is_queued_before_and_after_keeps_its_order(name):
+    """The engine does not know of the aliases: fences must order them after earlier writes and
+    before later ones.
+    """
+    ctxs = devices(4)
+    arrays = [[nd.zeros((40_000,), ctx=ctx)] for ctx in ctxs]
+    executor = Executor(make_schedule(name, 4), arrays)
+    nd.waitall()
+    value = np.zeros(4)
+    for turn in range(1, 30):  # nothing waits in between
+        for rank, (array,) in enumerate(arrays):
+            array *= 0.25
+            array += rank * turn
+        executor.run()
+        value = np.full(4, (value * 0.25 + np.arange(4) * turn).sum())
+    for rank, (array,) in enumerate(arrays):
+        np.testing.assert_allclose(array.asnumpy(), value[rank], rtol=1e-5)
+
+
+def test_arrays_without_elements_are_nothing_to_do():
+    arrays = [[nd.array([], ctx=ctx), nd.ones((2, 2), ctx=ctx)] for ctx in devices(2)]
+    allreduce(make_schedule("sharded", 2), arrays)
+    assert all((rank[1].asnumpy() == 2).all() and rank[0].size == 0 for rank in arrays)
+
+
+def test_the_executor_counts_the_transfers_that_it_queued():
+    schedule = make_schedule("ring", 3)
+    executor = Executor(schedule, [[nd.ones((9,), ctx=ctx)] for ctx in devices(3)])
+    executor.run()
+    executor.run()
+    assert executor.transfers_run == 2 * schedule.transfers
+
+
+def test_a_schedule_that_is_wrong_gives_wrong_sums():
+    """The executor does what the schedule says, and nothing else."""
+    schedule = Schedule("half", "allreduce", 2, 1, (0,), ((Transfer(0, 1, 0, "add"),),))
+    arrays = on_devices([[np.array([1.0])], [np.array([2.0])]], "float32")
+    allreduce(schedule, arrays)
+    assert [float(rank[0].asscalar()) for rank in arrays] == [1.0, 3.0]
+
+
+def test_make_allreduce_sums_any_lists_of_arrays():
+    ctxs = devices(3)
+    sum_of = make_allreduce("tree", ctxs)
+    for shape in [(4,), (2, 3), (4,)]:
+        data = [nd.full(shape, rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+        sum_of(data)
+        assert all((array.asnumpy() == 6).all() for array in data)
+
+
+MISTAKES = {
+    "too few ranks": ([(0, (4,), "float32")], "there are arrays of 1"),
+    "mixed shapes": (
+        [(0, (4,), "float32"), (1, (5,), "float32")],
+        r"rank 1 has float32\[5\], rank 0 float32\[4\]",
+    ),
+    "mixed types": ([(0, (4,), "float32"), (1, (4,), "float64")], "rank 1 has float64"),
+    "one device twice": (
+        [(1, (4,), "float32"), (1, (4,), "float32")],
+        r"lie on [cg]pu\(1\), [cg]pu\(1\): each rank needs a device of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", sorted(MISTAKES))
+def test_a_mistake_is_named_and_leaves_the_arrays_as_they_are(mistake):
+    what, message = MISTAKES[mistake]
+    arrays = [[nd.ones(shape, ctx=device(number), dtype=dtype)] for number, shape, dtype in what]
+    with pytest.raises(ScheduleError, match=message):
+        allreduce(make_schedule("ring", 2), arrays)
+    assert all((rank[0].asnumpy() == 1).all() for rank in arrays)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (lambda ctxs: [nd.ones((2,), ctx=ctx) for ctx in ctxs], r"\[\[a\], \[b\]\], not \[a, b\]"),
+        (
+            lambda ctxs: [[nd.ones((2,), ctx=ctx, dtype="bool")] for ctx in ctxs],
+            "type bool, which has no sum",
+        ),
+        (
+            lambda ctxs: [
+                [nd.ones((2,), ctx=ctxs[0])],
+                [nd.ones((2,), ctx=mx.Context("cpu_shared", 0))],
+            ],
+            "lie on (cpu, cpu_shared|cpu_shared, gpu)",
+        ),
+        (lambda ctxs: [[], []], "no arrays to work on"),
+    ],
+)
+def test_what_is_no_list_of_numbers_per_device_is_refused(arrays, message):
+    with pytest.raises(ScheduleError, match=message):
+        Executor(make_schedule("ring", 2), arrays(contexts(2)))
+
+
+def test_sparse_arrays_are_refused():
+    arrays = [[nd.sparse.zeros("row_sparse", (4, 2), ctx=ctx)] for ctx in devices(2)]
+    with pytest.raises(ScheduleError, match="sparse"):
+        allreduce(make_schedule("ring", 2), arrays)

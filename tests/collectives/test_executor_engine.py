@@ -1,0 +1,163 @@
+"""The executor among other work that uses the same arrays, whatever MXNet has done to them
+before.
+"""
+
+import numpy as np
+import pytest
+from support.devices import contexts, on_gpus
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
+from gluonlab.collectives.check import check
+from gluonlab.collectives.executor import Executor, allreduce, make_allreduce
+from gluonlab.collectives.partition import partition
+from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
+
+import mxnet as mx  # isort: skip
+from mxnet import autograd, nd  # isort: skip
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_what_was_queued_to_read_the_arrays_reads_them_as_they_were(name):
+    """The reader waits for slow work on its other input, and only then looks at the array."""
+    ctxs, side = contexts(2), 60 if on_gpus() else 300  # a GPU that is simulated is slow enough
+    arrays = [[nd.ones((side, side), ctx=ctx)] for ctx in ctxs]
+    executor = Executor(make_schedule(name, 2), arrays)
+    averages = [nd.ones((side, side), ctx=ctx) / side for ctx in ctxs]
+    for _ in range(5):
+        for (array,) in arrays:
+            array[:] = 1
+        nd.waitall()
+        products = []
+        for (array,), average in zip(arrays, averages):
+            slow = average
+            for _ in range(3):
+                slow = nd.dot(slow, average)
+            products.append(nd.dot(slow, array))
+        executor.run()
+        for product, (array,) in zip(products, arrays):
+            np.testing.assert_allclose(product.asnumpy(), 1, rtol=1e-4)
+            assert (array.asnumpy() == 2).all()
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_what_is_written_afterwards_is_not_summed(name, world_size):
+    """After a reduce-scatter a rank whose own sum is ready may write, though others still need what
+    it had.
+    """
+    size = 20_000 if on_gpus() else 2_000_000
+    scatter = HALVES[name][0](world_size)
+    arrays = [[nd.ones((size,), ctx=ctx)] for ctx in contexts(world_size)]
+    executor, parts = Executor(scatter, arrays), partition([size], scatter.chunks)
+    for _ in range(4):
+        for (array,) in arrays:
+            array[:] = 1
+        nd.waitall()
+        executor.run()
+        owned = [
+            (arrays[owner][0], part) for owner, chunk in zip(scatter.owner, parts) for part in chunk
+        ]
+        sums = [nd.identity(array[part.begin : part.end]) for array, part in owned]
+        for (array,) in arrays:
+            array[:] = 0
+        assert all((array.asnumpy() == world_size).all() for array in sums)
+
+
+def test_slices_of_one_array_may_be_summed_together():
+    whole = [nd.ones((100,), ctx=ctx) for ctx in contexts(2)]
+    allreduce(make_schedule("ring", 2), [[array[:30], array[30:90]] for array in whole])
+    assert all((array.asnumpy() == [2] * 90 + [1] * 10).all() for array in whole)
+
+
+def test_arrays_of_mxnets_numpy_are_summed_in_place():
+    arrays = [mx.np.ones((3, 4), ctx=ctx) for ctx in contexts(3)]
+    allreduce(make_schedule("tree", 3), [[array] for array in arrays])
+    assert all((array.asnumpy() == 3).all() for array in arrays)
+
+
+def convolved(ctx, seed, out=None):
+    """What oneDNN computes and leaves in blocks of channels."""
+    random = np.random.RandomState(seed)
+    weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
+    images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
+    return nd.Convolution(
+        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_arrays_in_onednns_own_layout_are_summed(name):
+    ctxs = contexts(3)
+    expected = sum(
+        convolved(ctx, rank).asnumpy().astype("float64") for rank, ctx in enumerate(ctxs)
+    )
+    made_of_blocks = [[convolved(ctx, rank)] for rank, ctx in enumerate(ctxs)]
+    allreduce(make_schedule(name, 3), made_of_blocks)
+    blocks_later = [[nd.zeros((2, 32, 8, 8), ctx=ctx)] for ctx in ctxs]
+    executor = Executor(make_schedule(name, 3), blocks_later)
+    for _ in range(2):
+        for rank, ctx in enumerate(ctxs):
+            convolved(ctx, rank, out=blocks_later[rank][0])
+        executor.run()
+    for (array,) in made_of_blocks + blocks_later:
+        np.testing.assert_allclose(array.asnumpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("world_size", [3, 4, 5, 6])
+def test_additions_of_a_step_are_made_in_its_order(world_size):
+    """As in Schedule's docstring, from the left: (big - big) + 1, and not big + (1 - big)."""
+    values = [1e8, -1e8, *[1.0] * (world_size - 2)]
+    arrays = [[nd.array([value], ctx=ctx)] for value, ctx in zip(values, contexts(world_size))]
+    allreduce(make_schedule("star", world_size), arrays)
+    assert [float(array.asscalar()) for (array,) in arrays] == [world_size - 2] * world_size
+
+
+def test_bits_that_the_proof_calls_equal_are_equal():
+    """Rank 0 makes its sum in one step of two additions, rank 1 in two steps; then each goes to
+    another rank.
+    """
+    moves = [
+        [(3, 2, ADD)], [(0, 3, COPY)], [(1, 0, ADD), (2, 0, ADD)], [(3, 1, ADD)], [(2, 1, ADD)],
+        [(0, 2, COPY), (1, 3, COPY)],
+    ]  # fmt: skip
+    steps = tuple(tuple(Transfer(src, dst, 0, op) for src, dst, op in step) for step in moves)
+    schedule = Schedule("two ways", "allreduce", 4, 1, (0,), steps)
+    check(schedule)
+    draws = np.random.RandomState(0).normal(size=(4, 1000)) * 10.0 ** np.arange(4)[:, None]
+    arrays = [[nd.array(draw, ctx=ctx)] for draw, ctx in zip(draws, contexts(4))]
+    allreduce(schedule, arrays)
+    assert len({array.asnumpy().tobytes() for (array,) in arrays}) == 1
+
+
+def test_autograd_does_not_record_it():
+    ctxs = contexts(2)
+    run = make_allreduce("ring", ctxs)
+    xs = [nd.ones((4,), ctx=ctx) for ctx in ctxs]
+    for x in xs:
+        x.attach_grad()
+    with autograd.record():
+        ys = [x * 2 for x in xs]
+        run(ys)
+        run(ys)
+        zs = [(y * 3).sum() for y in ys]
+    autograd.backward(zs)
+    assert all((y.asnumpy() == 8).all() for y in ys)
+    assert all((x.grad.asnumpy() == 6).all() for x in xs)
+
+
+def test_make_allreduce_forgets_the_list_that_was_not_used_for_longest(monkeypatch):
+    ctxs, made = contexts(2), []
+    monkeypatch.setattr("gluonlab.collectives.executor.MOST_EXECUTORS", 2)
+
+    class Counted(Executor):
+        def __init__(self, schedule, arrays):
+            made.append(arrays[0][0].size)
+            super().__init__(schedule, arrays)
+
+    monkeypatch.setattr("gluonlab.collectives.executor.Executor", Counted)
+    run = make_allreduce("star", ctxs)
+    lists = {size: [nd.ones((size,), ctx=ctx) for ctx in ctxs] for size in (1, 2, 3)}
+    for size in (1, 2, 1, 3, 1, 2):
+        run(lists[size])
+    assert made == [1, 2, 3, 2]
+    assert [int(lists[size][0].asnumpy()[0]) for size in (1, 2, 3)] == [8, 4, 2]

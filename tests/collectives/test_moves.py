@@ -1,0 +1,138 @@
+"""Transfers joined to larger moves: nothing is lost, and what overlaps is ordered; judged without
+the code's own means.
+"""
+
+import functools
+import itertools
+import operator
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import nd
+
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.moves import Overlaps, moves
+from gluonlab.collectives.partition import Part, partition
+from gluonlab.engine.invoke import added_on_gpu
+
+NAMES = st.sampled_from(sorted(ALGORITHMS))
+SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=3)
+
+
+@given(NAMES, st.integers(1, 9), SIZES)
+def test_every_element_of_every_transfer_is_moved_once_in_its_step_and_order(
+    name, world_size, sizes
+):
+    schedule = make_schedule(name, world_size)
+    parts = partition(sizes, schedule.chunks)
+    elements = [
+        [(part.array, place) for part in of_chunk for place in range(part.begin, part.end)]
+        for of_chunk in parts
+    ]
+    wanted = {}  # the sources of each element of each rank, step by step
+    for number, step in enumerate(schedule.steps):
+        for transfer in step:
+            for element in elements[transfer.chunk]:
+                wanted.setdefault((transfer.dst, element), []).append(
+                    (number, transfer.op, transfer.src)
+                )
+    found = {}
+    for move in moves(schedule, parts):
+        for place in range(move.part.begin, move.part.end):
+            found.setdefault((move.dst, (move.part.array, place)), []).extend(
+                (move.op, source) for source in move.sources
+            )
+    assert found == {target: [entry[1:] for entry in entries] for target, entries in wanted.items()}
+    # no chunk is empty, and none ends with the array it begins in
+    full = schedule.chunks <= min(sizes)
+    assert sum(move.transfers for move in moves(schedule, parts)) == schedule.transfers or not (
+        full and len(sizes) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("world_size", "additions", "messages"), [(2, 2, 4), (4, 8, 16), (8, 24, 48)]
+)
+def test_partners_of_halving_doubling_exchange_one_message_a_step(world_size, additions, messages):
+    """log2(p) steps each way, in each of which every rank sends one."""
+    schedule = make_schedule("halving_doubling", world_size)
+    ops = Counter(move.op for move in moves(schedule, partition([1000], schedule.chunks)))
+    assert (ops["add"], sum(ops.values())) == (additions, messages)
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("world_size", [3, 4, 8])
+def test_no_pair_of_ranks_has_more_than_one_message_in_a_step(name, world_size):
+    schedule = make_schedule(name, world_size)
+    messages = sum(len({transfer[:2] for transfer in step}) for step in schedule.steps)
+    assert (
+        sum(len(move.sources) for move in moves(schedule, partition([1000], schedule.chunks)))
+        == messages
+    )
+
+
+PARTS = st.tuples(st.integers(0, 1), st.integers(0, 7), st.integers(1, 8)).map(
+    lambda drawn: Part(drawn[0], drawn[1], sum(drawn[1:]))
+)
+
+
+@given(st.lists(st.tuples(PARTS, st.booleans()), max_size=14))
+def test_uses_of_common_elements_are_ordered_wherever_one_of_them_writes(uses):
+    """The engine orders what names the same part, if one of the two writes; a fence writes all that
+    it names.
+    """
+    # each: {part: whether it is written}, or the number of a use with it
+    overlaps, queued = Overlaps(), []
+    places = []
+    for part, writes in uses:
+        others = overlaps.use(part, writes)
+        if others:
+            queued.append(dict.fromkeys((part, *others), True))
+        places.append(len(queued))
+        queued.append({part: writes})
+    after = [set() for _ in queued]  # what each comes after
+    for late, early in itertools.combinations(range(len(queued))[::-1], 2):
+        if any(
+            queued[late][part] or queued[early][part]
+            for part in queued[late].keys() & queued[early].keys()
+        ):
+            after[late].add(early)
+    for late in range(len(queued)):
+        for early in sorted(after[late]):
+            after[late] |= after[early]
+    for (early, (one, wrote)), (late, (other, writes)) in itertools.combinations(
+        zip(places, uses), 2
+    ):
+        common = one.array == other.array and max(one.begin, other.begin) < min(one.end, other.end)
+        assert early in after[late] or not (common and (wrote or writes))
+
+
+def test_parts_that_are_apart_and_readers_need_no_fence():
+    overlaps = Overlaps()
+    for part, writes in (
+        (Part(0, 0, 4), True),
+        (Part(0, 4, 8), True),
+        (Part(1, 0, 4), True),
+        (Part(0, 0, 4), False),
+    ):
+        assert overlaps.use(part, writes) == []
+    reading = Overlaps()
+    assert [reading.use(Part(0, begin, 4), writes=False) for begin in range(3)] == [[], [], []]
+
+
+@given(st.integers(2, 13), st.sampled_from(["float32", "float16", "float64"]), st.integers(0, 1000))
+def test_arrays_are_added_in_their_order_by_few_operations(count, dtype, seed):
+    random = np.random.RandomState(seed)
+    numbers = [
+        (random.normal(size=5) * 10.0 ** random.randint(-3, 4)).astype(dtype) for _ in range(count)
+    ]
+    arrays = [nd.array(array, dtype=dtype) for array in numbers]
+    calls = list(added_on_gpu(arrays, arrays[0]))
+    for call in calls:
+        call()
+    if dtype != "float32":  # of which the CPU's add_n is oneDNN's, in an order of its own
+        assert (arrays[0].asnumpy() == functools.reduce(operator.add, numbers)).all()
+    assert len(calls) == (count - 1 if dtype == "float16" else -(-(count - 1) // 3))

@@ -1,0 +1,272 @@
+"""The page that draws schedules, in a real Chromium without a window: what it shows is compared
+with check's states.
+"""
+
+import re
+import time
+
+import pytest
+from support.browser import Page, has_no_network, start, wanted
+from support.japanese import english_words
+
+from gluonlab.collectives.algorithms import ALGORITHMS, HALVES
+from gluonlab.collectives.check import states
+from gluonlab.collectives.render import as_page, draw
+from gluonlab.collectives.schedule import Schedule, Transfer
+
+pytestmark = pytest.mark.browser
+wanted()
+
+# All that is seen, and what is said of it to those who do not see.
+WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
+    return [document.title, document.body.innerText, ...all('[aria-label]', (e) => e.ariaLabel),
+            ...all('svg title', (e) => e.textContent), document.getElementById('slider').ariaValueText].join(' ');"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = start()
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """``opened(html)``: a Page of it; in the end it must not have asked for anything, nor
+    complained.
+    """
+    pages = []
+
+    def show(html):
+        path = tmp_path / "page.html"
+        path.write_text(html, encoding="utf-8")
+        pages.append(Page(browser, path))
+        return pages[-1]
+
+    yield show
+    for page in pages:
+        has_no_network(page)
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return draw("ring", 4)
+
+
+def test_stepping_shows_what_every_device_holds(opened, everything):
+    page, expected = opened(everything), list(states(ALGORITHMS["ring"](4)))
+    assert page.text("name") == "ring"
+    assert page.text("size") == "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers"
+    for number, state in enumerate(expected):
+        assert page.text("counter") == f"step {number} of 6"
+        assert page.state() == state
+        page.find("next").click()
+    assert not page.find("next").is_enabled()
+    assert page.find("slider").get_attribute("value") == "6"
+    for state in expected[5:2:-1]:
+        page.find("previous").click()
+        assert page.state() == state
+    page.slide(0)
+    assert not page.find("previous").is_enabled()
+
+
+def test_every_algorithm_and_world_size_can_be_chosen_and_shows_its_states(opened, everything):
+    page = opened(everything)
+    for name in ALGORITHMS:
+        page.choose("algorithm", name)
+        for ranks, shown in enumerate(page.all_states("world-size"), 1):
+            assert shown == list(states(ALGORITHMS[name](ranks)))
+
+
+def test_the_algorithm_changes_and_the_world_size_stays(opened, everything):
+    page = opened(everything)
+    page.slide(3)
+    page.choose("world-size", 7)
+    page.choose("algorithm", "halving_doubling")
+    assert page.text("size").startswith("allreduce, 7 ranks, 4 chunks")
+    assert page.text("counter") == "step 0 of 6"
+
+
+def test_it_plays_pauses_and_stops_at_the_end(opened, everything):
+    page = opened(everything)
+    page.choose("speed", "fast")
+    page.find("play").click()
+    assert page.text("play") == "Pause"
+    page.wait(lambda: page.text("counter") == "step 2 of 6")
+    page.find("play").click()
+    paused = page.text("counter")
+    assert page.text("play") == "Play"
+    time.sleep(0.5)  # more than a step takes
+    assert page.text("counter") == paused
+    page.slide(5)
+    page.find("play").click()
+    page.wait(lambda: page.text("counter") == "step 6 of 6")
+    assert page.text("play") == "Play"
+    assert page.state() == list(states(ALGORITHMS["ring"](4)))[-1]
+    page.find("play").click()  # and once more, from the start
+    assert page.text("counter") == "step 0 of 6"
+    page.wait(lambda: page.text("counter") == "step 1 of 6")
+
+
+def test_keys_and_the_slider_step_through_it(opened, everything):
+    from selenium.webdriver.common.keys import Keys
+
+    page, expected = opened(everything), list(states(ALGORITHMS["ring"](4)))
+    at = {Keys.ARROW_RIGHT: 1, Keys.END: 6, Keys.ARROW_LEFT: 5, Keys.HOME: 0}
+    for key, step in at.items():
+        page.press(key)
+        assert page.text("counter") == f"step {step} of 6"
+        assert page.state() == expected[step]
+    page.press(Keys.SPACE)
+    assert page.text("play") == "Pause"
+    page.press(Keys.SPACE)
+    assert page.text("play") == "Play"
+    page.slide(4)
+    assert page.state() == expected[4]
+    page.find("slider").send_keys(Keys.ARROW_LEFT)  # the slider's own: one step, not two
+    assert page.text("counter") == "step 3 of 6"
+
+
+def test_every_transfer_of_a_step_is_an_arrow(opened, everything):
+    page = opened(everything)
+    for name in ("star", "sharded", "halving_doubling"):
+        page.choose("algorithm", name)
+        assert page.arrows() == []
+        for step in ALGORITHMS[name](4).steps:
+            page.find("next").click()
+            assert sorted(page.arrows()) == sorted(map(tuple, step))
+
+
+def test_the_step_is_told(opened, everything):
+    page = opened(everything)
+    page.choose("algorithm", "star")
+    page.find("next").click()
+    assert page.text("sends") == "1-3 → 0: chunk 0 +"
+    page.find("next").click()
+    assert page.text("sends") == "0 → 1-3: chunk 0 ="
+    page.find("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "0, 1, 2 and 3" in page.text("as-table"))
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_sticks_out_on_a_phone_or_a_desktop(opened, width):
+    page = opened(draw("bidirectional_ring", 16))
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        widths = (
+            "const of = (e) => [e.scrollWidth, e.clientWidth]; "
+            "return [of(document.documentElement), of(arguments[0])]"
+        )
+        page.choose("world-size", 8)
+        (inside, window), (picture, stage) = page.driver.execute_script(widths, page.find("stage"))
+        assert inside <= window == width
+        assert picture <= stage
+        page.choose("world-size", 16)
+        (inside, window), (picture, stage) = page.driver.execute_script(widths, page.find("stage"))
+        assert inside <= window == width
+        # on a phone the picture scrolls within its frame
+        assert (picture <= stage) == (width > 1000)
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_frame_that_gets_its_width_late_is_drawn_for_it(opened, everything):
+    narrow = "<style id='early'>main { max-width: 320px }</style>"
+    late = "<script>document.getElementById('early').remove()</script>"
+    page = opened(
+        everything.replace("</head>", f"{narrow}</head>").replace("</body>", f"{late}</body>")
+    )
+    labels = (
+        "return [...document.querySelectorAll('#stage text')].map((label) => label.textContent)"
+    )
+    # a narrow picture has the numbers alone
+    page.wait(lambda: "chunk 3" in page.driver.execute_script(labels))
+
+
+def test_it_speaks_japanese_at_every_step(opened):
+    page, texts = opened(draw("ring", 4, language="ja")), []
+    page.find("as-table").find_element("tag name", "summary").click()
+    page.wait(lambda: "チャンク 3" in page.text("as-table"))
+    for number, state in enumerate(states(ALGORITHMS["ring"](4))):
+        assert page.state() == state
+        assert page.text("counter") == f"ステップ {number} / 6"
+        texts.append(page.driver.execute_script(WORDS))
+        page.find("next").click()
+    assert "最初の状態" in texts[0]
+    assert "ステップ 1 の転送 (送信元 → 送信先)\n0 → 1: チャンク 0 +" in texts[1]
+    assert "ランク 0、チャンク 1: ランク 0, 1, 2, 3 の寄与" in texts[6]
+    page.find("play").click()
+    assert page.text("play") == "一時停止"
+    assert english_words(" ".join(texts)) == set()
+    assert re.findall("undefined|null|[{}]", " ".join(texts)) == []
+
+
+def test_on_paper_it_is_a_light_picture_without_what_can_be_pressed(opened, everything):
+    page = opened(everything)
+    page.find("next").click()
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    shown = (
+        "const [which, what] = arguments; return "
+        "getComputedStyle(document.querySelector(which))[what]"
+    )
+    assert page.driver.execute_script(shown, ".bar", "display") != "none"
+    page.driver.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"media": "print", "features": [dark]}
+    )
+    try:
+        assert page.driver.execute_script(shown, "body", "backgroundColor") == "rgba(0, 0, 0, 0)"
+        assert page.driver.execute_script(shown, "body", "color") == "rgb(28, 36, 48)"
+        # it was drawn for a window
+        assert page.driver.execute_script(shown, "#stage svg", "maxWidth") == "100%"
+        hidden = [".bar", "#as-table", "footer"]
+        assert [page.driver.execute_script(shown, which, "display") for which in hidden] == [
+            "none"
+        ] * 3
+        assert page.text("sends").startswith("0 → 1: chunk 0 +")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+def test_halves_and_wrong_schedules_can_be_shown(opened):
+    wrong = Schedule(
+        "wrong", "allreduce", 3, 1, (0,), ((Transfer(1, 0, 0, "add"),), (Transfer(1, 0, 0, "add"),))
+    )
+    shown = {"scatter": HALVES["ring"][0](3), "gather": HALVES["ring"][1](3), "wrong": wrong}
+    page = opened(
+        as_page(
+            [Schedule(**{**vars(made), "name": name}) for name, made in shown.items()], ("wrong", 3)
+        )
+    )
+    for name, schedule in shown.items():
+        page.choose("algorithm", name)
+        assert page.all_states("world-size") == [list(states(schedule))]
+    whole = page.driver.execute_script(
+        "return document.querySelectorAll('[data-whole=true]').length"
+    )
+    assert whole == 0  # the wrong one, at its end
+
+
+def test_a_name_does_not_become_code(opened):
+    name = (
+        '</script><script>document.title = "broken"</script><img src=x onerror=alert(1)> & \u2028'
+    )
+    page = opened(as_page([Schedule(name, "allreduce", 1, 1, (0,), ())], (name, 1)))
+    assert page.text("name") == name
+    assert page.driver.title != "broken"
+
+
+def test_a_page_that_asks_for_more_would_be_noticed(browser, tmp_path, everything):
+    path = tmp_path / "page.html"
+    (tmp_path / "more.js").write_text("")
+    path.write_text(
+        re.sub("<meta http-equiv.*>", "", everything).replace(
+            "</main>", '</main><script src="more.js"></script>'
+        )
+    )
+    with pytest.raises(AssertionError):
+        has_no_network(Page(browser, path))
+    # what the page's own rule forbids
+    path.write_text(everything.replace("</main>", '</main><script src="more.js"></script>'))
+    with pytest.raises(AssertionError):
+        has_no_network(Page(browser, path))

@@ -1,0 +1,152 @@
+"""Addresses that are busy, silent, gone, elsewhere or wrong: each is named with what it did, and
+the next one is asked.
+"""
+
+import re
+
+import pytest
+from support.file_server import cut, redirect, silence, status, trickle
+from support.made_up_sources import CUT, FILE, files_below, one_file, sha256, source_of
+
+from gluonlab.data.fetching.download import download
+from gluonlab.errors import ConfigError, DownloadError
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("number", [404, 403, 410, 501])
+def test_a_status_that_will_not_pass_is_named_and_asked_for_once(serve, root, number):
+    missing, right = serve({}), serve({"file.gz": FILE})
+    missing.fail("file.gz", status(number))
+    told = []
+    download(one_file(missing.url, right.url), root, say=told.append)
+    assert len(missing.asked()) == 1
+    assert any(f"{missing.url}file.gz answers with status {number}" in line for line in told)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("number", [500, 503, 429])
+def test_a_status_that_may_pass_is_tried_again(serve, root, number):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", status(number), status(number))
+    download(one_file(server.url), root)
+    assert len(server.asked()) == 3
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_server_that_wants_to_be_asked_in_an_hour_is_not_waited_for(serve, root):
+    busy, right = serve({}), serve({"file.gz": FILE})
+    busy.fail("file.gz", *[status(503, retry_after="3600")] * 9)
+    download(one_file(busy.url, right.url), root)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_status_that_does_not_pass_is_named(serve, root):
+    server = serve({"file.gz": FILE})
+    server.fail("file.gz", *[status(500)] * 9)
+    with pytest.raises(DownloadError, match="answers with status 500"):
+        download(one_file(server.url), root)
+    assert files_below(root) == {}
+
+
+@pytest.mark.parametrize("after", [None, CUT])
+def test_a_silent_server_is_given_up_and_another_asked(serve, root, after):
+    slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
+    slow.fail("file.gz", silence(3, after), *[silence(3, after and 0)] * 9)
+    told = []
+    download(one_file(slow.url, right.url), root, timeout_s=0.15, say=told.append)
+    assert any("timed out" in line for line in told)
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_server_that_trickles_is_given_up_and_another_goes_on(serve, root):
+    """It is never silent for as long as the time-out, and would take half an hour."""
+    slow, right = serve({"file.gz": FILE}), serve({"file.gz": FILE})
+    slow.fail("file.gz", trickle(CUT, every_s=0.02))
+    told = []
+    download(one_file(slow.url, right.url), root, timeout_s=0.5, say=told.append)
+    [line] = [line for line in told if "trying the next" in line]
+    said = (
+        rf"{slow.url}file.gz is too slow \((\d+) bytes in 0\.\d+ s, "
+        r"1,024 a second are the least\); trying the next address"
+    )
+    came = int(re.fullmatch(said, line)[1])
+    [headers] = right.asked()
+    begin = int(re.fullmatch(r"bytes=(\d+)-", headers["Range"])[1])
+    assert CUT + came <= begin <= CUT + 200  # what came in the first half of a second, too
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+def test_a_redirect_is_followed_and_gone_on_with(serve, root):
+    server = serve({"elsewhere": FILE})
+    server.fail("file.gz", *[redirect("/elsewhere")] * 2)
+    server.fail("elsewhere", cut(CUT))
+    download(one_file(server.url), root)
+    assert server.asked("elsewhere")[1]["Range"] == f"bytes={CUT}-"
+    assert files_below(root) == {"set/file.gz": FILE}
+
+
+@pytest.mark.parametrize("where", ["/file.gz", "file:///etc/passwd", "http://["])
+def test_a_redirect_that_leads_nowhere_is_named(serve, root, where):
+    server = serve({})
+    server.fail("file.gz", *[redirect(where)] * 50)
+    with pytest.raises(DownloadError, match=f"{server.url}file.gz cannot be reached"):
+        download(one_file(server.url), root)
+    assert files_below(root) == {}
+
+
+def test_without_a_network_the_files_and_their_place_are_named(root):
+    files = {"a": FILE, "b": b"b"}
+    with pytest.raises(DownloadError) as error:
+        download(
+            source_of("set", files, "http://127.0.0.1:9/one/", "http://127.0.0.1:9/two/"), root
+        )
+    for words in (
+        "http://127.0.0.1:9/one/a cannot be reached (Connection refused)",
+        (
+            f"a ({len(FILE):,} bytes, sha256 {sha256(FILE)}), b (1 bytes, sha256 {sha256(b'b')}) "
+            f"into {root / 'set'}"
+        ),
+        "Addresses: http://127.0.0.1:9/one/, http://127.0.0.1:9/two/",
+    ):
+        assert words in str(error.value)
+    assert files_below(root) == {}
+
+
+def test_ones_own_mirror_is_asked_first_in_two_places(serve, root):
+    flat, by_name, public = (
+        serve({"file.gz": FILE}),
+        serve({"set/file.gz": FILE}),
+        serve({"file.gz": FILE}),
+    )
+    source = one_file(public.url)
+    for number, mirror in enumerate((flat, by_name)):
+        download(source, root / str(number), mirror.url.rstrip("/"))
+    assert public.asked() == []
+    assert [path for path, _ in by_name.requests] == ["/file.gz", "/set/file.gz"]
+
+
+@pytest.mark.parametrize("mirror", ["", "ftp://host/", "/srv/data", "host:80", "http://"])
+def test_a_mirror_that_is_no_address_is_refused(root, mirror):
+    with pytest.raises(ConfigError, match=f"--mirror {mirror}.*http:// or https://"):
+        download(one_file(), root, mirror)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "[", "host:port"])
+def test_a_password_in_an_address_is_not_told(root, host):
+    with pytest.raises(DownloadError) as error:
+        download(one_file(), root, f"http://user:secret@{host}/")
+    assert f"http://{host}/file.gz cannot be reached" in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_a_proxy_of_the_environment_is_used(serve, root, monkeypatch):
+    proxy = serve({"mnist/file.gz": FILE})
+    monkeypatch.setenv("http_proxy", proxy.url)
+    download(one_file("http://files.invalid/mnist/"), root)
+    assert [headers["Host"] for headers in proxy.asked()] == ["files.invalid"]
+    assert files_below(root) == {"set/file.gz": FILE}

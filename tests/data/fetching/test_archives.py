@@ -1,0 +1,185 @@
+"""Archives from a real server: they are unpacked whole and right, or not at all."""
+
+import re
+import subprocess
+
+import pytest
+from support.made_up_sources import (
+    BATCHES,
+    CIFAR_ARCHIVE,
+    cifar_archive,
+    cifar_batches,
+    cifar_source,
+    files_below,
+    files_of_at_most,
+    noise,
+    sha256,
+    source_of,
+    tar_of,
+)
+
+from gluonlab.data.fetching.download import download
+from gluonlab.data.fetching.sources import Contents
+from gluonlab.data.fetching.verify import MANIFEST, is_complete
+from gluonlab.errors import DownloadError, OutputError
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "data"
+
+
+BATCH_FILES = cifar_batches()
+ARCHIVE = cifar_archive(BATCH_FILES)
+UNPACKED = {f"cifar10/{name}": content for name, content in BATCH_FILES.items()}
+
+
+def test_an_archive_is_unpacked_and_not_kept(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    source = cifar_source(BATCH_FILES, ARCHIVE, server.url)
+    assert download(source, root) == root / "cifar10"
+    assert files_below(root) == UNPACKED
+    download(source, root)
+    assert len(server.asked()) == 1
+
+
+@pytest.mark.parametrize("folder", ["", "elsewhere/deep/"])
+@pytest.mark.parametrize("compress", [True, False])
+def test_another_packing_of_the_same_files_will_do(serve, root, folder, compress):
+    members = [(folder + name, content) for name, content in reversed(list(BATCH_FILES.items()))]
+    server = serve({CIFAR_ARCHIVE: tar_of(members, compress)})
+    download(cifar_source(BATCH_FILES, ARCHIVE), root, server.url)
+    assert files_below(root) == UNPACKED
+
+
+def test_another_packing_of_other_files_will_not(serve, root):
+    other = {**BATCH_FILES, BATCHES[2]: BATCH_FILES[BATCHES[2]][::-1]}
+    packed = cifar_archive(other)
+    server = serve({CIFAR_ARCHIVE: packed})
+    with pytest.raises(DownloadError) as error:
+        download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert re.search(r"data_batch_3\.bin in it has sha1 \w{40}, expected \w{40}", str(error.value))
+    assert f"(sha256 {sha256(packed)}, expected {sha256(ARCHIVE)})" in str(error.value)
+    assert (
+        f"put {CIFAR_ARCHIVE} ({len(ARCHIVE):,} bytes, sha256 {sha256(ARCHIVE)}) into {root}"
+        in str(error.value)
+    )
+    assert files_below(root) == {}
+
+
+def test_an_empty_archive_is_said_to_be_too_small_not_too_large(serve, root):
+    server = serve({CIFAR_ARCHIVE: b""})
+    with pytest.raises(DownloadError, match=rf"has 0 bytes, expected 1 to {2**20:,}\. By hand"):
+        download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert files_below(root) == {}
+
+
+def test_an_archive_that_was_put_there_by_hand_needs_no_server_and_is_kept(root):
+    root.mkdir()
+    (root / CIFAR_ARCHIVE).write_bytes(ARCHIVE)
+    download(cifar_source(BATCH_FILES, ARCHIVE, "http://127.0.0.1:9/"), root)
+    assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: ARCHIVE}
+
+
+def test_a_wrong_archive_that_was_put_there_is_told_of_and_left_alone(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    root.mkdir()
+    (root / CIFAR_ARCHIVE).write_bytes(b"<html>")
+    told = []
+    download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root, say=told.append)
+    assert files_below(root) == {**UNPACKED, CIFAR_ARCHIVE: b"<html>"}
+    assert re.search(rf"{CIFAR_ARCHIVE}: no archive that can be used .*it is left alone", told[0])
+
+
+def test_files_of_somebody_in_the_same_folder_stay(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    (root / "cifar10").mkdir(parents=True)
+    (root / "cifar10" / "notes.txt").write_text("mine")
+    (root / "cifar10" / BATCHES[0]).write_bytes(b"damaged")
+    download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert files_below(root) == {**UNPACKED, "cifar10/notes.txt": b"mine"}
+
+
+def test_what_a_killed_process_had_unpacked_goes(serve, root):
+    server = serve({CIFAR_ARCHIVE: ARCHIVE})
+    stale = root / ".cifar10.unpacking" / "folder"
+    stale.mkdir(parents=True)
+    (stale / "half").write_bytes(b"half")
+    download(cifar_source(BATCH_FILES, ARCHIVE, server.url), root)
+    assert files_below(root) == UNPACKED
+    assert sorted(path.name for path in root.iterdir()) == [".cifar10.lock", "cifar10"]
+
+
+IMAGES = {
+    f"{split}/n{label}/{i}.JPEG": noise(100 + i)
+    for split in ("train", "val")
+    for label in range(3)
+    for i in range(4)
+}
+IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
+
+
+def imagenette(*mirrors, archive=IMAGENETTE, most_bytes=10**6):
+    return source_of(
+        "imagenette2-320", {"imagenette2-320.tgz": archive}, *mirrors, contents=Contents(most_bytes)
+    )
+
+
+def test_the_files_of_an_archive_are_listed_with_their_digests(serve, root):
+    server = serve({"imagenette2-320.tgz": IMAGENETTE})
+    source = imagenette(server.url)
+    folder = download(source, root)
+    found = files_below(folder)
+    lines = found.pop(MANIFEST).decode().splitlines()
+    assert found == IMAGES
+    assert lines == [f"{sha256(content)}  {name}" for name, content in sorted(IMAGES.items())]
+    if subprocess.run(["which", "sha256sum"], capture_output=True).returncode == 0:
+        assert subprocess.run(["sha256sum", "-c", "--quiet", MANIFEST], cwd=folder).returncode == 0
+
+
+def test_a_damaged_file_of_an_archive_is_fetched_again(serve, root):
+    server = serve({"imagenette2-320.tgz": IMAGENETTE})
+    source = imagenette(server.url)
+    folder = download(source, root)
+    (folder / "train/n0/0.JPEG").write_bytes(b"damaged")
+    (folder / "val/n2/3.JPEG").unlink()
+    assert not is_complete(source, root)
+    download(source, root)
+    assert is_complete(source, root)
+
+
+def test_another_packing_of_unknown_files_will_not_do(serve, root):
+    # of the same size, with another time stamp in gzip's header
+    packed = IMAGENETTE[:4] + b"time" + IMAGENETTE[8:]
+    server = serve({"imagenette2-320.tgz": packed})
+    with pytest.raises(
+        DownloadError, match=f"has sha256 {sha256(packed)}, expected {sha256(IMAGENETTE)}"
+    ):
+        download(imagenette(server.url), root)
+    assert files_below(root) == {}
+
+
+@pytest.mark.parametrize(
+    "member", [("../evil", b"!"), ("/tmp/gluonlab-evil", b"!"), ("top/bomb", bytes(2_000_000))]
+)
+def test_a_hostile_archive_of_the_right_digest_leaves_nothing(serve, root, member):
+    archive = tar_of([("top/first", b"1"), member])
+    server = serve({"imagenette2-320.tgz": archive})
+    with pytest.raises(DownloadError, match=f"'{member[0]}' .*: nothing of it is used"):
+        download(imagenette(server.url, archive=archive), root)
+    assert files_below(root.parent) == {}
+
+
+def test_a_disk_that_is_full_when_an_archive_is_unpacked_keeps_the_archive(serve, root):
+    archive = tar_of([("top/zeros", bytes(500_000))])
+    assert len(archive) < 10_000
+    server = serve({"imagenette2-320.tgz": archive})
+    source = imagenette(server.url, archive=archive)
+    with files_of_at_most(100_000), pytest.raises(
+        OutputError, match="zeros: File too large; make room"
+    ):
+        download(source, root)
+    assert set(files_below(root)) == {"imagenette2-320.tgz.part", "imagenette2-320.tgz.part.from"}
+    server.close()
+    download(source, root)
+    assert set(files_below(root)) == {"imagenette2-320/zeros", f"imagenette2-320/{MANIFEST}"}

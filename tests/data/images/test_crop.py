@@ -1,0 +1,276 @@
+"""Random resized crops: boxes as Inception's, pixels as Pillow's, the same for any number of
+processes and devices.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.devices import contexts
+from support.image_folders import encoded, picture, write_folder
+
+from gluonlab.data import Loader, load_dataset
+from gluonlab.data.images.crop import ATTEMPTS, middle_box, random_box
+from gluonlab.data.images.decode import decode
+from gluonlab.data.images.pool import Decoders
+from gluonlab.data.loading.augment import Augment
+from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.sets.folder import FileSplit
+from gluonlab.data.sets.pack import pack
+from gluonlab.errors import DataError
+
+SEEDS = st.integers(0, 2**32 - 1)
+SIDES = st.integers(1, 600)
+
+
+def cut_by_pillow(path, box, size):
+    """The whole image decoded, then what is in the box resized."""
+    with Image.open(path) as image:
+        return np.asarray(
+            image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box=box)
+        ).transpose(2, 0, 1)
+
+
+# --- boxes
+
+
+@settings(max_examples=300)
+@given(SEEDS, SIDES, SIDES)
+def test_a_box_lies_in_the_image_and_is_a_part_of_it_as_large_and_as_long_as_it_may_be(
+    seed, width, height
+):
+    """To half a pixel on each side, as sides are whole pixels."""
+    left, top, right, bottom = random_box(seed, width, height)
+    wide, high = right - left, bottom - top
+    assert 0 <= left < right <= width and 0 <= top < bottom <= height
+    assert (max(wide - 0.5, 0.5) / (high + 0.5)) < 4 / 3 and (wide + 0.5) / max(
+        high - 0.5, 0.5
+    ) > 3 / 4
+    if (left, top, right, bottom) != middle_box(width, height):
+        assert (wide + 0.5) * (high + 0.5) >= 0.08 * width * height
+
+
+@given(SEEDS, SIDES, SIDES)
+def test_a_box_depends_on_the_seed_alone(seed, width, height):
+    assert random_box(seed, width, height) == random_box(seed, width, height)
+
+
+def test_other_seeds_give_other_boxes():
+    assert len({random_box(seed, 500, 500) for seed in range(1000)}) > 990
+
+
+def test_areas_ratios_and_places_are_distributed_evenly():
+    """In an image of 10000 x 10000, of the boxes that surely fit: areas below a half.
+
+    Quarters of 4,000 draws to 10 %.
+    """
+    boxes = np.array([random_box(seed, 10000, 10000) for seed in range(8000)])
+    left, top, right, bottom = boxes.T
+    wide, high = right - left, bottom - top
+    areas, ratios = wide * high / 1e8, np.log(wide / high) / math.log(4 / 3)
+    small = areas < 0.5
+    assert areas.min() >= 0.08 and areas.max() <= 1
+    for values, low, high_end in (
+        (areas[small], 0.08, 0.5),
+        (ratios[small], -1, 1),
+        ((left / (10001 - wide))[small], 0, 1),
+        ((top / (10001 - high))[small], 0, 1),
+    ):
+        counts = np.histogram(values, 4, (low, high_end))[0]
+        assert counts.sum() >= len(values) - 2  # a ratio may lie outside by the rounding of a pixel
+        assert counts.min() > 0.9 * len(values) / 4 and counts.max() < 1.1 * len(values) / 4
+    assert (
+        abs(
+            np.corrcoef([areas[small], ratios[small], (left / (10001 - wide))[small]]) - np.eye(3)
+        ).max()
+        < 0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "box"),
+    [
+        (4000, 20, (1986, 0, 2013, 20)),
+        (20, 4000, (0, 1986, 20, 2013)),
+        (1, 1, (0, 0, 1, 1)),
+        (100, 100, (0, 0, 100, 100)),
+    ],
+)
+def test_where_nothing_fits_the_middle_is_taken(width, height, box):
+    """In 4000 x 20 pixels 8 % are 6400, of which no rectangle of 3:4 to 4:3 is as low as 20."""
+    assert middle_box(width, height) == box
+    if max(width, height) == 4000:
+        assert all(random_box(seed, width, height) == box for seed in range(50))
+    assert ATTEMPTS == 10
+
+
+# --- pixels
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(8, 40), SEEDS)
+def test_the_pixels_of_a_box_are_pillows(tmp_path_factory, width, height, size, seed):
+    folder = tmp_path_factory.mktemp("cut")
+    path = str(folder / "a.png")
+    (folder / "a.png").write_bytes(encoded(picture(0, width, height), "PNG"))
+    assert np.array_equal(
+        decode(path, size, seed), cut_by_pillow(path, random_box(seed, width, height), size)
+    )
+
+
+@pytest.mark.parametrize(("width", "height", "size"), [(333, 250, 60), (97, 131, 24)])
+def test_a_jpeg_is_decoded_at_a_fraction_only_where_the_box_is_large_enough(
+    tmp_path, width, height, size
+):
+    """Boxes smaller than twice the size have Pillow's own pixels; others those of half an image or
+    less, about the same.
+    """
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encoded(picture(0, width, height), quality=95))
+    reduced = 0
+    for seed in range(60):
+        box = random_box(seed, width, height)
+        found, whole = decode(str(path), size, seed), cut_by_pillow(path, box, size)
+        if min(box.right - box.left, box.bottom - box.top) < 2 * size:
+            assert np.array_equal(found, whole)
+        else:
+            reduced += 1
+            assert np.abs(found.astype(int) - whole).mean() < 12
+    assert 0 < reduced < 60
+
+
+def test_a_cut_is_where_it_should_be_at_every_fraction(tmp_path):
+    """In an image whose colours grow to the right and down, the mean of a part tells where its
+    middle is.
+    """
+    across, down = np.meshgrid(np.linspace(0, 255, 1001), np.linspace(0, 255, 701))
+    image = Image.fromarray(np.stack([across, down, 0 * down], axis=2).astype(np.uint8))
+    path = tmp_path / "a.jpg"
+    path.write_bytes(encoded(image, quality=100, subsampling=0))
+    for size in (16, 60, 130, 260):  # 1/8, 1/4, 1/2 and all of it, for most boxes
+        for seed in range(12):
+            left, top, right, bottom = random_box(seed, 1001, 701)
+            red, green, _ = decode(str(path), size, seed).reshape(3, -1).mean(axis=1)
+            assert red == pytest.approx((left + right) / 2 / 1001 * 255, abs=2)
+            assert green == pytest.approx((top + bottom) / 2 / 701 * 255, abs=2)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"words", encoded(picture(1, 40, 30))[:300]], ids=["empty", "text", "cut off"]
+)
+def test_a_wrong_file_is_named(tmp_path, content):
+    path = tmp_path / "wrong.jpg"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"wrong.jpg: .*--skip-bad"):
+        decode(str(path), 16, 3)
+
+
+# --- processes, devices and workers
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("images") / "animals", train=13, val=3, size=40)
+
+
+@pytest.fixture(scope="module")
+def pools():
+    made = {count: Decoders(16, count) for count in (1, 3)}
+    yield made
+    for decoders in made.values():
+        decoders.close()
+
+
+def split_of(root, decoders):
+    dataset = load_dataset(
+        f"folder:{root}", decoders=1, image_size=16, random_resized_crop=True, memory=2**30
+    )
+    assert isinstance(dataset.train, FileSplit) and not isinstance(dataset.test, FileSplit)
+    dataset.train.decoders.close()
+    return FileSplit(dataset.train.paths, dataset.train.labels, decoders)
+
+
+def epochs_of(*workers, count=2):
+    """Images and labels of each batch of some epochs, whatever lies where."""
+    return [
+        [np.concatenate([a.asnumpy() for batch in parts for a in batch[i]]) for i in (0, 1)]
+        for _ in range(count)
+        for parts in zip(*(list(worker) for worker in workers))
+    ]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(
+        np.array_equal(x, y) for one, other in zip(a, b) for x, y in zip(one, other)
+    )
+
+
+def test_a_pool_cuts_what_one_process_would_cut(root, pools):
+    split = split_of(root, pools[3])
+    seeds = list(range(2**32 - len(split), 2**32))
+    images, labels = split.begin(np.arange(len(split)), seeds).result()
+    assert all(
+        np.array_equal(image, decode(path, 16, seed))
+        for image, path, seed in zip(images, split.paths, seeds)
+    )
+    assert np.array_equal(labels, split.labels)
+    plain, _ = split.batch(np.arange(len(split)))
+    assert all(np.array_equal(image, decode(path, 16)) for image, path in zip(plain, split.paths))
+
+
+@pytest.mark.parametrize("mixup", [None, Mixup(0.5)], ids=["plain", "mixup"])
+def test_any_number_of_decoders_devices_and_workers_sees_the_same_pixels(root, pools, mixup):
+    def loader(count, k, rank=0, world_size=1, **options):
+        changes = dict(random_crops=True, augment=Augment(1, flip=True), mixup=mixup)
+        return Loader(
+            split_of(root, pools[count]),
+            contexts(k),
+            11,
+            5,
+            rank,
+            world_size,
+            raw=True,
+            **changes,
+            **options,
+        )
+
+    expected = epochs_of(loader(1, 1, prefetch=0))
+    assert same(epochs_of(loader(3, 1, prefetch=3)), expected)
+    assert same(epochs_of(loader(3, 2)), expected)
+    assert same(epochs_of(*(loader(1, 2, rank, 2) for rank in range(2))), expected)
+    late = loader(3, 2)
+    late.restore({"epoch": 0, "step": 2, "seed": 5})
+    assert same(epochs_of(late), expected[2:])
+
+
+def test_a_batch_is_what_its_seeds_cut_and_every_epoch_cuts_anew(root, pools):
+    split = split_of(root, pools[1])
+    loader = Loader(split, contexts(2), 39, shuffle=False, raw=True, random_crops=True)
+    (first, labels), (second, _) = epochs_of(loader)
+    assert np.array_equal(labels, split.labels)
+    assert all(not np.array_equal(a, b) for a, b in zip(first, second))
+    for images, epoch in ((first, 0), (second, 1)):
+        seeds = np.random.RandomState(np.random.PCG64([0, epoch, 0, 3])).randint(
+            0, 2**32, 39, dtype=np.uint32
+        )
+        assert all(
+            np.array_equal(image, decode(path, 16, int(seed)))
+            for image, path, seed in zip(images, split.paths, seeds)
+        )
+
+
+def test_a_split_without_files_is_refused():
+    with pytest.raises(DataError, match="random crops are cut out of image files"):
+        Loader(load_dataset("digits").train, contexts(1), 8, random_crops=True)
+
+
+def test_a_packed_folder_is_refused(root, tmp_path):
+    pack(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
+    with pytest.raises(
+        DataError,
+        match=r"--random-resized-crop cuts image files, and .*packed is packed: give the folder",
+    ):
+        load_dataset(f"folder:{tmp_path / 'packed'}", random_resized_crop=True)

@@ -1,0 +1,225 @@
+"""One image file: the pixels that Pillow gives, or a DataError that names the file."""
+
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
+from support.image_folders import by_pillow, encoded, picture
+
+from gluonlab.data.images.decode import MAX_PIXELS, _as_rgb, decode, short_side
+from gluonlab.errors import DataError
+
+JPEG = encoded(picture(1, 40, 30), quality=90)
+PNG = encoded(picture(2, 20, 24), "PNG")
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return str(path)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_an_image_of_the_right_size_is_what_pillow_decodes(tmp_path, mode):
+    path = write(tmp_path / "a.jpg", encoded(picture(0, 24, 24, mode=mode)))
+    pixels = decode(path, 24)
+    assert (pixels.shape, pixels.dtype) == ((3, 24, 24), np.uint8)
+    assert np.array_equal(pixels, by_pillow(path, 24))
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "I;16", "LA"])
+def test_every_kind_of_png_becomes_three_channels(tmp_path, mode):
+    grey = Image.fromarray(np.arange(256, dtype=np.uint16).reshape(16, 16) * 256)
+    image = grey if mode == "I;16" else picture(0).convert(mode)
+    pixels = decode(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
+    assert pixels.shape == (3, 16, 16)
+    if mode in ("L", "1", "I;16", "LA"):
+        assert np.array_equal(pixels[0], pixels[1]) and np.array_equal(pixels[0], pixels[2])
+
+
+GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)  # every value, dark to bright
+COLOUR = np.stack([GREY, GREY[::-1], GREY.T], axis=2)
+ALPHA = np.full_like(GREY, 255)
+SQUARES = {
+    "1": (Image.fromarray(GREY > 127), np.where(GREY > 127, 255, 0)),
+    "L": (Image.fromarray(GREY), GREY),
+    "LA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)), GREY),
+    "P": (Image.fromarray(GREY).convert("P"), GREY),
+    "RGB": (Image.fromarray(COLOUR), COLOUR),
+    "RGBA": (Image.fromarray(np.dstack([COLOUR, ALPHA])), COLOUR),
+    "I;16": (Image.fromarray(GREY.astype(np.uint16) * 257), GREY),
+    "I": (Image.fromarray(GREY.astype(np.int32) * 257), GREY),
+    "PA": (Image.fromarray(np.stack([GREY, ALPHA], axis=2)).convert("PA"), GREY),
+    "CMYK": (Image.fromarray(COLOUR).convert("CMYK"), COLOUR),
+    "YCbCr": (Image.fromarray(COLOUR).convert("YCbCr"), COLOUR),
+}
+
+
+@pytest.mark.parametrize("mode", SQUARES)
+def test_an_image_of_any_mode_looks_like_its_twin_of_8_bits(tmp_path, mode):
+    """Through a PNG where that has the mode; there is no other way to some modes than from Pillow's
+    own hands.
+    """
+    image, twin = SQUARES[mode]
+    assert image.mode == mode
+    if mode in ("PA", "CMYK", "YCbCr", "I"):
+        pixels = np.asarray(_as_rgb("a.png", image)).transpose(2, 0, 1)
+    else:
+        pixels = decode(write(tmp_path / "a.png", encoded(image, "PNG")), 16)
+    expected = twin.transpose(2, 0, 1) if twin.ndim == 3 else np.stack([twin] * 3)
+    assert np.abs(pixels.astype(int) - expected).max() <= (3 if mode == "YCbCr" else 0)
+
+
+@given(st.integers(0, 2**16 - 1))
+def test_16_bits_become_the_nearest_of_8(value):
+    [[pixel]] = np.asarray(
+        _as_rgb("a.png", Image.fromarray(np.full((1, 1), value, np.uint16)))
+    ).tolist()
+    assert pixel == [round(value / 257)] * 3
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        (
+            Image.fromarray(np.array([[0, 2**16]], np.int32)),
+            "a.png: grey values from 0 to 65536, more than 16 bits: replace",
+        ),
+        (
+            Image.fromarray(np.array([[0, 1]], np.float32)),
+            "a.png: grey values that are floats, of an unknown range: replace",
+        ),
+    ],
+)
+def test_values_of_an_unknown_range_are_refused(image, said):
+    with pytest.raises(DataError, match=said):
+        _as_rgb("a.png", image)
+
+
+def slopes(width, height):
+    """Colours that grow to the right, down, and with both: what is a little out of place is a
+    little too bright or dark.
+    """
+    across, down = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    return Image.fromarray(np.stack([across, down, (across + down) / 2], axis=2).astype(np.uint8))
+
+
+@settings(max_examples=40)
+@given(st.integers(8, 90), st.integers(8, 90), st.integers(8, 40))
+# at an eighth 10 x 9 pixels, the last of which show a quarter of what the others do
+@example(74, 66, 8)
+@example(32, 53, 8)
+def test_the_central_square_is_resized(tmp_path_factory, width, height, size):
+    """Beside Pillow's whole image; decoding a JPEG at a fraction of its size may differ by what
+    JPEG itself loses.
+    """
+    folder = tmp_path_factory.mktemp("square")
+    png = write(folder / "a.png", encoded(picture(0, width, height), "PNG"))
+    assert np.array_equal(decode(png, size), by_pillow(png, size))
+    jpeg = write(folder / "a.jpg", encoded(slopes(width, height), quality=95))
+    error = np.abs(decode(jpeg, size).astype(int) - by_pillow(jpeg, size))
+    assert error.mean() < 2 and error.max() < 12
+    assert short_side(jpeg) == min(width, height)
+
+
+def test_the_middle_of_a_long_image_is_kept(tmp_path):
+    image = Image.new("RGB", (96, 32), (255, 0, 0))
+    image.paste((0, 255, 0), (32, 0, 64, 32))
+    pixels = decode(write(tmp_path / "a.png", encoded(image, "PNG")), 32)
+    assert np.array_equal(pixels.reshape(3, -1).T, [[0, 255, 0]] * 32 * 32)
+
+
+WRONG = {
+    "empty": (b"", "no JPEG or PNG"),
+    "text": (b"a file of words, and not of pixels", "no JPEG or PNG"),
+    "gif": (encoded(picture(0), "GIF"), "no JPEG or PNG"),
+    "cut jpeg": (JPEG[: len(JPEG) // 2], "damaged ("),
+    "cut png": (PNG[: len(PNG) // 2], "damaged ("),
+    "header only": (JPEG[:4], "no JPEG or PNG"),
+}
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_file_is_named_with_what_is_wrong_and_the_remedy(
+    tmp_path, monkeypatch, kind, lenient
+):
+    """Also where another library has told Pillow to be content with half of a file."""
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
+    content, said = WRONG[kind]
+    path = write(tmp_path / "wrong.jpg", content)
+    with pytest.raises(DataError) as error:
+        decode(path, 16)
+    line = str(error.value)
+    assert line.startswith(f"{path}: {said}"), line
+    assert line.endswith("--skip-bad") and "\n" not in line
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_reason(tmp_path):
+    with pytest.raises(
+        DataError, match=r"missing.jpg: cannot be read \(No such file or directory\)"
+    ):
+        decode(str(tmp_path / "missing.jpg"), 16)
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        decode(str(tmp_path), 16)
+
+
+def chunk(kind, content):
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
+
+
+def png_of(width, height, data=b""):
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("side", [2**13 + 1, 2**16, 2**31 - 1])
+def test_a_bomb_is_refused_by_its_header(tmp_path, side):
+    path = write(tmp_path / "bomb.png", png_of(side, side))
+    for read in (short_side, lambda path: decode(path, 16)):
+        with pytest.raises(
+            DataError, match=r"bomb.png: .*(pixels, more than|decompression bomb|exceeds limit)"
+        ):
+            read(path)
+    assert side**2 > MAX_PIXELS
+
+
+def test_a_jpeg_whose_header_is_a_bomb_is_refused(tmp_path):
+    place = JPEG.index(b"\xff\xc0") + 5  # SOF0: length, precision, then height and width
+    bomb = JPEG[:place] + struct.pack(">HH", 65000, 65000) + JPEG[place + 4 :]
+    with pytest.raises(DataError, match=r"bomb.jpg: .*(pixels, more than|decompression bomb)"):
+        decode(write(tmp_path / "bomb.jpg", bomb), 16)
+
+
+@pytest.mark.parametrize("original", [JPEG, PNG], ids=["JPEG", "PNG"])
+@settings(max_examples=150)
+@given(st.data())
+def test_a_damaged_file_gives_pixels_or_a_data_error(tmp_path_factory, original, data):
+    """Bytes changed, cut out or put in anywhere."""
+    content = bytearray(original)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.integers(0, 8))
+        content[place : place + length] = data.draw(st.binary(max_size=8))
+    path = os.path.join(tmp_path_factory.getbasetemp(), "damaged.jpg")
+    with open(path, "wb") as file:
+        file.write(content)
+    try:
+        assert decode(path, 16).shape == (3, 16, 16)
+    except DataError as error:
+        assert str(error).startswith(f"{path}: ")
+        assert "\n" not in str(error)

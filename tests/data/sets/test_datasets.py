@@ -1,0 +1,151 @@
+"""Data sets by name: what is in them, and that nothing else has a name."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from support.devices import named
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import DATASETS, ArraySplit, load_dataset
+from gluonlab.data.sets.digits import as_28x28
+from gluonlab.errors import ConfigError, DataError
+from gluonlab.training.plan import make_plan
+
+
+def everything(split):
+    return split.batch(np.arange(len(split)))
+
+
+def test_digits_are_all_of_scikit_learns_each_in_one_split():
+    dataset, source = load_dataset("digits"), load_digits()
+    (train, train_labels), (test, test_labels) = everything(dataset.train), everything(dataset.test)
+    assert (len(dataset.train), len(dataset.test)) == (1437, 360)
+    # every fourth pixel of three, within the border, is the original's
+    small = np.concatenate([train, test])[:, 0, 3:26:3, 3:26:3]
+    labels = np.concatenate([train_labels, test_labels])
+    found = sorted((image.tobytes(), label) for image, label in zip(small, labels))
+    wanted = np.rint(source.images * 255 / 16).astype(np.uint8)
+    assert found == sorted((image.tobytes(), label) for image, label in zip(wanted, source.target))
+
+
+def test_digits_are_split_alike_every_time():
+    first, second = load_dataset("digits"), load_dataset("digits")
+    assert np.array_equal(everything(first.test)[0], everything(second.test)[0])
+
+
+def test_digits_have_every_class_in_both_splits():
+    dataset = load_dataset("digits")
+    for split in (dataset.train, dataset.test):
+        counts = np.bincount(everything(split)[1], minlength=10)
+        assert len(counts) == len(dataset.classes) == 10
+        assert counts.min() > len(split) / 20
+
+
+def test_pixels_are_enlarged_threefold_with_a_border():
+    images = np.random.RandomState(0).randint(0, 17, (5, 8, 8)).astype(float)
+    large = as_28x28(images)
+    assert large.shape == (5, 1, 28, 28)
+    assert large.dtype == np.uint8
+    for image, got in zip(images, large[:, 0]):
+        expected = np.zeros((28, 28))
+        expected[2:26, 2:26] = np.kron(np.rint(image * 255 / 16), np.ones((3, 3)))
+        assert np.array_equal(got, expected)
+
+
+def test_synthetic_images_have_the_shape_and_number_asked_for():
+    dataset = load_dataset("synthetic", samples=100, shape=(3, 8, 9), classes=7)
+    images, labels = everything(dataset.train)
+    assert images.shape == (100, 3, 8, 9)
+    assert images.dtype == np.uint8
+    assert labels.dtype == np.int32
+    assert set(labels) == set(range(7))
+    assert len(dataset.classes) == 7
+    assert len(dataset.test) == 25
+    assert dataset.image_shape == dataset.test.image_shape == (3, 8, 9)
+
+
+def test_synthetic_images_depend_on_the_seed_alone():
+    one, same, other = (
+        everything(load_dataset("synthetic", samples=64, seed=seed).train)[0] for seed in (1, 1, 2)
+    )
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("batch", "images"), [({}, 8192), ({"batch_size": 4096}, 8192), ({"batch_size": 4097}, 8194)]
+)
+def test_a_run_on_synthetic_images_has_as_many_as_its_batch(batch, images):
+    plan = make_plan(TrainConfig(dataset="synthetic", devices=named(2), **batch))
+    assert (len(plan.dataset.train), plan.largest_share * 2) == (
+        images,
+        min(images, plan.global_batch_size),
+    )
+
+
+def test_more_synthetic_images_than_an_array_holds_are_refused():
+    with pytest.raises(
+        ConfigError, match="4,000,000,000 images make an array of 3,136,000,000,000 elements"
+    ):
+        make_plan(TrainConfig(dataset="synthetic", devices=named(1), global_batch_size=4 * 10**9))
+
+
+def test_one_sample_is_enough():
+    assert len(load_dataset("synthetic", samples=1).test) == 1
+
+
+@pytest.mark.parametrize("name", ["mnits", "Digits", "", None])
+def test_an_unknown_data_set_is_answered_with_the_choices(name):
+    with pytest.raises(
+        DataError, match=f"unknown data set .*: choose {', '.join(sorted(DATASETS))}"
+    ):
+        load_dataset(name)
+
+
+def test_a_slip_in_a_name_is_guessed():
+    with pytest.raises(DataError, match=r"did you mean 'digits'\?"):
+        load_dataset("digit")
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_a_folder_that_would_not_be_read_is_refused(name):
+    """Who gives --data-dir and forgets --dataset would train on the wrong images."""
+    with pytest.raises(
+        DataError, match=rf"{name} is built in .* /data/mnist: .*choose mnist, fashion-mnist"
+    ):
+        load_dataset(name, "/data/mnist")
+
+
+@pytest.mark.parametrize("kind", DATASETS.values(), ids=list(DATASETS))
+def test_every_data_set_says_in_one_line_what_it_is(kind):
+    assert kind.summary
+    assert "\n" not in kind.summary
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "said"),
+    [
+        (
+            np.zeros((4, 28, 28), np.uint8),
+            np.zeros(4, np.int32),
+            r"uint8 of shape \(4, 28, 28\): give uint8",
+        ),
+        (np.zeros((4, 1, 2, 2), np.float32), np.zeros(4, np.int32), "images are float32"),
+        (
+            np.zeros((4, 1, 2, 2), np.uint8),
+            np.zeros(3, np.int32),
+            r"4 images have labels of shape \(3,\)",
+        ),
+        (np.zeros((4, 1, 2, 2), np.uint8), np.zeros((4, 1), np.int32), r"labels of shape \(4, 1\)"),
+    ],
+)
+def test_arrays_that_are_no_split_are_refused(images, labels, said):
+    with pytest.raises(DataError, match=said):
+        ArraySplit(images, labels)
+
+
+def test_a_batch_holds_the_images_at_its_indices_in_their_order():
+    images = np.arange(10, dtype=np.uint8).reshape(10, 1, 1, 1)
+    got_images, got_labels = ArraySplit(images, np.arange(10)[::-1]).batch(np.array([7, 2, 2]))
+    assert got_images.ravel().tolist() == [7, 2, 2]
+    assert got_labels.tolist() == [2, 7, 7]

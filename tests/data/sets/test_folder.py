@@ -1,0 +1,285 @@
+"""Folders of images as data sets: what is in them, and what is said of those that are not as they
+should be.
+"""
+
+import gc
+import re
+import shutil
+
+import numpy as np
+import pytest
+from support.devices import contexts
+from support.image_folders import CLASSES, by_pillow, encoded, picture, write_folder
+from support.worker_processes import gone
+
+from gluonlab.data import ArraySplit, Loader, load_dataset
+from gluonlab.data.fetching.sources import SOURCES
+from gluonlab.data.sets.folder import FileSplit, usual_size
+from gluonlab.data.sets.imagenette import CLASSES as IMAGENETTE
+from gluonlab.data.sets.imagenette import NAMES
+from gluonlab.errors import DataError, GluonlabWarning
+
+EVERYTHING = 2**30
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_folder(tmp_path / "animals")
+
+
+def load(root, **options):
+    return load_dataset(f"folder:{root}", **{"decoders": 1, **options})
+
+
+def files(root, part):
+    return [
+        (path, label)
+        for label, name in enumerate(CLASSES)
+        for path in sorted((root / part / name).iterdir())
+    ]
+
+
+@pytest.mark.parametrize("memory", [0, EVERYTHING], ids=["streaming", "in memory"])
+@pytest.mark.parametrize("other", ["val", "test"])
+def test_a_folder_is_every_image_with_the_class_of_its_folder(root, memory, other):
+    (root / "val").rename(root / other)
+    dataset = load(root, memory=memory)
+    assert (dataset.name, dataset.classes, dataset.image_shape) == ("animals", CLASSES, (3, 16, 16))
+    for part, split in (("train", dataset.train), (other, dataset.test)):
+        assert isinstance(split, ArraySplit if memory else FileSplit)
+        wanted = files(root, part)
+        images, labels = split.batch(np.arange(len(split)))
+        assert labels.tolist() == [label for _, label in wanted]
+        assert labels.dtype == np.int32
+        assert all(
+            np.array_equal(image, by_pillow(path, 16)) for image, (path, _) in zip(images, wanted)
+        )
+
+
+def test_the_processes_are_there_for_what_streams_alone(root):
+    streaming = load(root, decoders=2).train.decoders
+    children = [child.process.pid for child in streaming._children]
+    assert len(children) == 2
+    in_memory = load(root, memory=EVERYTHING)
+    assert not hasattr(in_memory.train, "decoders")
+    del streaming
+    gc.collect()
+    assert all(map(gone, children))
+
+
+def test_streaming_and_memory_give_the_same_shards(root):
+    streaming, resident = (
+        Loader(
+            load(root, memory=memory).train, contexts(2), 5, seed=3, raw=True, resident_bytes=memory
+        )
+        for memory in (0, EVERYTHING)
+    )
+    assert (streaming.resident, resident.resident) == (False, True)
+    for _ in range(2):
+        batches = list(zip(list(streaming), list(resident)))
+        assert len(batches) == 4
+        for (xs, ys), (us, vs) in batches:
+            assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(xs + ys, us + vs))
+
+
+def test_grey_images_and_png_among_others_have_three_channels(root):
+    grey = root / "train" / "ant" / "0000.jpg"
+    grey.write_bytes(encoded(picture(0, 16, 16, mode="L")))
+    (root / "train" / "ant" / "zebra.PNG").write_bytes(encoded(picture(0, 16, 16, mode="L"), "PNG"))
+    images, _ = load(root).train.batch(np.array([0, 6]))
+    assert images.shape == (2, 3, 16, 16)
+    assert np.array_equal(images[0], by_pillow(grey, 16))
+    assert np.array_equal(images[1][0], images[1][2])
+
+
+@pytest.mark.parametrize(("sides", "size"), [([16] * 9, 16), ([64, 64, 80], 64), ([500] * 3, 224)])
+def test_images_keep_their_size_when_they_are_small(tmp_path, sides, size):
+    paths = []
+    for number, side in enumerate(sides):
+        paths.append(str(tmp_path / f"{number}.jpg"))
+        (tmp_path / f"{number}.jpg").write_bytes(encoded(picture(0, side + 7, side)))
+    assert usual_size(paths) == size
+
+
+def test_a_tilde_is_the_home_folder(root, monkeypatch):
+    monkeypatch.setenv("HOME", str(root.parent))
+    dataset = load_dataset("folder:~/animals", decoders=1)
+    assert dataset.train.paths[0] == str(root / "train" / "ant" / "0000.jpg")
+    with pytest.raises(
+        DataError, match="folder:~nobody-here/animals begins in a home folder that is not known"
+    ):
+        load_dataset("folder:~nobody-here/animals")
+
+
+def test_the_size_can_be_chosen(root):
+    assert load(root, image_size=24).image_shape == (3, 24, 24)
+
+
+def test_hidden_files_and_files_beside_the_classes_are_nobodys_images(root):
+    for place in ("train/ant/.DS_Store", "train/notes.csv", "readme.txt"):
+        (root / place).write_text("words")
+    (root / "train" / ".cache").mkdir()
+    assert len(load(root, memory=EVERYTHING).train) == 18
+
+
+def damage(place, content=b"no image"):
+    return lambda root: (root / place).write_bytes(content)
+
+
+WRONG = {
+    "missing": (shutil.rmtree, ["animals does not exist", "train", "val"]),
+    "a file": (
+        lambda root: [shutil.rmtree(root), root.write_text("x")],
+        ["animals is a file", "give a folder"],
+    ),
+    "no train": (
+        lambda root: shutil.rmtree(root / "train"),
+        ["animals has no folder train", "give one with"],
+    ),
+    "no val": (
+        lambda root: shutil.rmtree(root / "val"),
+        ["animals has no folder val or test", "give one with"],
+    ),
+    "no class": (
+        lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES],
+        ["no class", "at least two"],
+    ),
+    "one class": (
+        lambda root: [shutil.rmtree(root / "train" / name) for name in CLASSES[1:]],
+        ["one class, ant", "at least two"],
+    ),
+    "an empty class": (
+        lambda root: [path.unlink() for path in (root / "train" / "bee").iterdir()],
+        ["train/bee holds no images", "remove its folder"],
+    ),
+    "a class missing in val": (
+        lambda root: shutil.rmtree(root / "val" / "cow"),
+        ["train has the class cow", "val has not"],
+    ),
+    "a class missing in train": (
+        lambda root: shutil.rmtree(root / "train" / "cow"),
+        ["val has the class cow", "train has not"],
+    ),
+    "no image": (
+        damage("train/ant/notes.txt"),
+        ["train/ant/notes.txt is no image", ".jpg, .jpeg, .png"],
+    ),
+    "a folder among images": (
+        lambda root: (root / "val" / "ant" / "more").mkdir(),
+        ["ant/more is a folder", "straight into"],
+    ),
+    "a link to nowhere": (
+        lambda root: (root / "val" / "ant" / "a.jpg").symlink_to("nowhere"),
+        ["ant/a.jpg is no regular file", "remove it"],
+    ),
+    "damaged": (damage("val/cow/0001.jpg"), ["val/cow/0001.jpg: no JPEG or PNG", "--skip-bad"]),
+    "truncated": (
+        lambda root: damage("train/cow/0001.jpg", encoded(picture(0))[:-300])(root),
+        ["train/cow/0001.jpg: damaged (", "--skip-bad"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_wrong_with_a_folder_is_said_with_its_place_and_remedy(root, kind):
+    spoil, said = WRONG[kind]
+    spoil(root)
+    with pytest.raises(DataError) as error:
+        load(root, memory=EVERYTHING)
+    line = str(error.value)
+    assert [words for words in said if words not in line] == [], line
+    assert "\n" not in line
+
+
+def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
+    damage("train/bee/0002.jpg")(root)
+    split = load(root).train
+    assert len(split.batch(np.array([0, 1, 17]))[0]) == 3
+    with pytest.raises(DataError, match=r"train/bee/0002.jpg: no JPEG or PNG"):
+        split.batch(np.array([0, 8]))
+
+
+@pytest.mark.parametrize("memory", [0, EVERYTHING], ids=["streaming", "in memory"])
+def test_bad_images_are_left_out_and_counted_on_request(root, memory):
+    bad = ["train/ant/0003.jpg", "train/bee/0000.jpg", "train/bee/0002.jpg", "train/cow/0005.jpg"]
+    good = [
+        (path, label)
+        for path, label in files(root, "train")
+        if str(path.relative_to(root)) not in bad
+    ]
+    expected = [by_pillow(path, 16) for path, _ in good]
+    for place in bad:
+        damage(place)(root)
+    named = ", ".join(str(root / place) for place in bad[:3])
+    wanted = f"4 of 18 training images cannot be decoded and are left out: {named} and 1 more"
+    with pytest.warns(GluonlabWarning, match=re.escape(wanted)) as warned:
+        dataset = load(root, memory=memory, skip_bad=True)
+    assert len(warned) == 1
+    images, labels = dataset.train.batch(np.arange(len(dataset.train)))
+    assert labels.tolist() == [label for _, label in good]
+    assert np.array_equal(images, expected)
+    assert len(dataset.test) == 9
+
+
+def test_a_class_of_which_nothing_is_left_is_an_error(root):
+    for path in (root / "val" / "bee").iterdir():
+        path.write_bytes(b"")
+    with pytest.warns(GluonlabWarning, match="3 of 9 validation images"), pytest.raises(
+        DataError, match="of the class bee"
+    ):
+        load(root, skip_bad=True)
+
+
+def test_a_path_that_the_system_refuses_is_a_data_error():
+    with pytest.raises(DataError, match=r"x{5000} cannot be read \(File name too long\)"):
+        load_dataset("folder:" + "x" * 5000)
+
+
+@pytest.mark.parametrize("name", ["folder:", "folder", "folder: ", "Folder:x"])
+def test_a_folder_without_its_path_is_an_unknown_name(name):
+    with pytest.raises(DataError, match=r"unknown data set .*folder:PATH"):
+        load_dataset(name)
+
+
+# --- Imagenette
+
+
+@pytest.fixture(scope="module")
+def imagenette(tmp_path_factory):
+    return write_folder(
+        tmp_path_factory.mktemp("data") / "imagenette2-160", 2, 1, classes=tuple(IMAGENETTE)
+    )
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_imagenette_has_ten_classes_that_a_person_can_read(imagenette, inside):
+    where = imagenette if inside else imagenette.parent
+    dataset = load_dataset("imagenette2-160", str(where), decoders=1, memory=EVERYTHING)
+    assert dataset.name == "imagenette2-160"
+    assert (dataset.classes[0], dataset.classes[9], len(dataset.classes)) == (
+        "tench",
+        "parachute",
+        10,
+    )
+    assert (len(dataset.train), len(dataset.test)) == (20, 10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_imagenette_should_lie_is_said(name, tmp_path):
+    fetch = f"gluonlab.data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
+    for root, said in (
+        (None, fetch),
+        (str(tmp_path / "x"), "is no folder"),
+        (str(tmp_path), fetch),
+    ):
+        with pytest.raises(DataError, match=f"give.*{name}|{name}.*give") as error:
+            load_dataset(name, root)
+        assert said in str(error.value)
+
+
+def test_other_classes_than_imagenettes_are_refused(tmp_path):
+    write_folder(tmp_path / "imagenette")
+    with pytest.raises(
+        DataError, match="imagenette has the classes ant, bee, cow, expected n01440764"
+    ):
+        load_dataset("imagenette", str(tmp_path), decoders=1)

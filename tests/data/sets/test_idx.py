@@ -1,0 +1,249 @@
+"""IDX files: what was written is read, and whatever is wrong with a file is said of that file."""
+
+import gzip
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.idx_files import NAMES, idx_bytes, write, write_mnist
+
+from gluonlab.data import load_dataset
+from gluonlab.data.sets.idx import read_idx, read_split
+from gluonlab.errors import DataError
+
+SMALL = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One folder for all examples of a property."""
+    return tmp_path_factory.mktemp("idx")
+
+
+@given(
+    st.integers(1, 4).flatmap(lambda n: st.tuples(*[st.integers(0, 5)] * n)),
+    st.randoms(use_true_random=False),
+    st.sampled_from(["a", "a.gz"]),
+)
+def test_any_array_is_read_back(folder, shape, random, name):
+    array = np.array([random.randrange(256) for _ in range(int(np.prod(shape)))], np.uint8).reshape(
+        shape
+    )
+    read = read_idx(write(folder / name, idx_bytes(array)), dimensions=len(shape))
+    assert read.dtype == np.uint8
+    assert read.shape == shape
+    assert np.array_equal(read, array)
+
+
+@pytest.mark.parametrize("name", ["cut", "cut.gz"])
+@pytest.mark.parametrize("length", range(len(idx_bytes(SMALL))))
+def test_every_truncation_is_an_error_that_names_the_file(folder, name, length):
+    path = write(folder / name, idx_bytes(SMALL)[:length])
+    with pytest.raises(
+        DataError, match=f"/{name}: .*: fetch it again, or give another --data-dir$"
+    ):
+        read_idx(path, dimensions=3)
+
+
+def test_a_truncated_gzip_file_is_named(folder):
+    content = write(folder / "whole.gz", idx_bytes(SMALL)).read_bytes()
+    for length in range(len(content)):
+        path = folder / "cut.gz"
+        path.write_bytes(content[:length])
+        with pytest.raises(DataError, match=r"/cut\.gz: "):
+            read_idx(path, dimensions=3)
+
+
+@given(st.data())
+def test_a_damaged_gzip_file_never_passes_for_another(folder, data):
+    """A flipped byte is found by gzip's checksum, or it is one of those that mean nothing (a time
+    stamp, a name).
+    """
+    content = bytearray(write(folder / "whole.gz", idx_bytes(SMALL)).read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path = folder / "damaged.gz"
+    path.write_bytes(bytes(content))
+    try:
+        assert np.array_equal(read_idx(path, dimensions=3), SMALL)
+    except DataError as error:
+        assert str(path) in str(error)
+
+
+@given(st.binary(min_size=0, max_size=16), st.binary(max_size=4), st.sampled_from([1, 3]))
+def test_no_header_raises_anything_but_a_data_error(folder, header, rest, dimensions):
+    path = write(folder / "fuzz", header + idx_bytes(SMALL)[len(header) :] + rest)
+    try:
+        assert read_idx(path, dimensions).ndim == dimensions
+    except DataError as error:
+        assert str(path) in str(error)
+
+
+SIZES = st.sampled_from([0, 1, 2, 28, 2**16, 2**31, 2**32 - 1])
+
+
+@given(st.tuples(SIZES, SIZES, SIZES))
+def test_no_declared_shape_raises_anything_but_a_data_error(folder, shape):
+    path = write(folder / "shape", struct.pack(">HBB3I", 0, 8, 3, *shape))
+    try:
+        assert read_idx(path, 3).shape == shape
+        assert 0 in shape
+    except DataError as error:
+        assert str(path) in str(error)
+
+
+def test_a_huge_declared_shape_takes_no_memory(folder):
+    path = write(folder / "huge", struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="truncated, 16 bytes where its header"):
+            read_idx(path, 3)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_expands_a_thousandfold_is_read(folder):
+    zeros = np.zeros((20_000, 28, 28), np.uint8)
+    path = write(folder / "zeros.gz", idx_bytes(zeros))
+    assert path.stat().st_size < zeros.nbytes / 200
+    assert np.array_equal(read_idx(path, 3), zeros)
+
+
+def refused_with_little_memory(path, said):
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=said):
+            read_idx(path, 3)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_inflates_to_more_than_it_promises_is_not_inflated(folder):
+    path = write(folder / "bomb.gz", idx_bytes(SMALL) + bytes(2**26))
+    assert path.stat().st_size < 2**20
+    refused_with_little_memory(
+        path, r"bomb\.gz: too long, more than the 40 bytes that its header \(2, 3, 4\) promises"
+    )
+
+
+@pytest.mark.parametrize("promised", [2**21, 2**32 - 1])
+def test_a_file_that_promises_more_than_it_can_inflate_to_is_not_inflated(folder, promised):
+    path = write(
+        folder / "bomb.gz", struct.pack(">HBB3I", 0, 8, 3, promised, 28, 28) + bytes(2**20)
+    )
+    refused_with_little_memory(
+        path,
+        rf"promises {promised * 784 + 16} bytes, more than the {1032 * path.stat().st_size} that it",
+    )
+
+
+def test_no_file_may_inflate_to_more_than_a_gibibyte(folder):
+    path = folder / "bomb.gz"
+    zeros = gzip.compress(bytes(2**27), 1)  # the members of a gzip file may be chained
+    path.write_bytes(gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**15 + 1, 2**15, 1)) + zeros * 8)
+    refused_with_little_memory(
+        path, f"promises {2**30 + 2**15 + 16} bytes, more than the {2**30} that it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it begins with nothing, expected 00 00 08 03"),
+        (b"<htm", "it begins with 3c 68 74 6d"),
+        (b"\0\0\x0d\x03" + bytes(12), "values of type 0x0d, expected unsigned bytes"),
+        (idx_bytes(SMALL[0]), "2 dimensions, expected 3"),
+        (idx_bytes(SMALL)[:10], "truncated in its header, 10 of 16 bytes"),
+        (idx_bytes(SMALL)[:-1], r"truncated, 39 bytes where its header \(2, 3, 4\) promises 40"),
+        (
+            idx_bytes(SMALL) + b"\0",
+            r"too long, more than the 40 bytes that its header \(2, 3, 4\) promises",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(folder, content, said):
+    with pytest.raises(DataError, match=said):
+        read_idx(write(folder / "wrong", content), 3)
+
+
+def test_a_file_that_is_not_gzip_at_all_is_named(folder):
+    path = folder / "plain.gz"
+    path.write_bytes(idx_bytes(SMALL))
+    with pytest.raises(DataError, match=r"plain.gz: damaged gzip file"):
+        read_idx(path, 3)
+
+
+def test_a_file_that_cannot_be_read_is_named(folder):
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        read_idx(folder, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "named", "said"),
+    [
+        ((3, 28, 28), [0, 9, 10], "labels", "label 10 at position 2, expected 0 to 9"),
+        ((3, 28, 28), [0, 1], "labels", "2 labels for the 3 images of images"),
+        ((2, 28, 27), [0, 1], "images", "images of 28x27 pixels, expected 28x28"),
+        ((0, 28, 28), [], "images", "it holds no images"),
+    ],
+)
+def test_images_and_labels_must_fit_each_other(folder, images, labels, named, said):
+    images_path = write(folder / "images", idx_bytes(np.zeros(images, np.uint8)))
+    labels_path = write(folder / "labels", idx_bytes(np.array(labels, np.uint8)))
+    with pytest.raises(DataError, match=f"/{named}: {said}"):
+        read_split(images_path, labels_path, classes=10)
+
+
+# --- the four files of a data set
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("below", ["", "NAME"])
+def test_a_data_set_is_found_in_its_folder(tmp_path, name, ending, below):
+    train_images, train_labels, test_images, test_labels = write_mnist(
+        tmp_path / below.replace("NAME", name), ending=ending
+    )
+    dataset = load_dataset(name, str(tmp_path))
+    assert dataset.name == name
+    assert dataset.image_shape == (1, 28, 28)
+    assert len(dataset.classes) == 10
+    for split, images, labels in (
+        (dataset.train, train_images, train_labels),
+        (dataset.test, test_images, test_labels),
+    ):
+        read_images, read_labels = split.batch(np.arange(len(split)))
+        assert np.array_equal(read_images[:, 0], images)
+        assert read_labels.dtype == np.int32
+        assert np.array_equal(read_labels, labels)
+
+
+def test_without_a_folder_the_files_are_named():
+    with pytest.raises(DataError, match="--data-dir DIR") as error:
+        load_dataset("mnist")
+    assert all(name in str(error.value) for name in NAMES)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is no folder"):
+        load_dataset("mnist", str(tmp_path / "nowhere"))
+
+
+def test_an_empty_folder_lacks_all_files(tmp_path):
+    with pytest.raises(DataError, match=f"mnist lacks {', '.join(NAMES)} "):
+        load_dataset("mnist", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
+    write_mnist(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(
+        DataError,
+        match=rf"mnist lacks {name} \(plain or .gz\) in {tmp_path / 'mnist'} and {tmp_path}: fetch",
+    ):
+        load_dataset("mnist", str(tmp_path))

@@ -1,0 +1,251 @@
+"""Packed folders: the same pixels as the folder's, whole or not there, and damage is noticed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.full_disk import full_at
+from support.image_folders import write_folder
+from support.processes import clean_environment
+
+from gluonlab.data import ArraySplit, load_dataset
+from gluonlab.data.__main__ import main
+from gluonlab.data.sets.pack import INDEX, PixelSplit, pack
+from gluonlab.errors import DataError, OutputError
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "animals", train=90)
+
+
+@pytest.fixture
+def packed(source, tmp_path):
+    pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+def everything(split):
+    return split.batch(np.arange(len(split)))
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
+    original, copy = (
+        load_dataset(f"folder:{source}", decoders=1),
+        load_dataset(f"folder:{packed}", memory=memory),
+    )
+    assert (copy.name, copy.classes, copy.image_shape) == (
+        original.name,
+        original.classes,
+        original.image_shape,
+    )
+    assert (copy.defaults, copy.colours) == (original.defaults, original.colours)
+    for one, other in ((original.train, copy.train), (original.test, copy.test)):
+        assert type(other) is (ArraySplit if memory else PixelSplit)
+        assert all(
+            np.array_equal(a, b) and a.dtype == b.dtype
+            for a, b in zip(everything(one), everything(other))
+        )
+    images, labels = copy.train.batch(np.array([100, 3, 3]))
+    assert np.array_equal(images[1], images[2]) and labels.tolist() == [1, 0, 0]
+
+
+def test_a_place_that_is_taken_is_left_alone(source, tmp_path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OutputError, match="taken exists: give a new folder"):
+        pack(load_dataset(f"folder:{source}", decoders=1), tmp_path / "taken")
+    assert list((tmp_path / "taken").iterdir()) == []
+
+
+def test_the_command_refuses_a_place_that_is_taken_before_it_tries_any_image(ended, empty_cwd):
+    root = write_folder(empty_cwd / "animals")
+    (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
+    (empty_cwd / "taken").mkdir()
+    status, out, err = ended(main, "pack", f"folder:{root}", "--skip-bad", "--out", "taken")
+    assert (status, out, err) == (
+        2,
+        "",
+        "error: --out taken exists: give a new folder, so that nothing is lost\n",
+    )
+
+
+def test_an_image_that_cannot_be_decoded_leaves_nothing_behind(tmp_path):
+    root = write_folder(tmp_path / "animals")
+    (root / "val" / "bee" / "0001.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"bee/0001.jpg"):
+        pack(load_dataset(f"folder:{root}", decoders=1), tmp_path / "packed")
+    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+
+
+def test_a_full_disk_is_an_error_and_leaves_nothing_behind(source, tmp_path):
+    dataset = load_dataset(f"folder:{source}", decoders=1)
+    with full_at(20_000), pytest.raises(
+        OutputError, match=r"cannot write .*packed: File too large; choose another place"
+    ):
+        pack(dataset, tmp_path / "packed")
+    assert list(tmp_path.iterdir()) == []
+
+
+def edit(name, change):
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def reindex(**changes):
+    def change(content):
+        return json.dumps({**json.loads(content), **changes}).encode()
+
+    return edit(INDEX, change)
+
+
+DAMAGES = {
+    "no json": (
+        edit(INDEX, lambda content: content[:-5]),
+        "pack.json: is not what gluonlab's pack writes",
+    ),
+    "another format": (reindex(format=2), "pack.json: is not what"),
+    "no classes": (reindex(classes=3), "pack.json: is not what"),
+    "fewer classes": (reindex(classes=["ant", "bee"]), "labels from 0 to 2 for 2 classes"),
+    "another shape": (reindex(image_shape=[3, 8, 8]), r"images of shape \(270, 3, 16, 16\)"),
+    "grey images": (
+        reindex(image_shape=[1, 16, 16]),
+        "images of 1x16x16, expected squares with 3 channels",
+    ),
+    "oblong images": (reindex(image_shape=[3, 16, 8]), "images of 3x16x8, expected squares"),
+    "truncated": (
+        edit("train-images.npy", lambda content: content[:-1]),
+        "train-images.npy: damaged",
+    ),
+    "empty": (edit("train-images.npy", lambda content: b""), "train-images.npy: "),
+    "other values": (
+        edit("test-labels.npy", lambda content: content.replace(b"<i4", b"<f4")),
+        "holds other values",
+    ),
+    "missing": (
+        lambda folder: (folder / "test-labels.npy").unlink(),
+        "cannot be read .No such file",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_said_with_its_place(packed, kind):
+    spoil, said = DAMAGES[kind]
+    spoil(packed)
+    with pytest.raises(DataError, match=f"{said}.*pack the folder again"):
+        load_dataset(f"folder:{packed}")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damaged_files_give_a_data_set_or_a_data_error(source, tmp_path_factory, data):
+    folder = tmp_path_factory.getbasetemp() / "damaged-pack"
+    if not folder.exists():
+        pack(load_dataset(f"folder:{source}", decoders=1), folder)
+    path = data.draw(st.sampled_from(sorted(folder.iterdir())))
+    whole = path.read_bytes()
+    place, length = data.draw(st.integers(0, min(len(whole), 200))), data.draw(st.integers(0, 8))
+    path.write_bytes(whole[:place] + data.draw(st.binary(max_size=8)) + whole[place + length :])
+    try:
+        load_dataset(f"folder:{folder}")
+    except DataError as error:
+        assert "\n" not in str(error)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_another_image_size_than_the_packed_one_is_refused(packed):
+    with pytest.raises(
+        DataError, match="packed with images of 16x16 pixels: leave --image-size out"
+    ):
+        load_dataset(f"folder:{packed}", image_size=32)
+    assert load_dataset(f"folder:{packed}", image_size=16).image_shape == (3, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("option", "given"), [("--decoders", {"decoders": 2}), ("--skip-bad", {"skip_bad": True})]
+)
+def test_options_for_decoding_are_refused_where_nothing_is_decoded(packed, option, given):
+    with pytest.raises(
+        DataError, match=f"packed is packed, so nothing is left to decode: leave {option} out"
+    ):
+        load_dataset(f"folder:{packed}", **given)
+
+
+# --- the command
+
+
+def test_the_command_packs_and_says_what_to_do_next(ended, source, empty_cwd):
+    status, out, err = ended(
+        main, "pack", f"folder:{source}", "--out", "packed", "--image-size", "8"
+    )
+    assert (status, err) == (0, "")
+    assert out.startswith("packed 270 training and 9 validation images of 3x8x8, ")
+    assert out.endswith("--dataset folder:packed\n")
+    assert load_dataset("folder:packed").image_shape == (3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("sign", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "ended by SIGTERM")]
+)
+def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, said):
+    root = write_folder(tmp_path / "animals", train=1, val=1, size=256)
+    for folder in (root / "train").iterdir():
+        for number in range(1000):
+            os.link(folder / "0000.jpg", folder / f"link{number}.jpg")
+    command = [
+        sys.executable,
+        "-m",
+        "gluonlab.data",
+        "pack",
+        f"folder:{root}",
+        "--out",
+        "packed",
+        "--decoders",
+        "2",
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE, encoding="utf-8"
+    )
+    try:
+        while not list(tmp_path.glob(".packed-*/train-images.npy")):
+            assert process.poll() is None, process.stderr.read()
+        process.send_signal(sign)
+        # the decoders have this pipe, too: it ends with the last of them
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, err.strip()) == (128 + sign, f"{said}: nothing was written")
+    assert [path.name for path in tmp_path.iterdir()] == ["animals"]
+
+
+MISTAKES = {
+    ("pack",): ["lacks the data set", "folder:PATH --out DIR"],
+    ("pack", "folder:x"): ["lacks --out DIR"],
+    ("pack", "folder:x", "--out", "y"): ["x does not exist"],
+    ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
+    ("pack", "digits", "--image-size", "8", "--out", "y"): [
+        "digits has no image files",
+        "choose ",
+        "folder:PATH",
+    ],
+    ("pack", "mnist", "--out", "y"): ["mnist has no image files", "imagenette2-320", "folder:PATH"],
+    ("pack", "synthetic", "--out", "y"): ["synthetic has no image files", "folder:PATH"],
+    ("pack", "folder:x", "--out", "y", "--image-size", "0"): ["--image-size 0", "from 8"],
+    ("pakc",): ["unknown command 'pakc'", "did you mean 'pack'?"],
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES.items(), ids=" ".join)
+def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments, said):
+    status, out, err = ended(main, *arguments)
+    assert (status, out, list(empty_cwd.iterdir())) == (2, "", [])
+    [line] = err.splitlines()
+    assert [words for words in said if words not in line] == [], line

@@ -1,0 +1,375 @@
+"""python -m gluonlab.data: what is where, and every mistake is one line with its remedy."""
+
+import fcntl
+import functools
+import gzip
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from support.devices import named
+from support.file_server import FileServer
+from support.made_up_sources import (
+    BATCHES,
+    CIFAR_ARCHIVE,
+    IDX_NAMES,
+    cifar_archive,
+    cifar_batches,
+    cifar_source,
+    mnist_files,
+    noise,
+    source_of,
+    tar_of,
+    write_table,
+)
+from support.processes import clean_environment
+
+from gluonlab.data import DATASETS, load_dataset
+from gluonlab.data.__main__ import main
+from gluonlab.data.fetching.location import data_root
+from gluonlab.data.fetching.sources import SOURCES, Contents
+from gluonlab.run import main as run_main
+
+MNIST = mnist_files()
+BATCH_FILES = cifar_batches()
+ARCHIVE = cifar_archive(BATCH_FILES)
+IMAGES = {f"train/n{label}/{i}.JPEG": noise(100) for label in range(3) for i in range(10)}
+IMAGENETTE = tar_of([(f"imagenette2-320/{name}", content) for name, content in IMAGES.items()])
+
+
+@pytest.fixture(scope="module")
+def server():
+    serving = FileServer({**MNIST, CIFAR_ARCHIVE: ARCHIVE, "imagenette2-320.tgz": IMAGENETTE})
+    yield serving
+    serving.close()
+
+
+@pytest.fixture
+def sources(server):
+    """The real names, with made-up files."""
+    made_up = [
+        source_of("mnist", MNIST, server.url),
+        cifar_source(BATCH_FILES, ARCHIVE, server.url),
+        source_of(
+            "imagenette2-320",
+            {"imagenette2-320.tgz": IMAGENETTE},
+            server.url,
+            contents=Contents(10**6),
+        ),
+    ]
+    return {source.name: source for source in made_up}
+
+
+@pytest.fixture
+def data(ended, empty_cwd, sources):
+    """``data(*arguments)``: python -m gluonlab.data in an empty folder, with the made-up
+    sources.
+    """
+    return functools.partial(ended, functools.partial(main, sources=sources))
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "imagenette2-320"])
+def test_a_data_set_is_downloaded_verified_and_found(data, name):
+    folder = f"D/{name}"
+    status, out, err = data("download", name, "--data-dir", "D")
+    assert (status, out) == (0, f"{name} is complete in {folder}\n")
+    assert " -> D/" in err
+    assert data("path", name, "--data-dir", "D") == (0, f"{folder}\n", "")
+    status, out, err = data("verify", name, "--data-dir", "D")
+    assert (status, err) == (0, "")
+    assert all(line.startswith("ok ") for line in out.splitlines())
+    assert re.search(rf"^{name} .* {folder}$", data("list", "--data-dir", "D")[1], re.M)
+
+
+def test_what_was_downloaded_is_what_is_loaded(data):
+    data("download", "mnist", "--data-dir", "D")
+    data("download", "cifar10", "--data-dir", "D")
+    assert len(load_dataset("mnist", "D").train) == 40
+    assert len(load_dataset("cifar10", "D", records=3).test) == 3
+
+
+def test_a_run_finds_what_was_downloaded_into_the_usual_folder(data, ended, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path / "usual"))
+    assert data("download", "mnist")[0] == 0
+    status, out, _ = ended(
+        run_main,
+        "--dataset",
+        "mnist",
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--devices",
+        named(1),
+        "--json",
+    )
+    assert (status, json.loads(out)["history"][0]["images"]) == (0, 40)
+
+
+def test_files_that_are_missing_or_damaged_are_named_with_their_digests(data, sources):
+    data("download", "mnist", "--data-dir", "D")
+    damaged, missing = Path("D/mnist") / IDX_NAMES[1], Path("D/mnist") / IDX_NAMES[2]
+    damaged.write_bytes(gzip.compress(b"damaged"))
+    missing.unlink()
+    status, out, err = data("verify", "mnist", "--data-dir", "D")
+    assert status == 1
+    assert err == (
+        "error: mnist: 1 damaged and 1 missing of 4 files: "
+        "python -m gluonlab.data download mnist --data-dir D\n"
+    )
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ok", "damaged", "missing", "ok"]
+    expected = sources["mnist"].files[1].digest
+    assert re.fullmatch(rf"damaged {damaged}: sha256 \w{{64}}, expected {expected}", lines[1])
+    assert data("path", "mnist", "--data-dir", "D")[0] == 2
+    assert data("download", "mnist", "--data-dir", "D")[0] == 0
+    assert data("verify", "mnist", "--data-dir", "D")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "below", ["", "cifar10", "cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"]
+)
+def test_what_was_unpacked_by_hand_is_found_where_the_reader_finds_it(data, below):
+    folder = Path("D") / below
+    folder.mkdir(parents=True)
+    for name, content in BATCH_FILES.items():
+        (folder / name).write_bytes(content)
+    assert len(load_dataset("cifar10", "D", records=3).test) == 3
+    assert data("verify", "cifar10", "--data-dir", "D")[0] == 0
+    assert data("path", "cifar10", "--data-dir", "D") == (0, f"{folder}\n", "")
+    assert data("download", "cifar10", "--data-dir", "D") == (
+        0,
+        f"cifar10 is complete in {folder}\n",
+        "",
+    )
+
+
+def test_of_many_files_only_the_wrong_ones_are_printed(data):
+    data("download", "imagenette2-320", "--data-dir", "D")
+    assert (
+        data("verify", "imagenette2-320", "--data-dir", "D")[1]
+        == "ok      30 files of imagenette2-320\n"
+    )
+    Path("D/imagenette2-320/train/n1/4.JPEG").write_bytes(b"damaged")
+    status, out, _ = data("verify", "imagenette2-320", "--data-dir", "D")
+    assert (status, len(out.splitlines())) == (1, 1)
+    assert out.startswith("damaged D/imagenette2-320/train/n1/4.JPEG: sha256 ")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe", b"no digests\n", b"a" * 64 + b"  /etc/passwd\n"]
+)
+def test_a_list_of_digests_that_is_none_is_damaged(data, content):
+    data("download", "imagenette2-320", "--data-dir", "D")
+    Path("D/imagenette2-320/SHA256SUMS").write_bytes(content)
+    status, out, _ = data("verify", "imagenette2-320", "--data-dir", "D")
+    assert (status, out.split()[0]) == (1, "damaged")
+    assert data("download", "imagenette2-320", "--data-dir", "D")[0] == 0
+
+
+def test_json_is_one_document_and_nothing_else(data):
+    data("download", "cifar10", "--data-dir", "D")
+    status, out, err = data("verify", "cifar10", "--data-dir", "D", "--json")
+    assert (status, err) == (0, "")
+    assert [
+        (Path(row["path"]).name, row["state"], row["algorithm"]) for row in json.loads(out)
+    ] == [(name, "ok", "sha1") for name in BATCHES]
+    listed = {
+        row["name"]: row["folder"]
+        for row in json.loads(data("list", "--data-dir", "D", "--json")[1])
+    }
+    assert listed == {"mnist": None, "cifar10": "D/cifar10", "imagenette2-320": None}
+
+
+MISTAKES = {
+    ("download", "mnits"): ["'mnits'", "choose cifar10", "did you mean 'mnist'?"],
+    ("verify", "mnits"): ["'mnits'", "did you mean 'mnist'?"],
+    ("path", "mnits"): ["'mnits'", "did you mean 'mnist'?"],
+    ("download", "digits"): ["digits needs no download", "choose mnist"],
+    ("download", "imagenette2"): [
+        "no address",
+        "of imagenette2 is known",
+        "choose imagenette2-320, or unpack it below --data-dir yourself",
+    ],
+    ("verify", "imagenette2"): ["no digest of imagenette2 is known", "choose imagenette2-320"],
+    ("path", "imagenette"): [
+        "no address",
+        "of imagenette is known",
+        "choose mnist, cifar10, imagenette2-320",
+    ],
+    ("verify", "mnist", "x", "y"): ["unexpected 'x y'", "write NAME and options only", "--help"],
+    ("download",): ["NAME", "--help"],
+    ("download", "mnist", "cifar10"): [
+        "unexpected 'cifar10'",
+        "write NAME and options only, such as --data-dir DIR",
+    ],
+    ("download", "mnist", "--data-dir", ""): ["--data-dir is empty"],
+    ("download", "mnist", "--data-dir", "/proc/gluonlab"): [
+        "cannot write /proc/gluonlab",
+        "--data-dir",
+    ],
+    ("download", "mnist", "--mirror", "ftp://x"): ["--mirror ftp://x", "http://"],
+    ("download", "mnist", "--timeout", "0"): ["--timeout 0", "a number above 0"],
+    ("download", "mnist", "--timeout", "soon"): ["--timeout soon", "a number above 0"],
+    ("download", "mnist", "--miror", "x"): ["'--miror'", "did you mean '--mirror'?"],
+    ("path", "mnist"): ["mnist is not in", "python -m gluonlab.data download mnist"],
+    ("donwload", "mnist"): ["'donwload'", "did you mean 'download'?"],
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), MISTAKES.items(), ids=" ".join)
+def test_a_mistake_is_one_line_with_value_and_remedy(data, empty_cwd, arguments, said):
+    status, out, err = data(*arguments)
+    assert (status, out, err.count("\n"), list(empty_cwd.iterdir())) == (2, "", 1, []), err
+    assert err.startswith("error: ")
+    assert [words for words in said if words not in err] == [], err
+
+
+def test_a_mirror_with_other_files_ends_with_the_digests_and_status_1(ended, empty_cwd):
+    """The real table, and a private copy that is none."""
+    server = FileServer({"cifar-10-binary.tar.gz": ARCHIVE})
+    try:
+        source = SOURCES["cifar10"]
+        alone = {"cifar10": type(source)(source.name, source.files, (), source.contents)}
+        status, out, err = ended(
+            functools.partial(main, sources=alone),
+            "download",
+            "cifar10",
+            "--data-dir",
+            "D",
+            "--mirror",
+            server.url,
+        )
+    finally:
+        server.close()
+    assert (status, out) == (1, "")
+    assert "data_batch_1.bin in it has sha1" in err
+    assert "expected aadd24acce27caa71bf4b10992e9e7b2d74c2540" in err
+    assert "expected c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd" in err
+    assert [path.name for path in Path("D").iterdir()] == [".cifar10.lock"]
+
+
+# --- folders
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [
+        ("D", {"GLUONLAB_DATA": "/g"}, "D"),
+        (None, {"GLUONLAB_DATA": "/g", "XDG_CACHE_HOME": "/x"}, "/g"),
+        (None, {"GLUONLAB_DATA": "~/g", "HOME": "/h"}, "/h/g"),
+        (None, {"GLUONLAB_DATA": "", "XDG_CACHE_HOME": "/x"}, "/x/gluonlab"),
+        (None, {"XDG_CACHE_HOME": "relative", "HOME": "/h"}, "/h/.cache/gluonlab"),
+        (None, {"HOME": "/h"}, "/h/.cache/gluonlab"),
+    ],
+)
+def test_the_folder_is_the_given_one_or_that_of_the_environment(
+    monkeypatch, given, environment, expected
+):
+    for name in ("GLUONLAB_DATA", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert data_root(given) == Path(expected)
+
+
+def test_a_set_in_its_own_folder_comes_before_one_that_lies_around_it(tmp_path):
+    """MNIST and Fashion-MNIST have files of the same names."""
+    for folder, seed in ((tmp_path, 1), (tmp_path / "mnist", 2)):
+        folder.mkdir(exist_ok=True)
+        for name, content in mnist_files(seed).items():
+            (folder / name).write_bytes(content)
+    [mine, other] = (
+        load_dataset("mnist", str(folder)).train.images for folder in (tmp_path / "mnist", tmp_path)
+    )
+    assert (mine == other).all()
+
+
+# --- the table
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
+def test_every_source_is_complete(source):
+    assert source.mirrors
+    assert all(re.match(r"https?://.*/$", mirror) for mirror in source.mirrors)
+    known = source.files + (source.contents.known if source.contents else ())
+    assert all(
+        len(file.digest) == {"sha256": 64, "sha1": 40}[file.algorithm] and file.size > 4000
+        for file in known
+    )
+    assert len({file.digest for file in known}) == len(known)
+    assert source.contents is None or source.contents.most_bytes > sum(
+        file.size for file in source.contents.known
+    )
+
+
+def test_every_data_set_that_is_read_from_files_can_be_downloaded():
+    assert {"mnist", "fashion-mnist", "cifar10"} <= set(DATASETS) & set(SOURCES)
+
+
+# --- real processes
+
+
+def test_help_names_the_commands(python):
+    shown = python("-m", "gluonlab.data", "--help")
+    assert re.findall(r"^  (\w+) ", shown.stdout, re.M) == [
+        "list",
+        "download",
+        "verify",
+        "path",
+        "pack",
+    ]
+    assert python("-m", "gluonlab", "data", "--help").stdout == shown.stdout
+
+
+def test_downloading_needs_no_mxnet(python):
+    """Nor the second that importing it takes."""
+    code = "import sys, gluonlab.data.__main__; print('mxnet' in sys.modules)"
+    assert python("-c", code).stdout == "False\n"
+
+
+def test_a_bar_is_drawn_on_a_terminal_only(sources, tmp_path):
+    table = write_table(tmp_path / "table", sources["mnist"])
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+    command = [
+        sys.executable,
+        "-m",
+        "support.made_up_sources",
+        str(table),
+        "download",
+        "mnist",
+        "--data-dir",
+        "D",
+    ]
+    plain = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+    command[-1] = "E"
+    drawn = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        timeout=60,
+    )
+    os.close(theirs)
+    seen = os.read(ours, 2**16).decode()
+    os.close(ours)
+    assert (plain.returncode, drawn.returncode) == (0, 0)
+    assert f"{IDX_NAMES[0]}: 100%" in seen
+    assert "%" not in plain.stderr
+    assert len(plain.stderr.splitlines()) == 4

@@ -1,0 +1,491 @@
+"""The doctor's other checks, each on what it is given: packages, libraries, data, SageMaker,
+training.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.devices import contexts, devices
+from support.elf_files import write_library
+from support.file_server import silence, status
+
+from gluonlab.doctor import (
+    data_sets,
+    findings,
+    libraries,
+    mxnet_loads,
+    mxnet_process,
+    packages,
+    sagemaker,
+    training,
+)
+from gluonlab.doctor.findings import FAULT, OK, WARNING
+from gluonlab.gpu.process import Outcome
+
+
+def only(found):
+    assert len(found) == 1, found
+    return found[0]
+
+
+# --- findings
+
+
+def test_the_worst_finding_counts():
+    found = [findings.ok("a", "x"), findings.fault("b", "x", "y", "z"), findings.warning("c", "x")]
+    assert findings.worst(found) == FAULT
+    assert findings.worst(found[::2]) == WARNING
+    assert findings.worst([]) == OK
+
+
+def test_a_check_that_breaks_says_so_in_its_own_line():
+    found = only(findings.guarded("disk", lambda: 1 / 0))
+    assert (found.check, found.status) == ("disk", WARNING)
+    assert found.what == "this check itself broke: ZeroDivisionError: division by zero"
+
+
+def test_lines_have_cause_and_cure_below_them():
+    lines = findings.as_lines(
+        [findings.ok("a", "fine"), findings.fault("longer", "bad", "why", "how")], 1.25
+    ).split("\n")
+    assert lines == [
+        "ok       a       fine",
+        "fault    longer  bad",
+        "                 cause: why",
+        "                 cure:  how",
+        "",
+        "1 fault, no warnings, 1.2 s",
+    ]
+
+
+# --- Python, numpy, MXNet
+
+
+@pytest.mark.parametrize(
+    ("version", "machine", "status"),
+    [
+        ((3, 8, 0), "x86_64", OK),
+        ((3, 13, 1), "x86_64", OK),
+        ((3, 7, 16), "x86_64", FAULT),
+        ((3, 14, 0), "x86_64", WARNING),
+        ((3, 11, 0), "aarch64", FAULT),
+    ],
+)
+def test_pythons_that_have_an_mxnet(version, machine, status):
+    assert packages.python(version, machine, "linux", "glibc").status == status
+    assert packages.python(version, machine, "darwin", "").status == FAULT
+    musl = packages.python(version, machine, "linux", "")
+    assert (musl.status, "another C library than glibc" in musl.cause) == (FAULT, True)
+
+
+@pytest.mark.parametrize(
+    ("numpy", "python", "status"),
+    [
+        ("1.23.5", (3, 11), OK),
+        ("1.24.0", (3, 11), WARNING),
+        ("1.26.4", (3, 11), WARNING),
+        ("2.2.0rc1", (3, 10), WARNING),
+        ("1.26.4", (3, 12), OK),
+        ("2.5.1", (3, 13), OK),
+        ("2.6.0", (3, 13), WARNING),
+        (None, (3, 11), FAULT),
+    ],
+)
+def test_numpys_that_mxnet_runs_with(numpy, python, status):
+    assert packages.numpy(numpy, python).status == status
+
+
+@pytest.mark.parametrize(
+    ("installed", "there", "status"),
+    [
+        ({"mxnet": "1.9.1"}, True, OK),
+        ({"mxnet-cu112": "1.9.1"}, True, OK),
+        ({"mxnet-cu102": "1.9.1"}, True, WARNING),
+        ({"mxnet": "1.8.0"}, True, WARNING),
+        ({}, True, WARNING),
+        ({}, False, FAULT),
+        ({"mxnet": "1.9.1"}, False, FAULT),
+        ({"mxnet": "1.9.1", "mxnet-cu112": "1.9.1"}, True, FAULT),
+    ],
+)
+def test_mxnets_that_are_installed(installed, there, status):
+    assert packages.mxnet(installed, Path("/site/mxnet") if there else None).status == status
+
+
+def test_distributions_that_bring_mxnet_are_told_from_others(tmp_path, monkeypatch):
+    for name in ("mxnet_cu112", "MXNet", "mxnet_mkl", "mxnet_model_server", "gluoncv"):
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert list(packages.installed_mxnets()) == ["mxnet", "mxnet-cu112", "mxnet-mkl"]
+
+
+def test_a_module_is_found_where_python_would(tmp_path):
+    (tmp_path / "b" / "mxnet").mkdir(parents=True)
+    (tmp_path / "b" / "mxnet" / "__init__.py").touch()
+    assert (
+        packages.module_folder("mxnet", [str(tmp_path / "a"), str(tmp_path / "b")])
+        == tmp_path / "b" / "mxnet"
+    )
+    assert packages.module_folder("mxnet", [str(tmp_path)]) is None
+
+
+def test_of_two_installations_the_first_in_the_path_counts(tmp_path, monkeypatch):
+    for place, version in (("venv", "1.9.1"), ("system", "1.8.0")):
+        info = tmp_path / place / f"mxnet-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Name: mxnet\nVersion: {version}\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "venv"), str(tmp_path / "system")])
+    assert packages.installed_mxnets() == {"mxnet": "1.9.1"}
+
+
+def test_what_an_interrupted_pip_leaves_breaks_no_check(tmp_path, monkeypatch):
+    (tmp_path / "mxnet-1.9.1.dist-info").mkdir()
+    (tmp_path / "~xnet-1.8.0.dist-info").mkdir()
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert packages.installed_mxnets() == {"mxnet": "of no version"}
+
+
+def test_what_can_be_installed_again_needs_no_gluonlab_from_elsewhere():
+    cure = packages.mxnet({"mxnet-cu112": "1.9.1"}, None).cure
+    assert cure == "pip install --force-reinstall --no-deps mxnet-cu112==1.9.1"
+
+
+def test_a_file_of_that_name_is_no_mxnet(tmp_path):
+    """Somebody's first script."""
+    (tmp_path / "mxnet.py").touch()
+    (tmp_path / "site" / "mxnet").mkdir(parents=True)
+    (tmp_path / "site" / "mxnet" / "__init__.py").touch()
+    found = packages.module_folder("mxnet", [str(tmp_path), str(tmp_path / "site")])
+    fault = packages.mxnet({"mxnet": "1.9.1"}, found)
+    assert (fault.status, fault.what, fault.cure) == (
+        FAULT,
+        f"{tmp_path}/mxnet.py is imported as mxnet",
+        "rename it",
+    )
+
+
+# --- libraries
+
+
+@pytest.fixture
+def mxnet_folder(tmp_path):
+    """A libmxnet.so that needs liba, which needs libb, which is in another place."""
+    write_library(tmp_path / "mxnet" / "libmxnet.so", needed=["liba.so.1", "libc.so.6"])
+    write_library(tmp_path / "one" / "liba.so.1", needed=["libb.so.2"])
+    write_library(tmp_path / "two" / "libb.so.2")
+    return tmp_path / "mxnet"
+
+
+def test_libraries_are_followed_from_each_to_the_next(mxnet_folder, tmp_path):
+    traced = libraries.trace(
+        mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": f"{tmp_path}/one:{tmp_path}/two"}, []
+    )
+    assert traced.found["liba.so.1"] == tmp_path / "one" / "liba.so.1"
+    assert traced.found["libb.so.2"] == tmp_path / "two" / "libb.so.2"
+    assert traced.found["libc.so.6"].is_file()
+    assert traced.complaints == []
+
+
+def test_wheels_stand_behind_ld_library_path(mxnet_folder, tmp_path):
+    first = write_library(tmp_path / "users" / "libb.so.2")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    assert (
+        libraries.trace(mxnet_folder / "libmxnet.so", {}, folders).found["libb.so.2"]
+        == tmp_path / "two" / "libb.so.2"
+    )
+    environ = {"LD_LIBRARY_PATH": str(first.parent)}
+    assert (
+        libraries.trace(mxnet_folder / "libmxnet.so", environ, folders).found["libb.so.2"] == first
+    )
+
+
+def test_a_library_of_a_library_that_is_missing_is_named(mxnet_folder, tmp_path):
+    found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    assert [finding.what for finding in found if finding.status == FAULT] == [
+        "libb.so.2 is missing"
+    ]
+
+
+def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tmp_path):
+    write_library(tmp_path / "one" / "liba.so.1", undefined=["first", "second"])
+    found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
+    fault = only([finding for finding in found if finding.status == FAULT])
+    assert fault.what == "liba.so.1 does not fit"
+    assert "none has first" in fault.cause
+    assert f"take {tmp_path}/one out of LD_LIBRARY_PATH" in fault.cure
+
+
+def test_cublas_from_two_places_is_a_warning(tmp_path):
+    write_library(
+        tmp_path / "mxnet" / "libmxnet.so", needed=["libcublas.so.11", "libcublasLt.so.11"]
+    )
+    for folder in ("a", "b"):
+        write_library(tmp_path / folder / f"libcublas{'Lt' * (folder == 'b')}.so.11")
+    environ = {"LD_LIBRARY_PATH": f"{tmp_path}/a:{tmp_path}/b"}
+    assert "come from different places" in libraries.libraries(tmp_path / "mxnet", environ)[0].what
+    write_library(tmp_path / "a" / "libcublasLt.so.11")
+    assert {finding.status for finding in libraries.libraries(tmp_path / "mxnet", environ)} == {OK}
+
+
+def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    traced = libraries.trace(mxnet_folder / "libmxnet.so", {"LD_LIBRARY_PATH": "one:./two"}, [])
+    assert (traced.found["liba.so.1"], traced.found["libb.so.2"]) == (
+        Path("one/liba.so.1"),
+        Path("two/libb.so.2"),
+    )
+
+
+def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(libraries, "LINKER", str(tmp_path / "none"))
+    assert only(libraries.libraries(mxnet_folder)).what == "not looked at"
+
+
+def test_without_a_libmxnet_there_is_one_fault(tmp_path):
+    assert only(libraries.libraries(tmp_path)).status == FAULT
+    assert libraries.libraries(None) == []
+
+
+# --- MXNet, kvstores, Horovod
+
+LOADED = {"version": "1.9.1", "built_with": ["OPENMP"], "gpus": 0}
+
+
+def test_copies_between_gpus_have_a_line_where_there_are_several():
+    words = "copies between GPUs are direct, 1 of 1 pairs"
+    found = mxnet_loads.findings(
+        Outcome([{**LOADED, "gpus": 2}, {"copies": words}], "", ""), True, None
+    )
+    assert [(finding.status, finding.what) for finding in found if finding.check == "copies"] == [
+        (OK, words)
+    ]
+    assert "copies" not in {
+        finding.check for finding in mxnet_loads.findings(Outcome([LOADED], "", ""), True, None)
+    }
+
+
+def test_every_kvstore_that_works_sums():
+    assert mxnet_process.sum_over("ring", devices(3)) == ""
+    assert mxnet_process.sum_over("local", contexts(2)) == ""
+
+
+def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
+    """A store that hands every device its own gradient back, as kvstore=None does."""
+    monkeypatch.setattr("gluonlab.kvstores.make_kvstore", lambda name, ctxs: None)
+    assert mxnet_process.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
+
+
+def test_a_kvstore_that_hangs_or_fails_is_named():
+    answers = [
+        LOADED,
+        {"kvstore": "local", "works": True, "problem": ""},
+        {"kvstore": "star", "works": False, "problem": "bad"},
+    ]
+    answers += [{"trying": "kvstore ring"}]
+    found = mxnet_loads.findings(Outcome(answers, "was still busy after 60 s", ""), True, None)
+    stores = [finding for finding in found if finding.check == "kvstores"]
+    assert [(finding.status, finding.what) for finding in stores] == [
+        (OK, "local work"),
+        (FAULT, "star fails"),
+        (FAULT, "kvstore ring fails"),
+    ]
+    assert "still busy" in stores[2].cause
+
+
+def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
+    answers = [
+        LOADED,
+        {"trying": "kvstore local"},
+        {"kvstore": "local", "works": True, "problem": ""},
+    ]
+    found = mxnet_loads.findings(Outcome(answers, "crashed (SIGSEGV)", ""), True, None)
+    assert {finding.status for finding in found} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("told", "installed", "status", "words"),
+    [
+        (None, None, OK, "not installed"),
+        ({"horovod": "0.28.1", "built_with": ["gloo"]}, "0.28.1", OK, "built with gloo"),
+        ({"horovod": None, "problem": "ImportError: no mxnet"}, "0.28.1", FAULT, "does not load"),
+        (None, "0.28.1", WARNING, "was not tried"),
+    ],
+)
+def test_horovod(told, installed, status, words):
+    found = mxnet_loads.findings(
+        Outcome([LOADED, *([told] if told else [])], "", ""), True, installed
+    )[-1]
+    assert (found.check, found.status) == ("horovod", status)
+    assert words in found.what
+
+
+def test_an_import_that_fails_without_a_known_reason_keeps_its_words():
+    found = mxnet_loads.findings(
+        Outcome([{"error": "mxnet cannot be imported: something"}], "", ""), True, None
+    )[0]
+    assert (found.status, found.cause) == (FAULT, "mxnet cannot be imported: something")
+    assert "tools/make_venv.py" in found.cure
+
+
+# --- data sets
+
+
+def test_data_sets_that_are_there_are_named(tmp_path, monkeypatch):
+    from gluonlab.data.fetching.sources import SOURCES
+
+    monkeypatch.setenv("GLUONLAB_DATA", str(tmp_path))
+    assert "only digits" in only(data_sets.folder()).what
+    (tmp_path / "mnist").mkdir()
+    for file in SOURCES["mnist"].files:
+        (tmp_path / "mnist" / file.name).touch()
+    assert "here are mnist, and digits" in only(data_sets.folder()).what
+
+
+def test_mirrors_are_asked_for_headers_alone(serve):
+    server = serve({"a.gz": b"x" * 100})
+    gone = f"{server.url}b.gz"
+    closed = "http://127.0.0.1:9/a.gz"
+    found = data_sets.mirrors(
+        {
+            "good": (f"{server.url}a.gz",),
+            "half": (closed, f"{server.url}a.gz"),
+            "bad": (gone, closed),
+        },
+        20,
+    )
+    assert [finding.status for finding in found] == [OK, WARNING, FAULT]
+    assert "1 of 2 mirrors fail" in found[1].what
+    assert f"{closed}: Connection refused" in found[1].cause
+    assert f"{gone}: status 404" in found[2].cause
+    assert "--mirror URL" in found[2].cure
+
+
+def test_a_mirror_that_is_silent_is_given_up(serve):
+    server = serve({"a.gz": b"x"})
+    server.fail("a.gz", silence(5))
+    assert data_sets.head(f"{server.url}a.gz", timeout_s=0.5).problem == "no answer within 0.5 s"
+    server.fail("a.gz", status(503))
+    assert data_sets.head(f"{server.url}a.gz").problem == "status 503"
+    server.fail("a.gz", status(405))  # to HEAD
+    assert data_sets.head(f"{server.url}a.gz").problem == ""
+    server.fail("a.gz", status(405), status(404))  # to HEAD, then to GET
+    assert data_sets.head(f"{server.url}a.gz").problem == "status 404"
+
+
+def test_every_data_set_has_addresses():
+    assert all(
+        url.startswith(("http://", "https://"))
+        for urls in data_sets.addresses().values()
+        for url in urls
+    )
+
+
+# --- SageMaker
+
+
+def test_elsewhere_than_on_sagemaker(tmp_path):
+    assert only(sagemaker.sagemaker({}, tmp_path / "none")).what == "not on SageMaker"
+
+
+def test_a_notebook_and_what_it_does_not_keep(tmp_path):
+    path, kept = tmp_path / "metadata.json", tmp_path / "SageMaker"
+    kept.mkdir()
+    path.write_text(
+        json.dumps(
+            {
+                "ResourceArn": "arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab",
+                "ResourceName": "lab",
+            }
+        )
+    )
+    what, lost = sagemaker.sagemaker({}, path, kept)
+    assert what.what == "notebook lab, arn:aws:sagemaker:eu-west-1:1:notebook-instance/lab"
+    assert lost.status == WARNING
+    assert str(kept) in lost.cure
+    assert len(sagemaker.sagemaker({}, path, Path(sagemaker.__file__).parent.parent)) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "{"])
+def test_metadata_that_cannot_be_read(tmp_path, content):
+    path = tmp_path / "metadata.json"
+    path.write_text(content)
+    assert only(sagemaker.sagemaker({}, path)).status == WARNING
+
+
+def test_a_training_job():
+    environ = {
+        "TRAINING_JOB_NAME": "job-1", "SM_HOSTS": '["algo-1", "algo-2"]',
+        "SM_CURRENT_HOST": "algo-2", "SM_NUM_GPUS": "8",
+        "SM_CURRENT_INSTANCE_TYPE": "ml.p3.16xlarge",
+    }  # fmt: skip
+    assert (
+        only(sagemaker.sagemaker(environ)).what
+        == "training job job-1, ml.p3.16xlarge, 8 GPUs, host algo-2, one of 2"
+    )
+    assert only(sagemaker.sagemaker({**environ, "SM_HOSTS": "algo-1"})).status == WARNING
+
+
+# --- training
+
+
+@pytest.mark.parametrize(
+    ("answers", "ended", "status", "words"),
+    [
+        ([{"devices": "gpu(0)"}, {"difference": 3e-7, "images": 8}], "", OK, "gpu(0)"),
+        ([{"devices": "gpu(0)"}, {"difference": 0.5, "images": 8}], "", FAULT, "5.0e-01"),
+        ([{"devices": "gpu(0)"}, {"difference": float("nan"), "images": 8}], "", FAULT, "nan"),
+        ([{"devices": "gpu(0)"}, {"error": "no kernel image is available"}], "", FAULT, "gpu(0)"),
+        ([{"error": "CUDA: out of memory"}], "", FAULT, "fails"),
+        ([{"devices": "cpu(0)"}], "crashed (SIGSEGV)", FAULT, "cpu(0)"),
+    ],
+)
+def test_what_a_step_of_training_told(answers, ended, status, words):
+    found = only(training.findings(Outcome(answers, ended, "")))
+    assert found.status == status
+    assert words in found.what
+    assert status == OK or (found.cause and found.cure)
+
+
+def test_a_step_on_all_devices_is_that_of_one():
+    found = only(training.try_training())
+    assert found.status == OK
+    assert "cpu(0) cpu(1)" in found.what or "gpu" in found.what
+
+
+def test_training_that_differs_is_told_by_how_much(monkeypatch):
+    """The replicas of a store that sums nothing drift apart."""
+    from gluonlab.doctor import training_process
+
+    ctxs = devices(2)
+    assert training_process.difference(ctxs) <= training_process.TOLERANCE
+    real = training_process.trained
+    monkeypatch.setattr(
+        training_process,
+        "trained",
+        lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)],
+    )
+    assert training_process.difference(ctxs) > 0.5
+
+
+def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
+    from gluonlab.doctor import training_process
+
+    good, bad = np.ones(3), np.array([1, np.nan, 1])
+    monkeypatch.setattr(
+        training_process, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
+    )
+    assert np.isnan(training_process.difference([None, None]))
+
+
+def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        training, "ask", lambda module, **options: asked.update(options) or Outcome([], "", "")
+    )
+    training.try_training()
+    assert asked["environ"]["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert asked["environ"]["PATH"]

@@ -1,0 +1,201 @@
+"""doctor --prove without GPUs: its trials on CPU devices, how they judge, and the page.
+
+On simulated GPUs: gpus/test_prove.py.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.fake_nvml import CUBE, V100, FakeNvml
+
+from gluonlab.doctor.__main__ import main
+from gluonlab.doctor.prove import arithmetic, bits, copies, counts, page, proof, speeds, stores
+from gluonlab.doctor.prove.machine import describe
+from gluonlab.doctor.prove.telling import reason_of
+from gluonlab.doctor.prove.verdict import right, wrong
+from gluonlab.gpu import nvml
+from gluonlab.gpu.process import Outcome, ask
+
+
+def told(*answers, ended=""):
+    return Outcome(list(answers), ended, "")
+
+
+def texts(verdicts):
+    return [f"{verdict.status}: {verdict.what}" for verdict in verdicts]
+
+
+def a_pair(source, target, changed=0):
+    return {"source": source, "target": target, "wrong": changed, "gb_per_s": 12.5}
+
+
+def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
+    fine = {
+        copies: told(a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)")),
+        arithmetic: told(
+            {"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}
+        ),
+        stores: told(
+            {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7},
+            {"store": "sharded-optimizer", "differs": 0.0},
+        ),
+        bits: told(
+            {"how": "--deterministic", "alike": True},
+            {"how": "without --deterministic", "alike": False},
+        ),
+        counts: told({"store": "ring", "queued": 143.0, "copies": 44.0}),
+        speeds: told(
+            {"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}
+        ),
+    }
+    for trial, outcome in fine.items():
+        [verdict] = trial.judge(outcome)
+        assert (verdict.trial, verdict.status) == (trial.NAME, "ok")
+
+
+@pytest.mark.parametrize(
+    "trial, answer, words",
+    [
+        (copies, {"device": "gpu(3)", "lost": 5}, "gpu(3) does not hold what it is given"),
+        (
+            copies,
+            a_pair("gpu(0)", "gpu(1)", 7),
+            "copies from gpu(0) to gpu(1) do not arrive: 7 of 1,048,576 numbers change",
+        ),
+        (
+            arithmetic,
+            {
+                "device": "gpu(1)",
+                "operation": "softmax",
+                "difference": float("nan"),
+                "alike": False,
+            },
+            "gpu(1) computes a softmax wrongly",
+        ),
+        (
+            stores,
+            {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0},
+            "kvstore ring sums wrongly: 3 elements",
+        ),
+        (
+            stores,
+            {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0},
+            "kvstore ring leaves other bits",
+        ),
+        (
+            stores,
+            {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
+            "kvstore tree trains otherwise",
+        ),
+        (stores, {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
+        (bits, {"how": "--deterministic", "alike": False}, "end with other bits"),
+    ],
+)
+def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
+    verdicts = trial.judge(told(answer))
+    assert [verdict.status for verdict in verdicts] == ["fault"]
+    assert words in verdicts[0].what
+
+
+@pytest.mark.parametrize("trial", [copies, arithmetic, stores, bits, counts, speeds])
+def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial):
+    hung = told({"trying": "the first"}, {"trying": "the second"}, ended="was still busy after 9 s")
+    assert texts(trial.judge(hung)) == ["fault: the second: was still busy after 9 s"]
+    gave_up = told({"trying": "the first"}, {"error": "out of memory"})
+    assert texts(trial.judge(gave_up)) == ["fault: the first: out of memory"]
+
+
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "counts", "speeds")]
+
+
+@pytest.mark.cpu_only("GPUs' are in tests/gpus/test_prove.py")
+@pytest.mark.parametrize("name", ["arithmetic", *LONG])
+def test_trials_find_cpu_devices_as_they_should_be(name):
+    outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=300)
+    assert {verdict.status for verdict in proof.trial_of(name).judge(outcome)} == {"ok"}
+    assert proof.trial_of(name).numbers(outcome)
+
+
+def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeypatch):
+    now = [0.0]
+
+    def asked(module, devices, timeout_s):
+        now[0] += timeout_s  # each takes as long as it may
+        return told({"trying": "something"}, ended="was still busy")
+
+    monkeypatch.setattr(proof, "ask", asked)
+    monkeypatch.setattr(proof.time, "monotonic", lambda: now[0])
+    tried = proof.try_all("gpu:*", lambda one: None)
+    assert now[0] <= proof.TOTAL_S
+    assert [one.name for one in tried] == list(proof.TRIALS)
+    assert "there was no time left" in tried[-1].verdicts[0].what
+
+
+def test_a_reason_names_no_folder_of_the_machine():
+    error = RuntimeError("Check failed: /home/ann/private/thing.so is bad\nand a trace")
+    assert reason_of(error) == "RuntimeError: Check failed: thing.so is bad"
+
+
+def machine():
+    return describe(
+        nvml.Driver.of(
+            nvml.read(
+                FakeNvml([V100] * 8, nvlinks=CUBE, processes={0: [(77, "/home/ann/python", 5)]})
+            )
+        )
+    )
+
+
+def test_what_is_told_of_a_machine_is_its_kind_and_not_its_owner():
+    told_of = json.dumps(machine())
+    assert "Tesla V100-SXM2-16GB" in told_of and "[0, 3, 2]" in told_of
+    for private in ("GPU-", "00000000:", "ann", str(Path.home()), "77"):
+        assert private not in told_of
+
+
+def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
+    numbers = [
+        a_pair("gpu(0)", "gpu(1)"),
+        a_pair("gpu(1)", "gpu(0)", 9),
+        {"store": "<ring>", "gb_per_s": 1234.5},
+    ]
+    tried = [
+        proof.Tried("copies", 1.25, [wrong("copies", "they <change>")], numbers),
+        proof.Tried("bits", 2.0, [right("bits", "fine")], []),
+    ]
+    html = page.as_page(proof.as_object(machine(), tried))
+    for shown in (
+        "1 fault found",
+        "they &lt;change&gt;",
+        "fine",
+        "12.5",
+        "9 wrong",
+        "&lt;ring&gt;",
+        "1,234",
+        "Tesla V100",
+        "0-3: 2",
+    ):
+        assert shown in html, shown
+    assert "http" not in html.replace('http-equiv="Content-Security-Policy"', "")
+    assert "<script" not in html
+
+
+@pytest.mark.cpu_only("a machine without GPUs")
+def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
+    code, out, err = ended(main, "--prove")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --prove tries GPUs, and here are none (")
+    assert list(empty_cwd.iterdir()) == []
+
+
+def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
+    (empty_cwd / "gpu-proof.html").write_text("mine")
+    code, _, err = ended(main, "--prove")
+    assert code == 2
+    assert "gpu-proof.html" in err
+    code, _, err = ended(main, "--out", "x")
+    assert (code, err) == (
+        2,
+        "error: --out says where --prove writes: add --prove, or leave --out out\n",
+    )

@@ -1,0 +1,70 @@
+"""Fused operators run where the driver knows the CUDA of the compiler, and MXNet fuses nowhere
+else.
+"""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gluonlab.engine import fusion, setup
+from gluonlab.engine.fusion import Versions, in_words
+from gluonlab.errors import GluonlabWarning
+
+CUDA = st.builds(
+    lambda major, minor: major * 1000 + minor * 10, st.integers(10, 13), st.integers(0, 9)
+)
+
+
+@given(CUDA, CUDA)
+def test_a_driver_runs_what_a_compiler_of_its_own_cuda_or_an_older_one_made(driver, compiler):
+    assert Versions(driver, compiler).fit == (driver >= compiler)
+    assert f"{in_words(driver)} {'and runs' if driver >= compiler else 'and does not run'}" in str(
+        Versions(driver, compiler)
+    )
+
+
+@given(CUDA)
+def test_what_does_not_tell_its_version_is_trusted(version):
+    assert Versions(None, version).fit and Versions(version, None).fit and Versions(None, None).fit
+
+
+def settled(monkeypatch, asked, driver=11040, compiler=11080):
+    """MXNET_USE_FUSION afterwards, and what is said of it."""
+    monkeypatch.setattr(fusion, "versions", lambda: Versions(driver, compiler))
+    monkeypatch.setattr(setup, "_fusion_is_off", False)
+    monkeypatch.delenv(setup.FUSION, raising=False)
+    if asked is not None:
+        monkeypatch.setenv(setup.FUSION, asked)
+    setup._settle_fusion()
+    return os.environ.get(setup.FUSION), setup.fusing()
+
+
+def test_fusion_is_off_where_the_driver_is_older_than_the_compiler(monkeypatch):
+    value, told = settled(monkeypatch, None)
+    assert value == "0" and not told.on and not told.works
+    assert told.because == "the driver knows CUDA 11.4 and does not run what NVRTC 11.8 compiles"
+
+
+@pytest.mark.parametrize("driver", [11080, 12020, None])
+def test_fusion_is_mxnets_own_elsewhere(monkeypatch, driver):
+    value, told = settled(monkeypatch, None, driver)
+    assert value is None and told.on and told.works
+
+
+@pytest.mark.parametrize("asked", ["0", "false"])
+def test_the_user_may_turn_it_off_anywhere(monkeypatch, asked):
+    for driver in (11040, 12020):
+        value, told = settled(monkeypatch, asked, driver)
+        assert value == asked and not told.on and told.because == f"MXNET_USE_FUSION={asked} is set"
+
+
+@pytest.mark.parametrize("asked", ["1", "true"])
+def test_the_user_who_wants_it_where_it_fails_is_obeyed_and_warned(monkeypatch, asked):
+    with pytest.warns(
+        GluonlabWarning,
+        match=f"MXNET_USE_FUSION={asked} is obeyed, but the driver knows CUDA 11.4 .* unset",
+    ):
+        value, told = settled(monkeypatch, asked)
+    assert value == asked and told.on and not told.works

@@ -1,0 +1,64 @@
+"""Arrays from the host: what they were, and at once."""
+
+import ctypes
+import threading
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet.base import _LIB, check_call
+from support.workers import EngineContext
+
+from gluonlab.engine.invoke import from_host
+
+ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
+
+
+@ON_THE_HOST
+@given(
+    st.sampled_from([np.uint8, np.int32, np.float32]),
+    st.lists(st.integers(1, 5), min_size=1, max_size=4),
+)
+def test_an_array_comes_from_the_host_as_it_is(dtype, shape):
+    array = np.random.RandomState(0).randint(0, 256, shape).astype(dtype)
+    for source in (array, array.T, array[::-1]):
+        made = from_host(source)
+        assert (made.context, made.dtype, made.shape) == (mx.cpu(0), dtype, source.shape)
+        assert np.array_equal(made.asnumpy(), source)
+
+
+@ON_THE_HOST
+def test_an_array_comes_from_the_host_while_the_device_is_busy():
+    """cpu(0) is kept at work until the array is there.
+
+    nd.array would wait for the end of that work, which waits for it.
+    """
+    there, in_time = threading.Event(), []
+    work = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
+        lambda context, parameter: in_time.append(there.wait(20))
+    )
+    busy = mx.nd.zeros((1,), mx.cpu(0))
+    busy.wait_to_read()
+    where = EngineContext(1, 0)
+    check_call(
+        _LIB.MXEnginePushSyncND(
+            work,
+            None,
+            None,
+            ctypes.byref(where),
+            None,
+            0,
+            ctypes.byref(busy.handle),
+            1,
+            None,
+            0,
+            b"busy",
+        )
+    )
+    made = from_host(np.arange(5))
+    there.set()
+    busy.wait_to_read()
+    assert in_time == [True]
+    assert made.asnumpy().tolist() == [0, 1, 2, 3, 4]

@@ -1,0 +1,587 @@
+"""The engine: what is true when MXNet's first line runs, and what is said when it cannot."""
+
+import ctypes
+import json
+import os
+import re
+import types
+
+import numpy
+import pytest
+from support.environments import Environment
+from support.packages import package
+
+from gluonlab.engine import cuda, mxnet_import, numpy_names, openmp, setup
+from gluonlab.engine.installing import pip_install
+from gluonlab.errors import EngineError
+from gluonlab.host import cores
+
+REPORT = (
+    "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': "
+    "dict(os.environ)}))"
+)
+
+
+def distribution(folder, name):
+    """What pip leaves of an installed distribution, as far as importlib.metadata looks."""
+    info = folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
+
+
+def import_error(result):
+    """The class and message that a process printed for a failed import of mxnet."""
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+CATCH = """
+import json, gluonlab
+from gluonlab.errors import EngineError, MissingMXNet
+try:
+    import mxnet
+except Exception as error:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    cause = type(error.__cause__).__name__
+    print(json.dumps({"kinds": kinds, "cause": cause, "message": str(error)}))
+"""
+
+
+def test_importing_gluonlab_imports_nothing_heavy(python):
+    """The command's module, too: --help and a wrong option answer without MXNet."""
+    modules = json.loads(python("-c", f"import gluonlab, gluonlab.config; {REPORT}").stdout)[
+        "modules"
+    ]
+    assert {"gluonlab", "gluonlab.engine.setup", "gluonlab.config"} <= set(modules)
+    assert not {"mxnet", "numpy", "click", "sklearn", "matplotlib", "tqdm"} & set(modules)
+    modules = json.loads(python("-c", f"import gluonlab.run; {REPORT}").stdout)["modules"]
+    assert not {"mxnet", "numpy", "sklearn", "matplotlib", "tqdm"} & set(modules)
+
+
+# --- numpy's names
+
+
+def test_names_that_numpy_lacks_are_put_back():
+    """An empty module stands for a numpy that dropped them all; the values are those of a numpy
+    that still had them.
+    """
+    bare = types.ModuleType("numpy")
+    kept = (
+        "bool_",
+        "float64",
+        "complex128",
+        "str_",
+        "bytes_",
+        "prod",
+        "cumprod",
+        "any",
+        "all",
+        "round",
+        "vstack",
+        "trapezoid",
+    )
+    for name in kept:
+        setattr(bare, name, getattr(numpy, name, name))
+    numpy_names.put_back(bare)
+    assert (bare.PZERO, bare.NZERO, bare.Inf, bare.PINF, bare.infty, bare.Infinity, bare.NINF) == (
+        0,
+        0,
+        *[float("inf")] * 4,
+        -float("inf"),
+    )
+    assert str(bare.NZERO) == "-0.0"
+    assert bare.NaN != bare.NaN
+    assert bare.NAN != bare.NAN
+    assert (bare.int, bare.float, bare.complex, bare.object, bare.str) == (
+        int,
+        float,
+        complex,
+        object,
+        str,
+    )
+    assert (bare.bool, bare.float_, bare.complex_) == (numpy.bool_, numpy.float64, numpy.complex128)
+    assert (bare.unicode_, bare.string_) == (numpy.str_, numpy.bytes_)
+    assert (bare.product, bare.cumproduct, bare.sometrue, bare.alltrue) == (
+        numpy.prod,
+        numpy.cumprod,
+        numpy.any,
+        numpy.all,
+    )
+    assert (bare.round_, bare.row_stack, bare.trapz) == (numpy.round, numpy.vstack, bare.trapezoid)
+    for name in ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate"):
+        with pytest.raises(NotImplementedError, match=f"numpy.{name} "):
+            getattr(bare, name)(1, 2)
+
+
+def test_names_that_numpy_has_are_left_alone():
+    full = types.ModuleType("numpy")
+    names = [*numpy_names.RENAMED, *numpy_names.MOVED, *numpy_names.REMOVED]
+    for name in names:
+        setattr(full, name, f"numpy's own {name}")
+    numpy_names.put_back(full)
+    assert all(getattr(full, name) == f"numpy's own {name}" for name in names)
+
+
+def test_putting_names_back_asks_numpy_for_none_of_them():
+    """numpy warns when one of them is asked for."""
+
+    class Touchy(types.ModuleType):
+        def __getattr__(self, name):
+            raise AssertionError(f"asked for {name}")
+
+    numpy_names.put_back(Touchy("numpy"))
+
+
+# --- what can go wrong when MXNet is imported
+
+
+@pytest.mark.parametrize(
+    ("library", "cure"),
+    [
+        ("libcudnn.so.8", pip_install("cu112")),
+        ("libcudnn.so.8", "nvidia-cudnn-cu11"),
+        ("libnvrtc.so.11.2", "nvidia-cuda-nvrtc-cu11"),
+        ("libnccl.so.2", "nvidia-nccl-cu11"),
+        ("libcudart.so.11.0", "nvidia-cuda-runtime-cu11"),
+        ("libcuda.so.1", "install the driver"),
+        ("libgomp.so.1", "apt-get install libgomp1"),
+        ("libquadmath.so.0", "package of your system"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_cure(library, cure):
+    said = explained(
+        OSError(f"{library}: cannot open shared object file: No such file or directory")
+    )
+    assert f"cannot load {library}:" in said
+    assert cure in said
+
+
+def explained(error):
+    answer = mxnet_import.explain(error)
+    assert type(answer) is EngineError
+    assert "\n" not in str(answer)
+    return str(answer)
+
+
+def test_missing_distutils_is_explained():
+    assert "setuptools<81" in explained(
+        ModuleNotFoundError("No module named 'distutils'", name="distutils")
+    )
+
+
+def test_other_failures_keep_their_words_on_one_line():
+    assert (
+        explained(RuntimeError("something\n  else")) == "mxnet cannot be imported: something else"
+    )
+
+
+def test_a_library_that_is_not_there_is_an_engine_error(tmp_path):
+    """A real import of a package that asks the real linker for what this environment does not
+    have.
+    """
+    environment = Environment(tmp_path, without=["mxnet"])
+    environment.add_package("mxnet", "import ctypes\nctypes.CDLL('libcudnn.so.8')\n")
+    error = import_error(environment.python("-c", CATCH))
+    assert error["kinds"][0] == "EngineError"
+    assert "OSError" not in error["kinds"]
+    assert error["cause"] == "OSError"
+    assert "libcudnn.so.8" in error["message"]
+    assert pip_install("cu112") in error["message"]
+
+
+def test_a_module_that_mxnet_misses_is_an_engine_error(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", "import no_such_module_anywhere\n")
+    error = import_error(python("-c", CATCH, path=[site]))
+    assert error["kinds"][0] == "EngineError"
+    assert "no_such_module_anywhere" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "code", ["import numpy; numpy.of_no_numpy", "from numpy import of_no_numpy"]
+)
+def test_a_name_that_mxnet_misses_is_an_engine_error(python, tmp_path, code):
+    """As of a numpy that is newer than all that were tried."""
+    error = import_error(python("-c", CATCH, path=[package(tmp_path / "site", "mxnet", code)]))
+    assert error["kinds"][0] == "EngineError"
+    assert "of_no_numpy" in error["message"]
+
+
+def test_no_mxnet_at_all_is_an_import_error_that_says_what_to_install(python):
+    error = import_error(python("-S", "-c", CATCH))  # without site-packages
+    assert error["kinds"][0] == "MissingMXNet"
+    assert {"EngineError", "ImportError", "ModuleNotFoundError"} <= set(error["kinds"])
+    assert pip_install("cpu") in error["message"]
+
+
+def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", "raise SystemExit('mxnet was begun')\n")
+    for name in ("mxnet", "mxnet-cu112"):
+        distribution(tmp_path / "site", name)
+    error = import_error(python("-c", CATCH, path=[site]))
+    assert error["kinds"][0] == "EngineError"
+    assert "pip uninstall -y mxnet mxnet-cu112" in error["message"]
+
+
+def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert setup.flavours() == ()
+    distribution(tmp_path, "mxnet-cu112")
+    distribution(tmp_path, "mxnet-other")
+    assert setup.flavours() == ("mxnet-cu112",)
+    distribution(tmp_path, "mxnet")
+    assert setup.flavours() == ("mxnet", "mxnet-cu112")
+
+
+# --- the environment
+
+
+def test_the_environment_is_set_when_mxnet_begins(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", REPORT)
+    found = json.loads(python("-c", "import gluonlab, mxnet", path=[site]).stdout)["environment"]
+    assert found["MXNET_CPU_TEMP_COPY"] == "64"
+    assert found["OMP_NUM_THREADS"] == "1"  # what MXNet and OpenMP read: each worker begins alone
+
+
+def test_what_the_user_has_set_is_kept(python, tmp_path):
+    site = package(tmp_path / "site", "mxnet", REPORT)
+    chosen = {"MXNET_CPU_TEMP_COPY": "7", "MXNET_SUBGRAPH_VERBOSE": "1"}
+    found = json.loads(python("-c", "import gluonlab, mxnet", path=[site], **chosen).stdout)[
+        "environment"
+    ]
+    assert {name: found[name] for name in chosen} == chosen
+
+
+@pytest.mark.parametrize("exported", [{}, {"OMP_NUM_THREADS": "3"}], ids=str)
+def test_the_number_of_threads_is_the_users_again_when_mxnet_is_loaded(python, tmp_path, exported):
+    site = package(tmp_path / "site", "mxnet", "")
+    found = json.loads(
+        python("-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported).stdout
+    )["environment"]
+    assert {name: found[name] for name in found if name.startswith("OMP_")} == exported
+
+
+SPINS = {"GOMP_SPINCOUNT": "77"}
+
+
+@pytest.mark.parametrize(
+    ("exported", "seen"),
+    [
+        ({}, {"GOMP_SPINCOUNT": openmp.SPIN_COUNT}),
+        (SPINS, SPINS),
+        pytest.param(
+            {"GOMP_SPINCOUNT": ""}, {"GOMP_SPINCOUNT": openmp.SPIN_COUNT}, marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}, marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"OMP_SCHEDULE": "dynamic", **SPINS},
+            {"OMP_SCHEDULE": "dynamic", **SPINS},
+            marks=pytest.mark.long,
+        ),
+        (
+            {"OMP_PROC_BIND": "true", "OMP_PLACES": "cores", "OMP_DYNAMIC": "TRUE"},
+            {"GOMP_SPINCOUNT": openmp.SPIN_COUNT},
+        ),
+    ],
+    ids=str,
+)
+def test_mxnet_loads_with_openmp_set_for_it_and_everybody_else_with_what_the_user_has_set(
+    python, tmp_path, exported, seen
+):
+    site = package(tmp_path / "site", "mxnet", REPORT)
+    result = python(
+        "-W", "always", "-c", f"import gluonlab, mxnet; {REPORT}", path=[site], **exported
+    )
+    while_it_loads, afterwards = [settings_of(report) for report in result.stdout.splitlines()]
+    assert while_it_loads == {"OMP_NUM_THREADS": "1", **seen}
+    assert afterwards == exported
+    gone = {name: value for name, value in exported.items() if value and name not in seen}
+    assert all(
+        f"{name}={value} is put aside for MXNet" in result.stderr for name, value in gone.items()
+    )
+    assert result.stderr.count("is put aside") == len(gone)
+
+
+def settings_of(report):
+    return {
+        name: value
+        for name, value in json.loads(report)["environment"].items()
+        if name.startswith(("OMP_", "GOMP_"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("exported", "spins"),
+    [
+        ({}, openmp.SPIN_COUNT),
+        pytest.param(SPINS, "77", marks=pytest.mark.long),
+        pytest.param({"OMP_WAIT_POLICY": "passive"}, "0", marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_openmp_itself_says_how_its_idle_threads_wait(python, exported, spins):
+    """Every libgomp that comes with MXNet, the system's and those of wheels."""
+    said = python("-c", "import gluonlab, mxnet", OMP_DISPLAY_ENV="verbose", **exported).stderr
+    found = [
+        line.split("=")[1].strip(" '") for line in said.splitlines() if "GOMP_SPINCOUNT" in line
+    ]
+    assert found == [spins] * len(found)
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[
+            ("GOMP_SPINCOUNT", value)
+            for value in (" 7 ", "5 K", "1e5", "7x", "INFINITY", "inf", "passive")
+        ],
+        *[("OMP_WAIT_POLICY", value) for value in ("Passive ", "lazy", "7")],
+    ],
+)
+def test_libgomp_itself_says_which_settings_it_passes_over(python, monkeypatch, name, value):
+    """What it passes over is no setting of the user's: gluonlab sets its own then."""
+    monkeypatch.setenv(name, value)
+    said = python("-c", "import ctypes; ctypes.CDLL('libgomp.so.1')", **{name: value}).stderr
+    assert (name in openmp.users_spinning()) == (
+        f"Invalid value for environment variable {name}" not in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "spins"), [("mxnet, gluonlab", True), ("gluonlab, mxnet", False)]
+)
+@pytest.mark.parametrize("inherited", [{}, {"MXNET_CPU_TEMP_COPY": "64"}], ids=str)
+def test_threads_are_known_to_spin_where_mxnet_came_first(
+    python, tmp_path, order, spins, inherited
+):
+    """Also in what a process of ours has started, which inherits enough scratch memory, but not
+    what OpenMP was told.
+    """
+    site = package(tmp_path / "site", "mxnet", "")
+    code = f"import {order}; from gluonlab import engine; print(setup.spins_as_it_came())"
+    assert python("-c", code, path=[site], **inherited).stdout == f"{spins}\n"
+    assert python("-c", code, path=[site], GOMP_SPINCOUNT="9", **inherited).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("exported", "named"),
+    [
+        ({}, []),
+        ({"OMP_DYNAMIC": "true"}, ["OMP_DYNAMIC=true"]),
+        ({"OMP_DYNAMIC": "False"}, []),
+        (
+            {"OMP_THREAD_LIMIT": "1", "OMP_MAX_ACTIVE_LEVELS": "0"},
+            ["OMP_THREAD_LIMIT=1", "OMP_MAX_ACTIVE_LEVELS=0"],
+        ),
+        ({"OMP_MAX_ACTIVE_LEVELS": "2"}, []),
+        ({"GOMP_CPU_AFFINITY": "0-3"}, ["GOMP_CPU_AFFINITY=0-3"]),
+        ({"GOMP_CPU_AFFINITY": "0-3", "OMP_PROC_BIND": "false", "OMP_PLACES": "cores"}, []),
+        ({"OMP_PROC_BIND": "close"}, ["OMP_PROC_BIND=close"]),
+    ],
+    ids=str,
+)
+def test_what_would_harm_mxnet_is_known(monkeypatch, exported, named):
+    for name, value in exported.items():
+        monkeypatch.setenv(name, value)
+    assert list(openmp.harmful()) == named
+
+
+def test_importing_gluonlab_alone_changes_no_environment(python):
+    before = json.loads(python("-c", REPORT).stdout)["environment"]
+    assert json.loads(python("-c", f"import gluonlab; {REPORT}").stdout)["environment"] == before
+
+
+def test_other_modules_are_found_as_ever(python, tmp_path):
+    """Only mxnet itself is prepared: not what lies in it, nor what is called like it."""
+    site = package(tmp_path / "site", "mxnet", "import mxnet.part\n")
+    (tmp_path / "site" / "mxnet" / "part.py").write_text("print('part')\n")
+    package(tmp_path / "other", "mxnet_tools", "print('tools')\n")
+    result = python(
+        "-c",
+        "import gluonlab, mxnet_tools, mxnet, sys; print('numpy' in sys.modules)",
+        path=[site, str(tmp_path / "other")],
+    )
+    assert result.stdout.split() == ["tools", "part", "True"]
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "250000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "odd", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_path, files, limit):
+    for path, content in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(content + "\n")
+    assert (cores.core_limit(tmp_path) or 8) == limit
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "limit"),
+    [
+        # systemd's CPUQuota=
+        ("0::/user.slice/session-2.scope", {"user.slice/cpu.max": "300000 100000"}, 3),
+        (
+            "0::/a/b",
+            {"cpu.max": "max 100000", "a/cpu.max": "500000 100000", "a/b/cpu.max": "400000 100000"},
+            4,
+        ),
+        # what lies above counts, too
+        ("0::/a/b", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2),
+        ("0::/a", {"b/cpu.max": "100000 100000"}, 8),  # somebody else's
+        # a path outside of the container: its own group is at the root
+        ("0::/docker/gone", {"cpu.max": "200000 100000"}, 2),
+        (
+            "4:cpu,cpuacct:/job",
+            {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"},
+            2,
+        ),
+        (
+            "4:cpuset:/job",
+            {"cpu/job/cpu.cfs_quota_us": "200000", "cpu/job/cpu.cfs_period_us": "100000"},
+            8,
+        ),
+        ("0::/../a", {"cpu.max": "max 100000"}, 8),
+        ("nonsense", {"cpu.max": "100000 0"}, 8),
+    ],
+)
+def test_the_limits_of_jobs_and_services_count_wherever_they_lie(
+    tmp_path, membership, files, limit
+):
+    for path, content in {
+        "proc/self/cgroup": membership,
+        **{f"groups/{path}": files[path] for path in files},
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content + "\n")
+    assert (cores.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
+
+
+@pytest.mark.parametrize(
+    ("exported", "said"),
+    [
+        ({"MXNET_OMP_MAX_THREADS": "3"}, "MXNET_OMP_MAX_THREADS=3"),
+        # MXNet asks in this order, too
+        ({"MXNET_OMP_MAX_THREADS": "3", "OMP_NUM_THREADS": "2"}, "OMP_NUM_THREADS=2"),
+        ({"MXNET_OMP_MAX_THREADS": "3", "OMP_NUM_THREADS": "all"}, "MXNET_OMP_MAX_THREADS=3"),
+        ({"MXNET_OMP_MAX_THREADS": "0"}, "None"),
+    ],
+    ids=str,
+)
+def test_the_users_number_of_threads_may_be_mxnets(monkeypatch, exported, said):
+    for name, value in exported.items():
+        monkeypatch.setenv(name, value)
+    assert str(setup.exported_threads()) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("", None),
+        ("4", 4),
+        (" 4 ", 4),
+        ("4,2", 4),
+        ("0", None),
+        ("-1", None),
+        ("many", None),
+        (None, None),
+    ],
+)
+def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
+    if value is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert setup.omp_num_threads() == number
+
+
+def test_cores_are_those_that_this_process_may_use():
+    allowed = os.sched_getaffinity(0)
+    assert 1 <= cores.available() <= len(allowed)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert cores.available() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+# --- CUDA's libraries
+
+
+@pytest.mark.parametrize("library", cuda.LIBRARIES, ids=lambda library: library.soname)
+def test_a_library_is_found_where_its_wheel_puts_it(tmp_path, monkeypatch, library):
+    site = tmp_path / "site-packages"
+    path = site / "nvidia" / library.folder / "lib" / library.soname
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr("sys.path", ["", str(tmp_path / "missing"), str(site)])
+    assert cuda.wheel_path(library) is None
+    path.write_bytes(b"")
+    assert cuda.wheel_path(library) == path
+
+
+def test_the_wheels_are_those_that_setup_installs(request):
+    wanted = re.findall(
+        r'"(nvidia-[\w-]+-cu11)==', (request.config.rootpath / "setup.py").read_text()
+    )
+    headers = {"nvidia-cuda-nvcc-cu11"}  # which the simulated GPUs are compiled with
+    assert {library.wheel for library in cuda.LIBRARIES} == set(wanted) - headers
+
+
+def test_all_libraries_are_loaded_before_mxnet_begins(python, tmp_path):
+    """Real shared libraries (copies of OpenMP's) in the wheels' places, and mxnet-cu112 as the
+    installed flavour.
+    """
+    ctypes.CDLL("libgomp.so.1")
+    with open("/proc/self/maps") as maps:
+        content = open(next(line.split()[-1] for line in maps if "libgomp" in line), "rb").read()  # noqa: SIM115
+    site = tmp_path / "site"
+    for library in cuda.LIBRARIES:
+        path = site / "nvidia" / library.folder / "lib" / library.soname
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    package(site, "mxnet", "print(open('/proc/self/maps').read())\n")
+    # the mxnet that the tests themselves run with must not count as a second flavour
+    code = (
+        "import numpy, gluonlab.engine.setup as engine\n"
+        "engine.flavours = lambda: ('mxnet-cu112',)\nimport mxnet"
+    )
+    result = python("-c", code, path=[str(site)])
+    assert result.returncode == 0, result.stderr
+    loaded = {line.split()[-1] for line in result.stdout.splitlines() if str(site) in line}
+    assert loaded == {
+        str(site / "nvidia" / library.folder / "lib" / library.soname) for library in cuda.LIBRARIES
+    }
+
+
+def test_a_damaged_library_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.8"
+    path.parent.mkdir(parents=True)
+    path.write_text("not a library")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    with pytest.raises(OSError, match=r"libcudnn\.so\.8") as error:
+        cuda.load_cuda_libraries()
+    assert "cannot load libcudnn.so.8" in explained(error.value)
+
+
+def test_asking_whether_there_is_an_mxnet_is_answered_with_no(python, tmp_path):
+    """Other libraries probe like this.
+
+    A folder in front of all others, and nothing else to find.
+    """
+    code = (
+        "import sys, importlib.util, gluonlab\n"
+        "sys.path[:] = []\n"
+        "sys.modules.pop('mxnet', None)\n"
+        "print(importlib.util.find_spec('mxnet'))"
+    )
+    result = python("-c", code)
+    assert (result.returncode, result.stdout.strip()) == (0, "None"), result.stderr

@@ -1,0 +1,80 @@
+"""Kvstores: checked names, real stores."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from support.devices import contexts
+
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores import KVSTORES, check_kvstore, make_kvstore
+
+AVAILABLE = sorted(set(KVSTORES) - {"nccl"})
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_a_store_is_a_new_instance_of_the_type_asked_for(name):
+    store = make_kvstore(name)
+    assert isinstance(store, mx.kvstore.KVStoreBase)
+    assert store.type == name
+    assert make_kvstore(name) is not store
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_pushpull_leaves_the_sum_on_every_device(name):
+    store = make_kvstore(name)
+    random = np.random.RandomState(1)
+    parts = random.uniform(-1, 1, (3, 50)).astype("float32")
+    ctxs = contexts(3)
+    weights = [mx.nd.zeros((50,), ctx=ctx) for ctx in ctxs]
+    store.broadcast(0, mx.nd.array(parts[0], ctx=ctxs[0]), weights)
+    assert all(np.array_equal(weight.asnumpy(), parts[0]) for weight in weights)
+    gradients = [mx.nd.array(part, ctx=ctx) for part, ctx in zip(parts, ctxs)]
+    store.pushpull(0, gradients)
+    for gradient in gradients:
+        np.testing.assert_allclose(gradient.asnumpy(), parts.sum(axis=0), rtol=1e-6, atol=1e-6)
+
+
+# 'horovod', 'byteps' and 'p3' are names that MXNet itself takes without a word, and makes a local
+# store of
+@pytest.mark.parametrize(
+    "name", ["rign", "horovod", "byteps", "p3", "dist_sync", "Device", "", None]
+)
+def test_an_unknown_store_is_answered_with_the_choices(name):
+    for refuse in (make_kvstore, check_kvstore):
+        with pytest.raises(
+            KVStoreError, match=f"unknown kvstore .*: choose {', '.join(sorted(KVSTORES))}"
+        ):
+            refuse(name)
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"), [("devcie", "device"), ("Local", "local"), ("ncll", "nccl")]
+)
+def test_a_slip_in_a_name_is_guessed(slip, meant):
+    with pytest.raises(KVStoreError, match=rf"did you mean '{meant}'\?"):
+        make_kvstore(slip)
+
+
+def test_nccl_is_refused_by_an_mxnet_without_it_and_made_by_one_with_it():
+    if mx.runtime.Features().is_enabled("NCCL"):
+        assert make_kvstore("nccl").type == "nccl"
+    else:
+        with pytest.raises(
+            KVStoreError, match="'nccl': this MXNet was built without NCCL; choose device or local"
+        ):
+            make_kvstore("nccl")
+
+
+@pytest.mark.parametrize("kind", KVSTORES.values(), ids=list(KVSTORES))
+def test_every_store_says_in_one_line_what_it_does(kind):
+    assert kind.summary
+    assert "\n" not in kind.summary
+
+
+@pytest.mark.cpu_only("which store GPUs alone have")
+def test_a_store_for_gpus_is_refused_for_cpu_devices():
+    with pytest.raises(
+        KVStoreError,
+        match="'nccl' sums over GPUs, and these are CPU devices: choose device or local",
+    ):
+        make_kvstore("nccl", [mx.cpu(0), mx.cpu(1)])

@@ -1,0 +1,255 @@
+"""Stores made of schedules place GPUs by their links: what NVML tells of them, or what is known of
+a named machine.
+
+The machines are made up (fake_nvml.py), and where CUDA counts each GPU is drawn; prices are
+`gluonlab.collectives.cost`'s.
+"""
+
+import json
+from itertools import permutations
+
+import mxnet as mx
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.devices import contexts, device, named
+from support.fake_nvml import CUBE, RTX, T4, V100, machine
+
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.nvml_links import topology_told
+from gluonlab.collectives.placing import SIZES, best_order
+from gluonlab.collectives.topology import make_topology
+from gluonlab.config import TrainConfig
+from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.gpu import nvml
+from gluonlab.gpu.visible import visible_gpus
+from gluonlab.kvstores import KVSTORES, make_kvstore, placement
+from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.run import main as run
+from gluonlab.training.plan import make_plan
+
+MB_100 = 100e6
+
+
+def pairs(count):
+    return [(a, b) for b in range(count) for a in range(b)]
+
+
+@st.composite
+def linked_machines(draw, most=5):
+    """(driver, some of its GPUs in any order): NVLinks between any pairs, and any nesting of PCIe,
+    or none that is told.
+    """
+    count = draw(st.integers(2, most))
+    links = draw(st.dictionaries(st.sampled_from(pairs(count)), st.integers(1, 3)))
+    cpus = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    switches = draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    level = {pair: 50 if cpus[pair[0]] != cpus[pair[1]] else 40 for pair in pairs(count)}
+    level.update(
+        {(a, b): 20 for a, b in pairs(count) if (cpus[a], switches[a]) == (cpus[b], switches[b])}
+    )
+    told = draw(st.booleans())
+    chosen = draw(st.permutations(range(count)))[: draw(st.integers(2, count))]
+    return machine(*[V100] * count, nvlinks=links, apart=level if told else None), chosen
+
+
+@given(drawn=linked_machines(), name=st.sampled_from(sorted(ALGORITHMS)))
+@settings(max_examples=20)
+def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
+    driver, chosen = drawn
+    topology, schedule = topology_told(driver, chosen), make_schedule(name, len(chosen))
+    order = best_order(schedule, topology)
+    assert sorted(order) == list(range(len(chosen)))
+    for size in SIZES:
+        unplaced = price(schedule, topology, size).seconds
+        assert price(schedule.placed(order), topology, size).seconds <= unplaced * (1 + 1e-6)
+
+
+@given(drawn=linked_machines(most=4))
+@settings(max_examples=15)
+def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
+    driver, chosen = drawn
+    topology, ring = topology_told(driver, chosen), make_schedule("ring", len(chosen))
+    every = [
+        price(ring.placed(order), topology, 1e9).seconds
+        for order in permutations(range(len(chosen)))
+    ]
+    order = best_order(ring, topology)
+    assert price(ring.placed(order), topology, 1e9).seconds == pytest.approx(min(every))
+
+
+@pytest.mark.parametrize(
+    ("name", "at_most_us"),
+    [("ring", 3_940), ("tree", 17_800), ("halving_doubling", 6_360)],
+)
+def test_all_algorithms_gain_on_a_p3_16xlarge_what_is_known_of_its_links(name, at_most_us):
+    """Unplaced they cost 17,932, 57,747 and 7,352 microseconds."""
+    topology, schedule = make_topology("p3.16xlarge"), make_schedule(name, 8)
+    order = best_order(schedule, topology)
+    assert price(schedule.placed(order), topology, MB_100).seconds * 1e6 <= at_most_us
+
+
+def shown(monkeypatch, driver, visible=None):
+    """CUDA shows the GPUs of such a machine, all or as CUDA_VISIBLE_DEVICES says; their
+    contexts.
+    """
+    gpus = visible_gpus(driver.gpus, visible).gpus
+    # CUDA's four digits of the domain
+    at = {number: f"{gpu.bus_id[4:].lower()}" for number, gpu in enumerate(gpus)}
+    monkeypatch.setattr(nvml, "known", lambda: driver)
+    monkeypatch.setattr(placement, "pci_bus_ids", lambda ctxs: [at[ctx.device_id] for ctx in ctxs])
+    return [mx.gpu(number) for number in range(len(gpus))]
+
+
+@given(visible=st.permutations(range(8)), count=st.integers(3, 8), data=st.data())
+@settings(max_examples=10)
+def test_the_order_is_that_of_the_runs_devices_however_cuda_numbers_them(visible, count, data):
+    """The reference knows which GPUs of the machine they really are: CUDA_VISIBLE_DEVICES selects
+    and reorders them.
+    """
+    visible = visible[:count]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        ctxs = shown(monkeypatch, machine(*[V100] * 8, nvlinks=CUBE), ",".join(map(str, visible)))
+        ctxs = data.draw(st.permutations(ctxs))[: data.draw(st.integers(3, count))]
+        placed = make_kvstore("ring", ctxs).placement(ctxs)
+    numbers = [visible[ctx.device_id] for ctx in ctxs]
+    real, ring = make_topology("p3.16xlarge").subset(numbers), make_schedule("ring", len(ctxs))
+    found = price(ring.placed(placed.order), real, MB_100).seconds
+    assert found <= price(ring, real, MB_100).seconds * (1 + 1e-9)
+    if count == len(ctxs) == 8:
+        assert found * 1e6 == pytest.approx(3_932, abs=1)
+
+
+def test_a_ring_stays_below_one_cpu_as_long_as_it_can(monkeypatch):
+    """Without NVLinks, GPUs 0, 2, 4, 6 on one CPU and 1, 3, 5, 7 on the other, a ring crosses
+    between them once each way.
+    """
+    level = {(a, b): 40 if a % 2 == b % 2 else 50 for a, b in pairs(8)}
+    ctxs = shown(monkeypatch, machine(*[T4] * 8, apart=level))
+    order = make_kvstore("ring", ctxs).placement(ctxs).order
+    assert sum(order[i] % 2 != order[i - 1] % 2 for i in range(8)) == 2
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [machine(*[V100] * 8, nvlinks=CUBE), nvml.Driver(error="nvidia-ml-py is not installed")],
+)
+def test_a_named_machine_counts_instead_of_what_nvml_tells(monkeypatch, driver):
+    ctxs = shown(monkeypatch, machine(*[V100] * 8))
+    monkeypatch.setattr(nvml, "known", lambda: driver)
+    placed = make_kvstore("ring", ctxs, topology="p3.16xlarge").placement(ctxs)
+    assert placed == placement.Placement((0, 3, 2, 1, 5, 6, 7, 4), "by the links of p3.16xlarge")
+
+
+def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
+    ctxs = shown(monkeypatch, machine(*[RTX] * 4))
+    monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
+    placed = make_kvstore("tree", ctxs).placement(ctxs)
+    assert placed.order == (0, 1, 2, 3)
+    assert (
+        placed.why == "as numbered, for NVML says nothing of links (nvidia-ml-py is not installed)"
+    )
+
+
+@pytest.mark.cpu_only("of GPUs the driver is asked for their links")
+@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if kind.places])
+def test_stores_on_cpu_devices_sum_the_same_with_and_without_a_named_machine(name, monkeypatch):
+    """Whole numbers, so that no order changes a bit. Nobody asks the driver."""
+    monkeypatch.setattr(nvml, "known", lambda: pytest.fail("NVML is looked for"))
+    ctxs = [mx.cpu(i) for i in range(5)]
+    for topology in (None, "p3.16xlarge"):
+        store = make_kvstore(name, ctxs, topology=topology)
+        arrays = [nd.array(np.arange(11) * (i + 1), ctx=ctx) for i, ctx in enumerate(ctxs)]
+        store.pushpull("weight", arrays)
+        assert all(np.array_equal(array.asnumpy(), np.arange(11) * 15) for array in arrays)
+        assert (store.placement(ctxs).why == "") == (topology is None)
+
+
+def in_order():
+    return [str(device(number)) for number in (0, 3, 2, 1, 5, 6, 7, 4)]
+
+
+def test_a_plan_knows_which_device_plays_which_rank():
+    order, plan = (
+        in_order(),
+        make_plan(TrainConfig(devices=named(8), kvstore="ring", topology="p3.16xlarge")),
+    )
+    assert plan.placed_in_words() == f", order {' '.join(order)}, by the links of p3.16xlarge"
+    assert (plan.settings()["order"], plan.settings()["placed"]) == (
+        order,
+        "by the links of p3.16xlarge",
+    )
+
+
+@pytest.mark.cpu_only("of GPUs the driver is asked for their links")
+def test_cpu_devices_are_not_placed_unless_a_machine_is_named():
+    for settings_of_plan in (
+        make_plan(TrainConfig(devices="cpu*8", kvstore=name)).settings()
+        for name in ("ring", "device")
+    ):
+        assert not {"order", "placed"} & set(settings_of_plan)
+
+
+@pytest.mark.long
+def test_a_run_says_and_writes_down_which_device_plays_which_rank(tmp_path):
+    out = tmp_path / "run"
+    asked = [
+        "--devices",
+        named(8),
+        "--kvstore",
+        "ring",
+        "--topology",
+        "p3.16xlarge",
+        "--epochs",
+        "1",
+        "--out",
+        str(out),
+    ]
+    said = CliRunner().invoke(run, asked)
+    assert said.exit_code == 0, said.output
+    assert f"ring, order {' '.join(in_order())}, by the links of p3.16xlarge" in said.output
+    content = json.loads((out / "config.json").read_text())
+    assert content["settings"]["order"] == in_order()
+    assert content["config"]["topology"] == "p3.16xlarge"
+
+
+@pytest.mark.parametrize(
+    ("kvstore", "topology", "count", "kind", "words"),
+    [
+        ("ring", "p3", 2, ScheduleError, "unknown topology 'p3': choose .*p3.16xlarge"),
+        (
+            "device",
+            "p3.16xlarge",
+            2,
+            KVStoreError,
+            "topology .*: kvstore .device. is MXNet.s own.*: choose one of star,",
+        ),
+        (
+            "ring",
+            "p3.8xlarge",
+            5,
+            KVStoreError,
+            r"kvstore 'ring' on [cg]pu\(0\) .*: p3.8xlarge has 4 devices: choose 1 to 4, not 5",
+        ),
+    ],
+)
+def test_a_topology_that_cannot_place_is_refused(kvstore, topology, count, kind, words):
+    with pytest.raises(kind, match=words):
+        make_kvstore(kvstore, contexts(count), topology=topology)
+
+
+@pytest.mark.cpu_only("no machine has twelve GPUs")
+def test_machines_of_any_size_have_as_many_devices_as_are_asked_for():
+    ctxs = [mx.cpu(i) for i in range(12)]
+    assert sorted(make_kvstore("ring", ctxs, topology="pcie").placement(ctxs).order) == list(
+        range(12)
+    )
+
+
+def test_an_order_and_a_topology_contradict_each_other():
+    with pytest.raises(KVStoreError, match="both place devices: give one of them"):
+        ScheduleKVStore("ring", order=(0, 1), topology="pcie")

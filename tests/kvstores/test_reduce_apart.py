@@ -1,0 +1,152 @@
+"""Reduce-scatters that leave what they sum as it is, beside numpy's sums and those in place."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.devices import contexts
+
+from gluonlab.collectives import executor as executor_module
+from gluonlab.collectives.algorithms import HALVES, make_schedule
+from gluonlab.collectives.executor import allreduce
+from gluonlab.errors import ScheduleError
+from gluonlab.kvstores.reduce_apart import ReduceApart
+
+import mxnet as mx  # isort: skip
+from mxnet import nd  # isort: skip
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Pieces of 1 KiB, so that small arrays have several."""
+    monkeypatch.setattr(executor_module, "PIECE_BYTES", 1024)
+
+
+def reduce_scatter(name, devices):
+    return HALVES[name][0](devices)
+
+
+def random_arrays(devices, sizes, dtype):
+    random = np.random.RandomState(devices)
+    return [
+        [nd.array(random.normal(size=size), ctx=ctx, dtype=dtype) for size in sizes]
+        for ctx in contexts(devices)
+    ]
+
+
+def put_together(owned, sizes):
+    """The sums of whole arrays, where each element is somebody's."""
+    whole = [np.full(size, np.nan) for size in sizes]
+    for _, (place, begin, end), array in owned:
+        assert np.isnan(whole[place][begin:end]).all()  # nobody else's
+        whole[place][begin:end] = array.asnumpy()
+    return whole
+
+
+@settings(max_examples=20)
+@given(
+    st.sampled_from(sorted(HALVES)),
+    st.integers(1, 6),
+    st.lists(st.integers(0, 5) | st.integers(0, 1200), min_size=1, max_size=4),
+    st.sampled_from(["float32", "float16", "float64"]),
+)
+def test_owners_get_the_bits_of_a_sum_in_place_and_arrays_stay(name, devices, sizes, dtype):
+    schedule, arrays = reduce_scatter(name, devices), random_arrays(devices, sizes, dtype)
+    before = [[array.asnumpy() for array in of_rank] for of_rank in arrays]
+    apart = ReduceApart(schedule, arrays)
+    for _ in range(2):
+        apart.run()
+    found = put_together(apart.owned, sizes)
+    assert all(owned.array.context == arrays[owned.rank][0].context for owned in apart.owned)
+    for of_rank, were in zip(arrays, before):
+        assert all(np.array_equal(a.asnumpy(), b) for a, b in zip(of_rank, were))
+    allreduce(schedule, arrays)
+    for rank, part, array in apart.owned:
+        in_place = arrays[rank][part.array].asnumpy()[part.begin : part.end]
+        assert np.array_equal(in_place, array.asnumpy())
+    for place, total in enumerate(found):
+        exact = np.sum([were[place].astype("float64") for were in before], axis=0)
+        np.testing.assert_allclose(total, exact, rtol=0, atol=16 * float(np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+@pytest.mark.parametrize("devices", [2, 3])
+def test_what_is_written_before_is_summed_and_what_is_written_afterwards_is_not(name, devices):
+    """Nothing but the engine orders readers and writers here, and nothing waits in between."""
+    arrays = [[nd.zeros((100_000,), ctx=ctx)] for ctx in contexts(devices)]
+    apart = ReduceApart(reduce_scatter(name, devices), arrays)
+    for turn in range(1, 5):
+        for (array,) in arrays:
+            array[:] = turn
+        apart.run()
+        sums = [nd.identity(owned.array) for owned in apart.owned]
+        for (array,) in arrays:
+            array[:] = -1
+        assert all((total.asnumpy() == devices * turn).all() for total in sums)
+        assert all((array.asnumpy() == -1).all() for (array,) in arrays)
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+@pytest.mark.parametrize("devices", [2, 3, 4, 5])
+def test_there_is_memory_for_what_the_schedule_writes_and_no_more(name, devices):
+    schedule, size = reduce_scatter(name, devices), 120
+    apart = ReduceApart(schedule, [[nd.zeros((size,), ctx=ctx)] for ctx in contexts(devices)])
+    written = {(transfer.dst, transfer.chunk) for step in schedule.steps for transfer in step}
+    elements = sum(array.size for array in apart._sums.values())
+    assert elements == len(written) * size // schedule.chunks
+    if name == "sharded":
+        assert elements == size  # each device has memory for the part that it owns
+
+
+def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
+    whole = [
+        mx.np.arange(12, dtype="float32", ctx=ctx) + rank for rank, ctx in enumerate(contexts(3))
+    ]
+    before = [array.asnumpy() for array in whole]
+    arrays = [[array, array, array[4:9]] for array in whole]
+    apart = ReduceApart(reduce_scatter("ring", 3), arrays)
+    apart.run()
+    total = sum(before)
+    for found, expected in zip(put_together(apart.owned, [12, 12, 5]), [total, total, total[4:9]]):
+        assert np.array_equal(found, expected)
+    assert all(np.array_equal(array.asnumpy(), was) for array, was in zip(whole, before))
+
+
+def convolved(ctx, seed, out):
+    """What oneDNN computes and leaves in blocks of channels."""
+    random = np.random.RandomState(seed)
+    weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
+    images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
+    return nd.Convolution(
+        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
+    )
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+@pytest.mark.parametrize("blocks_at_first", [False, True])
+@pytest.mark.parametrize("devices", [1, 2, 5])
+def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first):
+    ctxs, shape = contexts(devices), (2, 32, 8, 8)
+    if blocks_at_first:
+        arrays = [[convolved(ctx, 9 + rank, None)] for rank, ctx in enumerate(ctxs)]
+    else:
+        arrays = [[nd.zeros(shape, ctx=ctx)] for ctx in ctxs]
+    apart = ReduceApart(reduce_scatter(name, devices), arrays)
+    if blocks_at_first:
+        apart.run()
+    for seed in (0, 3):
+        expected = 0
+        for rank, ctx in enumerate(ctxs):
+            expected += convolved(ctx, seed + rank, None).asnumpy().astype("float64")
+            convolved(ctx, seed + rank, arrays[rank][0])
+        apart.run()
+        [found] = put_together(apart.owned, [arrays[0][0].size])
+        np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_what_copies_or_does_not_fit_is_refused():
+    arrays = [[nd.ones((4,), ctx=ctx)] for ctx in contexts(2)]
+    with pytest.raises(ScheduleError, match="ring copies chunks: give a reduce-scatter"):
+        ReduceApart(make_schedule("ring", 2), arrays)
+    with pytest.raises(ScheduleError, match="is for 3 ranks, and there are arrays of 2"):
+        ReduceApart(reduce_scatter("ring", 3), arrays)

@@ -1,0 +1,269 @@
+"""Stores made of schedules, under Gluon's own Trainer and under gluonlab's."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.kvstore_runs import BATCHES, OPTIMIZERS, STORES, small_net, trained
+from support.reference import as_is, distance, values
+
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.shards import shard
+from gluonlab.errors import KVStoreError, ScheduleError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.schedule import ScheduleKVStore
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.training.loop import train
+from gluonlab.update.trainer import BucketedTrainer
+
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_every_store_gives_the_parameters_of_device_under_the_trainer(
+    name, optimizer, trainer_class
+):
+    ctxs, store = contexts(3), make_kvstore(name)
+    expected, _ = trained(gluon.Trainer, make_kvstore("device"), optimizer, ctxs)
+    net, _ = trained(trainer_class, store, optimizer, ctxs)
+    assert distance(values(net), values(expected)) < 1e-5
+    for ctx in ctxs[1:]:  # replicas are alike to the bit
+        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_store_runs_the_transfers_of_its_schedule_itself(name):
+    """A store that handed the work to another one would run none.
+
+    Chunks without an element need no transfer.
+    """
+    store = make_kvstore(name)
+    size = 1000
+    arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(4)]
+    for turn in (1, 2):
+        store.pushpull("weight", arrays)
+        assert store.transfers_run == turn * make_schedule(name, 4).transfers
+    assert (arrays[3].asnumpy() == 16).all()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_keys_of_one_call_are_summed_by_one_schedule(name):
+    """However their sizes compare to the chunks, which are cut from all of them together; the
+    transfers are one schedule's.
+    """
+    store, sizes, random = make_kvstore(name), (1, 700, 3, 4000), np.random.RandomState(0)
+    values = [[random.randint(-99, 99, size).astype("float32") for _ in range(4)] for size in sizes]
+    arrays = [
+        [nd.array(value, ctx=ctx) for value, ctx in zip(of_key, contexts(4))] for of_key in values
+    ]
+    for times in (1, 4):  # the second sums four times the first
+        store.pushpull([5, 6, 7, "rest"], arrays, priority=-5)
+        for value, of_key in zip(values, arrays):
+            for array in of_key:
+                np.testing.assert_array_equal(array.asnumpy(), times * sum(value))
+    schedule = make_schedule(name, 4)
+    alone = make_kvstore(name)
+    for key, of_key in enumerate(arrays):
+        alone.pushpull(key, of_key)
+    assert (
+        schedule.transfers * 2 <= store.transfers_run < 2 * alone.transfers_run
+        or schedule.chunks == 1
+    )
+
+
+def test_keys_of_one_call_may_be_on_other_devices_unless_they_are_updated_together():
+    arrays = [[nd.ones((3,), ctx=ctx) for ctx in contexts(k)] for k in (2, 3)]
+    store = make_kvstore("sharded-optimizer")
+    store.set_optimizer(mx.optimizer.SGD())
+    weights = [[array.copy() for array in of_key] for of_key in arrays]
+    with pytest.raises(
+        KVStoreError,
+        match="key 'a' is on 2 devices, 'b' on 3: give keys of one call the same devices",
+    ):
+        store.pushpull(["a", "b"], arrays, out=weights)
+    assert all((array.asnumpy() == 1).all() for of_key in (*arrays, *weights) for array in of_key)
+    make_kvstore("ring").pushpull(["a", "b"], arrays)
+    assert [array.asnumpy()[0] for of_key in arrays for array in of_key] == [2, 2, 3, 3, 3]
+
+
+@pytest.mark.parametrize("trainer_class", [gluon.Trainer, BucketedTrainer])
+def test_gradients_that_are_added_up_over_several_backwards(trainer_class):
+    """grad_req 'add' shows what is left in the gradients, and when zero_grad comes."""
+    ctxs, results = contexts(3), []
+    for name in ("device", *STORES):
+        net = small_net(ctxs)
+        net.collect_params().setattr("grad_req", "add")
+        update = (
+            {}
+            if trainer_class is BucketedTrainer or name == "sharded-optimizer"
+            else {"update_on_kvstore": False}
+        )
+        trainer = trainer_class(
+            net.collect_params(),
+            "sgd",
+            {"learning_rate": 0.1},
+            kvstore=make_kvstore(name),
+            **update,
+        )
+        for images, labels in BATCHES:
+            for _ in range(2):
+                xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+                with autograd.record():
+                    losses = [LOSS(net(x), y) for x, y in zip(xs, ys)]
+                autograd.backward(losses)
+            trainer.step(len(images))
+            net.collect_params().zero_grad()
+        results.append(values(net))
+    assert all(distance(result, results[0]) < 1e-5 for result in results[1:])
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_device_without_a_shard_adds_nothing(name):
+    """Batches of two on three devices; the third keeps no gradient of an earlier batch."""
+    ctxs, results = contexts(3), []
+    for store in ("device", name):
+        net = small_net(ctxs)
+        step = DataParallelStep(
+            net,
+            LOSS,
+            BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store)),
+            ctxs,
+            as_is,
+        )
+        for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
+            step(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs))
+        results.append(values(net, ctxs[2]))
+    assert distance(results[1], results[0]) < 1e-5
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_one_device_needs_no_schedule_and_still_trains(name):
+    expected, _ = trained(gluon.Trainer, None, "sgd", contexts(1))
+    net, _ = trained(BucketedTrainer, make_kvstore(name), "sgd", contexts(1))
+    assert all(np.array_equal(a, b) for a, b in zip(values(net), values(expected)))
+
+
+def test_an_order_changes_who_plays_which_rank_and_not_the_sum():
+    ctxs = contexts(4)
+    store = ScheduleKVStore("ring", order=(0, 3, 2, 1))
+    assert store.schedule(4).steps[0][0][:2] == (0, 3)
+    arrays = [nd.full((5,), rank, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+    store.pushpull(0, arrays)
+    assert all((array.asnumpy() == 6).all() for array in arrays)
+
+
+def test_lists_of_keys_and_separate_outputs_work_as_in_mxnets_stores():
+    ctxs = contexts(2)
+    values_ = [
+        [nd.full((3,), key + rank + 1.0, ctx=ctx) for rank, ctx in enumerate(ctxs)]
+        for key in range(2)
+    ]
+    for store in (make_kvstore("device"), make_kvstore("ring")):
+        outs = [[nd.zeros((3,), ctx=ctx) for ctx in ctxs] for _ in range(2)]
+        store.broadcast([0, 1], [value[0] for value in values_], outs)
+        store.pushpull([0, 1], values_, out=outs)
+        assert [[float(out[0].asscalar()) for out in outs_of] for outs_of in outs] == [
+            [3, 3],
+            [5, 5],
+        ]
+        assert [float(value[1][0].asscalar()) for value in values_] == [2, 3]  # as they were
+
+
+def test_a_key_may_come_with_other_arrays():
+    store = make_kvstore("sharded")
+    for size in (3, 4, 3):
+        arrays = [nd.ones((size,), ctx=ctx) for ctx in contexts(2)]
+        store.pushpull(0, arrays)
+        assert all((array.asnumpy() == 2).all() for array in arrays)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            lambda ctxs: [nd.ones((3 + rank,), ctx=ctx) for rank, ctx in enumerate(ctxs)],
+            "must be alike",
+        ),
+        (
+            lambda ctxs: [
+                nd.ones((3,), ctx=ctx, dtype=dtype)
+                for ctx, dtype in zip(ctxs, ("float32", "float64"))
+            ],
+            "must be alike",
+        ),
+        (lambda ctxs: [nd.sparse.zeros("row_sparse", (3, 1), ctx=ctx) for ctx in ctxs], "sparse"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused_and_left_alone(arrays, message):
+    arrays = arrays(contexts(2))
+    with pytest.raises(KVStoreError, match=message):
+        make_kvstore("ring").pushpull("weight", arrays)
+    assert all((array.asnumpy() == array.asnumpy().flat[0]).all() for array in arrays)
+
+
+def outputs(size, dtype="float32"):
+    return lambda ctxs: [nd.zeros((size,), ctx=ctx, dtype=dtype) for ctx in ctxs]
+
+
+@pytest.mark.parametrize(
+    ("name", "outs", "message"),
+    [
+        (
+            "ring",
+            outputs(4),
+            r"float32\[3\] on [cg]pu\(0\) cannot be left in float32\[4\] on [cg]pu\(0\)",
+        ),
+        ("ring", outputs(3, "int32"), r"cannot be left in int32\[3\]"),
+        ("sharded-optimizer", lambda ctxs: outputs(3)(ctxs[:1]), "2 arrays and 1 outputs"),
+        ("sharded-optimizer", outputs(4), r"cannot be left in float32\[4\] on [cg]pu\(0\)"),
+        (
+            "sharded-optimizer",
+            lambda ctxs: outputs(3)(ctxs[::-1]),
+            r"cannot be left in float32\[3\] on [cg]pu\(1\)",
+        ),
+        ("sharded-optimizer", outputs(3, "int32"), r"cannot be left in int32\[3\]"),
+    ],
+)
+def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message):
+    store, outs = make_kvstore(name), outs(contexts(2))
+    if name == "sharded-optimizer":
+        store.set_optimizer(mx.optimizer.SGD())
+    with pytest.raises(KVStoreError, match=message):
+        store.pushpull("weight", [nd.ones((3,), ctx=ctx) for ctx in contexts(2)], out=outs)
+    assert all((out.asnumpy() == 0).all() for out in outs)
+
+
+def test_a_store_of_an_unknown_algorithm_or_order_is_refused_when_it_is_made():
+    with pytest.raises(ScheduleError, match="did you mean 'ring'"):
+        ScheduleKVStore("rign")
+    with pytest.raises(ScheduleError, match="names each of 0 to 1 once"):
+        ScheduleKVStore("ring", order=(0, 0))
+
+
+def test_gradient_compression_and_sparse_gradients_are_refused():
+    with pytest.raises(KVStoreError, match="'ring' cannot compress gradients"):
+        make_kvstore("ring").set_gradient_compression({"type": "2bit"})
+    embedding = nn.Embedding(10, 3, sparse_grad=True)
+    embedding.initialize(ctx=contexts(2))
+    trainer = gluon.Trainer(embedding.collect_params(), "sgd", kvstore=make_kvstore("ring"))
+    with pytest.raises(ValueError, match="sparse gradients"):
+        trainer.step(1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["device", *STORES])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_every_store_trains_the_digits_as_well_as_device(name, optimizer, empty_cwd):
+    settings = {"sgd": {"lr": 0.03, "momentum": 0.9}, "adam": {"lr": 0.002}}[optimizer]
+    with pytest.warns(UserWarning, match="stand in for GPUs"):
+        assert (
+            train(
+                TrainConfig(gpus=3, kvstore=name, epochs=10, optimizer=optimizer, **settings)
+            ).accuracy
+            >= 0.96
+        )

@@ -1,0 +1,218 @@
+"""--pretrained: everything in a file, everything but the last layer, or one clear error and nothing
+changed.
+"""
+
+import struct
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.completed import completed
+from support.damage import corrupted
+from support.devices import contexts, device
+from support.made_up_data import dataset_of
+from support.reference import values
+
+from gluonlab.errors import ModelError
+from gluonlab.models.pretrained import load_parameters, load_pretrained
+from gluonlab.training.export import WEIGHTS, export
+
+
+def same(first, second):
+    return [np.array_equal(a, b) for a, b in zip(first, second)]
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet8", "cifar_resnet20", "gluoncv:mobilenet0.25"])
+@pytest.mark.parametrize("written_by", ["save_parameters", "export"])
+def test_a_file_of_the_same_network_gives_every_device_its_parameters(tmp_path, name, written_by):
+    net, other = completed(name, ctxs=contexts(1)), completed(name, ctxs=contexts(2))
+    file = tmp_path / "a.params"
+    if written_by == "export":
+        export(net, name, dataset_of((3, 32, 32), "0123456789"), tmp_path)
+        file = tmp_path / WEIGHTS
+    else:
+        net.save_parameters(str(file))
+    assert not all(same(values(net), values(other, device(1))))
+    assert load_pretrained(other, str(file), 10) == f"{file}: all parameters"
+    for ctx in contexts(2):
+        assert all(same(values(net), values(other, ctx)))
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet18", "gluoncv:squeezenet1.1"])
+def test_for_other_classes_everything_but_the_last_layer_is_loaded(tmp_path, name):
+    side = 224 if "squeeze" in name else 32
+    net, other = (
+        completed(name, (3, side, side), classes=6),
+        completed(name, (3, side, side), classes=4),
+    )
+    net.save_parameters(str(tmp_path / "a.params"))
+    before = values(other)
+    said = load_pretrained(other, str(tmp_path / "a.params"), 4)
+    assert said.startswith(f"{tmp_path / 'a.params'}: all but ")
+    assert said.endswith(", which begin anew for 4 classes")
+    loaded = [
+        a.shape == b.shape and np.array_equal(a, b) for a, b in zip(values(other), values(net))
+    ]
+    assert loaded == [param.shape[0] != 4 for param in other.collect_params().values()]
+    assert all(kept for kept, came in zip(same(values(other), before), loaded) if not came)
+
+
+def test_a_file_of_another_network_is_refused_with_the_first_parameters_and_changes_nothing(
+    tmp_path,
+):
+    completed("resnet8").save_parameters(str(tmp_path / "a.params"))
+    for name, said in [
+        (
+            "resnet18",
+            (
+                r"it lacks features\.0\.weight; it lacks .* and \d+ more; "
+                r"it must be a file of the same network"
+            ),
+        ),
+        ("cifar_resnet20", "does not fit the network: it lacks "),
+        ("lenet", r"does not fit the network: .*lacks 0\.bias"),
+    ]:
+        net = completed(name)
+        before = values(net)
+        with pytest.raises(ModelError, match=said) as caught:
+            load_pretrained(net, str(tmp_path / "a.params"), 10)
+        assert str(caught.value).startswith(f"--pretrained {tmp_path / 'a.params'} does not fit")
+        assert all(same(values(net), before))
+
+
+def test_a_file_for_other_images_names_the_shapes(tmp_path):
+    completed("resnet8", (1, 28, 28)).save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(
+        ModelError, match=r"0\.weight is \(16, 1, 3, 3\), not \(16, 3, 3, 3\); it must be"
+    ):
+        load_pretrained(completed("resnet8"), str(tmp_path / "a.params"), 10)
+
+
+def test_other_classes_are_refused_where_no_new_layer_is_wanted(tmp_path):
+    completed("resnet8", classes=5).save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(
+        ModelError,
+        match=r"^it does not fit the network: 8\.weight is \(5, 64\), not \(10, 64\); 8\.bias is",
+    ):
+        load_parameters(completed("resnet8"), tmp_path / "a.params", "it", 10)
+
+
+def test_surplus_parameters_are_named(tmp_path):
+    arrays = {
+        name: param.data() for name, param in completed("mlp")._collect_params_with_prefix().items()
+    }
+    nd.save(str(tmp_path / "a.params"), {**arrays, "9.weight": nd.zeros((1,))})
+    with pytest.raises(ModelError, match=r"9\.weight is too much"):
+        load_pretrained(completed("mlp"), str(tmp_path / "a.params"), 10)
+
+
+def damaged(folder, kind):
+    file = folder / "a.params"
+    if kind == "a list":
+        nd.save(str(file), [nd.zeros((2,))])
+    elif kind == "nothing":
+        nd.save(str(file), {})
+    elif kind == "cut off":
+        completed("mlp").save_parameters(str(file))
+        file.write_bytes(file.read_bytes()[:-7])
+    else:
+        file.write_bytes(
+            {"empty": b"", "text": b"weights, weights, weights, and nothing but weights"}[kind]
+        )
+    return file
+
+
+@pytest.mark.parametrize("kind", ["a list", "nothing", "cut off", "empty", "text"])
+def test_what_is_no_file_of_parameters_is_one_clear_error(tmp_path, kind):
+    with pytest.raises(
+        ModelError, match="give a file that Gluon's save_parameters or export wrote"
+    ):
+        load_pretrained(completed("mlp"), str(damaged(tmp_path, kind)), 10)
+
+
+def dense():
+    net = mx.gluon.nn.Dense(2, in_units=3)
+    net.initialize(mx.init.Normal(1))
+    return net
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("params") / "dense.params"
+    dense().save_parameters(str(path))
+    return path
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_damaged_file_is_loaded_or_a_model_error(file, tmp_path_factory, data):
+    """Bytes changed, cut out or put in anywhere, of numbers that are mostly headers."""
+    path = tmp_path_factory.getbasetemp() / "damaged.params"
+    path.write_bytes(corrupted(data, file.read_bytes()))
+    net = dense()
+    try:
+        load_parameters(net, path, "it", 2)
+        mx.nd.waitall()
+    except ModelError as error:
+        assert str(error).startswith("it ")
+
+
+@pytest.mark.parametrize("place", [7, 15])
+def test_a_shape_of_which_one_byte_is_damaged_is_no_shape(file, tmp_path, place):
+    """2**62 rows or columns more: as many bytes as before, for who counts them in 64 bits."""
+    content = bytearray(file.read_bytes())
+    begin = content.index(struct.pack("<qq", 2, 3))
+    content[begin + place] ^= 0x40
+    (tmp_path / "a.params").write_bytes(content)
+    with pytest.raises(ModelError, match="cannot be read as parameters"):
+        load_parameters(dense(), tmp_path / "a.params", "it", 2)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_files_of_older_versions_of_mxnet_are_read(tmp_path, version):
+    """Their arrays begin with ndim and 32-bit sizes, or with a magic number and 64-bit sizes, or
+    also with a storage type.
+    """
+    arrays = {
+        "weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "bias": np.array([7, 8], np.float32),
+    }
+    content = struct.pack("<QQQ", 0x112, 0, 2)
+    for array in arrays.values():
+        content += struct.pack("<I", 0xF993FAC7 + version) if version else b""
+        content += struct.pack("<i", 0) if version == 2 else b""
+        content += struct.pack(f"<i{array.ndim}{'q' if version else 'I'}", array.ndim, *array.shape)
+        content += struct.pack("<iii", 1, 0, 0) + array.tobytes()
+    content += struct.pack("<Q", 2) + b"".join(
+        struct.pack("<Q", len(name)) + name.encode() for name in arrays
+    )
+    (tmp_path / "a.params").write_bytes(content)
+    net = dense()
+    assert load_parameters(net, tmp_path / "a.params", "it", 2) == []
+    for name, array in arrays.items():
+        assert np.array_equal(getattr(net, name).data().asnumpy(), array)
+
+
+def test_a_file_that_was_written_after_set_np_is_read(tmp_path):
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        net = dense()
+        net.save_parameters(str(tmp_path / "a.params"))
+        expected = [param.data().asnumpy() for param in net.collect_params().values()]
+    net = dense()
+    load_parameters(net, tmp_path / "a.params", "it", 2)
+    assert all(
+        np.array_equal(param.data().asnumpy(), wanted)
+        for param, wanted in zip(net.collect_params().values(), expected)
+    )
+
+
+@pytest.mark.parametrize("path", ["missing.params", ".", "https://example.org/resnet18.params"])
+def test_only_local_files_are_read(path):
+    with pytest.raises(
+        ModelError, match="is no file: give a local file of parameters; nothing is downloaded"
+    ):
+        load_parameters(completed("mlp"), Path(path), path, 10)

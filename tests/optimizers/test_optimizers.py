@@ -1,0 +1,248 @@
+"""Each optimizer beside its definition in float64, whatever comes: rates, decay, limits, gradients
+of any size.
+"""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from support import optimizer_references as references
+from support.updates import assert_close, updated
+
+from gluonlab.errors import ConfigError
+from gluonlab.optimizers import LAMB, LARS, NAG, OPTIMIZERS, SGD, AdaDelta, Adamax, Nadam
+from gluonlab.optimizers.registry import NOT_OFFERED, make_optimizer
+
+WITH_MOMENTUM = [name for name, kind in OPTIMIZERS.items() if kind.momentum]
+RATES = st.one_of(st.just(0.0), st.floats(1e-18, 1e-12), st.floats(1e-5, 1.0))
+
+
+@st.composite
+def problems(draw):
+    """(weight, [(gradient, rate), ...]): float32 numbers of one size for weights and one for
+    gradients, some of them 0.
+    """
+    rng = np.random.RandomState(draw(st.integers(0, 2**31)))
+    shape = draw(st.sampled_from([(1,), (3, 5), (2, 3, 2)]))
+    rates = draw(st.lists(RATES, min_size=1, max_size=8))
+    size = 10.0 ** draw(st.integers(-12, 12))
+    kept = draw(st.sampled_from([0.0, 0.5, 1.0]))
+
+    def numbers(scale, share=1.0):
+        drawn = rng.standard_normal(shape) * (rng.random_sample(shape) < share) * scale
+        return drawn.astype("float32").astype("float64")
+
+    return numbers(10.0 ** draw(st.integers(-3, 1))), [
+        (numbers(size, kept), rate) for rate in rates
+    ]
+
+
+def anything(examples):
+    drawn = given(
+        problem=problems(),
+        wd=st.sampled_from([0.0, 0.1]),
+        limit=st.sampled_from([None, 0.05]),
+        momentum=st.sampled_from([0.0, 0.9]),
+    )
+    return lambda test: settings(max_examples=examples)(drawn(test))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+# nothing has ever had a gradient
+@example((np.ones((2,)), [(np.zeros((2,)), 0.1)] * 3), 0.0, None, 0.9)
+@anything(examples=6)
+def test_every_optimizer_does_what_its_definition_says(name, problem, wd, limit, momentum):
+    check_definition(name, problem, wd, limit, momentum)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@anything(examples=300)
+def test_every_optimizer_always_does_what_its_definition_says(name, problem, wd, limit, momentum):
+    check_definition(name, problem, wd, limit, momentum)
+
+
+def check_definition(name, problem, wd, limit, momentum):
+    weight, steps = problem
+    options = {"momentum": momentum} if name in WITH_MOMENTUM else {}
+    if name == "ftml":  # whose definition divides by the rate, here even in float64
+        steps = [(grad, max(rate, 1e-6)) for grad, rate in steps]
+    if name == "signum":  # the sign of what is rounded is anybody's
+        wd = momentum = options["momentum"] = 0.0
+    expected = list(getattr(references, name)(weight, steps, wd=wd, clip=limit, **options))
+    found = updated(
+        make_optimizer(name, {"wd": wd, "clip_gradient": limit, **options}), weight, steps
+    )
+    assert_close(found, expected, weight, 2e-6 if name in ("sgd", "nag") else 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Accumulating with float16")
+@pytest.mark.parametrize("dtype, tolerance", [("float64", 1e-5), ("float16", 0.01)])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_takes_weights_of_other_types(name, dtype, tolerance):
+    rng = np.random.RandomState(4)
+    weight = rng.uniform(1, 2, (3, 4)).astype("float16").astype("float64")
+    steps = [(rng.choice([-1.5, 0.75, 2], (3, 4)), 0.02)] * 3
+    options = {"momentum": 0.5} if name in WITH_MOMENTUM else {}
+    expected = list(getattr(references, name)(weight, steps, **options))
+    assert_close(
+        updated(make_optimizer(name, options), weight, steps, dtype), expected, weight, tolerance
+    )
+
+
+@pytest.mark.parametrize("momentum, wd", [(0.0, 0.5), (0.9, 0.5), (0.9, 0.0)])
+def test_signum_takes_the_sign_of_momentum_and_decay(momentum, wd):
+    rng = np.random.RandomState(0)
+    weight = rng.standard_normal((40,))
+    steps = [(rng.standard_normal((40,)), rate) for rate in (0.1, 0.2, 0.05, 0.0, 0.1)]
+    found = updated(make_optimizer("signum", {"momentum": momentum, "wd": wd}), weight, steps)
+    assert_close(found, list(references.signum(weight, steps, momentum, wd)), weight)
+
+
+@pytest.mark.parametrize("cls, mxnets", [(SGD, mx.optimizer.SGD), (NAG, mx.optimizer.NAG)])
+@settings(max_examples=5)
+@given(
+    problem=problems(),
+    rate=st.floats(1e-9, 1.0),
+    limit=st.sampled_from([None, 0.05]),
+    momentum=st.sampled_from([0.0, 0.9]),
+)
+def test_a_rate_that_stays_the_same_leaves_mxnets_bits_alone(
+    cls, mxnets, problem, rate, limit, momentum
+):
+    weight, steps = problem
+    steps = [(grad, rate) for grad, _ in steps]
+    for wd in (0.0, 0.1) if cls is SGD else (0.0,):
+        options = {"momentum": momentum, "clip_gradient": limit, "wd": wd}
+        found, expected = (updated(kind(**options), weight, steps) for kind in (cls, mxnets))
+        assert all(np.array_equal(one, other) for one, other in zip(found, expected))
+
+
+@pytest.mark.parametrize("name", ["sgd", "nag"])
+def test_under_mxnets_rule_the_optimizer_is_mxnets_own(name):
+    assert type(make_optimizer(name, {"momentum": 0.9}, "mxnet")) is type(mx.optimizer.create(name))
+    assert type(make_optimizer(name, {"momentum": 0.9})) is OPTIMIZERS[name].cls
+
+
+@pytest.mark.parametrize("cls", [SGD, NAG])
+@settings(max_examples=5)
+@given(rates=st.lists(RATES, min_size=2, max_size=6), lr_mults=st.tuples(RATES, RATES))
+def test_float16_weights_keep_a_float32_copy(cls, rates, lr_mults):
+    """Two parameters with rates of their own, which MXNet would update in one call."""
+    rng = np.random.RandomState(1)
+    starts = [rng.standard_normal((7,)).astype("float16").astype("float64") for _ in range(2)]
+    steps = [
+        [(rng.standard_normal((7,)).astype("float16").astype("float64"), rate) for rate in rates]
+        for _ in range(2)
+    ]
+    optimizer = cls(momentum=0.9, wd=0.01, multi_precision=True)
+    optimizer.param_dict = {
+        key: gluon.Parameter(f"p{key}", lr_mult=lr_mults[key]) for key in range(2)
+    }
+    updater, weights = (
+        mx.optimizer.get_updater(optimizer),
+        [nd.array(start, dtype="float16") for start in starts],
+    )
+    for step, rate in enumerate(rates):
+        optimizer.set_learning_rate(rate)
+        grads = [nd.array(steps[key][step][0], dtype="float16") for key in range(2)]
+        if cls is SGD:
+            updater([0, 1], grads, weights)
+        else:
+            for key in range(2):
+                updater(key, grads[key], weights[key])
+    reference = references.sgd if cls is SGD else references.nag
+    for key in range(2):
+        own = [(grad, rate * lr_mults[key]) for grad, rate in steps[key]]
+        *_, expected = reference(starts[key], own, momentum=0.9, wd=0.01)
+        master = updater.states[key][1].asnumpy()
+        assert np.abs(master - expected).max() <= 3e-6 * max(1, np.abs(expected).max())
+        assert np.array_equal(weights[key].asnumpy(), master.astype("float16"))
+
+
+@pytest.mark.filterwarnings("ignore:Accumulating with float16")
+@pytest.mark.parametrize(
+    "name", [name for name, kind in OPTIMIZERS.items() if "gluonlab" in kind.cls.__module__]
+)
+def test_zero_gradients_leave_float16_weights_as_they_are(name):
+    """An epsilon that float16 does not have is none."""
+    weight = nd.ones((3,), dtype="float16")
+    mx.optimizer.get_updater(make_optimizer(name, {}))(0, nd.zeros((3,), dtype="float16"), weight)
+    assert (weight.asnumpy() == 1).all()
+
+
+@pytest.mark.parametrize("cls", [AdaDelta, Adamax, NAG, Nadam, LARS, LAMB])
+def test_gradients_are_left_as_they_are(cls):
+    grad, weight = nd.array([0.5, -3.0]), nd.array([1.0, 2.0])
+    mx.optimizer.get_updater(cls(rescale_grad=0.25, wd=0.1, clip_gradient=0.3, learning_rate=0.1))(
+        0, grad, weight
+    )
+    assert grad.asnumpy().tolist() == [0.5, -3.0]
+
+
+@pytest.mark.parametrize("name, rate", [("lamb", 0.1), ("lars", 100.0)])
+def test_norms_of_large_parameters_are_those_of_float64(name, rate):
+    """MXNet's own add a million squares one by one."""
+    weight = np.random.RandomState(0).standard_normal(1_000_000).astype("float32").astype("float64")
+    steps = [(weight[::-1] * 1e-3, rate)]
+    [expected], [found] = (
+        getattr(references, name)(weight, steps),
+        updated(make_optimizer(name, {}), weight, steps),
+    )
+    assert np.abs(found - expected).max() <= 2e-5 * np.abs(expected - weight).max()
+
+
+def test_lars_spares_biases_and_normalisations():
+    """Their rate is the rate itself, whatever their norms."""
+    for name in ("dense0_bias", "batchnorm0_gamma", "batchnorm0_beta", "dense0_weight"):
+        optimizer = LARS(learning_rate=0.1)
+        optimizer.param_dict = {0: gluon.Parameter(name)}
+        weight = nd.array([3.0, 4.0])
+        mx.optimizer.get_updater(optimizer)(0, nd.array([0.0, 1.0]), weight)
+        step = 0.1 * (0.001 * 5 if name == "dense0_weight" else 1)
+        assert weight.asnumpy() == pytest.approx([3, 4 - step], abs=1e-6)
+
+
+@pytest.mark.parametrize("cls", [SGD, NAG])
+def test_sparse_gradients_are_refused(cls):
+    weight = nd.ones((3, 2))
+    updater = mx.optimizer.get_updater(cls(momentum=0.9, learning_rate=0.1))
+    with pytest.raises(
+        ConfigError,
+        match=f"dense parameters and gradients: use mx.optimizer.{cls.__name__} for sparse ones",
+    ):
+        updater(0, nd.ones((3, 2)).tostype("row_sparse"), weight)
+
+
+@pytest.mark.parametrize("cls", [SGD, NAG])
+def test_a_negative_momentum_is_refused(cls):
+    with pytest.raises(ConfigError, match=r"momentum -0\.5: give a number from 0 up"):
+        cls(momentum=-0.5)
+
+
+def test_every_optimizer_of_mxnet_is_offered_or_says_why_not():
+    assert set(OPTIMIZERS) | set(NOT_OFFERED) | {"test"} == set(mx.optimizer.Optimizer.opt_registry)
+    assert not set(OPTIMIZERS) & set(NOT_OFFERED)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamax", "nadam", "ftml", "lamb"])
+@pytest.mark.parametrize("share", ["beta1", "beta2"])
+@pytest.mark.parametrize("value", [1.0, -0.1, float("nan"), "half", True])
+def test_a_share_that_would_divide_by_zero_is_refused(name, share, value):
+    with pytest.raises(ConfigError, match=rf"^{share} {value}: give a number from 0 and below 1$"):
+        make_optimizer(name, {share: value})
+
+
+def test_arguments_have_the_places_that_mxnets_have():
+    for ours in (Adamax, Nadam, LAMB):
+        theirs = getattr(mx.optimizer, ours.__name__)
+        count = {"Adamax": 3, "Nadam": 5}.get(ours.__name__, 4)
+        values = [0.25, 0.5, 0.75, 0.125, 0.0625][:count]
+        names = ["lr", "beta1", "beta2", "epsilon", "schedule_decay"][:count]
+        assert (
+            [getattr(ours(*values), name) for name in names]
+            == [getattr(theirs(*values), name) for name in names]
+            == values
+        )

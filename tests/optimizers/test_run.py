@@ -1,0 +1,116 @@
+"""What --optimizer and --momentum-rule do to a run."""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+from support.devices import named
+from support.reference import values
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.sets.registry import find_kind
+from gluonlab.kvstores import KVSTORES
+from gluonlab.optimizers import NAG, OPTIMIZERS, SGD
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.settle import settle
+
+
+@pytest.mark.long
+def test_adamax_leaves_finite_parameters(python, tmp_path):
+    """Weights at pixels that are black in all images never have a gradient."""
+    result = python(
+        "-m", "gluonlab.run", "--optimizer", "adamax", "--wd", "1e-4", "--epochs", "3", "--json",
+        "--out", "run", timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    run = json.loads(result.stdout)
+    assert run["accuracy"] > 0.9
+    [file] = (tmp_path / "run").glob("*.params")
+    assert all(np.isfinite(array.asnumpy()).all() for array in nd.load(str(file)).values())
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "adamax",
+        *(pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS if name != "adamax"),
+    ],
+)
+def test_no_optimizer_makes_anything_but_numbers_of_weights_without_gradients(tmp_path, optimizer):
+    """The MLP sees the digits' edges, which are black in all images; without decay nothing moves
+    there.
+    """
+    config = TrainConfig(
+        devices=named(2), model="mlp", optimizer=optimizer, epochs=1, global_batch_size=500,
+        warmup_epochs=0.5, out=str(tmp_path / "run"),
+    )  # fmt: skip
+    arrays = values(train(config, reporter=Reporter()).net)
+    assert all(np.isfinite(array).all() for array in arrays)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cls"),
+    [
+        ({"optimizer": "sgd", "momentum": 0.9}, SGD),
+        ({"optimizer": "SGD", "momentum": 0.9, "momentum_rule": "mxnet"}, mx.optimizer.SGD),
+        ({"optimizer": "nag", "momentum": 0.9, "momentum_rule": "corrected"}, NAG),
+        ({"optimizer": "sgd"}, SGD),
+    ],
+    ids=str,
+)
+def test_the_rule_of_momentum_decides_on_the_class(asked, cls):
+    plan = make_plan(TrainConfig(devices=named(1), **asked))
+    assert type(plan.make_optimizer()) is cls
+    rule = asked.get("momentum_rule", "corrected") if "momentum" in asked else None
+    assert plan.settings().get("momentum_rule") == plan.momentum_rule == rule
+
+
+@pytest.mark.parametrize(
+    ("dataset", "asked", "rule"),
+    [
+        ("cifar10", {}, "mxnet"),
+        ("cifar10", {"momentum_rule": "corrected"}, "corrected"),
+        ("cifar10", {"optimizer": "sgd"}, "mxnet"),
+        ("cifar10", {"optimizer": "adam"}, None),
+        ("cifar10", {"recipe": "quick"}, None),
+        ("fashion-mnist", {}, None),  # tuned with PyTorch
+    ],
+    ids=str,
+)
+def test_recipes_that_were_tuned_with_mxnets_rule_bring_it_along(dataset, asked, rule):
+    config = TrainConfig(dataset=dataset, model="cifar_resnet20", **asked)
+    assert settle(config, find_kind(dataset)[0].defaults).config.momentum_rule == rule
+
+
+def trained(tmp_path, name, **settings):
+    config = TrainConfig(
+        devices=named(1), model="mlp", epochs=2, batch_size=300, lr=0.1, momentum=0.9,
+        warmup_epochs=1, lr_schedule="cosine", out=str(tmp_path / name), **settings,
+    )  # fmt: skip
+    return values(train(config, reporter=Reporter()).net)
+
+
+@pytest.mark.long
+def test_the_rules_differ_when_the_rate_changes_only(tmp_path):
+    corrected, mxnets, again = (
+        trained(tmp_path, str(number), optimizer="sgd", momentum_rule=rule)
+        for number, rule in enumerate(["corrected", "mxnet", None])
+    )
+    assert all(np.array_equal(one, other) for one, other in zip(corrected, again))
+    assert not any(np.array_equal(one, other) for one, other in zip(corrected, mxnets))
+
+
+def test_every_optimizer_runs_under_a_store_or_says_why_not():
+    """sharded-optimizer cuts parameters anywhere, which those that look at norms do not allow."""
+    assert "sharded-optimizer" in KVSTORES
+    for name, kind in OPTIMIZERS.items():
+        config = TrainConfig(devices=named(2), optimizer=name, kvstore="sharded-optimizer")
+        if kind.element_wise:
+            make_plan(config)
+        else:
+            with pytest.raises(ValueError, match="choose one of"):
+                make_plan(config)

@@ -1,0 +1,311 @@
+"""Microbatches: any cut of any batch makes the update of the whole batch, in less memory."""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import devices
+from support.microbatches import make_step, shards
+from support.reference import (
+    as_is,
+    distance,
+    random_batches,
+    set_values,
+    train_on_one_device,
+    values,
+)
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models.lenet import LeNet
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.update.trainer import BucketedTrainer
+
+TOLERANCE = 1e-5  # relative, after 5 steps: only the order of summation differs
+SHAPE = (1, 16, 16)
+# 22 over 3 devices: 8, 7, 7; 1 leaves two idle; 9 has fewer images than parts
+RAGGED = (22, 22, 1, 9, 22)
+CUTS = [
+    *(Microbatches(count=count) for count in (1, 2, 3, 7)),
+    *(Microbatches(size=size) for size in (1, 5, 64)),
+]
+
+
+def lenet(ctxs):
+    net = LeNet(10)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net
+
+
+@pytest.fixture(scope="module")
+def start():
+    mx.random.seed(3)
+    return values(lenet([mx.cpu(0)]))
+
+
+@pytest.fixture(scope="module")
+def whole(start):
+    """What Gluon makes of the whole batches on one device."""
+    net = lenet([mx.cpu(0)])
+    set_values(net, start)
+    return train_on_one_device(
+        net, random_batches(RAGGED, shape=SHAPE), "sgd", learning_rate=0.1, momentum=0.9
+    )
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
+    ctxs = devices(k, threads=1)
+    net = lenet(ctxs)
+    set_values(net, start)
+    step = make_step(net, ctxs, cut, learning_rate=0.1, momentum=0.9)
+    for batch in random_batches(RAGGED, shape=SHAPE):
+        step(*shards(batch, ctxs))
+    for ctx in ctxs:
+        assert distance(values(net, ctx), whole) <= TOLERANCE
+        assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cut, start):
+    ctxs = devices(3, threads=1)
+    net = lenet(ctxs)
+    set_values(net, start)
+    step = make_step(net, ctxs, cut, learning_rate=1e-9)
+    batches = random_batches((22, 9, 2), shape=SHAPE)
+    for images, labels in [*batches, *batches]:
+        scores = net(nd.array(images, ctx=ctxs[0])).asnumpy().astype("float64")
+        xs, ys = shards((images, labels), ctxs)
+        expected = (
+            np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
+        ).sum()
+        found = [
+            (part.device, part.loss.asscalar(), part.scores.asnumpy(), part.labels.asnumpy())
+            for part in step.score(xs, ys)
+        ]
+        assert {device for device, *_ in found} == set(range(min(len(labels), 3)))
+        assert sum(loss for _, loss, *_ in found) == pytest.approx(expected, rel=1e-5)
+        assert (
+            sum((own.argmax(axis=1) == true).sum() for *_, own, true in found)
+            == (scores.argmax(axis=1) == labels).sum()
+        )
+        assert sum(len(true) for *_, true in found) == len(labels)
+        assert sum(loss.asscalar() for loss in step(xs, ys)) == pytest.approx(expected, rel=1e-5)
+
+
+@given(
+    st.integers(0, 300),
+    st.one_of(
+        st.builds(Microbatches, st.integers(1, 400)),
+        st.builds(Microbatches, st.none(), st.integers(1, 400)),
+    ),
+)
+def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cut):
+    bounds = cut.bounds(images)
+    sizes = [end - begin for begin, end in bounds]
+    assert [i for begin, end in bounds for i in range(begin, end)] == list(range(images))
+    assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
+    assert cut.largest(images) == max(sizes, default=0)
+    if cut.count is not None:
+        assert len(sizes) == min(cut.count, images)
+    else:
+        assert len(sizes) == -(-images // cut.size)
+        assert cut.largest(images) <= cut.size
+
+
+@given(st.lists(st.integers(1, 12), max_size=4), st.integers(1, 8))
+def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, count):
+    """Also for shards that the loader would not make, such as a small one before a large one."""
+    xs = [nd.arange(100 * device, 100 * device + size) for device, size in enumerate(sizes)]
+    rounds = list(Microbatches(count).rounds(xs, xs))
+    for parts in rounds:
+        assert len({part.device for part in parts}) == len(parts) > 0
+        assert all(np.array_equal(part.images.asnumpy(), part.labels.asnumpy()) for part in parts)
+    for device, x in enumerate(xs):
+        given_out = [
+            part.images.asnumpy() for parts in rounds for part in parts if part.device == device
+        ]
+        assert np.array_equal(np.concatenate(given_out), x.asnumpy())
+
+
+def batchnorm_net(ctxs):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(10))
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net
+
+
+def test_batchnorm_sees_microbatches_and_not_the_batch():
+    """Loss of the batch = that of each half normalised by its own statistics, which is not the loss
+    of the whole.
+    """
+    ctxs = devices(1)
+    net = batchnorm_net(ctxs)
+    ((images, labels),) = random_batches([12], shape=SHAPE)
+    images[:6] *= 3  # halves whose variances differ
+    loss, x, y = (
+        gluon.loss.SoftmaxCrossEntropyLoss(),
+        nd.array(images, ctx=ctxs[0]),
+        nd.array(labels, ctx=ctxs[0]),
+    )
+
+    def with_statistics_of(*parts):
+        with mx.autograd.train_mode():
+            return sum(loss(net(x[part]), y[part]).sum().asscalar() for part in parts)
+
+    halves, whole = with_statistics_of(slice(6), slice(6, 12)), with_statistics_of(slice(12))
+    assert abs(halves - whole) / whole > 1e-3
+    for cut, expected in ((Microbatches(2), halves), (Microbatches(1), whole)):
+        step = make_step(net, ctxs, cut, learning_rate=1e-9)
+        assert step(*shards((images, labels), ctxs))[0].asscalar() == pytest.approx(
+            expected, rel=1e-4
+        )
+
+
+def test_more_parts_than_images_are_a_mistake_that_names_the_numbers():
+    Microbatches(32).check(64, 2)
+    Microbatches(1).check(1, 3)
+    Microbatches(size=100).check(64, 2)
+    for count, batch, k, named in (
+        (33, 64, 2, "1 to 32"),
+        (33, 65, 2, "1 to 32"),
+        (2, 2, 3, "1 to 1"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            Microbatches(count).check(batch, k)
+        assert all(
+            text in str(error.value)
+            for text in (
+                f"--microbatches {count}",
+                f"{batch} in all",
+                f"{k} devices",
+                f"give {named},",
+            )
+        )
+
+
+def test_both_options_contradict_each_other():
+    with pytest.raises(
+        ConfigError, match=r"--microbatches 2 .* --microbatch-size 8 .*: give one of them"
+    ):
+        TrainConfig(microbatches=2, microbatch_size=8)
+
+
+PEAK = """
+import json
+import mxnet as mx
+from mxnet import nd
+from mxnet.gluon import nn
+from gluonlab.devices import devices
+from gluonlab.parallel.data.microbatches import Microbatches
+from support.process_memory import peak_bytes
+from support.reference import random_batches
+from support.microbatches import make_step, shards
+
+def train(parts):
+    step = make_step(net, ctxs, Microbatches(parts), learning_rate=0.1)
+    for batch in batches:
+        step(*batch)
+        list(step.score(*batch))
+
+ctxs = devices("cpu*2")
+net = nn.HybridSequential()
+net.add(*[nn.Conv2D(16, 1, activation="tanh") for _ in range(6)], nn.GlobalAvgPool2D(), nn.Dense(10))
+net.initialize(ctx=ctxs)
+net(nd.zeros((1, 3, 32, 32), ctx=ctxs[0]))
+batches = [shards(batch, ctxs) for batch in random_batches((256, 250), shape=(3, 32, 32))]
+print(json.dumps([peak_bytes(lambda: train(parts)) for parts in (8, 1)]))
+"""
+
+
+@pytest.mark.long
+def test_eight_microbatches_need_a_small_part_of_the_memory_of_one_batch(python):
+    """Peak of a process that trains on and evaluates full and ragged batches; six layers' outputs
+    alone are 48 MiB a device.
+    """
+    done = python("-c", PEAK)
+    assert done.returncode == 0, done.stderr
+    eight, one = json.loads(done.stdout)
+    assert one > 96 * 2**20
+    assert eight < one / 3
+
+
+class MadeWeight(nn.HybridBlock):
+    """A dense layer whose weight is made of two parameters, as low-rank and masked updates make
+    theirs.
+    """
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = WAYS[way]
+        with self.name_scope():
+            self.one, self.other = (
+                self.params.get(name, shape=(10, 256), init=mx.init.Xavier())
+                for name in ("one", "other")
+            )
+            self.bias = self.params.get("bias", shape=(10,), init="zeros")
+
+    def hybrid_forward(self, F, x, one, other, bias):
+        return F.FullyConnected(x, self.way(F, one, other), bias, num_hidden=10)
+
+
+WAYS = {
+    "added": lambda F, one, other: one + other,
+    "averaged": lambda F, one, other: F.broadcast_mul(one, F.mean(other, axis=1, keepdims=True)),
+    "multiplied": lambda F, one, other: one * other,
+    "dropped and added": lambda F, one, other: F.Dropout(one, p=0.0) + other,
+    "used twice": lambda F, one, other: F.dot(F.dot(one, other, transpose_b=True), one) + other,
+}
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_of_what_parameters_make_add_up(way, sync):
+    """Where a parameter goes straight into `+` or an average, MXNet adds wrongly to the gradient
+    that is there.
+    """
+
+    def made(ctxs):
+        net = nn.HybridSequential()
+        net.add(nn.BatchNorm() if sync else nn.Flatten(), nn.Flatten(), MadeWeight(way))
+        net.initialize(ctx=ctxs)
+        net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+        return net
+
+    batches, one, ctxs = random_batches((6,), shape=SHAPE), made([mx.cpu(0)]), devices(2, threads=1)
+    net, first = made(ctxs), values(one)
+    set_values(net, first)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1}, make_kvstore("device")
+    )
+    thirds = Microbatches(count=3)  # rounds of one image of each device
+    step = DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, thirds, sync_bn=sync
+    )
+    ((images, labels),) = batches
+    params = [param for param in one.collect_params().values() if param.grad_req != "null"]
+    sums = [0.0] * len(params)
+    for part in ([0, 3], [1, 4], [2, 5]):  # with sync, the statistics of each round are its own
+        with autograd.record():
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(
+                one(nd.array(images[part])), nd.array(labels[part])
+            ).sum()
+        total.backward()
+        sums = [so_far + param.grad().asnumpy() for so_far, param in zip(sums, params)]
+    for param, total in zip(params, sums):
+        param.grad()[:] = nd.array(total)
+    gluon.Trainer(params, "sgd", {"learning_rate": 0.1}, kvstore=None).step(6)
+    step(*shards(batches[0], ctxs))
+    found, expected = values(net, ctxs[0]), values(one)
+    changes = [[after - before for before, after in zip(first, each)] for each in (found, expected)]
+    assert distance(*changes) <= 1e-4

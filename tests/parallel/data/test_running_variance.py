@@ -1,0 +1,143 @@
+"""What cuDNN keeps as running variance, of n - 1, becomes what CPU devices keep, of n.
+
+cuDNN's rule is played here.
+"""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+
+from gluonlab.parallel.data.running_variance import CudnnVariances
+
+CHANNELS = 3
+
+
+def two_layers(momenta, pixels):
+    """BatchNorm on images of ``pixels`` squared, and then, of means of images, on one value
+    each.
+    """
+    net = nn.HybridSequential(prefix="net_")
+    with net.name_scope():
+        net.add(
+            nn.BatchNorm(momentum=momenta[0], in_channels=CHANNELS),
+            nn.GlobalAvgPool2D(),
+            nn.BatchNorm(momentum=momenta[1], in_channels=CHANNELS),
+            nn.BatchNorm(use_global_stats=True, in_channels=CHANNELS),
+        )
+    net.initialize()
+    return net
+
+
+class Played:
+    """A layer's running variances by both rules, in float64."""
+
+    def __init__(self, param, momentum, positions, zero_by_zero):
+        self.param, self.momentum, self.positions, self.zero_by_zero = (
+            param,
+            momentum,
+            positions,
+            zero_by_zero,
+        )
+        self.mxnets = self.cudnns = param.data().asnumpy().astype("float64")
+
+    def see(self, images, variance):
+        values = images * self.positions
+        unbiased = (
+            variance * values / (values - 1) if values > 1 else np.full(CHANNELS, self.zero_by_zero)
+        )
+        variance = variance if values > 1 else np.zeros(CHANNELS)
+        self.mxnets = self.momentum * self.mxnets + (1 - self.momentum) * variance
+        self.cudnns = self.momentum * self.cudnns + (1 - self.momentum) * unbiased
+        self.param.set_data(nd.array(self.cudnns))
+
+
+pytestmark = pytest.mark.cpu_only(
+    "cuDNN is played; tests/gpus/test_running_variance.py is about the simulated one"
+)
+MOMENTUM = st.sampled_from([0.0, 0.5, 0.9, 0.99])
+# (images, steps) of batches alike
+SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4)
+
+
+@settings(max_examples=25)
+@given(
+    momenta=st.tuples(MOMENTUM, MOMENTUM),
+    pixels=st.integers(1, 3),
+    epochs=st.lists(SIZES, min_size=1, max_size=2),
+)
+def test_cudnns_variances_become_those_of_cpu_devices(momenta, pixels, epochs):
+    net, random = two_layers(momenta, pixels), np.random.RandomState(0)
+    params, graph = net.collect_params(), net(mx.sym.var("data"))
+    layers = [
+        Played(
+            params[f"net_batchnorm{layer}_running_var"],
+            momenta[layer],
+            positions,
+            np.nan if not momenta[layer] else 0.0,
+        )
+        for layer, positions in enumerate((pixels**2, 1))
+    ]
+    variances = CudnnVariances(graph, params, mx.cpu())
+    for epoch in epochs:
+        for images, steps in epoch:
+            for _ in range(steps):
+                variances.before_step([(images, CHANNELS, pixels, pixels)])
+                for layer in layers:  # where cuDNN would begin: at what is there now
+                    layer.cudnns = layer.param.data().asnumpy().astype("float64")
+                    layer.see(images, random.uniform(0.1, 3, CHANNELS))
+        variances.settle()
+        for layer in layers:
+            np.testing.assert_allclose(
+                layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5, atol=1e-6
+            )
+            layer.param.set_data(nd.array(layer.mxnets))
+    assert (params["net_batchnorm2_running_var"].data().asnumpy() == 1).all()  # nobody moves it
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_parts_of_a_step_count_as_the_batches_that_they_are(steps):
+    """Exact for parts of one size; a part of one value, whose variance is 0, changes nothing but
+    the share of what was there.
+    """
+    net = two_layers((0.9, 0.9), 1)
+    params = net.collect_params()
+    layer = Played(params["net_batchnorm0_running_var"], 0.9, 1, 0.0)
+    variances = CudnnVariances(net(mx.sym.var("data")), params, mx.cpu())
+    for _ in range(steps):
+        variances.before_step([(4, CHANNELS, 1, 1)] * 2 + [(1, CHANNELS, 1, 1)])
+        layer.cudnns = layer.param.data().asnumpy().astype("float64")
+        for images in (4, 4, 1):
+            layer.see(images, np.ones(CHANNELS))
+    variances.settle()
+    np.testing.assert_allclose(layer.param.data().asnumpy(), layer.mxnets, rtol=2e-5)
+
+
+def test_settling_twice_or_without_a_step_changes_nothing():
+    net = two_layers((0.9, 0.9), 1)
+    variances = CudnnVariances(net(mx.sym.var("data")), net.collect_params(), mx.cpu())
+    variances.settle()
+    variances.before_step([(2, CHANNELS, 1, 1)])
+    variances.settle()
+    after = net.collect_params()["net_batchnorm0_running_var"].data().asnumpy()
+    variances.settle()
+    assert np.array_equal(
+        net.collect_params()["net_batchnorm0_running_var"].data().asnumpy(), after
+    )
+
+
+def test_a_layer_that_is_called_twice_sees_each_time_as_many_values_as_it_gets():
+    twice = nn.BatchNorm(prefix="twice_", in_channels=CHANNELS)
+    twice.initialize()
+    data = mx.sym.var("data")
+    graph = mx.sym.concat(
+        twice(data),
+        twice(mx.sym.Pooling(data, global_pool=True, pool_type="avg", kernel=(1, 1))).tile(
+            (1, 1, 3, 3)
+        ),
+    )
+    passes = CudnnVariances(graph, twice.collect_params(), mx.cpu())._passes((4, CHANNELS, 3, 3))
+    assert [one.values for one in passes["twice_running_var"]] == [4 * 9, 4]

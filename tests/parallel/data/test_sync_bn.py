@@ -1,0 +1,304 @@
+"""BatchNorm over all devices is BatchNorm on one device with the whole batch, whatever the sizes of
+the shards.
+"""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts, devices, named
+from support.reference import (
+    as_is,
+    distance,
+    random_batches,
+    set_values,
+    train_on_one_device,
+    values,
+)
+from support.sync_bn import SHAPE, Residual, shards
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ModelError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.models import MODELS, ModelKind
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.sync_bn import check_network
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from gluonlab.update.trainer import BucketedTrainer
+
+TOLERANCE = 1e-4
+FEWER_GPUS = pytest.mark.cpu_only("no machine has so many GPUs")
+SIZES = {"equal": (12,) * 5, "unequal": (13,) * 5, "idle devices": (12, 1, 2, 13, 3)}
+
+
+def make_net(ctxs, start=None):
+    net = Residual()
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    if start:
+        set_values(net, start)
+    return net
+
+
+def make_step(net, ctxs, cut=WHOLE, sync_bn=True, store="device", **params):
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1, **params}, make_kvstore(store, ctxs)
+    )
+    return DataParallelStep(
+        net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
+    )
+
+
+def batches_of(sizes):
+    """Images whose mean and spread differ from one to the next, so that a shard's statistics are
+    not the batch's.
+    """
+    return [
+        (
+            images * np.linspace(0.5, 4, len(images)).reshape(-1, 1, 1, 1).astype("float32") + 1,
+            labels,
+        )
+        for images, labels in random_batches(sizes, shape=SHAPE)
+    ]
+
+
+@pytest.fixture(scope="module")
+def start():
+    mx.random.seed(1)
+    return values(make_net([mx.cpu(0)]))
+
+
+def trained(start, sizes, k, **settings):
+    ctxs = devices(k, threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs, **settings)
+    for batch in batches_of(sizes):
+        step(*shards(batch, ctxs))
+    return [values(net, ctx) for ctx in ctxs]
+
+
+@pytest.mark.parametrize("store", ["device", "ring"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
+@pytest.mark.parametrize("k", [2, 3, 4])
+def test_synchronised_batchnorm_on_k_devices_is_that_of_one_device(k, sizes, store, start):
+    """Weights and running statistics, on every device, also where it had no image."""
+    one = make_net([mx.cpu(0)], start)
+    expected = train_on_one_device(one, batches_of(sizes), "sgd", learning_rate=0.1, momentum=0.9)
+    for found in trained(start, sizes, k, store=store, momentum=0.9):
+        assert distance(found, expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("k", [8, pytest.param(50, marks=[pytest.mark.long, FEWER_GPUS])])
+def test_many_devices_train_as_one_too(k, start):
+    """Statistics are used on all of them, and each use has a gradient; of 8 and more MXNet would
+    lose all but one.
+    """
+    one = make_net([mx.cpu(0)], start)
+    expected = train_on_one_device(one, batches_of((50, 12)), "sgd", learning_rate=0.1)
+    for found in trained(start, (50, 12), k):
+        assert distance(found, expected) <= TOLERANCE
+
+
+def test_plain_batchnorm_on_2_devices_is_not(start):
+    expected = train_on_one_device(
+        make_net([mx.cpu(0)], start), batches_of(SIZES["equal"]), "sgd", learning_rate=0.1
+    )
+    assert all(
+        distance(found, expected) > 100 * TOLERANCE
+        for found in trained(start, SIZES["equal"], 2, sync_bn=False)
+    )
+
+
+def test_it_evaluates_by_the_running_statistics(start):
+    ctxs = devices(3, threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    for batch in batches_of((13, 2, 13)):
+        step(*shards(batch, ctxs))
+        images, labels = batch
+        x = nd.array(images, ctx=ctxs[0])
+        found = sum(part.loss.asscalar() for part in step.score(*shards(batch, ctxs)))
+        assert found == pytest.approx(
+            loss(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar(), rel=1e-4
+        )
+
+
+def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(start):
+    """Shards of 7 and 6 images in parts of at most 3: rounds of 3 + 3, 2 + 3 and 2 images;
+    gradients are added up.
+    """
+    ctxs = devices(2, threads=1)
+    ((images, labels),) = batches_of([13])
+    net, one = make_net(ctxs, start), make_net([mx.cpu(0)], start)
+    step = make_step(net, ctxs, Microbatches(size=3), momentum=0.9)
+    step(*shards((images, labels), ctxs))
+    rounds = [[0, 1, 2, 7, 8, 9], [3, 4, 10, 11, 12], [5, 6]]
+    one.collect_params().setattr("grad_req", "add")
+    for param in one.collect_params(".*running").values():
+        param.grad_req = "null"
+    for part in rounds:
+        with autograd.record():
+            total = gluon.loss.SoftmaxCrossEntropyLoss()(
+                one(nd.array(images[part])), nd.array(labels[part])
+            ).sum()
+        total.backward()
+    gluon.Trainer(
+        one.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, kvstore=None
+    ).step(13)
+    for ctx in ctxs:
+        assert distance(values(net, ctx), values(one)) <= TOLERANCE
+
+
+def test_many_steps_without_a_wait_do_not_hang(start):
+    """Devices run ahead of each other here, from step to step; MXNet's own operator would block
+    their workers.
+    """
+    ctxs = devices(4, threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs, store="sharded")
+    batches = [shards(batch, ctxs) for batch in batches_of((8, 3, 9))]
+    for _ in range(20):
+        for batch in batches:
+            step(*batch)
+    nd.waitall()
+    assert all(np.isfinite(array).all() for array in values(net))
+
+
+def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
+    ctxs = devices(2, threads=1)
+    net = make_net(ctxs, start)
+    step = make_step(net, ctxs)
+    ((images, labels),) = batches_of([9])
+    step(*shards((images, labels), ctxs))
+    net.save_parameters(str(tmp_path / "parameters"))
+    plain = make_net([mx.cpu(0)])
+    plain.load_parameters(str(tmp_path / "parameters"), ctx=mx.cpu(0))
+    assert (
+        distance(
+            [plain(nd.array(images)).asnumpy()], [net(nd.array(images, ctx=ctxs[0])).asnumpy()]
+        )
+        <= 1e-6
+    )
+
+
+@pytest.mark.cpu_only("nothing is computed")
+def test_networks_that_it_does_not_suit_are_refused():
+    plain, global_only, last_axis = (
+        nn.HybridSequential(),
+        nn.HybridSequential(),
+        nn.HybridSequential(),
+    )
+    plain.add(nn.Dense(3))
+    global_only.add(nn.Dense(3), nn.BatchNorm(use_global_stats=True))
+    last_axis.add(nn.BatchNorm(), nn.BatchNorm(axis=-1))
+    with_relu, mxnets = nn.HybridSequential(), nn.HybridSequential()
+    with_relu.add(nn.BatchNorm(), nn.BatchNormReLU())
+    mxnets.add(nn.BatchNorm(), gluon.contrib.nn.SyncBatchNorm(num_devices=2))
+    for net, reason in (
+        (plain, "no BatchNorm layers"), (global_only, "no BatchNorm layers"),
+        (last_axis, "another axis than 1"), (with_relu, "a BatchNormReLU"),
+        (mxnets, "a SyncBatchNorm"),
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=f"--sync-bn: mynet has .*{reason}.*: leave it out"):
+            check_network(net, "mynet")
+    check_network(make_net(contexts(1)), "mynet")
+
+
+class ByOperator(nn.HybridBlock):
+    """BatchNorm by its operator alone, in a way that its statistics cannot be shared."""
+
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+        with self.name_scope():
+            self.gamma, self.beta = (
+                self.params.get(name, shape=(2,), init=name) for name in ("ones", "zeros")
+            )
+            self.mean, self.var = (
+                self.params.get(name, shape=(2,), grad_req="null", init="ones")
+                for name in ("mean", "var")
+            )
+            self.scores = nn.Dense(10)
+
+    def hybrid_forward(self, F, x, gamma, beta, mean, var):
+        return self.scores(self.call(F, x, gamma, beta, mean, var))
+
+
+def mean_of_first(outputs):
+    images, mean, _ = outputs
+    return images * mean.sum()
+
+
+REFUSED = {
+    "over axis -3": lambda F, *inputs: F.BatchNorm(*inputs, axis=-3),
+    "is a _contrib_BatchNormWithReLU": lambda F, *inputs: F.contrib.BatchNormWithReLU(*inputs),
+    "takes mean or variance": lambda F, *inputs: mean_of_first(
+        F.BatchNorm(*inputs, output_mean_var=True)
+    ),
+}
+
+
+@pytest.mark.cpu_only("nothing is computed")
+@pytest.mark.parametrize("reason", REFUSED)
+def test_operators_that_it_does_not_suit_are_refused(reason):
+    ctxs = contexts(1)
+    net = ByOperator(REFUSED[reason])
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    with pytest.raises(ModelError, match=f"sync_bn: .*{reason}.*: leave sync_bn out, or "):
+        make_step(net, ctxs)
+
+
+def test_layers_with_global_statistics_stay_as_they_are():
+    """They take no part in what is shared, and their running statistics do not move."""
+    ctxs = devices(2, threads=1)
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(use_global_stats=True), nn.Dense(6), nn.BatchNorm(), nn.Dense(10))
+    net.initialize(ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    step = make_step(net, ctxs)
+    step(*shards(batches_of([5])[0], ctxs))
+    for ctx in ctxs:
+        assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
+        assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()
+
+
+def test_a_run_takes_it(tmp_path, monkeypatch):
+    """Two devices with --sync-bn end where one device does."""
+    monkeypatch.setitem(
+        MODELS, "bn", ModelKind(lambda classes, lanes: small_net(classes), "for this test")
+    )
+
+    def run(name, devices):
+        settings = {
+            "model": "bn",
+            "epochs": 1,
+            "global_batch_size": 300,
+            "optimizer": "sgd",
+            "lr": 0.1,
+            "sync_bn": True,
+        }
+        return values(
+            train(
+                TrainConfig(devices=devices, out=str(tmp_path / name), **settings),
+                reporter=Reporter(),
+            ).net
+        )
+
+    assert distance(run("two", named(2)), run("one", "cpu")) <= TOLERANCE
+
+
+def small_net(classes):
+    net = nn.HybridSequential()
+    net.add(
+        nn.AvgPool2D(4, 4),
+        nn.Dense(16, use_bias=False),
+        nn.BatchNorm(),
+        nn.Activation("relu"),
+        nn.Dense(classes),
+    )
+    return net

@@ -1,0 +1,325 @@
+"""The page about runs: it says what their folders say, whatever these are called, and needs nothing
+else.
+"""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.devices import named
+from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
+
+from gluonlab.config import TrainConfig
+from gluonlab.report.__main__ import main
+from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
+from gluonlab.report.page import as_page
+from gluonlab.report.runs import read_runs
+from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
+from gluonlab.runs.description import Description
+from gluonlab.runs.record import PARAMETERS
+from gluonlab.study.compare import compare
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+
+
+def test_the_page_holds_the_results_and_what_differs(tmp_path):
+    paths = [
+        make_run(tmp_path / "a"),
+        make_run(tmp_path / "b", lines(epochs=2), kvstore="ring", devices=["cpu(0)"]),
+    ]
+    page = Page(as_page(read_runs(paths)))
+    assert page.tables["results"][1:] == [
+        ["a", "2", "0.8000", "0.9000", "100", "50", "3.0", ""],
+        ["b", "1", "0.9000", "0.9000", "133", "133", "1.5", "2 of 3 epochs"],
+    ]
+    assert page.tables["differences"][1:] == [
+        ["devices", "cpu(0) cpu(1)", "cpu(0)"],
+        ["kvstore", "device", "ring"],
+    ]
+    assert page.tables[""][-2:] == [
+        ["1", "2.0000", "1.0000", "0.5000", "200", "0.50"],
+        ["2", "1.0000", "0.5000", "0.9000", "100", "1.00"],
+    ]
+
+
+def test_the_page_needs_no_other_file(tmp_path):
+    text = as_page(read_runs([make_run(tmp_path / "a")]))
+    assert set(Page(text).fetched) == {"data:,"}
+    assert (
+        "default-src 'none'" in text
+        and not re.search(r"url\((?!#)", text)
+        and "<script" not in text
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<script>alert(1)</script>", "a & b", '"quoted"', "$\\frac{1", "_hidden", "läuft", "x" * 200],
+)
+def test_a_folder_may_have_any_name(tmp_path, name):
+    made = make_run(tmp_path / name.replace("/", "_"), model=f"<b>{name}</b>")
+    page = Page(as_page(read_runs([made, make_run(tmp_path / "other")])))
+    assert page.tables["results"][1][0] == made.name
+    assert page.tables["differences"][1] == ["model", f"<b>{name}</b>", "lenet"]
+
+
+def points(svg, curve):
+    """The number of points of the curve with this number among those with dots."""
+    groups = ElementTree.fromstring(svg[svg.index("<svg") :]).iter(
+        "{http://www.w3.org/2000/svg}path"
+    )
+    thick = [path for path in groups if "stroke-width: 1.6" in path.get("style", "")]
+    return len(re.findall("[ML]", thick[curve].get("d")))
+
+
+def test_charts_have_a_curve_per_run_and_a_point_per_epoch(tmp_path):
+    drawn = charts(read_runs([make_run(tmp_path / "a"), make_run(tmp_path / "b", lines(epochs=2))]))
+    assert list(drawn) == [
+        "Training loss", "Validation accuracy, %", "Validation accuracy, %, against time",
+        "Images per second", "Learning rate",
+    ]  # fmt: skip
+    for title in list(drawn)[:4]:
+        assert [points(drawn[title], curve) for curve in range(2)] == [3, 2]
+
+
+def ticks(svg, axis=2):
+    """The numbers beside the horizontal axis, 1, or the vertical one, 2."""
+    [axis] = [
+        group
+        for group in ElementTree.fromstring(svg[svg.index("<svg") :]).iter()
+        if group.get("id") == f"matplotlib.axis_{axis}"
+    ]
+    texts = [
+        text.text.replace("\N{MINUS SIGN}", "-")
+        for text in axis.iter("{http://www.w3.org/2000/svg}text")
+    ]
+    return [float(text) for text in texts if not text[0].isalpha()]
+
+
+def test_epochs_are_counted_from_0_in_whole_numbers(tmp_path):
+    for count in (1, 3):
+        drawn = charts(read_runs([make_run(tmp_path / str(count), lines(epochs=count))]))
+        for title in ("Training loss", "Validation accuracy, %", "Images per second"):
+            shown = ticks(drawn[title], axis=1)
+            assert shown[0] == 0 and count in shown and all(tick == int(tick) for tick in shown)
+
+
+@pytest.mark.parametrize(
+    "accuracies", [[1.0], [0.0], [0.99, 1.0], [0.0, 1.0], [0.9999, 1.0], [0.9, 0.8]], ids=str
+)
+def test_nobody_is_better_than_100_percent_nor_worse_than_0(tmp_path, accuracies):
+    epochs = [line for line in lines() if line["kind"] == "epoch"]
+    made = [{**line, "accuracy": accuracy} for line, accuracy in zip(epochs, accuracies)]
+    drawn = charts(read_runs([make_run(tmp_path / "a", made)]))
+    for title in ("Validation accuracy, %", "Validation accuracy, %, against time"):
+        assert 0 <= min(ticks(drawn[title])) < max(ticks(drawn[title])) <= 100
+
+
+def test_a_constant_learning_rate_has_no_chart(tmp_path):
+    metrics = [{**line, "lr": 0.1} for line in lines()]
+    assert "Learning rate" not in charts(read_runs([make_run(tmp_path / "a", metrics)]))
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=3000))
+def test_thinned_curves_keep_their_mean_and_order(values):
+    xs, ys = _thinned([float(i) for i in range(len(values))], values)
+    assert len(xs) == len(ys) <= MOST_POINTS and xs == sorted(xs)
+    assert min(values) - 1e-6 <= min(ys) and max(ys) <= max(values) + 1e-6
+    if len(values) % len(ys) == 0:
+        assert sum(ys) / len(ys) == pytest.approx(sum(values) / len(values), abs=1e-6)
+
+
+def test_a_run_that_has_only_begun_is_shown_too(tmp_path):
+    unfinished = [line for line in lines() if line["kind"] == "step"][:3]
+    runs = read_runs([make_run(tmp_path / "a", unfinished), make_run(tmp_path / "b", [])])
+    page = Page(as_page(runs))
+    # none without a point
+    assert list(charts(runs)) == ["Training loss"] and charts(runs[1:]) == {}
+    assert "<figure" not in as_page(runs[1:])
+    assert [row[2:] for row in page.tables["results"][1:]] == [
+        ["-", "-", "-", "-", "0.0", "0 of 3 epochs"]
+    ] * 2
+
+
+MORE = {
+    "label_smoothing": 0.1, "clip_norm": 1.0, "crop_padding": 2, "flip": True, "microbatches": 2,
+    "wd": 1e-4, "no_bias_decay": True, "bucket_bytes": 0, "resident_bytes": 0, "prefetch": 3,
+}  # fmt: skip
+
+
+@pytest.mark.cpu_only("it tells the settings of CPU devices")
+def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
+    first = train(TrainConfig(**PLAIN, out=str(tmp_path / "a")), reporter=Reporter())
+    pretrained = str(first.run_dir / PARAMETERS)
+    train(
+        TrainConfig(
+            **PLAIN, **MORE, pretrained=pretrained, out=str(tmp_path / "b"), confusion=True
+        ),
+        reporter=Reporter(),
+    )
+    page = Page(as_page(read_runs([tmp_path / "a", tmp_path / "b"])))
+    assert sorted(page.tables["differences"][1:]) == sorted(
+        [
+            ["wd", "0", "0.0001"], ["label_smoothing", "0", "0.1"], ["clip_norm", "-", "1"],
+            ["crop_padding", "0", "2"], ["flip", "no", "yes"], ["microbatches", "-", "2"],
+            ["no_bias_decay", "no", "yes"], ["bucket_bytes", "4194304", "0"],
+            ["resident_bytes", "268435456", "0"], ["prefetch", "2", "3"],
+            ["pretrained", "-", pretrained],
+        ]
+    )  # fmt: skip
+    shared = dict(in_common(read_runs([tmp_path / "a", tmp_path / "b"])))
+    assert (
+        shared["image_shape"] == "1 28 28"
+        and shared["sync_bn"] == "no"
+        and "compress" not in shared
+    )
+    # said under other names, or products
+    assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)
+
+
+# a setting that Plan.settings tells: what goes with it -> another value of it
+SETTLED = {
+    "gpus": ({}, 2), "devices": ({}, named(2)), "threads": ({"devices": "cpu", "threads": 1}, 2),
+    "batch_size": ({}, 7), "global_batch_size": ({}, 7), "epochs": ({}, 3), "lr": ({}, 0.5),
+    "scale_lr": ({"gpus": 2}, True), "model": ({}, "lenet-avg"), "dataset": ({}, "synthetic"),
+    "kvstore": ({"gpus": 2}, "ring"), "optimizer": ({}, "adam"), "momentum": ({}, 0.5),
+    "wd": ({}, 0.5), "seed": ({}, 1), "lr_schedule": ({}, "cosine"), "warmup_epochs": ({}, 1),
+    "lr_decay": ({"lr_schedule": "step"}, 0.3), "lr_decay_epochs": ({"lr_schedule": "step"}, "2"),
+    "final_lr": ({"lr_schedule": "linear"}, 1e-3), "normalise": ({}, "0.5/0.25"),
+    "flip": ({}, True), "crop_padding": ({}, 2), "mixup": ({}, 0.2), "label_smoothing": ({}, 0.1),
+    "no_bias_decay": ({"wd": 1e-4}, True),
+}  # fmt: skip
+
+
+FIELDS, ON_CPUS = (
+    {field.name for field in dataclasses.fields(TrainConfig)},
+    {"threads", "deterministic", "tf32"},
+)
+OF_CPUS = pytest.mark.cpu_only(
+    "threads are of CPU devices, and a process settles once how GPUs compute"
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*sorted(FIELDS - ON_CPUS), *(pytest.param(name, marks=OF_CPUS) for name in sorted(ON_CPUS))],
+)
+def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
+    """Those of a later gluonlab neither. ``require_gpu`` changes no run; ``image_size`` is in the
+    images' shape, and LeNet on the digits has one recipe alone, and nothing that could be cut anew.
+    """
+    more, value = SETTLED.get(name, ({}, None))
+    config = TrainConfig(**{"optimizer": "sgd", "lr": 0.1, **more})
+    used = make_plan(config).settings()
+    if name in SETTLED:
+        changed = Description(
+            Path(), config.to_dict(), make_plan(config.replace(**{name: value})).settings()
+        )
+    else:
+        changed = Description(Path(), {**config.to_dict(), name: "changed"}, used)
+    different = changed.settings != Description(Path(), config.to_dict(), used).settings
+    same = (
+        "require_gpu",
+        "recipe",
+        "image_size",
+        "random_resized_crop",
+        "memory",
+        "confusion",
+        "export",
+        "out",
+    )
+    assert different == (name not in same)
+
+
+def test_a_comparison_stands_for_its_runs(tmp_path, ended):
+    """As gluonlab.run writes them, beside other runs, by numbers of devices."""
+    rows = compare(
+        TrainConfig(model="mlp", epochs=1, out=str(tmp_path / "cmp")), [2, 1], Reporter()
+    )
+    for name in ("16-devices", "3-devices"):
+        shutil.copytree(tmp_path / "cmp" / "1-device", tmp_path / "cmp" / name)
+    make_run(tmp_path / "other")
+    status, out, err = ended(
+        main,
+        str(tmp_path / "cmp"),
+        str(tmp_path / "other"),
+        "--json",
+        "--out",
+        str(tmp_path / "a.html"),
+    )
+    assert status == 0, err
+    shown = json.loads(out)["runs"]
+    assert [(run["run"], run["devices"]) for run in shown[:2]] == [
+        (rows[1].run_dir, 1),
+        (rows[0].run_dir, 2),
+    ]
+    names = ["1-device", "2-devices", "3-devices", "16-devices", "other"]
+    assert [run.name for run in read_runs([tmp_path / "cmp", tmp_path / "other"])] == names
+
+
+def test_runs_have_the_shortest_names_that_tell_them_apart(tmp_path):
+    paths = [
+        make_run(tmp_path / "x" / "run"),
+        make_run(tmp_path / "y" / "run"),
+        make_run(tmp_path / "y" / "other"),
+    ]
+    assert [run.name for run in read_runs(paths)] == ["x/run", "y/run", "y/other"]
+    assert [run.name for run in read_runs(paths[1:])] == ["run", "other"]
+
+
+def test_every_run_of_many_looks_different():
+    assert len({(colour(number), dash(number)) for number in range(28)}) == 28
+
+
+def test_settings_are_either_in_common_or_different(tmp_path):
+    runs = read_runs([make_run(tmp_path / "a", momentum=0.9), make_run(tmp_path / "b", seed=3)])
+    assert differences(runs) == [("momentum", "0.9", "-"), ("seed", "-", "3")]
+    assert [name for name, _ in in_common(runs)] == list(SETTINGS)
+    assert [in_words(value) for value in (None, True, 0.1, 1e-05, ["gpu(0)", "gpu(1)"])] == [
+        "-",
+        "yes",
+        "0.1",
+        "1e-05",
+        "gpu(0) gpu(1)",
+    ]
+
+
+def test_the_text_fits_a_terminal(tmp_path):
+    runs = read_runs(
+        [make_run(tmp_path / ("long-" * 30)), make_run(tmp_path / "b", lines(epochs=1))]
+    )
+    text = as_text(runs)
+    assert (
+        max(map(len, text.split("\n"))) <= 80 and "\n...ong-  " in text and "1 of 3 epochs" in text
+    )
+    assert len(results(runs)) == 2 and len(epochs(runs[0])) == 3
+
+
+def test_the_command_writes_a_page(tmp_path, ended):
+    made = make_run(tmp_path / "a")
+    status, out, _ = ended(main, str(made), "--out", str(tmp_path / "page.html"))
+    assert status == 0 and out.endswith(f"written to {tmp_path / 'page.html'}\n")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == as_page(read_runs([made]))
+    status, out, _ = ended(main, str(made), "--json", "--out", str(tmp_path / "other.html"))
+    assert json.loads(out)["runs"] == [
+        {
+            "run": str(made),
+            "devices": 2,
+            "epochs": 3,
+            "accuracy": 0.8,
+            "best_accuracy": 0.9,
+            "images_per_second": 100,
+            "seconds": 3,
+        }
+    ]

@@ -1,0 +1,221 @@
+"""python -m gluonlab.run: however it ends, what it leaves is whole, and said."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mxnet as mx
+import pytest
+from support.commands import names
+from support.devices import device, on_gpus
+from support.full_disk import full_at
+from support.processes import clean_environment
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import DATASETS
+from gluonlab.errors import DivergedError, GluonlabError
+from gluonlab.models import get_model
+from gluonlab.runs.record import PARAMETERS, read_metrics
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
+
+
+def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(run, empty_cwd):
+    with full_at(2048):
+        status, out, err = run("--model", "mlp", "--epochs", "1", "--quiet", "--out", "new/run")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(
+        r"error: cannot write new/run/[a-z.]+: File too large; choose another place with --out\n",
+        err,
+    )
+    assert names(empty_cwd) == []
+
+
+class InterruptedAt(Reporter):
+    """Ctrl-C, or what else is given, after so many steps."""
+
+    def __init__(self, steps, error=KeyboardInterrupt):
+        self.left, self.error = steps, error
+
+    def step_done(self, images, known):
+        self.left -= 1
+        if not self.left:
+            raise self.error
+
+
+MAKE_UP = "for --confusion and --export: python -m gluonlab.run --evaluate run --confusion --export"
+LEFT = {  # steps, of 23 in an epoch; more options -> what an interrupted run says
+    (1, ()): "no epoch was finished; run holds the steps of the first",
+    (30, ()): "run holds every epoch that was finished, 1 of 4",
+    (
+        70,
+        ("--confusion", "--export"),
+    ): f"run holds every epoch that was finished, 3 of 4; {MAKE_UP}",
+    (30, ("--export",)): (
+        "run holds every epoch that was finished, 1 of 4; for --export: "
+        "python -m gluonlab.run --evaluate run --export"
+    ),
+}
+
+
+@pytest.mark.parametrize(("steps", "more"), LEFT, ids=str)
+def test_an_interrupted_run_says_what_is_left_of_it(run, monkeypatch, steps, more):
+    monkeypatch.setattr("gluonlab.training.reporter.Reporter", lambda: InterruptedAt(steps))
+    status, out, err = run(
+        "--gpus", "2", "--model", "mlp", "--epochs", "4", "--quiet", "--out", "run", *more
+    )
+    assert (status, out, err.splitlines()[-1]) == (130, "", f"interrupted: {LEFT[steps, more]}")
+    assert ("curves.png" in names(Path("run"))) == (steps > 23)
+    if more:
+        assert run(*err.split("gluonlab.run ")[-1].split(), "--threads", "1")[0] == 0
+        assert names(Path("run")) == sorted(
+            [
+                "config.json",
+                "curves.png",
+                "metrics.jsonl",
+                PARAMETERS,
+                "export",
+                *["confusion.png"] * ("--confusion" in more),
+            ]
+        )
+
+
+def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monkeypatch):
+    class Interrupted(Reporter):
+        def say(self, text):
+            if "2 devices" in text:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("gluonlab.training.reporter.Reporter", Interrupted)
+    status, _, err = run(
+        "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"
+    )
+    assert (status, err.splitlines()[-1]) == (
+        130,
+        "interrupted: both holds the runs that were finished, 1 of 2",
+    )
+
+
+def test_an_interruption_before_there_is_a_folder_says_that_nothing_was_written(
+    run, empty_cwd, monkeypatch
+):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(DATASETS, "digits", DATASETS["digits"]._replace(load=interrupted))
+    status, _, err = run("--quiet")
+    assert (status, err.splitlines()[-1], names(empty_cwd)) == (
+        130,
+        "interrupted: nothing was written",
+        [],
+    )
+
+
+def test_a_run_that_diverges_late_says_how_to_get_what_was_asked_for(empty_cwd):
+    reporter = InterruptedAt(30, DivergedError("the loss became nan"))
+    with pytest.raises(DivergedError, match=re.escape(f"the loss became nan; {MAKE_UP}")):
+        train(
+            TrainConfig(gpus=2, model="mlp", epochs=3, confusion=True, export=True, out="run"),
+            reporter=reporter,
+        )
+    [event] = [line for line in read_metrics(Path("run")) if line["kind"] == "event"]
+    assert event["message"] == "the loss became nan"
+
+
+def test_a_learning_rate_that_is_too_large_ends_with_the_step_that_it_spoiled(run):
+    status, out, err = run(
+        "--model", "mlp", "--lr", "1e6", "--optimizer", "sgd", "--out", "run", "--quiet"
+    )
+    assert (status, out) == (1, "")
+    [line] = err.splitlines()
+    step = int(
+        re.fullmatch(
+            r"error: the loss became (nan|inf|\d\S+) at step (\d+): "
+            r"use a smaller learning rate \(--lr\)",
+            line,
+        )[2]
+    )
+    metrics = read_metrics(Path("run"))
+    assert [entry["message"] for entry in metrics if entry["kind"] == "event"] == [
+        line[len("error: ") :]
+    ]
+    assert all(entry["step"] < step for entry in metrics if entry["kind"] == "step")
+
+
+def test_a_run_that_diverges_ends_within_eight_steps(empty_cwd):
+    class Counter(Reporter):
+        steps = 0
+
+        def step_done(self, images, known):
+            self.steps += 1
+
+    counter = Counter()
+    with pytest.raises(GluonlabError, match="at step") as error:
+        train(TrainConfig(model="mlp", lr=1e6, optimizer="sgd", out="run"), reporter=counter)
+    step = int(re.search(r"at step (\d+)", str(error.value))[1])
+    assert step <= counter.steps + 1
+    assert counter.steps <= step + 8
+
+
+def interrupted(folder, arguments, after, sign):
+    """A real process in ``folder`` that gets a signal ``after`` seconds after its second epoch:
+    exit status and errors.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "gluonlab.run", *arguments],
+        cwd=folder,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    try:
+        while not re.match(r"epoch +2/", process.stdout.readline()):
+            assert process.poll() is None, process.stderr.read()
+        time.sleep(after)
+        process.send_signal(sign)
+        _, err = process.communicate(timeout=300)
+        return process.returncode, err
+    finally:
+        process.kill()
+        process.wait()
+
+
+QUICK = ["--model", "mlp"] if on_gpus() else []
+
+
+@pytest.mark.parametrize(
+    ("sign", "after"),
+    [
+        pytest.param(signal.SIGINT, 0, marks=pytest.mark.long),
+        (signal.SIGINT, 0.35),
+        (signal.SIGTERM, 0.35),
+    ],
+)
+def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, after):
+    status, err = interrupted(
+        tmp_path, ["--gpus", "2", *QUICK, "--epochs", "1000", "--out", "run"], after, sign
+    )
+    assert status == 128 + sign
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith(
+        "interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: "
+    )
+    run = tmp_path / "run"
+    assert names(run) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
+    metrics = (run / "metrics.jsonl").read_text()
+    assert metrics.endswith("\n")
+    assert all(
+        json.loads(line)["kind"] in ("step", "epoch", "event") for line in metrics.splitlines()
+    )
+    json.loads((run / "config.json").read_text())
+    net = get_model("mlp" if QUICK else "lenet", 10)
+    net.load_parameters(str(run / PARAMETERS), ctx=device())
+    assert net(mx.nd.zeros((1, 1, 28, 28), ctx=device())).shape == (1, 10)

@@ -1,0 +1,108 @@
+"""--evaluate goes through images as the run did: in parts as small, as large ones, and of the same
+classes.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.devices import named
+from support.image_folders import write_folder
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.sets.classes import MOST_NAMES, noted, what_differs
+from gluonlab.training.finished import plan_evaluation
+from gluonlab.training.plan import make_plan
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+
+
+def evaluated_in_parts(config, given):
+    """The parts of at most so many images in which the run of this config is evaluated; None for
+    whole shards.
+    """
+    used = make_plan(config).settings()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "config.json").write_text(
+            json.dumps({"gluonlab": "1", "settings": used, "config": config.to_dict()})
+        )
+        Path(folder, "parameters.params").touch()
+        plan = plan_evaluation(Path(folder), given)
+    return plan.microbatches.largest(360)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "largest"),
+    [
+        ({"microbatches": 4, "batch_size": 64}, {}, 16),
+        ({"microbatch_size": 10}, {}, 10),
+        # a device's parts are no larger
+        ({"microbatches": 4, "global_batch_size": 64, "gpus": 2}, {"devices": named(1)}, 8),
+        # and any number of devices can make them
+        ({"microbatches": 64, "batch_size": 64}, {"devices": named(8)}, 1),
+        ({"microbatches": 4, "batch_size": 64}, {"microbatch_size": 9}, 9),
+        ({"microbatch_size": 10}, {"microbatches": 5}, 72),
+        ({"microbatches": 4, "batch_size": 64}, {"batch_size": 100}, 360),
+        ({"microbatch_size": 10}, {"global_batch_size": 100}, 360),
+    ],
+)
+def test_a_run_in_microbatches_is_evaluated_in_parts_as_small(settings, given, largest):
+    assert (
+        evaluated_in_parts(TrainConfig(**{"model": "mlp", "gpus": 1, **settings}), given) == largest
+    )
+
+
+@pytest.fixture
+def animals(run, tmp_path, request):
+    """A run in the folder run, on images in this folder, of this size."""
+    root = write_folder(tmp_path / "animals", train=4, val=2, size=getattr(request, "param", 16))
+    options = ["--model", "mlp", "--epochs", "1", "--devices", named(1), "--out", "run", "--quiet"]
+    assert run("--dataset", f"folder:{root}", *options)[0] == 0
+    return root
+
+
+def rename(root, before, after):
+    for part in ("train", "val"):
+        (root / part / before).rename(root / part / after)
+
+
+def test_other_classes_are_refused_and_named(run, animals, empty_cwd):
+    before = json.loads(run("--evaluate", "run", "--json")[1])
+    rename(animals, "bee", "dog")
+    status, out, err = run("--evaluate", "run")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "animals is not what run was trained on (class 1 is 'cow', and was 'bee')" in err
+    rename(animals, "dog", "bee")
+    assert json.loads(run("--evaluate", "run", "--json")[1])["loss"] == before["loss"]
+
+
+def test_another_number_of_classes_is_refused(run, animals, empty_cwd):
+    for part in ("train", "val"):
+        shutil.copytree(animals / part / "ant", animals / part / "dog")
+    assert "(4 classes, not 3)" in run("--evaluate", "run")[2]
+
+
+def test_images_are_made_as_large_as_those_of_the_run(run, animals, empty_cwd):
+    """Larger ones would be resized to another size by default."""
+    larger = write_folder(animals.parent / "larger", train=4, val=2, size=40)
+    shutil.rmtree(animals)
+    larger.rename(animals)
+    status, out, err = run("--evaluate", "run", "--json")
+    assert status == 0, err
+    assert json.loads(out)["images"] == 6
+
+
+@pytest.mark.parametrize("animals", [6], indirect=True)
+def test_images_too_small_to_be_asked_for_are_evaluated(run, animals, empty_cwd):
+    assert run("--evaluate", "run")[0] == 0
+
+
+def test_of_many_classes_the_digest_is_noted():
+    many = [str(number) for number in range(MOST_NAMES + 1)]
+    assert "names" not in noted(many) and noted(many[1:])["names"] == many[1:]
+    assert what_differs(noted(many), many) == ""
+    assert what_differs(noted(many), many[::-1]) == "classes of other names"

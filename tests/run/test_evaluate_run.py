@@ -1,0 +1,389 @@
+"""python -m gluonlab.run --evaluate: a finished run says again what it said, on any devices; what
+is no run is one line.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import nd
+from support.commands import names, the_error
+from support.completed import completed
+from support.damage import mutated
+from support.devices import device, named
+from support.idx_files import write_mnist
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import RunError, UsageError
+from gluonlab.runs.record import read_metrics
+from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS
+from gluonlab.training.finished import evaluate_run, plan_evaluation
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+RUN_FILES = ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run on two devices, with its result."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    config = TrainConfig(
+        gpus=2,
+        epochs=1,
+        model="mlp",
+        lr=0.01,
+        batch_size=50,
+        confusion=True,
+        export=True,
+        out=str(out),
+    )
+    return train(config, reporter=Reporter())
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """The run's folder, to be spoiled."""
+    return Path(shutil.copytree(finished.run_dir, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        ["--threads", "1"],
+        ["--gpus", "2"],
+        ["--devices", named(3)],
+        ["--gpus", "2", "--batch-size", "7"],
+    ],
+    ids=" ".join,
+)
+def test_a_finished_run_gives_the_same_accuracy_on_any_devices(run, finished, devices):
+    status, out, _ = run("--evaluate", str(finished.run_dir), *devices, "--json")
+    found, last = json.loads(out), finished.history[-1]
+    assert status == 0
+    assert (found["accuracy"], found["top5_accuracy"], found["images"]) == (
+        last.accuracy,
+        last.top5_accuracy,
+        360,
+    )
+    assert found["loss"] == pytest.approx(last.validation_loss, rel=1e-4)
+    assert (found["model"], found["dataset"], "confusion" in found) == ("mlp", "digits", False)
+    assert sorted(path.name for path in finished.run_dir.iterdir()) == sorted(
+        [*RUN_FILES, "confusion.png", "export"]
+    )
+
+
+def test_it_is_said_in_two_lines_and_the_files_go_where_they_are_asked_for(run, empty_cwd, copy):
+    for name in ("confusion.png", "export"):
+        (shutil.rmtree if name == "export" else Path.unlink)(copy / name)
+    status, out, err = run("--evaluate", str(copy), "--threads", "1")
+    assert (status, err) == (0, "")
+    first, second = out.splitlines()
+    assert first.startswith(f"mlp on digits, 360 test images, {device()}, ")
+    assert second.startswith("accuracy 0.")
+    assert "(top-5 0." in second or "(top-5 1." in second
+    assert names(copy) == RUN_FILES
+    status, out, _ = run(
+        "--evaluate", str(copy), "--threads", "1", "--confusion", "--export", "--out", "elsewhere"
+    )
+    assert (status, names(copy), names(empty_cwd / "elsewhere")) == (
+        0,
+        RUN_FILES,
+        ["confusion.png", "export"],
+    )
+    assert "written to elsewhere\n\neach row a class" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert run("--evaluate", str(copy), "--threads", "1", "--export")[0] == 0
+    assert names(copy) == sorted([*RUN_FILES, "export"])
+
+
+def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
+    assert names(finished.run_dir / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
+    assert finished.confusion.sum() == 360
+    assert finished.confusion.trace() == round(finished.accuracy * 360)
+    [event] = [line for line in read_metrics(finished.run_dir) if line["kind"] == "event"]
+    assert event == {"kind": "event", "event": "confusion", "matrix": finished.confusion.tolist()}
+    [epoch] = [line for line in read_metrics(finished.run_dir) if line["kind"] == "epoch"]
+    assert epoch["top5_accuracy"] == finished.history[0].top5_accuracy >= epoch["accuracy"]
+    assert json.loads(json.dumps(finished.summary()))["confusion"] == finished.confusion.tolist()
+    assert (finished.run_dir / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    shown = run(
+        "--model", "mlp", "--epochs", "1", "--gpus", "2", "--confusion", "--out", "a", "--quiet"
+    )[1]
+    assert "each row a class, each column what its images were taken for" in shown
+
+
+def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cwd, finished):
+    (empty_cwd / "out" / "confusion.png").mkdir(parents=True)
+    status, _, err = run(
+        "--evaluate",
+        str(finished.run_dir),
+        "--threads",
+        "1",
+        "--confusion",
+        "--export",
+        "--out",
+        "out",
+    )
+    assert (status, err) == (
+        2,
+        "error: cannot write out/confusion.png: Is a directory; choose another place with --out\n",
+    )
+    assert names(empty_cwd / "out" / "export") == sorted([SYMBOL, WEIGHTS, DESCRIPTION])
+
+
+def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
+    write_mnist(tmp_path / "data")
+    quick = (
+        "--dataset",
+        "mnist",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--devices",
+        named(1),
+        "--threads",
+        "1",
+    )
+    accuracy = json.loads(run(*quick, "--out", "run", "--json")[1])["accuracy"]
+    assert (
+        json.loads(run("--evaluate", "run", "--threads", "1", "--json")[1])["accuracy"] == accuracy
+    )
+    (tmp_path / "data").rename(tmp_path / "moved")
+    status, out, err = run("--evaluate", "run")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert f"{tmp_path / 'data'} is no folder" in err
+    assert (
+        json.loads(
+            run(
+                "--evaluate",
+                "run",
+                "--data-dir",
+                str(tmp_path / "moved"),
+                "--threads",
+                "1",
+                "--json",
+            )[1]
+        )["accuracy"]
+        == accuracy
+    )
+
+
+def test_images_of_another_shape_are_refused(run, copy, empty_cwd):
+    config(lambda content: content["settings"].update(image_shape=[3, 32, 32]))(copy)
+    line = the_error(run("--evaluate", str(copy)), empty_cwd)
+    assert f"digits has images of 1x28x28, but {copy} was trained on 3x32x32" in line
+
+
+def test_a_run_that_noted_no_classes_and_no_shape_is_evaluated(run, copy):
+    config(lambda content: (content.pop("classes"), content["settings"].pop("image_shape")))(copy)
+    assert run("--evaluate", str(copy), "--threads", "1")[0] == 0
+
+
+def config(change):
+    """Changes config.json as a dictionary."""
+
+    def spoil(folder):
+        content = json.loads((folder / "config.json").read_text())
+        change(content)
+        (folder / "config.json").write_text(json.dumps(content))
+
+    return spoil
+
+
+@given(st.data())
+def test_a_damaged_config_is_a_mistake_or_a_plan(finished, tmp_path_factory, data):
+    content = json.loads((finished.run_dir / "config.json").read_text())
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "parameters.params").touch()
+    (folder / "config.json").write_text(json.dumps(data.draw(mutated(content))))
+    try:
+        plan_evaluation(folder, {"threads": 1})
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+def parameters(name, shape, classes=10):
+    return lambda folder: completed(name, shape, classes).save_parameters(
+        str(folder / "parameters.params")
+    )
+
+
+# what was done to a run's folder -> what the line must say
+SPOILED = {
+    "no config": (
+        lambda folder: (folder / "config.json").unlink(),
+        ["holds no config.json", "finished run"],
+    ),
+    "no parameters": (
+        lambda folder: (folder / "parameters.params").unlink(),
+        ["holds no parameters.params", "no epoch"],
+    ),
+    "cut off": (
+        lambda folder: (folder / "config.json").write_text('{"conf'),
+        ["config.json cannot be read", "no JSON"],
+    ),
+    "not text": (
+        lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"),
+        ["config.json cannot be read", "no JSON"],
+    ),
+    "nested": (
+        lambda folder: (folder / "config.json").write_text("[" * 100_000),
+        ["config.json cannot be read", "no JSON"],
+    ),
+    "nested settings": (
+        lambda folder: (folder / "config.json").write_text(
+            '{"config": {"lr": ' + "[" * 200 + "]" * 200 + "}}"
+        ),
+        ["config.json is not what a run writes"],
+    ),
+    "a folder": (
+        lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()),
+        ["config.json cannot be read"],
+    ),
+    "a list": (
+        lambda folder: (folder / "config.json").write_text("[1]"),
+        ["config.json is not what a run writes"],
+    ),
+    "no settings": (
+        config(lambda content: content.pop("settings")),
+        ["config.json is not what a run writes"],
+    ),
+    "a number": (
+        config(lambda content: content.update(config=3)),
+        ["config.json is not what a run writes"],
+    ),
+    "a comparison": (
+        config(lambda content: content.update(compare=[1, 2])),
+        ["is a comparison", "one of the runs"],
+    ),
+    "no batch": (
+        config(
+            lambda content: (
+                content["settings"].update(global_batch_size=10**400),
+                content["config"].update(microbatches=3),
+            )
+        ),
+        ["config.json is damaged", "--microbatch-size 1666"],
+    ),
+    "no shape": (
+        config(lambda content: content["settings"].update(image_shape="x")),
+        ["config.json is damaged", "image_shape x"],
+    ),
+    "newer": (
+        config(lambda content: content["config"].update(turbo=1)),
+        ["settings that this gluonlab does not know: turbo"],
+    ),
+    "nonsense": (
+        config(lambda content: content["config"].update(batch_size="x")),
+        ["config.json is damaged", "--batch-size x"],
+    ),
+    "unknown data": (
+        config(lambda content: content["config"].update(dataset="cats")),
+        ["unknown data set 'cats'", "digits"],
+    ),
+    "unknown network": (
+        config(lambda content: content["settings"].update(model="nett")),
+        ["unknown model 'nett'"],
+    ),
+    "other network": (
+        parameters("lenet", (1, 28, 28)),
+        ["parameters.params does not fit the network: it lacks 1.weight", "same network"],
+    ),
+    "other classes": (
+        parameters("mlp", (1, 28, 28), 7),
+        ["3.weight is (7, 64), not (10, 64)", "same network"],
+    ),
+    "damaged parameters": (
+        lambda folder: (folder / "parameters.params").write_bytes(b"0" * 99),
+        ["parameters.params cannot be read as parameters"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILED)
+def test_what_is_no_finished_run_is_one_line_and_status_2(run, empty_cwd, copy, kind):
+    spoil, said = SPOILED[kind]
+    spoil(copy)
+    before = names(copy)
+    line = the_error(run("--evaluate", str(copy), "--confusion", "--export"), empty_cwd)
+    assert [
+        words for words in [str(copy)] * ("unknown" not in kind) + said if words not in line
+    ] == [], line
+    assert names(copy) == before
+
+
+@pytest.mark.parametrize(
+    "setting", ["--model=mlp", "--epochs=3", "--lr=0.1", "--kvstore=ring", "--seed=1", "--scale-lr"]
+)
+def test_settings_that_the_run_brings_along_are_refused(run, empty_cwd, finished, setting):
+    line = the_error(run("--evaluate", str(finished.run_dir), setting), empty_cwd)
+    assert f"{setting.split('=')[0]} is of no use with --evaluate" in line
+
+
+def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
+    (empty_cwd / "file").write_text("mine")
+    status, out, err = run("--evaluate", str(finished.run_dir), "--export", "--out", "file")
+    assert (status, out, (empty_cwd / "file").read_text()) == (2, "", "mine")
+    assert "--out file is a file" in err
+
+
+def test_a_place_for_nothing_is_refused(run, finished, empty_cwd):
+    line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
+    assert (
+        "--out new with --evaluate is where files go: add --confusion or --export, or leave it out"
+        in line
+    )
+
+
+def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empty_cwd):
+    (copy / "parameters.params").write_text("damaged")
+    line = the_error(run("--evaluate", str(copy), "--export", "--out", "/proc/gluonlab"), empty_cwd)
+    assert "cannot write /proc/gluonlab: " in line
+    assert "cannot be read as parameters" in the_error(
+        run("--evaluate", str(copy), "--export", "--out", "a/new"), empty_cwd
+    )
+
+
+def test_parameters_that_are_no_numbers_fail(copy):
+    arrays = nd.load(str(copy / "parameters.params"))
+    nd.save(
+        str(copy / "parameters.params"),
+        {name: array * float("nan") for name, array in arrays.items()},
+    )
+    with pytest.raises(RunError, match=r"the loss of .* on its test images is nan"):
+        evaluate_run(str(copy))
+
+
+def test_a_run_with_a_pretrained_file_begins_where_the_other_ended(run, finished):
+    file = str(finished.run_dir / "parameters.params")
+    quick = (
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--lr",
+        "1e-9",
+        "--devices",
+        named(1),
+        "--threads",
+        "1",
+        "--out",
+    )
+    status, out, _ = run(*quick, "a", "--pretrained", file)
+    assert status == 0
+    assert out.startswith(f"pretrained {file}: all parameters\n")
+    [epoch] = [line for line in read_metrics(Path("a")) if line["kind"] == "epoch"]
+    assert epoch["accuracy"] == finished.accuracy
+    line = run("--pretrained", file, "--out", "b")[2].splitlines()[-1]
+    assert "does not fit the network: it lacks 0.weight; it lacks 0.bias; " in line
+    assert not Path("b").exists()

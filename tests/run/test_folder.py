@@ -1,0 +1,355 @@
+"""python -m gluonlab.run on folders of images: it trains, says how long it waited for images, and
+names what is wrong.
+"""
+
+import functools
+import json
+import re
+
+import numpy as np
+import pytest
+from support.devices import contexts
+from support.image_folders import encoded, picture, write_folder
+
+from gluonlab.data import DATASETS
+from gluonlab.runs.record import read_metrics
+from gluonlab.training.waiting import Waiting
+
+pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
+STREAMED = ["--resident-bytes", "0", "--decoders", "2"]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """Three classes of 16x16 pixels."""
+    return write_folder(tmp_path_factory.mktemp("data") / "animals", train=14, val=5)
+
+
+def result_of(run, *arguments):
+    status, out, err = run(*arguments, "--model", "mlp", "--json")
+    assert status == 0, err
+    return json.loads(out)
+
+
+def losses(result):
+    return [epoch["loss"] for epoch in result["history"]]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[], STREAMED, [*STREAMED, "--crop-padding", "2", "--flip"]],
+    ids=["memory", "streamed", "augmented"],
+)
+def test_the_loss_falls_on_two_devices_and_every_image_counts_once(run, small, more):
+    result = result_of(
+        run,
+        "--dataset",
+        f"folder:{small}",
+        "--gpus",
+        "2",
+        "--epochs",
+        "6",
+        "--global-batch-size",
+        "11",
+        *more,
+    )
+    assert (result["dataset"], result["devices"]) == ("animals", [str(ctx) for ctx in contexts(2)])
+    assert [epoch["images"] for epoch in result["history"]] == [42] * 6
+    assert losses(result)[-1] < 0.5 * losses(result)[0]
+    assert result["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[], ["--crop-padding", "3", "--flip"], ["--random-resized-crop", "--mixup", "0.2"]],
+    ids=["plain", "augmented", "cut and mixed"],
+)
+def test_one_and_three_devices_see_the_same_images(run, small, more):
+    """In one step per epoch, the losses of the first two differ by the order of sums alone."""
+    common = [
+        "--dataset",
+        f"folder:{small}",
+        "--epochs",
+        "2",
+        "--global-batch-size",
+        "42",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "0.01",
+    ]
+    found = [losses(result_of(run, *common, *more, "--gpus", k, "--out", k)) for k in "13"]
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def test_random_crops_are_streamed_and_validation_is_whole(run, small, empty_cwd):
+    """With a rate of nearly nothing the network stays what it was: another loss in each epoch, but
+    not in validation.
+    """
+    common = [
+        "--dataset",
+        f"folder:{small}",
+        "--model",
+        "mlp",
+        "--epochs",
+        "2",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "1e-30",
+    ]
+    lines = {}
+    for out, more in (
+        ("whole", []),
+        ("cut", ["--random-resized-crop"]),
+        ("cut3", ["--random-resized-crop", "--decoders", "3"]),
+    ):
+        status, said, _ = run(*common, *more, "--out", out)
+        assert status == 0
+        assert (
+            ("42 training, 15 test images, streamed" in said)
+            == ("options    random resized crop" in said)
+            == bool(more)
+        )
+        lines[out] = [line for line in read_metrics(empty_cwd / out) if line["kind"] == "epoch"]
+    whole, cut, cut3 = ([line["loss"] for line in lines[out]] for out in ("whole", "cut", "cut3"))
+    assert whole[0] == pytest.approx(whole[1], rel=1e-6)
+    assert abs(cut[0] - cut[1]) > 1e-4 < abs(cut[0] - whole[0])
+    assert cut3 == cut
+    assert len({line["validation_loss"] for epochs in lines.values() for line in epochs}) == 1
+
+
+def test_the_same_seed_gives_the_same_bits_streamed_or_from_memory(run, small, empty_cwd):
+    common = [
+        "--dataset",
+        f"folder:{small}",
+        "--gpus",
+        "2",
+        "--epochs",
+        "2",
+        "--batch-size",
+        "8",
+        "--crop-padding",
+        "2",
+        "--flip",
+    ]
+    for out, more in (("a", STREAMED), ("b", []), ("c", ["--seed", "1"])):
+        result_of(run, *common, *more, "--out", out)
+    a, b, c = ((empty_cwd / out / "parameters.params").read_bytes() for out in "abc")
+    assert a == b != c
+
+
+def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
+    arguments = [
+        "--dataset",
+        f"folder:{small}",
+        "--gpus",
+        "2",
+        "--model",
+        "mlp",
+        "--epochs",
+        "2",
+        "--out",
+        "run",
+        *STREAMED,
+    ]
+    status, out, _ = run(*arguments)
+    assert status == 0
+    epochs = [line for line in read_metrics(empty_cwd / "run") if line["kind"] == "epoch"]
+    assert len(epochs) == 2
+    assert all(0 < epoch["waiting"] < 1 for epoch in epochs)
+    share = sum(epoch["waiting"] * epoch["seconds"] for epoch in epochs) / sum(
+        epoch["seconds"] for epoch in epochs
+    )
+    assert f", {share:.1%} waiting for images\n" in out
+
+
+def test_waiting_is_what_the_source_takes(monkeypatch):
+    clock = iter([10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
+    monkeypatch.setattr("gluonlab.training.waiting.time.perf_counter", lambda: next(clock))
+    waiting = Waiting(iter("ab"))
+    assert list(waiting) == ["a", "b"]
+    assert waiting.seconds == 1.75
+
+
+def test_bad_images_are_left_out_on_request(run, tmp_path, empty_cwd):
+    root = write_folder(tmp_path / "animals")
+    (root / "train" / "bee" / "0003.jpg").write_bytes(b"")
+    status, out, err = run(
+        "--dataset",
+        f"folder:{root}",
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--skip-bad",
+        *STREAMED,
+        "--json",
+    )
+    assert status == 0
+    assert json.loads(out)["history"][0]["images"] == 17
+    [line] = [line for line in err.splitlines() if "GPU" not in line]
+    assert line == (
+        "warning: 1 of 18 training images cannot be decoded and are left out: "
+        f"{root}/train/bee/0003.jpg"
+    )
+
+
+MISTAKES = {
+    "no folder": (
+        lambda root: ["--dataset", f"folder:{root}x"],
+        ["animalsx does not exist", "train", "val"],
+    ),
+    "no name": (
+        lambda root: ["--dataset", "folder:"],
+        ["unknown data set 'folder:'", "folder:PATH"],
+    ),
+    "data-dir": (
+        lambda root: ["--data-dir", str(root)],
+        ["is read from the folder in its name", "leave --data-dir out"],
+    ),
+    "no train": (
+        lambda root: ["--dataset", f"folder:{root}/train"],
+        ["animals/train has no folder train"],
+    ),
+    "one class": (
+        lambda root: [(root / "train" / name).rename(root / name) for name in ("ant", "bee")][2:],
+        ["one class, cow"],
+    ),
+    "no image": (
+        lambda root: (root / "val/ant/a.txt").write_text("a") * [],
+        ["val/ant/a.txt is no image"],
+    ),
+    "truncated": (
+        lambda root: (root / "val/ant/0001.jpg").write_bytes(encoded(picture(0))[:200]) * [],
+        ["val/ant/0001.jpg: damaged", "--skip-bad"],
+    ),
+    "image size": (lambda root: ["--image-size", "4"], ["--image-size 4", "from 8 to 2048"]),
+    "decoders": (lambda root: ["--decoders", "0"], ["--decoders 0", "from 1 to 256"]),
+    "not for digits": (
+        lambda root: ["--dataset", "digits", "--image-size", "32"],
+        ["--image-size", "digits", "folder:PATH"],
+    ),
+    "skip-bad": (
+        lambda root: ["--dataset", "digits", "--skip-bad"],
+        ["--skip-bad", "digits", "folder:PATH"],
+    ),
+    "random crop": (
+        lambda root: ["--dataset", "digits", "--random-resized-crop"],
+        ["--random-resized-crop", "digits", "leave it out", "folder:PATH"],
+    ),
+    "padding": (lambda root: ["--crop-padding", "-1"], ["--crop-padding -1", "from 0 to 1024"]),
+    "imagenette": (
+        lambda root: ["--dataset", "imagenette2-160"],
+        ["imagenette2-160", "gluonlab.data download imagenette2-160", "give another --data-dir"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, empty_cwd, kind):
+    spoil, said = MISTAKES[kind]
+    root = write_folder(tmp_path / "animals", train=2, val=2)
+    status, out, err = run("--dataset", f"folder:{root}", "--model", "mlp", *spoil(root))
+    assert (status, out, list(empty_cwd.iterdir())) == (2, "", [])
+    [line] = err.splitlines()
+    assert [words for words in ["error: ", *said] if words not in line] == [], line
+
+
+def spoiled(folder):
+    """A folder of images of which one cannot be decoded: whoever reads it all says so."""
+    root = write_folder(folder)
+    (root / "train" / "bee" / "0003.jpg").write_bytes(b"no image")
+    return root
+
+
+CHEAP = {
+    "out": (["--out", "."], "--out . is not empty"),
+    "pretrained": (["--pretrained", "file"], "--pretrained file cannot be read as parameters"),
+    "optimizer": (["--gpus", "2", "--optimizer", "lamb", "--kvstore", "sharded-optimizer"], "lamb"),
+    "compare out": (["--compare", "1,2", "--out", "."], "--out . is not empty"),
+    "compare pretrained": (
+        ["--compare", "1,2", "--pretrained", "file"],
+        "--pretrained file cannot be read as parameters",
+    ),
+    "compare devices": (["--compare", "1,2", "--threads", "2"], "--threads 2"),
+}
+
+
+THREADS = pytest.param("compare devices", marks=pytest.mark.cpu_only("threads are of CPU devices"))
+
+
+@pytest.mark.parametrize("kind", [*sorted(set(CHEAP) - {"compare devices"}), THREADS])
+def test_what_is_cheap_to_find_is_found_before_any_image_is_read(run, tmp_path, empty_cwd, kind):
+    arguments, said = CHEAP[kind]
+    (empty_cwd / "file").write_text("no parameters")
+    status, _, err = run(
+        "--dataset", f"folder:{spoiled(tmp_path / 'animals')}", "--model", "mlp", *arguments
+    )
+    assert status == 2
+    assert said in err.splitlines()[-1]
+
+
+def test_a_comparison_reads_its_images_once(run, small, monkeypatch):
+    loaded = []
+    load = DATASETS["folder:PATH"].load
+
+    @functools.wraps(load)
+    def counted(*args, **kwargs):
+        loaded.append(args)
+        return load(*args, **kwargs)
+
+    monkeypatch.setitem(DATASETS, "folder:PATH", DATASETS["folder:PATH"]._replace(load=counted))
+    status, out, _ = run(
+        "--dataset",
+        f"folder:{small}",
+        "--model",
+        "mlp",
+        "--epochs",
+        "1",
+        "--compare",
+        "1,2,3",
+        "--json",
+    )
+    assert (status, len(json.loads(out)), len(loaded)) == (0, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "devices", [[], ["--out", "a/run"], ["--compare", "1,2"]], ids=["run", "out", "compare"]
+)
+def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(
+    run, tmp_path, empty_cwd, devices
+):
+    root = spoiled(tmp_path / "animals")
+    status, _, err = run(
+        "--dataset", f"folder:{root}", "--model", "mlp", "--quiet", *devices, *STREAMED
+    )
+    assert (status, list(empty_cwd.iterdir())) == (2, [])
+    assert err.splitlines()[
+        -1
+    ] == f"error: {root}/train/bee/0003.jpg: no JPEG or PNG, or damaged in its header: " + (
+        "replace or remove it, or leave bad images out with --skip-bad"
+    )
+
+
+@pytest.mark.long
+def test_a_real_process_trains_lenet_on_64x64_jpegs_on_two_devices(python, tmp_path):
+    root = write_folder(tmp_path / "pictures", train=60, val=20, size=64)
+    arguments = [
+        "--dataset",
+        f"folder:{root}",
+        "--gpus",
+        "2",
+        "--model",
+        "lenet",
+        "--batch-size",
+        "16",
+        "--epochs",
+        "2",
+    ]
+    done = python("-m", "gluonlab.run", *arguments, *STREAMED, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "180 training, 60 test images, streamed" in done.stdout
+    first, last = (float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout))
+    assert last < 0.5 * first
+    assert re.search(r"[\d.]+% waiting for images", done.stdout)

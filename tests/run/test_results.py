@@ -1,0 +1,104 @@
+"""python -m gluonlab.run: what it prints is what it did."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support.commands import QUICK
+from support.devices import contexts, on_gpus
+from support.idx_files import write_mnist
+
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.data import DATASETS
+from gluonlab.kvstores import KVSTORES
+from gluonlab.models import MODELS
+from gluonlab.optimizers import OPTIMIZERS
+from gluonlab.runs.record import read_metrics
+
+pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
+
+
+def test_help_names_every_setting(run):
+    status, out, err = run("--help")
+    assert (status, err) == (0, "")
+    words = " ".join(out.split())
+    for field in dataclasses.fields(TrainConfig):
+        assert f"{option_name(field.name)} " in words
+    for extra in ("--compare", "--evaluate", "--json", "--quiet", "--list", "--debug"):
+        assert extra in words
+    assert run("-h")[1] == out
+
+
+def test_list_names_everything_that_can_be_chosen(run):
+    status, out, err = run("--list")
+    assert (status, err) == (0, "")
+    words = " ".join(out.split())
+    for registry in (MODELS, DATASETS, KVSTORES, OPTIMIZERS):
+        for name, kind in registry.items():
+            assert f" {name} {kind.summary} " in words
+            assert re.search(rf"^  {re.escape(name)}  *\w", out, re.M)
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_is_one_document_and_nothing_else(run, empty_cwd):
+    status, out, err = run(*QUICK, "--json", "--out", "run", "--seed", "7")
+    assert status == 0
+    result = json.loads(out)
+    assert result["devices"] == [str(ctx) for ctx in contexts(2)]
+    assert (result["model"], result["epochs"], result["seed"], result["run_dir"]) == (
+        "mlp",
+        1,
+        7,
+        "run",
+    )
+    [epoch] = [line for line in read_metrics(Path("run")) if line["kind"] == "epoch"]
+    assert result["accuracy"] == epoch["accuracy"] == result["history"][0]["accuracy"]
+    assert err == (
+        "" if on_gpus() else "warning: no GPU on this machine: 2 CPU devices stand in for GPUs\n"
+    )
+
+
+def test_quiet_prints_two_lines(run):
+    status, out, _ = run(*QUICK, "--quiet", "--out", "run")
+    assert status == 0
+    first, second = out.splitlines()
+    accuracy = r"accuracy [01]\.\d{4} \(top-5 [01]\.\d{4}\)"
+    assert re.fullmatch(
+        accuracy + r", [\d,]+ images/s, [\d.]+ s in all, [\d.]+% waiting for images", first
+    )
+    assert second == "written to run"
+
+
+def test_a_run_prints_what_it_does_and_ends_with_the_same_two_lines(run):
+    status, out, _ = run(*QUICK, "--epochs", "2", "--out", "run")
+    assert status == 0
+    assert [len(re.findall(rf"^epoch {epoch}/2 ", out, re.M)) for epoch in (1, 2, 3)] == [1, 1, 0]
+    for name in ("devices", "network", "data", "batch", "optimizer", "kvstore"):
+        assert re.search(rf"^{name} ", out, re.M)
+    assert out.splitlines()[-1] == "written to run"
+
+
+def test_images_from_files_can_be_trained_on(run, tmp_path):
+    write_mnist(tmp_path / "data", ending=".gz")
+    status, out, _ = run(
+        "--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--json", *QUICK
+    )
+    assert status == 0
+    assert json.loads(out)["history"][0]["images"] == 40
+
+
+def test_a_comparison_as_json_is_one_document(run):
+    status, out, _ = run(
+        "--compare", "1,2", "--model", "mlp", "--epochs", "1", "--json", "--out", "run"
+    )
+    assert status == 0
+    assert [row["devices"] for row in json.loads(out)] == [1, 2]
+
+
+@pytest.mark.long
+def test_the_memory_of_a_batch_larger_than_the_data_set_is_that_of_its_images(run):
+    status, out, _ = run(*QUICK, "--memory", "--batch-size", "4000000000", "--out", "run")
+    assert status == 0
+    assert "memory     per device, for 719 images of a batch" in out.splitlines()

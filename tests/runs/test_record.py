@@ -1,0 +1,296 @@
+"""The folder of a run: nothing of an earlier one is lost, and no file is ever half there."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import mxnet as mx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.full_disk import full_at
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import DivergedError, OutputError
+from gluonlab.models import get_model
+from gluonlab.runs.curves import draw, make_figure
+from gluonlab.runs.metrics import StepLoss
+from gluonlab.runs.record import PARAMETERS, RunDirectory, read_metrics
+from gluonlab.training.ending import recorded
+from gluonlab.training.result import Result
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+STEPS = [StepLoss(1, 64, 2.5), StepLoss(2, 64, 1.25), StepLoss(3, 7, 0.5)]
+
+
+# --- the folder
+
+
+def test_a_new_folder_is_made_with_those_above_it(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "a" / "b"), "name")
+    run.close()
+    assert run.path == tmp_path / "a" / "b"
+    assert names(run.path) == ["metrics.jsonl"]
+
+
+def test_an_empty_folder_is_accepted(tmp_path):
+    (tmp_path / "empty").mkdir()
+    RunDirectory.create(str(tmp_path / "empty"), "name").close()
+
+
+def test_a_folder_with_anything_in_it_is_refused_and_left_as_it_was(tmp_path):
+    (tmp_path / ".hidden").write_text("results")
+    with pytest.raises(OutputError, match=f"--out {tmp_path} is not empty: give a new folder"):
+        RunDirectory.create(str(tmp_path), "name")
+    assert names(tmp_path) == [".hidden"]
+    assert (tmp_path / ".hidden").read_text() == "results"
+
+
+def test_a_file_in_the_folders_place_is_refused(tmp_path):
+    (tmp_path / "file").write_text("results")
+    with pytest.raises(OutputError, match="/file is a file: give a folder"):
+        RunDirectory.create(str(tmp_path / "file"), "name")
+    with pytest.raises(
+        OutputError,
+        match=r"/file/below cannot be written \(Not a directory\): choose another place",
+    ):
+        RunDirectory.create(str(tmp_path / "file" / "below"), "name")
+
+
+def test_a_place_that_nobody_may_write_is_refused():
+    """/proc takes no folders, not even root's."""
+    with pytest.raises(
+        OutputError,
+        match=r"--out /proc/gluonlab cannot be written \(.*\): choose another place with --out",
+    ):
+        RunDirectory.create("/proc/gluonlab", "name")
+
+
+def test_default_names_never_collide(empty_cwd):
+    """Many runs that begin at the same moment, as those of a queue do."""
+    with ThreadPoolExecutor(16) as pool:
+        runs = list(pool.map(lambda _: RunDirectory.create(None, "lenet-digits"), range(48)))
+    for run in runs:
+        run.close()
+    paths = {run.path for run in runs}
+    assert len(paths) == len(runs)
+    assert {path.parent for path in paths} == {Path("runs")}
+    assert all("lenet-digits" in path.name for path in paths)
+    assert names(Path("runs")) == sorted(path.name for path in paths)
+
+
+def test_a_current_folder_that_takes_no_runs_is_an_output_error(empty_cwd):
+    (empty_cwd / "runs").write_text("a file in the way")
+    with pytest.raises(OutputError, match="choose another place with --out"):
+        RunDirectory.create(None, "lenet-digits")
+
+
+# --- metrics.jsonl
+
+
+def lines_of(tmp_path):
+    return (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+
+
+def test_metrics_are_one_json_object_a_line(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
+    run.line("epoch", epoch=1, accuracy=0.5)
+    run.line("event", event="diverged")
+    run.close()
+    read = [json.loads(line) for line in lines_of(tmp_path)]
+    assert read == read_metrics(tmp_path / "run")
+    assert read[0] == {
+        "kind": "step",
+        "epoch": 1,
+        "step": 1,
+        "seconds": 3.0,
+        "images": 64,
+        "loss": 2.5,
+        "lr": 0.5,
+    }
+    assert [line["step"] for line in read[:3]] == [1, 2, 3]
+    assert read[3:] == [
+        {"kind": "epoch", "epoch": 1, "accuracy": 0.5},
+        {"kind": "event", "event": "diverged"},
+    ]
+
+
+def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
+    run.line("epoch", epoch=1)
+    assert len(lines_of(tmp_path)) == 4
+    run.close()
+
+
+@given(st.integers(0, 200))
+def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path_factory, cut):
+    folder = tmp_path_factory.mktemp("run")
+    whole = [{"kind": "step", "step": step, "loss": 1 / step} for step in range(1, 5)]
+    content = "".join(json.dumps(line) + "\n" for line in whole)[:cut]
+    (folder / "metrics.jsonl").write_text(content)
+    assert read_metrics(folder) == whole[: content.count("\n")]
+
+
+def test_config_is_written_whole(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.config({"settings": {"lr": 0.5}})
+    run.close()
+    assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"settings": {"lr": 0.5}}
+    assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
+
+
+# --- a full disk
+
+
+def test_parameters_are_whole_or_those_of_the_epoch_before(tmp_path):
+    """MXNet's own writer would lose the last bytes of a full disk without a word."""
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    net = get_model("mlp", 10)
+    net.initialize()
+    net(mx.nd.zeros((1, 1, 28, 28)))
+    run.parameters(net)
+    whole = (run.path / PARAMETERS).read_bytes()
+    for param in net.collect_params().values():
+        param.set_data(param.data() + 1)
+    with full_at(len(whole) - 1), pytest.raises(
+        OutputError, match=rf"^cannot write .*/{PARAMETERS}: File too large; choose "
+    ):
+        run.parameters(net)
+    run.close()
+    assert names(run.path) == ["metrics.jsonl", PARAMETERS]
+    assert (run.path / PARAMETERS).read_bytes() == whole
+
+
+def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_path):
+    said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    with full_at(100):
+        for write in (lambda: run.line("event", event="x" * 200), run.curves, run.close):
+            with pytest.raises(OutputError, match=said):
+                write()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()],
+    ids=repr,
+)
+def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    run.steps(1, lambda step: step / 2, 3.0, STEPS)
+    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    with full_at(100), pytest.raises(type(first)) as raised, recorded(
+        run, Result(plan, None, run.path, history=[None])
+    ):
+        raise first
+    assert raised.value is first
+
+
+def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gluonlab.runs.curves.draw", interrupted)
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    said, result = (
+        "run holds every epoch that was finished, 1 of 3$",
+        Result(plan, None, run.path, history=[None]),
+    )
+    with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result):
+        raise KeyboardInterrupt
+    assert run._metrics.closed
+    assert names(run.path) == ["metrics.jsonl"]
+
+
+def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_is_in_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    for place in ("a/b/run", "there", "full"):
+        run = RunDirectory.create(str(tmp_path / place), "name")
+        run.config({})
+        run.close()
+        if place == "full":
+            (run.path / "mine").write_text("mine")
+        run.discard()
+    assert names(tmp_path) == ["full", "there"]
+    assert names(tmp_path / "there") == []
+    assert names(tmp_path / "full") == ["config.json", "metrics.jsonl", "mine"]
+
+
+# --- curves.png
+
+
+def test_the_curves_show_what_the_run_noted():
+    steps = [
+        {"kind": "step", "step": n, "loss": 1 / n, "lr": rate}
+        for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)
+    ]
+    epochs = [
+        {
+            "kind": "epoch",
+            "epoch": n,
+            "step": 2 * n,
+            "images": 100,
+            "seconds": n,
+            "loss": 1 / n,
+            "accuracy": n / 4,
+        }
+        for n in (1, 2)
+    ]
+    loss, accuracy, rate, speed = make_figure([*steps, *epochs]).axes
+    titles = [axes.get_title() for axes in (loss, accuracy, rate, speed)]
+    assert titles == [
+        "training loss",
+        "validation accuracy, %",
+        "learning rate",
+        "images per second",
+    ]
+    assert loss.lines[0].get_xydata().tolist() == [[0.5, 1], [1, 1 / 2], [1.5, 1 / 3], [2, 1 / 4]]
+    assert accuracy.lines[0].get_xydata().tolist() == [[1, 25], [2, 50]]
+    held = [
+        (0, 0.1),
+        (0.5, 0.1),
+        (0.5, 0.2),
+        (1, 0.2),
+        (1, 0.2),
+        (1.5, 0.2),
+        (1.5, 0.05),
+        (2, 0.05),
+    ]
+    assert [tuple(point) for point in rate.lines[0].get_xydata()] == held
+    assert [bar.get_height() for bar in speed.patches] == [100, 50]
+
+
+@pytest.mark.parametrize("accuracies", [(1.0,), (0.2, 1.0), (0.999, 1.0), (0.5, 0.6)])
+def test_no_accuracy_is_drawn_above_100_percent(accuracies):
+    steps = [
+        {"kind": "step", "step": n, "loss": 1.0, "lr": 0.1} for n in range(1, len(accuracies) + 1)
+    ]
+    epochs = [
+        {
+            "kind": "epoch",
+            "epoch": n,
+            "step": n,
+            "images": 9,
+            "seconds": 1,
+            "loss": 1.0,
+            "accuracy": share,
+        }
+        for n, share in enumerate(accuracies, start=1)
+    ]
+    axes = make_figure([*steps, *epochs]).axes[1]
+    low, high = axes.get_ylim()
+    assert low < 100 * min(accuracies) and 100 * max(accuracies) <= high <= 100
+    assert not axes.lines[0].get_clip_on()  # the dot at 100 % is whole
+
+
+def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
+    draw([{"kind": "step", "step": 1, "loss": 2.0, "lr": 0.1}], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

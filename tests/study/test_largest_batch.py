@@ -1,0 +1,224 @@
+"""--find-batch-size: a run with the batch that it finds stays below the budget and uses most of it,
+as another process measures.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.devices import named
+from support.peaks import peak_of_a_run
+from support.processes import clean_environment
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import ConfigError
+from gluonlab.host.memory import Room, children
+from gluonlab.run import main
+from gluonlab.study import largest_batch
+from gluonlab.study.largest_batch import find_batch_size
+from gluonlab.study.largest_size import LargestSize
+from gluonlab.training.memory import MIB
+
+GIB = 1024 * MIB
+
+
+@given(
+    ceiling=st.integers(300 * MIB, 4 * GIB),
+    each=st.integers(5_000, 40 * MIB),
+    known=st.floats(0.2, 1.0),
+    step=st.sampled_from([1, 8, 64]),
+    jump=st.integers(0, 100 * MIB),
+    smallest=st.sampled_from([1, 4, 100]),
+    most=st.integers(100, 10**6),
+)
+def test_the_search_finds_the_largest_of_any_cost_that_grows(
+    ceiling, each, known, step, jump, smallest, most
+):
+    """The cost in closed form: rounded up to ``step`` sizes, and ``jump`` more from 100 on."""
+
+    def cost(size):
+        assert smallest <= size <= most
+        tried.append(size)
+        return exactly(size) if exactly(size) <= ceiling else None
+
+    def exactly(size):
+        return 260 * MIB + each * (-(-size // step) * step) + jump * (size >= 100)
+
+    tried = []
+    found = LargestSize(cost, smallest, most, ceiling, each * known).search()
+    if found is None:
+        assert exactly(smallest) > ceiling
+        return
+    size, taken = found
+    assert taken == exactly(size) <= ceiling
+    assert size == most or taken >= 0.93 * ceiling or exactly(round(1.02 * size) + 1) > ceiling
+    assert len(tried) == len(set(tried)) <= 16
+
+
+def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
+    """Before, 718 was "the largest that fits" into any memory."""
+    arguments = ("--devices", named(2), "--model", "mlp", "--find-batch-size", "1G")
+    status, out, err = ended(main, *arguments)
+    assert (status, list(empty_cwd.iterdir())) == (0, [])
+    first, second, *_ = out.splitlines()
+    assert re.fullmatch(r"--batch-size 718 fits: training takes [0-9.]+ MiB of 1,024.0 MiB", first)
+    said = (
+        r".* the data set has only 718 images per device; "
+        r"a larger batch would fit \(up to about ([0-9,]+)\)"
+    )
+    assert int(re.fullmatch(said, second)[1].replace(",", "")) > 718
+    assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
+
+
+@pytest.mark.long
+def test_as_json_it_is_one_document(ended, empty_cwd):
+    status, out, err = ended(
+        main, "--devices", named(1), "--model", "mlp", "--find-batch-size", "1G", "--json"
+    )
+    found = json.loads(out)
+    assert (status, err, found["images"], found["limit"], found["budget"]) == (
+        0,
+        "",
+        1437,
+        "data",
+        GIB,
+    )
+    assert found["would_fit"] > 1437
+    parts = ("parameters", "gradients", "optimizer_state", "activations", "data")
+    assert sum(found[part] for part in parts) == found["total"] < found["taken"] < GIB
+
+
+@pytest.mark.cpu_only("a GPU's memory holds neither Python nor MXNet")
+@pytest.mark.parametrize("budget", ["1k", "100M"])
+def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
+    status, out, err = ended(main, "--devices", named(2), "--find-batch-size", budget)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(
+        r"error: --find-batch-size [^:]+: a batch of 1 per device needs more than 128.0 MiB, "
+        r"which Python and .*\n",
+        err,
+    )
+
+
+@pytest.mark.long
+def test_a_budget_in_which_the_smallest_batch_does_not_fit_is_refused_with_what_it_needs():
+    with pytest.raises(
+        ConfigError,
+        match=r"a batch of 4 per device needs ([0-9.,]+) MiB: give more, or choose a smaller --model",
+    ):
+        find_batch_size(
+            TrainConfig(devices=named(1), model="gluoncv:mobilenetv2_0.25", microbatches=4),
+            290 * MIB,
+        )
+
+
+@pytest.mark.long
+def test_the_machine_has_less_than_the_budget(monkeypatch):
+    monkeypatch.setattr(largest_batch, "room", lambda: Room(8 * GIB, 600 * MIB, "the machine"))
+    found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
+    assert found.limit == "machine"
+    assert 0.8 * 600 * MIB < found.taken < 600 * MIB
+    assert found.lines()[0].endswith("MiB, and the machine has no more free")
+
+
+def until(condition, process, seconds=60):
+    for _ in range(20 * seconds):
+        found = condition()
+        if found:
+            return found
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    raise AssertionError("too late")
+
+
+def measuring(pid):
+    """The process that measures for ``pid``; there may be others, which are gone at once."""
+    for child in children(pid):
+        with suppress(OSError):
+            if b"trial_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    return None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_the_search_ends_no_child_is_left(tmp_path, sign):
+    arguments = [
+        "--devices",
+        named(1),
+        "--dataset",
+        "synthetic",
+        "--model",
+        "resnet50",
+        "--find-batch-size",
+        "1G",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gluonlab.run", *arguments],
+        cwd=tmp_path,
+        env=clean_environment(TMPDIR=str(tmp_path)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    with process:
+        try:
+            child = until(lambda: measuring(process.pid), process)
+            time.sleep(1)
+            process.send_signal(sign)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(sign, -sign)
+    for _ in range(100):
+        if not os.path.exists(f"/proc/{child}"):
+            break
+        time.sleep(0.1)
+    assert not os.path.exists(f"/proc/{child}")
+    if sign != signal.SIGKILL:
+        assert err.splitlines()[-1].endswith("nothing was written")
+        assert list(tmp_path.iterdir()) == []
+
+
+# MiB; the parameters of the larger ones, on two devices, leave no room for images in 600
+BUDGETS = {
+    "lenet": 600,
+    "resnet8": 600,
+    "cifar_resnet20": 600,
+    "gluoncv:mobilenetv2_0.25": 600,
+    "resnet18": 900,
+    "resnet50": 1400,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("network", BUDGETS)
+def test_a_run_with_the_batch_that_is_found_stays_below_the_budget_and_uses_most_of_it(
+    python, network
+):
+    """The README's table has 2G."""
+    settings, budget = (
+        ("--devices", named(2), "--dataset", "synthetic", "--model", network),
+        BUDGETS[network],
+    )
+    done = python(
+        "-m", "gluonlab.run", *settings, "--find-batch-size", f"{budget}M", "--json", timeout=1800
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["limit"] == "budget"
+    taken = peak_of_a_run(
+        python, *settings, "--batch-size", str(found["images"]), "--epochs", "1", "--lr", "1e-6"
+    )
+    assert 0.7 * budget * MIB < taken < budget * MIB
+    assert found["taken"] == pytest.approx(taken, rel=0.03)

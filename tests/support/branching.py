@@ -1,0 +1,105 @@
+"""A network of which a batch may use some branches only, and what plain Gluon makes of it on one
+device.
+"""
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from gluonlab.update.loss_scale import LossScale
+
+IN, OUT = 3, 4
+
+
+class Branching(gluon.Block):
+    """The sum of the branches that it is told; each is a dense layer of its own."""
+
+    def __init__(self, branches):
+        super().__init__()
+        self.branches = nn.Sequential()
+        self.branches.add(*[nn.Dense(OUT, in_units=IN, activation="tanh") for _ in range(branches)])
+
+    def forward(self, x, used):
+        total = self.branches[used[0]](x)
+        for branch in used[1:]:
+            total = total + self.branches[branch](x)
+        return total
+
+
+def branching_net(branches, ctxs):
+    mx.random.seed(7)
+    net = Branching(branches)
+    net.initialize(mx.init.Normal(0.5), ctx=ctxs)
+    return net
+
+
+def shards_of(step, devices, images=2, seed=0):
+    """(images, targets) for each device, the same whoever asks."""
+    random = np.random.RandomState((seed, step))
+    return [
+        (
+            random.uniform(-1, 1, (images, IN)).astype("float32"),
+            random.uniform(-1, 1, (images, OUT)).astype("float32"),
+        )
+        for _ in range(devices)
+    ]
+
+
+def losses_of(net, shards, uses, ctxs, scale=1.0):
+    """What each device that uses any branch makes of its shard; to be called while recording."""
+    return [
+        ((net(nd.array(x, ctx=ctx), used) - nd.array(y, ctx=ctx)) ** 2).sum() * scale
+        for (x, y), used, ctx in zip(shards, uses, ctxs)
+        if used
+    ]
+
+
+def backward(net, shards, uses, ctxs, scale=1.0):
+    with autograd.record():
+        losses = losses_of(net, shards, uses, ctxs, scale)
+    if losses:
+        autograd.backward(losses)
+
+
+def on_one_device(branches, steps, optimizer, clip_norm=None):
+    """gluon.Trainer(ignore_stale_grad=True) on one device, which makes of every shard what the
+    device of the shard would.
+    """
+    ctx = mx.cpu(0)
+    net = branching_net(branches, [ctx])
+    trainer = gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
+    for number, uses in enumerate(steps):
+        shards = shards_of(number, len(uses))
+        backward(net, shards, uses, [ctx] * len(uses))
+        fresh = [
+            param.grad() for param in net.collect_params().values() if param.data()._fresh_grad
+        ]
+        size = sum(len(x) for x, _ in shards)
+        if clip_norm is not None and fresh:
+            gluon.utils.clip_global_norm(fresh, clip_norm * size)
+        counts = trainer.optimizer._all_index_update_counts[0]
+        ages = [
+            counts.get(key, 0)
+            for key, param in enumerate(trainer._params)
+            if param.data()._fresh_grad
+        ]
+        # one rate for all: MXNet gives those that come before the oldest one an earlier one
+        trainer.optimizer.num_update = max(
+            [trainer.optimizer.num_update, *(age + 1 for age in ages)]
+        )
+        trainer.step(size, ignore_stale_grad=True)
+    return net
+
+
+def on_devices(net, trainer, steps, ctxs):
+    """The same with one device per shard, under ``trainer``."""
+    for number, uses in enumerate(steps):
+        shards = shards_of(number, len(uses))
+        scale = trainer.loss_scale.value if getattr(trainer, "loss_scale", None) else 1.0
+        backward(net, shards, uses, ctxs, scale)
+        trainer.step(sum(len(x) for x, _ in shards), ignore_stale_grad=True)
+
+
+def scale_or_none(wanted):
+    return LossScale(8.0) if wanted else None

@@ -1,0 +1,251 @@
+"""Which tests use devices, and how many of them ran on GPUs: counted by what they took, and printed
+at the end.
+
+A test uses devices when it asks `devices.py` for them, when gluonlab resolves some for it, when a
+file of the tests writes mx.cpu, or when it starts a process that names some. With
+GLUONLAB_TEST_DEVICES=gpu the run fails where fewer than LEAST_PERCENT of them had GPUs, and where
+one that had none does not say why: ``@pytest.mark.cpu_only("reason")``. Modules whose tests take no
+devices do not run a second time then; make test fails where one of them takes some.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set
+
+import pytest
+from hypothesis import settings
+
+from gluonlab.engine import setup
+from support.devices import CHOICE, KINDS, VARIABLE
+
+LEAST_PERCENT = 80
+MOST_EXAMPLES = 5  # of a property, where every kernel is computed by a simulated GPU
+TESTS = str(Path(__file__).resolve().parents[1])
+WITHOUT_DEVICES = """
+    bench/compare bench/plans collectives/algorithms collectives/check collectives/colours
+    collectives/cost collectives/moves collectives/page collectives/page_file
+    collectives/page_words collectives/render collectives/topology data/fetching/addresses
+    data/fetching/archives data/fetching/download data/fetching/extract data/images/decode
+    data/images/pool data/sets/idx data/sets/pack doctor/command doctor/cpu doctor/host
+    doctor/links doctor/numbering doctor/processes engine/installing engine/linking engine/setup
+    engine/unfusible errors exercises/exercises figures files/whole layers listing make_venv
+    public_api runs/record study/compare_rows
+"""
+IN_A_COMMAND = re.compile(r"cpu\*\d|cpu:\d|mx\.cpu\(|--gpus|--devices|gpu:\d|\bdevices\(")
+
+
+def takes_none(module: Path) -> bool:
+    """Whether ``module``, a file of tests or of a test's name, is one of those without devices."""
+    parts = module.resolve().parts
+    room = parts[max(place for place, part in enumerate(parts) if part == "tests") + 1 : -1]
+    return "/".join([*room, module.stem[len("test_") :]]) in WITHOUT_DEVICES.split()
+
+
+class Uses:
+    """What the tests of this session took: {test: kinds}, and why some keep to CPUs."""
+
+    def __init__(self) -> None:
+        self.of_tests: Dict[str, Set[str]] = {}
+        self.reasons: Dict[str, str] = {}
+        self.of_fixtures: Dict[Any, Set[str]] = {}
+
+    def note(self, item: Any) -> None:
+        """The test has ended: what it took is its own and that of fixtures made for it or before
+        it.
+        """
+        definitions = getattr(item, "_fixtureinfo", None)
+        made = definitions.name2fixturedefs.values() if definitions else ()
+        for definition in (each for several in made for each in several):
+            CHOICE.taken |= self.of_fixtures.get(definition, set())
+        if CHOICE.taken:
+            self.of_tests[item.nodeid] = set(CHOICE.taken)
+
+    def on_gpus(self) -> List[str]:
+        return [
+            test
+            for test, kinds in self.of_tests.items()
+            if "gpu" in kinds and test not in self.reasons
+        ]
+
+    def on_cpus(self) -> List[str]:
+        return sorted(set(self.of_tests) - set(self.on_gpus()))
+
+    def without_a_reason(self) -> List[str]:
+        return [test for test in self.on_cpus() if test not in self.reasons]
+
+    def left_out(self) -> List[str]:
+        """What would not be counted on GPUs."""
+        return sorted(test for test in self.of_tests if takes_none(Path(test.split("::")[0])))
+
+    def enough(self) -> bool:
+        return 100 * len(self.on_gpus()) >= LEAST_PERCENT * len(self.of_tests)
+
+
+USES = Uses()
+
+
+def pytest_configure(config: Any) -> None:
+    if CHOICE.asked not in KINDS:
+        raise pytest.UsageError(
+            f"{VARIABLE}={CHOICE.asked!r}: give cpu or gpu, or leave it out for cpu"
+        )
+    if CHOICE.asked == "gpu":
+        # many tests compare bits; tests/gpus and processes of their own go without
+        os.environ.update(setup.DETERMINISTIC)
+        _watch()
+
+
+def pytest_collection_modifyitems(items: Any) -> None:
+    """A property is tried on fewer examples on GPUs, whatever its own settings ask for."""
+    functions = [getattr(item, "function", None) for item in items]
+    tests = {function for function in functions if getattr(function, "is_hypothesis_test", False)}
+    for test in tests if CHOICE.asked == "gpu" else ():
+        # @settings twice is an error
+        asked = test._hypothesis_internal_use_settings or settings.default
+        test._hypothesis_internal_use_settings = settings(
+            asked, max_examples=min(asked.max_examples, MOST_EXAMPLES)
+        )
+
+
+def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
+    return True if CHOICE.asked == "gpu" and takes_none(collection_path) else None
+
+
+def pytest_collection_finish() -> None:
+    if CHOICE.asked == "cpu" and "mxnet" in sys.modules:
+        _watch()
+
+
+def reason_of(item: Any) -> "Optional[str]":
+    """Why this test keeps to CPUs, or None. Raises UsageError where the marker does not say."""
+    marker = item.get_closest_marker("cpu_only")
+    if marker and not (
+        len(marker.args) == 1 and isinstance(marker.args[0], str) and marker.args[0].strip()
+    ):
+        raise pytest.UsageError(f'{item.nodeid}: give cpu_only its reason: cpu_only("...")')
+    return marker.args[0] if marker else None
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: Any) -> Any:
+    reason = reason_of(item)
+    CHOICE.kind, CHOICE.taken = "cpu" if reason else CHOICE.asked, set()
+    if reason:
+        USES.reasons[item.nodeid] = reason
+    yield
+    USES.note(item)
+    CHOICE.kind, CHOICE.taken = CHOICE.asked, set()
+
+
+@pytest.fixture(autouse=True)
+def no_gpus_for_cpu_only(request: Any, monkeypatch: Any) -> None:
+    """A test that keeps to CPUs finds a machine without GPUs, and so do the processes that it
+    starts.
+    """
+    if CHOICE.asked == "gpu" and reason_of(request.node):
+        import mxnet as mx
+
+        monkeypatch.setattr(mx.context, "num_gpus", lambda: 0)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def what_mxnet_keeps_for_each_gpu() -> None:
+    """Scratch memory, as large as any operator wanted, states of random numbers and of dropout:
+    made now, no test leaves them.
+    """
+    if CHOICE.asked == "gpu":
+        import mxnet as mx
+
+        for number in range(mx.context.num_gpus()):
+            with mx.Context("gpu", number):
+                mx.nd.topk(mx.nd.zeros((4, 2**16)))
+                mx.nd.random.uniform(shape=(1,))
+                mx.nd.random.multinomial(mx.nd.ones((2,)) / 2)
+                mx.nd.Dropout(mx.nd.zeros((2,)), mode="always")
+        mx.nd.waitall()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(fixturedef: Any) -> Any:
+    before, CHOICE.taken = CHOICE.taken, set()
+    yield
+    USES.of_fixtures[fixturedef] = CHOICE.taken
+    CHOICE.taken = before | CHOICE.taken
+
+
+def _watch() -> None:
+    """Note what is taken without `devices.py`: by gluonlab, by mx.cpu in a file of the tests, by
+    another process.
+    """
+    import mxnet as mx
+
+    from gluonlab import devices as named_devices
+
+    ready, cpu = named_devices._ready, mx.cpu
+
+    def noting_ready(ctxs: Any, threads: Any) -> Any:
+        CHOICE.taken.update(ctx.device_type for ctx in ctxs)
+        return ready(ctxs, threads)
+
+    def noting_cpu(device_id: int = 0) -> Any:
+        caller = sys._getframe(1).f_code.co_filename
+        if caller.startswith(TESTS) and not caller.endswith("reference.py"):
+            CHOICE.taken.add("cpu")
+        return cpu(device_id)
+
+    def noting_process(event: str, args: Any) -> None:
+        if event == "subprocess.Popen":
+            text = " ".join(os.fsdecode(part) for part in args[1])
+            if IN_A_COMMAND.search(text):
+                CHOICE.taken.add(
+                    "gpu" if CHOICE.kind == "gpu" and re.search(r"gpu:\d|--gpus", text) else "cpu"
+                )
+
+    named_devices._ready, mx.cpu = noting_ready, noting_cpu
+    sys.addaudithook(noting_process)
+
+
+def passed() -> bool:
+    if CHOICE.asked == "cpu" or not USES.of_tests:
+        return not USES.left_out()
+    return USES.enough() and not USES.without_a_reason()
+
+
+def pytest_sessionfinish(session: Any) -> None:
+    if session.exitstatus == 0 and not passed():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    say = terminalreporter.write_line
+    for test in USES.left_out():
+        say(
+            f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says that it "
+            "does not",
+            red=True,
+        )
+    if CHOICE.asked != "gpu" or not USES.of_tests:
+        return
+    say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
+    if not USES.enough():
+        say(
+            f"error: fewer than {LEAST_PERCENT} % of them: take devices from tests/support/devices.py",
+            red=True,
+        )
+    why = Counter(
+        (test.split("::")[0], USES.reasons[test]) for test in USES.on_cpus() if test in USES.reasons
+    )
+    for (file, reason), count in sorted(why.items()):
+        say(f"  {file}, {count} on CPUs: {reason}")
+    for test in USES.without_a_reason():
+        say(
+            f"error: {test} used CPUs: take devices from tests/support/devices.py, "
+            'or mark it cpu_only("reason")',
+            red=True,
+        )

@@ -1,0 +1,14 @@
+"""Data sets for networks of any shape."""
+
+import dataclasses
+
+from gluonlab.data import load_dataset
+
+CLASSES = tuple(f"class {label}" for label in range(10))
+
+
+def dataset_of(shape, classes=CLASSES, **changes):
+    """What an export describes: nothing but its images' shape, classes and colours."""
+    return dataclasses.replace(
+        load_dataset("synthetic", samples=1, shape=shape), classes=tuple(classes), **changes
+    )

@@ -1,0 +1,152 @@
+"""Small made-up data sets under the real names, and their tables.
+
+    python -m made_up_sources TABLE download mnist
+
+is python -m gluonlab.data with the table in the file TABLE.
+"""
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import resource
+import sys
+import tarfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from gluonlab.data.__main__ import main
+from gluonlab.data.fetching.fetch import CHUNK_BYTES
+from gluonlab.data.fetching.sources import CIFAR10_BATCHES, Contents, KnownFile, Source
+from support.idx_files import NAMES, idx_bytes
+
+IDX_NAMES = [f"{name}.gz" for name in NAMES]
+CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
+BATCHES = [batch.name for batch in CIFAR10_BATCHES]
+RECORDS = 3  # images in each of the made-up CIFAR batches
+
+
+def noise(size, seed=0):
+    """Bytes that do not compress."""
+    return np.random.RandomState(seed).bytes(size)
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def known(name, content, algorithm="sha256"):
+    return KnownFile(name, len(content), hashlib.new(algorithm, content).hexdigest(), algorithm)
+
+
+def mnist_files(seed=0):
+    """The four files, with 40 and 10 random images."""
+    random = np.random.RandomState(seed)
+    arrays = []
+    for size in (40, 10):
+        arrays += [
+            random.randint(0, 256, (size, 28, 28), dtype=np.uint8),
+            random.randint(0, 10, size).astype(np.uint8),
+        ]
+    return {name: gzip.compress(idx_bytes(array), 1) for name, array in zip(IDX_NAMES, arrays)}
+
+
+def source_of(name, files, *mirrors, contents=None):
+    return Source(
+        name, tuple(known(file, content) for file, content in files.items()), mirrors, contents
+    )
+
+
+FILE = noise(10 * CHUNK_BYTES)
+CUT = 4 * CHUNK_BYTES  # where connections break off
+
+
+def one_file(*mirrors):
+    """A data set of one file, FILE."""
+    return source_of("set", {"file.gz": FILE}, *mirrors)
+
+
+def tar_of(members, compress=True):
+    """A tar archive of (name, content) or of TarInfo, in this order."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member, io.BytesIO(bytes(member.size)) if member.isreg() else None)
+            else:
+                info = tarfile.TarInfo(member[0])
+                info.size = len(member[1])
+                tar.addfile(info, io.BytesIO(member[1]))
+    return gzip.compress(packed.getvalue(), 1) if compress else packed.getvalue()
+
+
+def cifar_batches(records=RECORDS, seed=0):
+    """File name -> content, with random images and labels."""
+    random = np.random.RandomState(seed)
+    batches = {}
+    for name in BATCHES:
+        content = random.randint(0, 256, (records, 3073), dtype=np.uint8)
+        content[:, 0] %= 10
+        batches[name] = content.tobytes()
+    return batches
+
+
+def cifar_archive(batches, folder="cifar-10-batches-bin/"):
+    return tar_of(
+        [
+            *((f"{folder}{name}", content) for name, content in batches.items()),
+            (f"{folder}readme.html", b"<p>"),
+        ]
+    )
+
+
+def cifar_source(batches, archive, *mirrors):
+    files = tuple(known(name, content, "sha1") for name, content in batches.items())
+    return source_of(
+        "cifar10",
+        {CIFAR_ARCHIVE: archive},
+        *mirrors,
+        contents=Contents(2**20, known=files, folder="cifar-10-batches-bin"),
+    )
+
+
+@contextmanager
+def files_of_at_most(size):
+    """As on a full disk: who writes more into a file gets an OSError."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def files_below(folder):
+    """Everything that is there, but for locks."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def write_table(path, *sources):
+    path.write_text(json.dumps([dataclasses.asdict(source) for source in sources]))
+    return path
+
+
+def read_table(path):
+    sources = {}
+    for fields in json.loads(path.read_text()):
+        files = tuple(KnownFile(**file) for file in fields["files"])
+        contents = fields["contents"] and Contents(
+            fields["contents"]["most_bytes"],
+            fields["contents"]["most_files"],
+            tuple(KnownFile(**file) for file in fields["contents"]["known"]),
+        )
+        sources[fields["name"]] = Source(fields["name"], files, tuple(fields["mirrors"]), contents)
+    return sources
+
+
+if __name__ == "__main__":
+    main(sys.argv[2:], read_table(Path(sys.argv[1])))

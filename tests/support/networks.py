@@ -1,0 +1,247 @@
+"""Small networks by chance, for properties that any network must have: layers, shapes, what is
+trained and how fast.
+
+What a network gives for an image depends on this image alone (BatchNorm takes its running
+statistics), and is smooth but for max pooling, so that k devices must train as one does. Weights
+and losses are divided by the number of inputs, so that training converges: where it diverges, each
+step multiplies what rounding left of the order of a sum.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Tuple
+
+import mxnet as mx
+import numpy as np
+from hypothesis import strategies as st
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+from support.network_layers import LAYERS, OF_IMAGES, OF_SEQUENCES, OF_VECTORS, OF_WORDS, WORDS
+
+# with an epsilon that keeps rounding errors of tiny gradients from becoming whole steps
+OPTIMIZERS = {
+    "sgd": {"learning_rate": 0.05, "wd": 0.01},
+    "momentum": {"learning_rate": 0.03, "momentum": 0.9, "clip_gradient": 5.0},
+    "nag": {"learning_rate": 0.03, "momentum": 0.9},
+    "adam": {"learning_rate": 0.02, "epsilon": 1e-2, "wd": 0.01},
+    "rmsprop": {"learning_rate": 0.02, "epsilon": 0.1},
+    "adagrad": {"learning_rate": 0.05, "eps": 0.1},
+}
+OF_FLOAT32 = ("rmsprop", "adagrad")  # whose states MXNet makes of this type
+MXNETS_NAME = {"momentum": "sgd"}
+HYBRIDIZED = {
+    "as it is": None,
+    "hybridized": {},
+    "static_alloc": {"static_alloc": True},
+    "static_shape": {"static_alloc": True, "static_shape": True},
+}
+LOSSES = [gluon.loss.SoftmaxCrossEntropyLoss, gluon.loss.L2Loss]
+
+
+class Headed(gluon.Block):
+    """A body, and a dense layer for each of its outputs, of which a batch may use some: those in
+    ``used``.
+    """
+
+    def __init__(self, body, sizes):
+        super().__init__()
+        self.body, self.heads, self.used = body, nn.HybridSequential(), range(len(sizes))
+        self.heads.add(*[nn.Dense(units) for units in sizes])
+
+    def forward(self, x):
+        x = self.body(x) if len(self.body) else x
+        return [self.heads[number](x) for number in self.used]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """As many backward passes as it has parts, and one step; ``used``: which heads' losses are
+    summed.
+    """
+
+    parts: Tuple[int, ...]
+    used: Tuple[int, ...]
+
+
+layers = lambda kinds, most, least=0: st.lists(  # noqa: E731
+    st.tuples(st.sampled_from(sorted(kinds)), st.sampled_from([1, 2, 3, 5, 8, 16]), st.booleans()),
+    min_size=least,
+    max_size=most,
+)
+rules = st.tuples(
+    st.sampled_from(["write", "write", "add", "null"]),
+    st.sampled_from([1.0, 0.5, 2.0]),
+    st.sampled_from([1.0, 0.0]),
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is built and how it is trained; `trained` does it."""
+
+    layers: Tuple[Any, ...]
+    heads: Tuple[int, ...]
+    shape: Tuple[int, ...]
+    dtype: str
+    rules: Tuple[Any, ...]  # grad_req, lr_mult and wd_mult of each parameter, in turn
+    optimizer: str
+    batches: Tuple[Batch, ...]
+    seed: int
+
+    def build(self, ctxs, hybridize, kind):
+        body = nn.HybridSequential()
+        for name, units, flag in self.layers:
+            body.add(LAYERS[name](units, flag))
+        net = Headed(body, self.heads)
+        net.initialize(mx.init.Zero(), ctx=ctxs)  # mx.np cannot draw float64
+        net.cast(self.dtype)
+        # which makes all shapes known
+        net(kind.zeros((1, *self.shape), ctx=ctxs[0], dtype=self.dtype))
+        random = np.random.RandomState(self.seed)
+        params = list(net.collect_params().values())
+        of_body = set(body.collect_params())
+        own = list(dict.fromkeys(_layer(param) for param in params))
+        accumulated = any(len(batch.parts) > 1 for batch in self.batches)
+        for param in params:
+            low = 0.5 if param.name.endswith("running_var") else -0.6
+            values = (random.uniform(low, 0.9, param.shape) / inputs(param) ** 0.5).astype(
+                self.dtype
+            )
+            if param.grad_req == "null" and param.name.endswith("gamma"):
+                values[:] = 1  # as the first forward would set it, on the devices that have a shard
+            param.set_data(kind.array(values, dtype=self.dtype))
+            if param.grad_req != "null":
+                # of a layer: with its weight frozen, MXNet computes no gradient of a bias, and
+                # leaves what was there
+                rule = self.rules[own.index(_layer(param)) % len(self.rules)]
+                frozen = rule[0] == "null" and param.name in of_body
+                param.grad_req = (
+                    "null" if frozen else "add" if accumulated else rule[0].replace("null", "write")
+                )
+                param.lr_mult, param.wd_mult = rule[1:]
+        # after npx.set_np(), MXNet gives a compiled recurrent layer states of size 0
+        compiles = kind is mx.nd or not self._has(OF_SEQUENCES)
+        if HYBRIDIZED[hybridize] is not None and compiles:
+            net.hybridize(**HYBRIDIZED[hybridize])
+        return net
+
+    def data(self):
+        """(parts of (images, labels), used) for each batch."""
+        random = np.random.RandomState(self.seed + 1)
+        for batch in self.batches:
+            yield (
+                [
+                    (self._images(random, size), random.randint(0, self.heads[0], size))
+                    for size in batch.parts
+                ],
+                batch.used,
+            )
+
+    def _images(self, random, size):
+        shape = (size, *self.shape)
+        drawn = (
+            random.randint(0, WORDS, shape) if self._has(OF_WORDS) else random.normal(size=shape)
+        )
+        return drawn.astype(self.dtype)
+
+    def _has(self, kinds):
+        return any(name in kinds for name, _, _ in self.layers)
+
+
+def inputs(param):
+    """How many numbers each output of a dense layer or a convolution is a sum of; 1 for all
+    else.
+    """
+    return int(np.prod(param.shape[1:])) if param.name.endswith("weight") else 1
+
+
+def _layer(param):
+    return param.name.rsplit("_", 1)[0]
+
+
+KINDS = {  # what comes in: the layers that may come first, how many, and the shape of an image
+    "vectors": ([], st.tuples(st.integers(1, 7))),
+    "images": ([(OF_IMAGES, 0, 3)], st.tuples(st.integers(1, 3), st.just(9), st.just(8))),
+    "sequences": ([(OF_SEQUENCES, 1, 1)], st.tuples(st.integers(1, 4), st.integers(1, 4))),
+    "words": ([(OF_WORDS, 1, 1), (OF_SEQUENCES, 0, 1)], st.tuples(st.integers(1, 4))),
+}
+
+
+@st.composite
+def networks(draw, fewest, some_heads=False):
+    """A network, and batches of at least so many images; with ``some_heads``, batches that leave a
+    head's parameters out.
+    """
+    kind, optimizer = (
+        draw(st.sampled_from(sorted(KINDS))),
+        draw(st.sampled_from(sorted(OPTIMIZERS))),
+    )
+    first, shapes = KINDS[kind]
+    heads = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
+    every = tuple(range(len(heads)))
+    passes = draw(st.sampled_from([1, 1, 1, 2]))
+    sizes = st.lists(st.integers(fewest, fewest + 5), min_size=passes, max_size=passes).map(tuple)
+    used = st.sampled_from([every, *((head,) for head in every)] if some_heads else [every])
+    return Network(
+        layers=tuple(
+            [layer for kinds, least, most in first for layer in draw(layers(kinds, most, least))]
+        )
+        + tuple(draw(layers(OF_VECTORS, 3))),
+        heads=heads,
+        shape=draw(shapes),
+        dtype="float32"
+        if optimizer in OF_FLOAT32 or kind in ("words", "sequences")
+        else draw(st.sampled_from(["float32", "float64"])),
+        rules=tuple(draw(st.lists(rules, min_size=1, max_size=4))),
+        optimizer=optimizer,
+        batches=tuple(draw(st.lists(st.builds(Batch, sizes, used), min_size=2, max_size=4))),
+        seed=draw(st.integers(0, 2**20)),
+    )
+
+
+def trained(network, trainer_class, store, ctxs, hybridize="as it is", numpy=False):
+    """The parameters after a step for each batch: those of the first device, and whether all others
+    have the same bits.
+    """
+    with mx.util.np_shape(numpy), mx.util.np_array(numpy):
+        kind = mx.np if numpy else mx.nd
+        net = network.build(ctxs, hybridize, kind)
+        params = list(net.collect_params().values())
+        name = MXNETS_NAME.get(network.optimizer, network.optimizer)
+        trainer = trainer_class(
+            net.collect_params(), name, dict(OPTIMIZERS[network.optimizer]), kvstore=store
+        )
+        losses = [
+            LOSSES[units == 1](weight=1 / inputs(head.weight))
+            for units, head in zip(network.heads, net.heads)
+        ]
+        for parts, net.used in network.data():
+            for images, labels in parts:
+                _backward(
+                    net,
+                    [losses[number] for number in net.used],
+                    images,
+                    labels.astype(network.dtype),
+                    ctxs,
+                    kind,
+                )
+            left_out = len(net.used) < len(network.heads)
+            trainer.step(sum(len(images) for images, _ in parts), ignore_stale_grad=left_out)
+            if any(param.grad_req == "add" for param in params):
+                net.collect_params().zero_grad()  # a Parameter's own fails after npx.set_np()
+        found = [[param.data(ctx).asnumpy() for param in params] for ctx in ctxs]
+    alike = all(np.array_equal(a, b) for others in found[1:] for a, b in zip(others, found[0]))
+    return found[0], alike
+
+
+def _backward(net, losses, images, labels, ctxs, kind):
+    with autograd.record():
+        found = []
+        for ctx, x, y in zip(
+            ctxs, np.array_split(images, len(ctxs)), np.array_split(labels, len(ctxs))
+        ):
+            if len(x):
+                y = kind.array(y, dtype=y.dtype, ctx=ctx)
+                outputs = net(kind.array(x, dtype=x.dtype, ctx=ctx))
+                found += [loss(output, y) for loss, output in zip(losses, outputs)]
+    autograd.backward(found)

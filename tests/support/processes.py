@@ -1,0 +1,20 @@
+"""Processes that tests start know of gluonlab and of the tests' helpers, and of no setting of this one."""
+
+import os
+from pathlib import Path
+
+from gluonlab.engine.neighbours import LOCAL_SIZES
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ENGINE_VARIABLES = ("OMP_", "GOMP_", "MXNET_", "DMLC_", *LOCAL_SIZES, "SLURM_")
+
+
+def clean_environment(**changes):
+    """The environment of a process that knows of gluonlab, of the tests' helpers, and of nothing
+    set by this process.
+    """
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(ENGINE_VARIABLES)
+    }
+    path = os.pathsep.join([*changes.pop("path", []), str(REPOSITORY), str(REPOSITORY / "tests")])
+    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **changes}

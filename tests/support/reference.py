@@ -1,0 +1,89 @@
+"""Independent references: plain Gluon, as a textbook writes it."""
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+
+from gluonlab.data.loading.shards import shard
+
+
+def textbook_lenet(classes=10, pool="max"):
+    """LeNet in the lab's own order: convolution, ReLU, pooling."""
+    pooling = nn.MaxPool2D if pool == "max" else nn.AvgPool2D
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(20, 3, activation="relu"), pooling(2, 2), nn.Conv2D(50, 5, activation="relu"),
+        pooling(2, 2), nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes),
+    )  # fmt: skip
+    net.initialize()
+    net(nd.zeros((1, 1, 28, 28)))
+    return net
+
+
+def values(net, ctx=None):
+    """The parameters as numpy arrays, in order; of the first device, or of ``ctx``."""
+    return [
+        (param.data(ctx) if ctx else param.list_data()[0]).asnumpy()
+        for param in net.collect_params().values()
+    ]
+
+
+def set_values(net, arrays):
+    for param, array in zip(net.collect_params().values(), arrays):
+        param.set_data(nd.array(array, dtype=array.dtype))
+
+
+def train_on_one_device(net, batches, optimizer, **optimizer_params):
+    """One gluon.Trainer step per batch (images, labels): numpy arrays, whole, on the first device
+    of ``net``.
+    """
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    trainer = gluon.Trainer(net.collect_params(), optimizer, optimizer_params, kvstore=None)
+    ctx = next(iter(net.collect_params().values())).list_ctx()[0]
+    for images, labels in batches:
+        with autograd.record():
+            total = loss(net(nd.array(images, ctx=ctx)), nd.array(labels, ctx=ctx)).sum()
+        total.backward()
+        trainer.step(len(images))
+    return values(net)
+
+
+def train_on_devices(net, trainer, ctxs, batches):
+    """Gluon's own recording with one shard per device; one step of ``trainer`` per batch (images,
+    labels), as numpy arrays.
+    """
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    for images, labels in batches:
+        xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
+        with autograd.record():
+            losses = [loss(net(x), y) for x, y in zip(xs, ys)]
+        autograd.backward(losses)
+        trainer.step(len(images))
+
+
+def distance(a, b):
+    """The largest ||a - b|| / ||b|| over two lists of arrays."""
+    return max(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1) for x, y in zip(a, b))
+
+
+def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
+    """Continuous random images (repeated pixels would make ties in max pooling) and random
+    labels.
+    """
+    random = np.random.RandomState(seed)
+    return [
+        (
+            random.uniform(-1, 1, (size, *shape)).astype("float32"),
+            random.randint(0, classes, size).astype("int32"),
+        )
+        for size in sizes
+    ]
+
+
+def as_is(F, images):
+    return images
+
+
+def cpus(k):
+    return [mx.cpu(i) for i in range(k)]

@@ -1,0 +1,26 @@
+"""Data-parallel steps of a network."""
+
+from mxnet import gluon, nd
+
+from gluonlab.data.loading.shards import shard
+from gluonlab.kvstores import make_kvstore
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.update.trainer import BucketedTrainer
+from support.reference import (
+    as_is,
+)
+
+
+def make_step(net, ctxs, store="device", optimizer="sgd", preprocess=as_is, **params):
+    trainer = BucketedTrainer(net.collect_params(), optimizer, params, make_kvstore(store))
+    return DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, preprocess)
+
+
+def run(step, batches, ctxs):
+    return [
+        [
+            loss.asscalar()
+            for loss in step(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))
+        ]
+        for x, y in batches
+    ]

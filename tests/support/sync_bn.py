@@ -1,0 +1,41 @@
+"""Networks with BatchNorm, and batches for them."""
+
+from mxnet import nd
+from mxnet.gluon import nn
+
+from gluonlab.data.loading.shards import shard
+
+SHAPE = (2, 8, 8)
+
+
+class Residual(nn.HybridBlock):
+    """BatchNorm over images, with and without gamma and beta, and over the units of a dense
+    layer.
+    """
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.first = nn.HybridSequential()
+            self.first.add(
+                nn.Conv2D(6, 3, padding=1, use_bias=False),
+                nn.BatchNorm(momentum=0.7),
+                nn.Activation("relu"),
+            )
+            self.second = nn.HybridSequential()
+            self.second.add(
+                nn.Conv2D(6, 3, padding=1, use_bias=False),
+                nn.BatchNorm(scale=False, center=False, epsilon=1e-3),
+            )
+            self.units = nn.HybridSequential()
+            self.units.add(nn.Dense(7, use_bias=False), nn.BatchNorm())
+            self.scores = nn.Dense(10)
+
+    def hybrid_forward(self, F, x):
+        x = self.first(x)
+        return self.scores(F.Activation(self.units(self.second(x) + x), act_type="tanh"))
+
+
+def shards(batch, ctxs):
+    images, labels = batch
+    return shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)

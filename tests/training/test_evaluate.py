@@ -1,0 +1,327 @@
+"""Evaluation is exact: every image counts once, whatever the devices and the batches."""
+
+import ctypes
+import math
+import time
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.base import _LIB, check_call
+from support.devices import contexts
+
+from gluonlab.data import ArraySplit, Loader
+from gluonlab.engine.threads import _ON_WORKER as ON_WORKER
+from gluonlab.engine.threads import EngineContext
+from gluonlab.parallel.strategy import Scored
+from gluonlab.training.confusion import COLUMNS, table, write_picture
+from gluonlab.training.evaluate import AHEAD, evaluate
+
+
+def looked_up(scores):
+    """A network that knows its answers: an image of four bytes holds the row of ``scores`` (N,
+    classes) that it gets.
+    """
+    base = nd.array([1, 256, 65536, 0])
+
+    def score(xs, ys):
+        for device, (x, y) in enumerate(zip(xs, ys)):
+            rows = nd.dot(x.reshape((len(x), 4)).astype("float32"), base.as_in_context(x.context))
+            mine = nd.array(scores, ctx=x.context).take(rows)
+            yield Scored(device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y)
+
+    return score
+
+
+def split_of(labels):
+    images = np.arange(len(labels), dtype="<u4").view(np.uint8).reshape(-1, 1, 2, 2)
+    return ArraySplit(images, labels.astype(np.int32))
+
+
+def expected(scores, labels):
+    """numpy's: the place of each label in a stable order by falling score."""
+    order = np.argsort(-scores, axis=1, kind="stable")
+    place = (order == labels[:, None]).argmax(axis=1)
+    matrix = np.zeros((scores.shape[1],) * 2, int)
+    np.add.at(matrix, (labels, order[:, 0]), 1)
+    return (place == 0).sum(), (place < 5).sum(), matrix
+
+
+@settings(max_examples=25)
+@given(
+    size=st.integers(1, 40),
+    classes=st.integers(2, 9),
+    batch=st.integers(1, 45),
+    k=st.integers(1, 3),
+    values=st.integers(1, 20),
+    resident=st.sampled_from([0, 2**20]),
+    seed=st.integers(0, 2**16),
+)
+def test_counts_are_numpys_over_any_split_and_number_of_devices(
+    size, classes, batch, k, values, resident, seed
+):
+    """Few different values make ties, of which the first class wins, as in argmax."""
+    random = np.random.RandomState(seed)
+    scores, labels = (
+        random.randint(0, values, (size, classes)).astype("float32"),
+        random.randint(0, classes, size),
+    )
+    loader = Loader(
+        split_of(labels), contexts(k), batch, shuffle=False, raw=True, resident_bytes=resident
+    )
+    found = evaluate(looked_up(scores), loader, contexts(k), confusion=True)
+    correct, in_top5, matrix = expected(scores, labels)
+    assert (found.images, found.correct, found.in_top5) == (
+        size,
+        correct,
+        in_top5 if classes > 5 else None,
+    )
+    assert np.array_equal(found.confusion, matrix)
+    assert found.accuracy == correct / size
+    assert found.top5_accuracy == (in_top5 / size if classes > 5 else None)
+
+
+def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
+    """The number of reads does not grow with the number of batches."""
+    reads = []
+    read = nd.NDArray.asnumpy
+    monkeypatch.setattr(nd.NDArray, "asnumpy", lambda array: reads.append(0) or read(array))
+    labels = np.arange(60) % 10
+    counts = []
+    for batch in (60, 3):
+        reads.clear()
+        evaluate(
+            looked_up(np.eye(10)[labels]),
+            Loader(split_of(labels), contexts(2), batch, raw=True),
+            contexts(2),
+        )
+        counts.append(len(reads))
+    assert counts == [4, 4]
+
+
+@pytest.mark.cpu_only("it puts a function into the queue of a CPU device")
+def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
+    """Each holds its images: all of a large split were in memory while the device was at the
+    first.
+    """
+    labels, handed_out, ahead, kept = np.arange(40) % 10, [], [], []
+
+    def worker(*_):
+        ahead.append(len(handed_out) - len(ahead))
+        time.sleep(0.01)
+
+    def score(xs, ys):
+        for device, (x, y) in enumerate(zip(xs, ys)):
+            loss = x.astype("float32").sum()
+            kept.append(ON_WORKER(worker))
+            where = EngineContext(1, x.context.device_id)
+            push = (
+                kept[-1],
+                None,
+                None,
+                ctypes.byref(where),
+                None,
+                0,
+                ctypes.byref(loss.handle),
+                1,
+                None,
+                0,
+                b"slow",
+            )
+            check_call(_LIB.MXEnginePushSyncND(*push))
+            yield Scored(device, loss, y.one_hot(10), y)
+
+    def batches():
+        for batch in Loader(split_of(labels), contexts(1), 1, raw=True):
+            handed_out.append(batch)
+            yield batch
+
+    assert evaluate(score, batches(), contexts(1)).correct == 40
+    assert len(ahead) == 40
+    assert max(ahead) <= AHEAD + 1
+
+
+def test_a_confusion_matrix_is_counted_only_on_request():
+    labels = np.arange(7)
+    assert (
+        evaluate(
+            looked_up(np.eye(7)), Loader(split_of(labels), contexts(1), 7, raw=True), contexts(1)
+        ).confusion
+        is None
+    )
+
+
+# --- the table and the picture
+
+CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+@given(st.integers(1, 14), st.integers(0, 10**5), st.booleans(), st.integers(0, 1000))
+def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named, seed):
+    matrix = np.random.RandomState(seed).randint(0, largest + 1, (classes, classes))
+    names = [("class with a long name %d" if named else "%d") % label for label in range(classes)]
+    lines = table(matrix, names).splitlines()
+    assert max(map(len, lines)) <= COLUMNS
+    if classes <= 10 and largest <= 9999:
+        rows = [line.split()[-classes - 1 :] for line in lines[2:]]
+        assert [
+            [0 if cell == "." else int(cell) for cell in row[:-1]] for row in rows
+        ] == matrix.tolist()
+
+
+def test_a_table_reads_like_this():
+    matrix = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]])
+    assert table(matrix, ("cat", "dog", "a very long name")).splitlines() == [
+        "each row a class, each column what its images were taken for",
+        "                 0   1   2   right",
+        "0 cat            8   2   .   80.0%",
+        "1 dog            .  10   .  100.0%",
+        "2 a very long    .   .   .       -",
+    ]
+
+
+def test_of_many_classes_the_most_frequent_confusions_are_told():
+    matrix = np.eye(40, dtype=int) * 9
+    assert (
+        table(matrix, [str(label) for label in range(40)])
+        == "no image was taken for one of another class"
+    )
+    matrix[3, 5], matrix[7, 1] = 1, 4
+    assert table(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
+        "the most frequent confusions",
+        "  c7 taken for c1: 4 of 13",
+        "  c3 taken for c5: 1 of 10",
+    ]
+
+
+@pytest.mark.parametrize("classes", [1, 2, 10, 30])
+def test_the_picture_is_a_png_whose_diagonal_is_dark(tmp_path, classes):
+    from matplotlib.image import imread
+
+    names = CLOTHES if classes == 10 else [f"name {label}" for label in range(classes)]
+    write_picture(np.eye(classes, dtype=int) * 7, names, tmp_path / "confusion.png")
+    picture = imread(tmp_path / "confusion.png")[..., :3]
+    dark = (picture[..., 0] < 0.2) & (picture[..., 2] > 0.3)  # the darkest of the blues
+    rows, columns = np.nonzero(dark)
+    heights, widths = (
+        (rows - rows.min()) / np.ptp(rows),
+        (columns - columns.min()) / np.ptp(columns),
+    )
+    assert dark.sum() > 0.5 * np.ptp(rows) * np.ptp(columns) / classes
+    assert np.abs(heights - widths).max() <= 1.05 / classes  # within the cells of the diagonal
+
+
+def test_nothing_is_left_of_a_picture_that_cannot_be_written(tmp_path):
+    from gluonlab.errors import OutputError
+
+    with pytest.raises(OutputError, match="cannot write"):
+        write_picture(np.eye(2, dtype=int), "ab", tmp_path / "missing" / "confusion.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+STRANGE = ("costs $5", "$5 to $9 $", r"$\frac{$", "two\nlines", "no text \udcff", "tab\there")
+
+
+def test_classes_of_any_name_are_shown_as_they_are_written(tmp_path):
+    matrix = np.eye(len(STRANGE), dtype=int) * 7
+    write_picture(matrix, STRANGE, tmp_path / "confusion.png")
+    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    shown = table(matrix, STRANGE)
+    assert [line[2:14].rstrip() for line in shown.splitlines()[2:]] == [
+        "costs $5", "$5 to $9 $", r"$\frac{$", r"two\nlines", r"no text \udc", r"tab\there"
+    ]  # fmt: skip
+    many = [*STRANGE, *map(str, range(40))]
+    shown = table(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
+    assert r"  two\nlines taken for no text \udcff: 1 of 1" in shown.splitlines()
+    assert shown.encode()
+
+
+# --- scores that are no numbers
+
+SPECIAL = st.sampled_from([0.0, 1.0, 2.0, 3.0, math.nan, math.inf, -math.inf])
+
+
+@settings(max_examples=15)
+@given(st.integers(2, 7), st.integers(1, 3), st.data())
+def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(classes, k, data):
+    rows = st.lists(SPECIAL, min_size=classes, max_size=classes)
+    scores = np.array(data.draw(st.lists(rows, min_size=1, max_size=12)), "float32")
+    labels = np.array([data.draw(st.integers(0, classes - 1)) for _ in scores])
+    found = evaluate(
+        looked_up(scores),
+        Loader(split_of(labels), contexts(k), 5, shuffle=False, raw=True),
+        contexts(k),
+        confusion=True,
+    )
+    decided = np.isfinite(scores.max(axis=1))  # NaN is the largest of a row that has one, for numpy
+    order = np.argsort(-np.where(decided[:, None], scores, 0), axis=1, kind="stable")
+    place = (order == labels[:, None]).argmax(axis=1)
+    own = np.isfinite(scores[np.arange(len(labels)), labels])
+    matrix = np.zeros((classes, classes), int)
+    np.add.at(matrix, (labels[decided], order[decided, 0]), 1)
+    assert found.correct == (decided & own & (place == 0)).sum() == matrix.trace()
+    assert found.in_top5 == ((decided & own & (place < 5)).sum() if classes > 5 else None)
+    assert np.array_equal(found.confusion, matrix)
+
+
+def test_five_rows_of_nan_are_no_five_correct_ones():
+    scores, labels = np.full((5, 6), math.nan, "float32"), np.zeros(5, int)
+    found = evaluate(
+        looked_up(scores),
+        Loader(split_of(labels), contexts(2), 5, raw=True),
+        contexts(2),
+        confusion=True,
+    )
+    assert (found.accuracy, found.top5_accuracy, found.confusion.sum()) == (0, 0, 0)
+
+
+def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_sixth_is_not():
+    # class 0 is the best everywhere
+    scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)
+    found = evaluate(
+        looked_up(scores), Loader(split_of(np.arange(6)), contexts(1), 6, raw=True), contexts(1)
+    )
+    assert (found.correct, found.in_top5) == (1, 5)
+
+
+def test_an_infinitely_small_score_is_right_nowhere():
+    """Two finite scores out of seven: of the others none is among the first five, nor the best
+    where all are infinitely small.
+    """
+    scores = np.full((8, 7), -math.inf, "float32")
+    scores[:7, :2] = [2, 1]
+    labels = np.array([0, 1, 2, 3, 4, 5, 6, 0])
+    found = evaluate(
+        looked_up(scores),
+        Loader(split_of(labels), contexts(1), 8, shuffle=False, raw=True),
+        contexts(1),
+        confusion=True,
+    )
+    assert (found.correct, found.in_top5, found.confusion.sum()) == (1, 2, 7)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
+    random = np.random.RandomState(0)
+    scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
+    found = evaluate(
+        looked_up(scores), Loader(split_of(labels), contexts(k), 5, raw=True), contexts(k)
+    )
+    chosen = scores[np.arange(23), labels]
+    assert found.loss == pytest.approx(
+        np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen), rel=1e-5
+    )

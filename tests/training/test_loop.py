@@ -1,0 +1,317 @@
+"""Whole runs: reproducible, exact, recorded."""
+
+import json
+from types import SimpleNamespace
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+from support.devices import devices, on_gpus
+from support.reference import values
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
+from gluonlab.data.loading.loader import to_float
+from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
+from gluonlab.models import get_model
+from gluonlab.optimizers import SGD
+from gluonlab.optimizers.registry import NOT_OFFERED
+from gluonlab.runs.metrics import StepLoss
+from gluonlab.runs.record import read_metrics
+from gluonlab.study.compare import Row, compare, table
+from gluonlab.training import loop
+from gluonlab.training.evaluate import evaluate
+from gluonlab.training.reporter import ConsoleReporter, Reporter
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+
+
+def quick(tmp_path, name="run", **settings):
+    settings = {
+        "gpus": 2,
+        "epochs": 2,
+        "batch_size": 40,
+        "model": "mlp",
+        "out": str(tmp_path / name),
+        **settings,
+    }
+    return loop.train(TrainConfig(**settings), reporter=Reporter())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"gpus": 3}, {"model": "lenet", "epochs": 1}, {"resident_bytes": 0, "prefetch": 3}],
+    ids=str,
+)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(tmp_path, settings):
+    runs = [
+        quick(tmp_path, f"{i}", **settings, seed=seed, deterministic=on_gpus())
+        for i, seed in enumerate((5, 5, 6))
+    ]
+    bits = [[array.tobytes() for array in values(run.net)] for run in runs]
+    assert bits[0] == bits[1]
+    assert bits[0] != bits[2]
+    assert [epoch.accuracy for epoch in runs[0].history] == [
+        epoch.accuracy for epoch in runs[1].history
+    ]
+
+
+def test_streaming_and_resident_runs_end_with_the_same_bits(tmp_path):
+    streamed, resident = quick(tmp_path, "a", resident_bytes=0), quick(tmp_path, "b")
+    assert all(np.array_equal(a, b) for a, b in zip(values(streamed.net), values(resident.net)))
+
+
+def test_replicas_are_bit_identical_after_training(tmp_path):
+    run = quick(tmp_path, gpus=3, batch_size=None, global_batch_size=50)
+    first, *others = [[array.tobytes() for array in values(run.net, ctx)] for ctx in run.plan.ctxs]
+    assert all(other == first for other in others)
+
+
+def test_the_number_of_devices_hardly_changes_the_accuracy(tmp_path):
+    """Over whole epochs the order of summation grows to more than a tolerance: compare what it is
+    for.
+    """
+    accuracies = [
+        quick(
+            tmp_path, str(k), gpus=k, batch_size=None, global_batch_size=48, epochs=4, threads=1
+        ).accuracy
+        for k in (1, 2, 3)
+    ]
+    assert min(accuracies) > 0.9
+    assert max(accuracies) - min(accuracies) < 0.03
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+def test_evaluation_counts_every_image_once(batch):
+    ctxs = devices(3)
+    net = get_model("mlp", 10)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    random = np.random.RandomState(0)
+    split = ArraySplit(
+        random.randint(0, 256, (50, 1, 6, 6)).astype(np.uint8),
+        random.randint(0, 10, 50).astype(np.int32),
+    )
+    scores = (
+        net(to_float(nd, nd.array(split.images, ctx=ctxs[0], dtype="uint8")))
+        .asnumpy()
+        .astype("float64")
+    )
+    plan = SimpleNamespace(
+        make_optimizer=SGD,
+        kvstore=mx.kv.create("device"),
+        ctxs=ctxs,
+        config=TrainConfig(),
+        dataset=Dataset("random", split, split, tuple("0123456789"), Defaults()),
+        loss_scale=None,
+        largest_share=-(-batch // 3),
+    )
+    step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+    found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)
+    assert (found.images, found.correct) == (50, (scores.argmax(axis=1) == split.labels).sum())
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(50), split.labels]
+    assert found.loss == pytest.approx(losses.mean(), rel=1e-5)
+
+
+def test_the_folder_of_a_run_holds_everything(tmp_path):
+    run = quick(tmp_path, epochs=3)
+    names = sorted(path.name for path in run.run_dir.iterdir())
+    assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
+    assert (run.run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((run.run_dir / "config.json").read_text())
+    assert TrainConfig(**config["config"]) == run.plan.config.replace(
+        bucket_bytes=(25 if on_gpus() else 4) * 2**20
+    )
+    assert config["settings"]["global_batch_size"] == 80
+    lines = read_metrics(run.run_dir)
+    steps, epochs = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
+    # 1437 images in batches of 80
+    assert [line["step"] for line in steps] == list(range(1, 3 * 18 + 1))
+    for number, epoch in enumerate(epochs, start=1):
+        own = [line for line in steps if line["epoch"] == number]
+        assert sum(line["images"] for line in own) == epoch["images"] == 1437
+        assert epoch["loss"] == pytest.approx(
+            sum(line["loss"] * line["images"] for line in own) / 1437
+        )
+
+
+def test_the_parameters_file_gives_the_same_answers_on_one_device(tmp_path):
+    run = quick(tmp_path, model="lenet", epochs=1)
+    net = get_model("lenet", 10)  # laid out for no device in particular
+    net.load_parameters(str(run.run_dir / "parameters.params"), ctx=mx.cpu(0))
+    images, labels = run.plan.dataset.test.batch(np.arange(360))
+    answers = net(to_float(nd, nd.array(images, dtype="uint8"))).asnumpy().argmax(axis=1)
+    assert (answers == labels).mean() == pytest.approx(run.accuracy, abs=1 / 360)
+
+
+def test_a_diverging_run_stops_within_8_steps_and_keeps_its_record(tmp_path):
+    with pytest.raises(DivergedError) as caught:
+        quick(tmp_path, optimizer="sgd", lr=1e8, batch_size=4)
+    lines = read_metrics(tmp_path / "run")
+    began = int(str(caught.value).split("at step ")[1].split(":")[0])
+    assert lines[-1]["kind"] == "event"
+    assert str(caught.value) == lines[-1]["message"]
+    assert all(np.isfinite(line["loss"]) for line in lines[:-1])
+    assert [line["step"] for line in lines[:-1]] == list(range(1, len(lines)))
+    assert began == len(lines)  # every step before it, and the event
+
+
+def test_a_run_that_diverges_in_its_last_update_fails_too(tmp_path):
+    with pytest.raises(DivergedError, match="after step 1: use a smaller learning rate"):
+        quick(tmp_path, optimizer="sgd", lr=1e30, batch_size=None, global_batch_size=2000, epochs=1)
+
+
+@pytest.mark.parametrize("optimizer", NOT_OFFERED)
+def test_optimizers_that_are_of_no_use_here_are_refused_with_the_reason(tmp_path, optimizer):
+    with pytest.raises(
+        ConfigError, match=f"--optimizer {optimizer} is not offered: it .*: choose "
+    ):
+        quick(tmp_path, optimizer=optimizer)
+    assert not (tmp_path / "run").exists()
+
+
+class Interrupting(Reporter):
+    """Ctrl-C in the middle of the second epoch."""
+
+    def step_done(self, images, known):
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps == 25:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_the_finished_epochs(tmp_path):
+    config = TrainConfig(gpus=2, epochs=5, batch_size=40, model="mlp", out=str(tmp_path / "run"))
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(config, reporter=Interrupting())
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["config.json", "curves.png", "metrics.jsonl", "parameters.params"]
+    assert [
+        line["epoch"] for line in read_metrics(tmp_path / "run") if line["kind"] == "epoch"
+    ] == [1]
+
+
+class InTheWay(Reporter):
+    """Somebody who makes a folder where the picture goes."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def epoch_ends(self, line):
+        (self.folder / "confusion.png").mkdir()
+
+
+def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path):
+    config = TrainConfig(
+        gpus=2, epochs=1, model="mlp", confusion=True, export=True, out=str(tmp_path / "run")
+    )
+    with pytest.raises(OutputError, match=r"cannot write .*confusion.png: Is a directory"):
+        loop.train(config, reporter=InTheWay(tmp_path / "run"))
+    lines = read_metrics(tmp_path / "run")
+    assert [line["event"] for line in lines if line["kind"] == "event"] == ["confusion"]
+    assert (tmp_path / "run" / "export" / "model.json").exists()
+    assert (tmp_path / "run" / "curves.png").exists()
+
+
+def test_a_network_that_does_not_fit_its_images_is_refused(tmp_path, monkeypatch):
+    small = ArraySplit(np.zeros((10, 1, 4, 4), np.uint8), np.zeros(10, np.int32))
+    dataset = Dataset("tiny", small, small, ("a", "b"), Defaults())
+    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
+    with pytest.raises(ModelError, match="lenet cannot take images of shape 1x4x4"):
+        quick(tmp_path, model="lenet")
+    assert not (tmp_path / "run").exists()
+
+
+class Counting(Reporter):
+    """Counts the times that the host waits for a device's result while an epoch goes on."""
+
+    def __init__(self, monkeypatch):
+        self.reads = self.steps = 0
+        self.counting = False
+        read = nd.NDArray.asnumpy
+
+        def counted(array):
+            self.reads += self.counting
+            return read(array)
+
+        monkeypatch.setattr(nd.NDArray, "asnumpy", counted)
+
+    def step_done(self, images, known):
+        self.steps += 1
+        self.counting = True
+
+    def epoch_ends(self, line):
+        self.counting = False
+
+
+def test_no_step_waits_for_its_own_result(tmp_path, monkeypatch):
+    """Of 60 steps on 2 devices, losses are fetched in blocks of 4 steps: 2 reads a block, and those
+    of the end.
+
+    The first two steps look, with a read each, whether gradients arrive where they should.
+    """
+    reporter = Counting(monkeypatch)
+    config = TrainConfig(gpus=2, epochs=1, batch_size=12, model="mlp", out=str(tmp_path / "run"))
+    loop.train(config, reporter=reporter)
+    evaluation_and_end, looks = 2 * 2 + 2 * 2, 2
+    assert reporter.steps == 60
+    assert reporter.reads <= 2 * 60 / 4 + evaluation_and_end + looks
+
+
+def test_the_console_says_what_matters(tmp_path, capsys):
+    config = TrainConfig(gpus=2, epochs=1, batch_size=60, model="mlp", out=str(tmp_path / "run"))
+    loop.train(config, reporter=ConsoleReporter(bar=True))
+    output = capsys.readouterr()
+    for piece in (
+        "gpu(0) gpu(1)" if on_gpus() else "cpu(0) cpu(1), 1 thread each",
+        "60 per device, 120 in all",
+        "device; seed 0",
+        "first step",
+        "epoch 1/1",
+        "images/s",
+    ):
+        assert piece in output.out
+    assert all(len(line) <= 80 for line in output.out.splitlines())
+    assert "epoch 1/1:   0%" in output.err  # the bar
+
+
+def test_the_bar_shows_images_and_the_last_loss_that_is_known():
+    reporter = ConsoleReporter(bar=True)
+    reporter.epoch_begins(1, 2, 100)
+    reporter.step_done(50, [StepLoss(1, 50, 1.25)])
+    assert "50.0/100" in str(reporter._bar)
+    assert "loss 1.250" in str(reporter._bar)
+    reporter.epoch_ends("")
+
+
+def test_compare_trains_with_each_number_of_devices(tmp_path):
+    config = TrainConfig(epochs=2, batch_size=40, model="mlp", out=str(tmp_path / "compare"))
+    rows = compare(config, [1, 2], Reporter())
+    assert [(row.devices, row.global_batch_size) for row in rows] == [(1, 40), (2, 80)]
+    assert (rows[0].speedup, rows[0].efficiency) == (1, 1)
+    assert rows[1].speedup == pytest.approx(rows[1].images_per_second / rows[0].images_per_second)
+    assert rows[1].efficiency == pytest.approx(rows[1].speedup / 2)
+    assert json.loads((tmp_path / "compare" / "compare.json").read_text()) == [
+        vars(row) for row in rows
+    ]
+    settings = [
+        json.loads((tmp_path / "compare" / name / "config.json").read_text())["settings"]
+        for name in ("1-device", "2-devices")
+    ]
+    assert on_gpus() or [s["threads_per_device"] for s in settings] == [1, 1]
+
+
+def test_the_table_of_a_comparison():
+    rows = [Row(1, 64, 1000.0, 1.0, 1.0, 0.98, "a"), Row(2, 128, 1900.0, 1.9, 0.95, 0.975, "b")]
+    assert table(rows).splitlines()[1:] == [
+        "      1      64      1,000     1.00x        100%    0.9800",
+        "      2     128      1,900     1.90x         95%    0.9750",
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_the_digits_are_learned_whatever_the_seed(tmp_path, seed):
+    run = loop.train(TrainConfig(gpus=2, seed=seed, out=str(tmp_path / "run")), reporter=Reporter())
+    assert run.accuracy >= 0.97

@@ -1,0 +1,249 @@
+"""The plan of a batch's memory, and what --memory says of it.
+
+What is measured: test_training_trial.py, test_largest_batch.py.
+"""
+
+import json
+import math
+import re
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+from support.devices import named
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import load_dataset
+from gluonlab.data.sets.pack import FORMAT, INDEX
+from gluonlab.errors import ConfigError
+from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
+from gluonlab.training.loop import make_net, prepare, train
+from gluonlab.training.memory import MIB, Needs, _arrays
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import ConsoleReporter
+
+IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
+WEIGHTS = 28 * 28 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10  # of the MLP on digits
+
+
+def needs(**settings):
+    plan = make_plan(TrainConfig(**{"devices": named(2), "model": "mlp", **settings}))
+    return Needs(plan, make_net(plan))
+
+
+@pytest.mark.parametrize(
+    ("settings", "states"),
+    [
+        ({"optimizer": "sgd", "momentum": 0.9}, 1),
+        ({"optimizer": "sgd"}, 0),
+        ({"optimizer": "adam"}, 2),
+        # each of two devices keeps half of two
+        ({"optimizer": "adam", "kvstore": "sharded-optimizer"}, 1),
+    ],
+    ids=str,
+)
+def test_parameters_gradients_and_optimizer_state_are_counted(settings, states):
+    memory = needs(**settings).memory(10)
+    assert (memory.parameters, memory.gradients, memory.optimizer_state) == (
+        4 * WEIGHTS,
+        4 * WEIGHTS,
+        4 * WEIGHTS * states,
+    )
+    assert memory.total == 4 * WEIGHTS * (2 + states) + memory.activations + memory.data
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_state_is_what_the_optimizer_really_makes(name):
+    optimizer = make_optimizer(name, {})
+    weights = [nd.zeros(shape) for shape in ((128, 784), (128,), (64, 128), (64,), (10, 64), (10,))]
+    made = [
+        array
+        for i, weight in enumerate(weights)
+        for array in _arrays(optimizer.create_state_multi_precision(i, weight))
+    ]
+    assert needs(devices=named(1), optimizer=name).memory(10).optimizer_state == sum(
+        array.size * 4 for array in made
+    )
+
+
+def test_telling_allocates_no_state(monkeypatch):
+    """The optimizer is asked for that of one number."""
+    asked, create_state = [], mx.optimizer.Adam.create_state
+    monkeypatch.setattr(
+        mx.optimizer.Adam,
+        "create_state",
+        lambda self, i, weight: [asked.append(weight.size), create_state(self, i, weight)][1],
+    )
+    assert needs(optimizer="adam").memory(10).optimizer_state == 2 * 4 * WEIGHTS
+    assert asked == [1] * 6
+
+
+@pytest.fixture(scope="module")
+def enormous(tmp_path_factory):
+    """A packed folder of 180,000 images of 64x64, of which the disk has nothing but headers."""
+    folder = tmp_path_factory.mktemp("enormous")
+    shape = (180_000, 3, 64, 64)
+    for kind in ("train", "test"):
+        with (folder / f"{kind}-images.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "|u1", "fortran_order": False, "shape": shape}
+            )
+            file.truncate(file.tell() + math.prod(shape))
+        np.save(folder / f"{kind}-labels.npy", np.zeros(shape[0], np.int32))
+    index = {"format": FORMAT, "name": "enormous", "classes": ["a", "b"], "image_shape": shape[1:]}
+    (folder / INDEX).write_text(json.dumps(index))
+    return f"folder:{folder}"
+
+
+@pytest.mark.parametrize(("count", "batch"), [(1, 174_762), (2, 87_381)])
+def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count, batch):
+    table = needs(dataset=enormous, devices=named(count))
+    assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
+    assert table.possible(180_000) == table.possible(2**31) == batch
+    assert table.possible(1000) == 1000
+    with pytest.raises(
+        ConfigError,
+        match=r"make an array of 2,147,\d+,\d+ elements, and MXNet's have fewer than 2,147,483,647",
+    ):
+        table.memory(batch + 1)
+
+
+def test_arrays_inside_of_a_network_count_too(enormous):
+    """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
+    assert needs(dataset=enormous, model="lenet", devices=named(1)).possible(180_000) <= (
+        2**31 - 2
+    ) // (20 * 60 * 60)
+
+
+@pytest.mark.parametrize("more", [{}, {"mixup": 0.2}, {"devices": named(2)}], ids=str)
+def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_written(
+    enormous, empty_cwd, more
+):
+    config = TrainConfig(
+        dataset=enormous,
+        model="lenet",
+        **{"devices": named(1), "global_batch_size": 100_000, **more},
+    )
+    if config.devices == named(2):
+        config = config.replace(global_batch_size=180_000)
+    with pytest.raises(
+        ConfigError,
+        match=r"elements, and MXNet's have fewer than 2,147,483,647: choose a smaller --batch-size",
+    ):
+        train(config)
+    assert list(empty_cwd.iterdir()) == []
+    # small parts fit
+    prepare(make_plan(config.replace(global_batch_size=100_000, microbatch_size=1000)))
+
+
+def test_data_is_what_stays_on_a_device_or_is_made_ahead():
+    # both splits, an epoch's half, the graph's input
+    assert needs().memory(10).data == (1437 + 360 + 719 + 10) * IMAGE_BYTES
+    assert needs(resident_bytes=0, prefetch=3).memory(10).data == (5 * 10 + 10) * IMAGE_BYTES
+    assert (
+        needs(resident_bytes=0, prefetch=3, microbatches=5).memory(10).data
+        == (5 * 10 + 2 * 2) * IMAGE_BYTES
+    )
+
+
+def test_activations_grow_with_the_microbatch():
+    whole, cut = (
+        needs(model="lenet-avg", dataset="synthetic"),
+        needs(model="lenet-avg", dataset="synthetic", microbatches=8),
+    )
+    assert whole.memory(640).activations == pytest.approx(
+        10 * whole.memory(64).activations, rel=0.02
+    )
+    assert cut.memory(640).activations == whole.memory(80).activations
+    # more than the outputs of the convolutions as float32, of 20 x 26 x 26 and 50 x 9 x 9
+    assert whole.memory(640).activations > 640 * (20 * 26 * 26 + 50 * 9 * 9) * 4
+
+
+PEAK = """
+import json, sys
+from gluonlab.models.lanes import MEASURED
+MEASURED.clear()  # no padded channels, which are rearranged in scratch memory
+from mxnet import gluon
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.loader import Loader
+from gluonlab.training.loop import data_parallel, make_net
+from gluonlab.training.memory import Needs
+from gluonlab.training.plan import make_plan
+from support.process_memory import peak_bytes
+
+def plan_of(batch_size):
+    return make_plan(TrainConfig(devices="cpu*2", dataset="synthetic", batch_size=batch_size, optimizer="adam"))
+
+def work(plan, batches):
+    step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+    loaders = [Loader(split, plan.ctxs, plan.global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
+               for split in (plan.dataset.train, plan.dataset.test)]
+    for (xs, ys), _ in zip(loaders[0], range(batches)):
+        step(xs, ys)
+    for xs, ys in loaders[1]:
+        list(step.score(xs, ys))
+
+work(plan_of(8), 2)  # what is loaded and compiled once is no part of a batch
+plan = plan_of(768)
+print(json.dumps([peak_bytes(lambda: work(plan, 2)), 2 * Needs(plan, make_net(plan)).memory(768).total]))
+"""
+
+
+@pytest.mark.long
+def test_a_batch_adds_what_was_planned(python):
+    """What two devices that train and evaluate LeNet take more at their peak, within 20 %."""
+    done = python("-c", PEAK)
+    assert done.returncode == 0, done.stderr
+    measured, told = json.loads(done.stdout)
+    assert told > 2 * 100 * MIB
+    assert measured == pytest.approx(told, rel=0.2)
+
+
+@pytest.mark.cpu_only("it tells what the process takes")
+@pytest.mark.parametrize(
+    ("batch_size", "images"),  # 719: half of 1437 training images
+    [(500, 500), pytest.param(4_000_000_000, 719, marks=pytest.mark.long)],
+)
+def test_memory_is_told_before_training(tmp_path, capsys, batch_size, images):
+    config = TrainConfig(
+        devices=named(2),
+        model="mlp",
+        batch_size=batch_size,
+        epochs=1,
+        memory=True,
+        out=str(tmp_path / "run"),
+    )
+    train(config, reporter=ConsoleReporter(bar=False))
+    told, trained = capsys.readouterr().out.split("first step")
+    assert f"memory     per device, for {images} images of a batch" in told
+    for name in (
+        "parameters",
+        "gradients",
+        "optimizer state",
+        "activations",
+        "data",
+        "total",
+        "process",
+    ):
+        assert f"\n           {name:<16}" in told
+    assert told.count(" MiB\n") == 6
+    assert "epoch 1/1" in trained
+    [taken] = re.findall(
+        r"process +([0-9.]+) MiB at its peak, measured: all devices, Python, data\n", told
+    )
+    assert 100 < float(taken) < 600
+
+
+@pytest.mark.long
+def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, capsys):
+    config = TrainConfig(
+        devices=named(2), dataset="synthetic", epochs=1, memory=True, out=str(tmp_path / "run")
+    )
+    train(
+        config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64)
+    )
+    assert (
+        "process         not measured: this data set is another one than the name synthetic gives"
+        in capsys.readouterr().out
+    )

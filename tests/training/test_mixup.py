@@ -1,0 +1,264 @@
+"""Training on mixtures: the loss is that of mixed one-hot labels, and k devices make the update of
+one.
+"""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts, device, named
+from support.reference import cpus, distance, set_values, values
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import ArraySplit, Loader
+from gluonlab.data.loading.loader import to_float
+from gluonlab.data.loading.mixup import Mixup
+from gluonlab.kvstores import make_kvstore
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.objective import make_loss
+from gluonlab.training.finished import evaluate_run
+from gluonlab.training.loop import make_net, train
+from gluonlab.training.memory import Needs
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.update.trainer import BucketedTrainer
+
+CLASSES, SHAPE, ALPHA, SEED = 6, (2, 6, 6), 0.7, 4
+RANDOM = np.random.RandomState(1)
+# 31 images in batches of 10: the last has a single one, which leaves devices idle
+SPLIT = ArraySplit(
+    RANDOM.randint(0, 256, (31, *SHAPE)).astype(np.uint8),
+    RANDOM.randint(0, CLASSES, 31).astype(np.int32),
+)
+BATCH = 10
+
+
+def soft(labels, smoothing, classes=CLASSES):
+    """(n, 3) -> mixed one-hot labels (n, classes), smoothed."""
+    one_hot = np.eye(classes)
+    share = labels[:, 2:].astype("float64")
+    mixed = (
+        share * one_hot[labels[:, 0].astype(int)] + (1 - share) * one_hot[labels[:, 1].astype(int)]
+    )
+    return (1 - smoothing) * mixed + smoothing / classes
+
+
+@given(
+    st.integers(2, 12),
+    st.integers(1, 5),
+    st.one_of(st.just(0.0), st.floats(0.001, 0.99)),
+    st.floats(0, 1),
+    st.integers(0, 999),
+)
+def test_the_loss_and_its_gradient_are_those_of_the_formula(
+    classes, images, smoothing, share, seed
+):
+    """- sum over classes of q log p, and p - q."""
+    random = np.random.RandomState(seed)
+    scores = random.normal(0, 3, (images, classes))
+    labels = np.column_stack(
+        [random.randint(0, classes, (images, 2)), np.full(images, share)]
+    ).astype("float32")
+    q = soft(labels, smoothing, classes)
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    x = nd.array(scores)
+    x.attach_grad()
+    with autograd.record():
+        found = make_loss(smoothing, mixed=True)(x, nd.array(labels))
+    found.backward()
+    np.testing.assert_allclose(found.asnumpy(), -(q * logs).sum(axis=1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(x.grad.asnumpy(), np.exp(logs) - q, atol=1e-5)
+
+
+def network(ctxs, batch_norm=False, start=None):
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(5, 3, use_bias=not batch_norm),
+        *[nn.BatchNorm()] * batch_norm,
+        nn.Activation("tanh"),
+        nn.Dense(CLASSES),
+    )
+    mx.random.seed(3)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    if start is not None:
+        set_values(net, start)
+    return net
+
+
+def make_step(net, ctxs, smoothing=0.0, cut=WHOLE, sync_bn=False):
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.5}, make_kvstore("device")
+    )
+    return DataParallelStep(
+        net, make_loss(smoothing, mixed=True), trainer, ctxs, to_float, cut, sync_bn
+    )
+
+
+def mixtures(ctxs, resident_bytes=0):
+    return Loader(
+        SPLIT, ctxs, BATCH, SEED, raw=True, resident_bytes=resident_bytes, mixup=Mixup(ALPHA)
+    )
+
+
+def trained_by_gluon(batch_norm, smoothing):
+    """One device, images mixed by NumPy, and Gluon's loss of certainties instead of labels."""
+    net = network(cpus(1), batch_norm)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=None)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)
+    order = np.random.RandomState([SEED, 0]).permutation(len(SPLIT))
+    for step, begin in enumerate(range(0, len(order), BATCH)):
+        share, wanted = Mixup(ALPHA).draw(SEED, 0, step), order[begin : begin + BATCH]
+        images, labels = SPLIT.images[wanted] / 255, SPLIT.labels[wanted]
+        shares = np.full(len(labels), share)
+        certainties = soft(np.column_stack([labels, labels[::-1], shares]), smoothing)
+        with autograd.record():
+            total = loss(
+                net(nd.array(share * images + (1 - share) * images[::-1])), nd.array(certainties)
+            ).sum()
+        total.backward()
+        trainer.step(len(images))
+    return values(net)
+
+
+CUTS = [WHOLE, Microbatches(2), Microbatches(3), Microbatches(size=2)]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_any_devices_and_microbatches_make_the_update_of_one_device(k, smoothing):
+    expected = trained_by_gluon(False, smoothing)
+    for cut in CUTS:
+        ctxs = contexts(k)
+        net = network(ctxs)
+        step = make_step(net, ctxs, smoothing, cut)
+        for xs, ys in mixtures(ctxs, resident_bytes=2**20):
+            step(xs, ys)
+        for ctx in ctxs:
+            assert distance(values(net, ctx), expected) <= 1e-5
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_batchnorm_over_all_devices_sees_the_mixtures_of_the_whole_batch(k):
+    """The last batch, of one image, is left out: its own variance is nothing to divide by."""
+    ctxs = contexts(k)
+    net, alone = network(ctxs, batch_norm=True), network(cpus(1), batch_norm=True)
+    step, reference = make_step(net, ctxs, sync_bn=True), make_step(alone, cpus(1))
+    for batch, whole, _ in zip(mixtures(ctxs), mixtures(contexts(1)), range(3)):
+        step(*batch)
+        reference(*whole)
+    for ctx in ctxs:
+        assert distance(values(net, ctx), values(alone)) <= 1e-4
+
+
+def test_evaluation_between_steps_takes_whole_images_and_labels():
+    ctxs = contexts(2)
+    net = network(ctxs)
+    step = make_step(net, ctxs, smoothing=0.3, cut=Microbatches(2))
+    plain = Loader(SPLIT, ctxs, BATCH, shuffle=False, raw=True)
+    for batch, (xs, ys) in zip(mixtures(ctxs), plain):
+        step(*batch)
+        scores = np.concatenate([net(to_float(nd, x)).asnumpy() for x in xs]).astype("float64")
+        labels = np.concatenate([y.asnumpy() for y in ys])
+        expected = (
+            np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
+        ).sum()
+        assert sum(part.loss.asscalar() for part in step.score(xs, ys)) == pytest.approx(
+            expected, rel=1e-5
+        )
+
+
+def test_a_new_share_compiles_nothing():
+    """Graphs are bound for full batches and the last one, and stay what they are for every share
+    that follows.
+    """
+    ctxs = contexts(2)
+    step, loader = make_step(network(ctxs), ctxs), mixtures(ctxs)
+    bound = []
+    for _ in range(3):
+        for batch in loader:
+            step(*batch)
+        bound.append([dict(replica._bound) for replica in step.replicas])
+    assert [len(graphs) for graphs in bound[0]] == [2, 1]
+    assert bound[0] == bound[1] == bound[2]
+
+
+# --- whole runs
+
+
+def quick(folder, name="run", **settings):
+    settings = {
+        "devices": named(2),
+        "epochs": 1,
+        "batch_size": 150,
+        "model": "mlp",
+        "out": str(folder / name),
+        **settings,
+    }
+    return train(TrainConfig(**settings), reporter=Reporter())
+
+
+def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):
+    """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
+    still = dict(lr=1e-30, optimizer="sgd", batch_size=None, global_batch_size=1437)
+    plain, mixed = (
+        quick(tmp_path, str(alpha), mixup=alpha, label_smoothing=0.1, **still) for alpha in (0, 1.5)
+    )
+    assert mixed.history[0].validation_loss == plain.history[0].validation_loss
+    split = plain.plan.dataset.train
+    order, share = np.random.RandomState([0, 0]).permutation(1437), Mixup(1.5).draw(0, 0, 0)
+    images, labels = split.images[order] / 255, split.labels[order]
+    mixture = nd.array(share * images + (1 - share) * images[::-1], ctx=device())
+    logs = nd.log_softmax(plain.net(mixture)).asnumpy().astype("float64")
+    certainties = soft(
+        np.column_stack([labels, labels[::-1], np.full(1437, share)]), 0.1, classes=10
+    )
+    assert mixed.history[0].loss == pytest.approx(
+        -(certainties * logs).sum(axis=1).mean(), rel=1e-5
+    )
+
+
+def test_runs_with_one_seed_end_with_the_same_bits_streamed_or_resident(tmp_path):
+    settings = dict(mixup=0.3, epochs=2, crop_padding=1)
+    runs = [
+        quick(tmp_path, str(i), **settings, **more)
+        for i, more in enumerate(({}, {"resident_bytes": 0}, {"seed": 1}))
+    ]
+    first, streamed, other = ([array.tobytes() for array in values(run.net)] for run in runs)
+    assert first == streamed != other
+
+
+def test_a_run_says_and_records_that_it_mixes_and_is_evaluated_without(tmp_path, capsys):
+    config = TrainConfig(
+        devices=named(2), epochs=1, model="mlp", mixup=0.2, memory=True, out=str(tmp_path / "run")
+    )
+    run = train(config, reporter=ConsoleReporter())
+    assert "options    mixup 0.2" in capsys.readouterr().out.splitlines()
+    content = json.loads((run.run_dir / "config.json").read_text())
+    assert content["settings"]["mixup"] == content["config"]["mixup"] == 0.2
+    again = evaluate_run(str(run.run_dir))
+    assert again.plan.config.mixup == 0
+    assert again.score.loss == pytest.approx(run.history[-1].validation_loss, rel=1e-6)
+
+
+def test_memory_counts_partners_and_mixtures():
+    def needs(**settings):
+        plan = make_plan(
+            TrainConfig(**{"devices": named(2), "model": "mlp", "mixup": 0.2, **settings})
+        )
+        return Needs(plan, make_net(plan)).memory(10)
+
+    image, mixture = 28 * 28 + 4, 4 * (28 * 28 + 3)
+    # images and partners; two batches made ahead, one in use, one in the making, and the graph's
+    # input
+    assert needs().data == (1437 + 360 + 2 * 719) * image + 5 * 10 * mixture
+    assert needs(resident_bytes=0, prefetch=3).data == 2 * 10 * image + 6 * 10 * mixture
+    assert needs(mixup=0.0, flip=True).data == (1437 + 360 + 719) * image + 5 * 10 * image
+    for sync_bn in (False, True):
+        assert needs(model="resnet8", dataset="synthetic", sync_bn=sync_bn).activations > 0

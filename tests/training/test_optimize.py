@@ -1,0 +1,244 @@
+"""Weight decay without biases, compressed gradients, and what a run says of its optimization."""
+
+import json
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts, device, named, on_gpus
+from support.kvstore_runs import small_net
+from support.reference import distance, train_on_one_device, values
+
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.loader import Loader, to_float
+from gluonlab.errors import GluonlabWarning
+from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.training.loop import make_net, train
+from gluonlab.training.optimize import compressing, in_words, spare_biases
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.update.rates import Rates
+from gluonlab.update.trainer import BucketedTrainer
+
+
+def quick(tmp_path, name="run", reporter=None, **settings):
+    settings = {
+        "devices": named(2),
+        "epochs": 1,
+        "batch_size": 60,
+        "model": "mlp",
+        "out": str(tmp_path / name),
+        **settings,
+    }
+    return train(TrainConfig(**settings), reporter=reporter or Reporter())
+
+
+# --- no decay for biases
+
+
+def normalising_net(ctxs):
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(4, 3),
+        nn.BatchNorm(),
+        nn.Dense(5),
+        nn.LayerNorm(),
+        nn.PReLU(),
+        nn.Dense(3, use_bias=False),
+    )
+    net.initialize(mx.init.Uniform(1), ctx=ctxs)
+    net(nd.zeros((1, 2, 6, 6), ctx=ctxs[0]))
+    for param in net.collect_params().values():
+        param.set_data(nd.random.uniform(1, 2, shape=param.shape))
+    return net
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+def test_without_gradients_only_weights_decay(store):
+    """With gradients of zero a step of SGD is w - lr wd w: for weights, and for nothing else."""
+    ctxs = contexts(2)
+    net = normalising_net(ctxs)
+    before = {name: param.data(ctxs[0]).asnumpy() for name, param in net.collect_params().items()}
+    spare_biases(net)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.1}, make_kvstore(store)
+    )
+    trainer.apply(1)
+    for name, param in net.collect_params().items():
+        expected = before[name] * (0.95 if name.endswith(("weight", "alpha")) else 1)
+        for ctx in ctxs:
+            assert np.allclose(param.data(ctx).asnumpy(), expected, rtol=1e-6), name
+
+
+def test_a_run_without_bias_decay_is_that_of_gluon_with_multipliers(tmp_path):
+    config = dict(optimizer="sgd", lr=0.1, wd=0.05, global_batch_size=300, batch_size=None)
+    run, decayed = quick(tmp_path, no_bias_decay=True, **config), quick(tmp_path, "all", **config)
+    plan = make_plan(
+        TrainConfig(devices="cpu", model="mlp", optimizer="sgd", global_batch_size=300)
+    )
+    net = make_net(plan)
+    for param in net.collect_params().values():
+        param.wd_mult = 0.0 if "bias" in param.name else 1.0
+    loader = Loader(plan.dataset.train, plan.ctxs, 300, seed=0)
+    batches = [(images.asnumpy(), labels.asnumpy()) for (images,), (labels,) in loader]
+    expected = train_on_one_device(net, batches, "sgd", learning_rate=0.1, wd=0.05)
+    assert distance(values(run.net), expected) <= 1e-5
+    assert distance(values(decayed.net), expected) > 1e-5
+
+
+# --- compressed gradients
+
+
+def in_two_bits(grad, residual, threshold):
+    """What is sent, and what stays behind for the next time."""
+    residual = residual + grad
+    sent = np.where(
+        residual >= threshold, threshold, np.where(residual <= -threshold, -threshold, 0)
+    ).astype("float32")
+    return sent, residual - sent
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 100, 2**20])
+@pytest.mark.parametrize("k", [2, 3])
+def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_bytes):
+    """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
+    ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
+    net = small_net(ctxs)
+    kvstore = compressing(make_kvstore("device"), TrainConfig(compress="2bit:0.25"), k)
+    trainer = BucketedTrainer(
+        net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes
+    )
+    expected = [array.astype("float64") for array in values(net)]
+    residuals = [[np.zeros(array.shape, "float32") for array in expected] for _ in ctxs]
+    for _ in range(6):
+        for rank, ctx in enumerate(ctxs):
+            for place, param in enumerate(net.collect_params().values()):
+                grad = random.normal(0, 0.2, param.shape).astype("float32")
+                param.grad(ctx)[:] = nd.array(grad, ctx=ctx)
+                sent, residuals[rank][place] = in_two_bits(
+                    grad, residuals[rank][place], np.float32(threshold)
+                )
+                expected[place] -= sent
+        trainer.apply(1)
+        for ctx in ctxs:
+            assert distance(values(net, ctx), expected) <= 1e-6
+
+
+def test_a_run_with_compressed_gradients_learns_and_keeps_its_replicas_alike(tmp_path):
+    run = quick(
+        tmp_path,
+        epochs=5,
+        compress="2bit:1",
+        devices=named(3),
+        batch_size=20,
+        optimizer="sgd",
+        lr=0.1,
+    )
+    assert run.accuracy > 0.8
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(values(run.net, contexts(3)[0]), values(run.net, contexts(3)[2]))
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KVSTORES.items() if not kind.gpus_only])
+def test_those_that_can_compress_are_those_that_mxnet_lets(name):
+    try:
+        make_kvstore(name).set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    except Exception:  # MXNet raises nothing more special
+        assert not KVSTORES[name].compresses
+    else:
+        assert KVSTORES[name].compresses
+
+
+def test_one_device_says_that_nothing_is_compressed():
+    with pytest.warns(
+        GluonlabWarning, match="--compress 2bit:0.5: one device has nobody to send gradients to"
+    ):
+        make_plan(TrainConfig(devices=named(1), compress="2bit:0.5"))
+
+
+# --- clipping
+
+
+@pytest.mark.parametrize("kvstore", ["device", "sharded-optimizer"])
+def test_a_run_clips_the_gradients_of_its_batches(tmp_path, kvstore):
+    """One step of SGD with rate 1 moves the parameters by the gradient, and so by the norm that it
+    may have.
+    """
+    settings = dict(
+        epochs=1, batch_size=None, global_batch_size=1437, optimizer="sgd", lr=1.0, kvstore=kvstore
+    )
+    start = values(make_net(make_plan(TrainConfig(devices=named(2), model="mlp"))))
+    moves = [
+        np.sqrt(
+            sum(
+                ((a - b) ** 2).sum()
+                for a, b in zip(
+                    values(quick(tmp_path, str(limit), clip_norm=limit, **settings).net), start
+                )
+            )
+        )
+        for limit in (None, 0.1)
+    ]
+    assert moves[0] > 0.2
+    assert moves[1] == pytest.approx(0.1, rel=1e-4)
+
+
+# --- what a run says
+
+
+def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
+    run = quick(
+        tmp_path, reporter=ConsoleReporter(), epochs=2, batch_size=150, lr_schedule="cosine",
+        warmup_epochs=1, clip_norm=5, label_smoothing=0.1, no_bias_decay=True, wd=1e-4,
+        compress="2bit:0.1",
+    )  # fmt: skip
+    said = capsys.readouterr().out.splitlines()
+    assert "schedule   cosine to 0, warm-up in 5 steps" in said
+    assert "options    clip norm 5, label smoothing 0.1, no bias decay, compress 2bit:0.1" in said
+    assert all(len(line) <= 80 for line in said)
+    content = json.loads((run.run_dir / "config.json").read_text())
+    assert {"lr_schedule": "cosine", "warmup_steps": 5, "final_lr": 0.0}.items() <= content[
+        "settings"
+    ].items()
+    assert TrainConfig(**content["config"]) == run.plan.config.replace(
+        bucket_bytes=(25 if on_gpus() else 4) * 2**20
+    )
+
+
+def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
+    everything = TrainConfig(
+        clip_norm=5, label_smoothing=0.1, random_resized_crop=True, crop_padding=4, flip=True,
+        mixup=0.2, sync_bn=True, no_bias_decay=True, compress="2bit:0.1",
+    )  # fmt: skip
+    titles, texts = zip(*in_words(everything, Rates(0.1, 10), 2))
+    assert titles == ("options", *[""] * (len(texts) - 1))
+    assert all(len(text) <= 80 - 11 for text in texts)
+    named = (
+        "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, "
+        "mixup 0.2, sync-bn, no bias decay"
+    )
+    assert " ".join(texts) == f"{named}, compress 2bit:0.1"
+    # one device alone has neither
+    assert list(in_words(TrainConfig(sync_bn=True, compress="2bit"), Rates(0.1, 10), 1)) == []
+    assert list(in_words(TrainConfig(), Rates(0.1, 10), 2)) == []
+
+
+def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):
+    """With a rate of nearly nothing the network stays what it was, so only the loss differs."""
+    plain, smooth = (
+        quick(tmp_path, str(s), lr=1e-30, optimizer="sgd", label_smoothing=s) for s in (0.0, 0.5)
+    )
+    assert smooth.history[0].validation_loss == plain.history[0].validation_loss
+    split = plain.plan.dataset.train
+    images, labels = split.batch(np.arange(len(split)))
+    logs = (
+        nd.log_softmax(plain.net(to_float(nd, nd.array(images, ctx=device(), dtype="uint8"))))
+        .asnumpy()
+        .astype("float64")
+    )
+    expected = -(0.5 * logs[np.arange(len(labels)), labels] + 0.5 * logs.mean(axis=1)).mean()
+    assert smooth.history[0].loss == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,595 @@
+"""Recipes: what is given wins, the recipe fills the rest, and its rates are those of the script
+that it comes from.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import gluon, nd
+from support.devices import named
+from support.idx_files import write_mnist
+from support.image_folders import write_folder
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import ArraySplit, Dataset
+from gluonlab.data.sets.colours import COLOURS
+from gluonlab.data.sets.pack import pack
+from gluonlab.data.sets.registry import DATASETS
+from gluonlab.errors import ConfigError
+from gluonlab.launch.hosts import train_on_hosts
+from gluonlab.models import check_model
+from gluonlab.training.finished import evaluate_run, plan_evaluation
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.recipe import PHOTOGRAPHS, SAME
+from gluonlab.training.recipes import QUICK, RECIPES
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.settle import settle
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
+)
+SHAPES = {"cifar10": (3, 32, 32), "fashion-mnist": (1, 28, 28), PHOTOGRAPHS: (3, 64, 64)}
+IMAGES = 1280
+# The scripts' own options: https://github.com/dmlc/web-data, gluoncv/logs/classification, and of
+# --help of Random-Erasing.
+SCRIPTS = {
+    ("cifar10", "cifar_resnet20"): dict(
+        epochs=200, lr=0.1, decay=0.1, at=(100, 150), wd=1e-4, batch=128
+    ),
+    ("cifar10", "gluoncv:cifar_wideresnet28_10"): dict(
+        epochs=200, lr=0.1, decay=0.2, at=(60, 120, 160), wd=5e-4, batch=128
+    ),
+    ("cifar10", "gluoncv:cifar_resnext29_16x64d"): dict(
+        epochs=300, lr=0.1, decay=0.1, at=(150, 225), wd=5e-4, batch=128
+    ),
+    ("fashion-mnist", "cifar_resnet20"): dict(
+        epochs=300, lr=0.1, decay=0.1, at=(150, 225), wd=5e-4, batch=128
+    ),
+}
+
+
+def dataset_for(recipe_or_name):
+    """Images that such a network takes; nobody looks at them."""
+    name = getattr(recipe_or_name, "data", recipe_or_name)
+    split = ArraySplit(np.zeros((IMAGES, *SHAPES[name]), np.uint8), np.arange(IMAGES) % 10)
+    real = "imagenette2-160" if name == PHOTOGRAPHS else name
+    return Dataset(real, split, split, tuple("abcdefghij"), DATASETS[real].defaults)
+
+
+def names_of(model):
+    """gluonlab's own name of a network of gluoncv."""
+    return {theirs: ours for ours, theirs in SAME.items()}.get(model, model)
+
+
+@pytest.fixture(scope="module")
+def parameters(tmp_path_factory):
+    """A file of parameters, which is opened and no more."""
+    path = str(tmp_path_factory.mktemp("parameters") / "net.params")
+    nd.save(path, {"a": nd.zeros(1)})
+    return path
+
+
+EVERY = [
+    (recipe, model)
+    for recipe in RECIPES
+    for model in recipe.figures or ("resnet18", "gluoncv:resnet50_v2")
+]
+IDS = [f"{recipe.data}-{recipe.name}-{model}" for recipe, model in EVERY]
+
+
+OWN_NAMES = {
+    "data",
+    "source",
+    "figures",
+    "reported",
+    "url",
+    "pretrained",
+    "decay_epochs",
+    "name",
+    "lr_per_images",
+}
+
+
+@pytest.mark.parametrize(("recipe", "model"), EVERY, ids=IDS)
+def test_a_network_with_a_published_figure_is_trained_as_it_was_there(recipe, model, parameters):
+    """By default, but for the networks of a first try; and gluoncv knows every one."""
+    check_model(model)
+    pretrained = parameters if recipe.pretrained else None
+    for name in {model, names_of(model)}:
+        dataset = dataset_for(recipe)
+        config = TrainConfig(
+            dataset=dataset.name, model=name, pretrained=pretrained, devices=named(1)
+        )
+        if name == dataset.defaults.model and not recipe.pretrained:
+            assert settle(config, dataset.defaults).recipe.name == QUICK
+            config = config.replace(recipe=recipe.name)
+        settled = settle(config, dataset.defaults)
+        assert settled.recipe is recipe
+        for field in dataclasses.fields(recipe):
+            if field.name not in OWN_NAMES:
+                assert getattr(settled.config, field.name) == getattr(recipe, field.name), (
+                    field.name
+                )
+        plan = make_plan(config, dataset)
+        assert plan.lr == recipe.lr * (
+            recipe.usual_batch / (recipe.lr_per_images or recipe.usual_batch)
+        )
+        assert plan.rates.steps == recipe.epochs * IMAGES // recipe.usual_batch
+        assert plan.dataset.colours == (COLOURS[recipe.normalise] if recipe.normalise else None)
+
+
+@pytest.mark.parametrize(("data", "model"), SCRIPTS)
+def test_the_rate_of_every_step_is_that_of_the_script(data, model):
+    script = SCRIPTS[data, model]
+    plan = make_plan(TrainConfig(dataset=data, model=model, devices=named(1)), dataset_for(data))
+    per_epoch = IMAGES // script["batch"]
+    rate, expected = script["lr"], []
+    for epoch in range(script["epochs"]):
+        if epoch in script["at"]:
+            rate *= script["decay"]
+        expected += [rate] * per_epoch
+    assert [plan.rates(step) for step in range(1, len(expected) + 1)] == pytest.approx(
+        expected, rel=1e-12
+    )
+    assert (plan.optimizer_params["wd"], plan.optimizer_params["momentum"]) == (script["wd"], 0.9)
+    assert (plan.global_batch_size, plan.settled.config.crop_padding, plan.settled.config.flip) == (
+        script["batch"],
+        4,
+        True,
+    )
+
+
+OVERRIDES = {
+    "epochs": st.integers(1, 400),
+    "lr": st.floats(1e-4, 1),
+    "momentum": st.floats(0, 0.99),
+    "wd": st.sampled_from([0.0, 1e-3]),
+    "no_bias_decay": st.booleans(),
+    "optimizer": st.sampled_from(["sgd", "nag", "adam", "SGD", "adadelta"]),
+    "batch_size": st.integers(1, 300),
+    "global_batch_size": st.integers(1, 300),
+    "lr_schedule": st.sampled_from(["constant", "step", "cosine", "linear"]),
+    "warmup_epochs": st.floats(0, 0.9),
+    "label_smoothing": st.sampled_from([0.0, 0.2]),
+    "crop_padding": st.integers(0, 3),
+    "flip": st.booleans(),
+    "mixup": st.sampled_from([0.0, 0.3]),
+    "normalise": st.sampled_from(["none", "0.5/0.25"]),
+}
+GIVEN = st.fixed_dictionaries({}, optional=OVERRIDES).filter(
+    lambda given: (
+        not {"batch_size", "global_batch_size"} <= set(given)
+        and not (given.get("optimizer") in ("adam", "adadelta") and "momentum" in given)
+        and not (given.get("no_bias_decay") and given.get("wd", 1) == 0)
+    )
+)
+TRIED = [each for each in EVERY if not each[0].pretrained][:: len(EVERY) // 8]
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(TRIED), GIVEN, st.integers(1, 3))
+def test_what_is_given_wins_and_the_rest_is_the_recipes(which, given, devices):
+    """Every plan can be run: nothing of a recipe contradicts what is given, however short or
+    different the run is.
+    """
+    recipe, model = which
+    dataset = dataset_for(recipe)
+    config = TrainConfig(
+        dataset=dataset.name, model=model, recipe=recipe.name, devices=named(devices), **given
+    )
+    plan = make_plan(config, dataset)
+    for name, value in given.items():
+        assert getattr(plan.settled.config, name) == getattr(plan.config, name) == value
+    used = plan.settings()
+    assert used["epochs"] == given.get("epochs", recipe.epochs)
+    each = None if "global_batch_size" in given else given.get("batch_size", recipe.batch_size)
+    batch = each * devices if each else given.get("global_batch_size", recipe.global_batch_size)
+    assert used["global_batch_size"] == batch
+    rate = recipe.lr * batch / recipe.lr_per_images if recipe.lr_per_images else recipe.lr
+    optimizer = given.get("optimizer", recipe.optimizer).lower()
+    if optimizer in ("sgd", "nag"):
+        assert used["learning_rate"] == pytest.approx(given.get("lr", rate), rel=1e-12)
+        assert used["momentum"] == given.get("momentum", recipe.momentum)
+    else:
+        # Adam: Kingma, Ba 2015. Zeiler's AdaDelta has no rate, which is one of 1, as in PyTorch;
+        # MXNet's 0.01 is never looked at.
+        assert used["learning_rate"] == given.get("lr", {"adam": 0.001, "adadelta": 1.0}[optimizer])
+        assert "momentum" not in used
+    assert used["wd"] == given.get("wd", recipe.wd)
+    assert used["no_bias_decay"] == given.get(
+        "no_bias_decay", recipe.no_bias_decay and used["wd"] > 0
+    )
+    for name in ("label_smoothing", "crop_padding", "flip", "mixup"):
+        assert used[name] == given.get(name, getattr(recipe, name))
+    assert used["lr_schedule"] == given.get("lr_schedule", recipe.lr_schedule)
+    if used["lr_schedule"] == recipe.lr_schedule == "step":
+        begun, steps = used["warmup_steps"], plan.rates.steps
+        shares = [(milestone - begun) / (steps - begun) for milestone in used["lr_decay_steps"]]
+        assert shares == pytest.approx(
+            [epoch / recipe.epochs for epoch in recipe.decay_epochs], abs=1 / (steps - begun)
+        )
+        assert used["lr_decay"] == recipe.lr_decay
+
+
+def test_lenet_on_the_digits_is_trained_as_ever():
+    """With all that was its default before there were recipes."""
+    every = dict(
+        model="lenet",
+        batch_size=32,
+        epochs=10,
+        optimizer="adam",
+        lr=0.002,
+        wd=0,
+        lr_schedule="constant",
+        warmup_epochs=0,
+    )
+    every.update(
+        crop_padding=0,
+        flip=False,
+        mixup=0,
+        label_smoothing=0,
+        no_bias_decay=False,
+        random_resized_crop=False,
+    )
+    plain, full = (
+        make_plan(TrainConfig(devices=named(2))),
+        make_plan(TrainConfig(devices=named(2), **every, normalise="none")),
+    )
+    assert plain.settings() == full.settings() and plain.optimizer_params == {
+        "learning_rate": 0.002,
+        "wd": 0,
+    }
+    assert plain.settled.config.replace(recipe=None, normalise="none") == full.settled.asked
+
+
+def test_a_first_try_is_short_by_name_and_mostly_without():
+    """Every data set's network of a first try has the quick recipe, and it fits all data sets and
+    networks.
+    """
+    for name, kind in DATASETS.items():
+        config = TrainConfig(dataset=name.replace("PATH", "somewhere"))
+        assert settle(config, kind.defaults).recipe.name == (
+            "published" if name == "cifar10" else QUICK
+        )
+        assert settle(config.replace(recipe=QUICK), kind.defaults).model == kind.defaults.model
+        for model in ("cifar_resnet20", "resnet50", "mlp"):
+            quick = settle(config.replace(model=model, recipe=QUICK), kind.defaults).config
+            assert (quick.epochs, quick.lr, quick.batch_size) == (
+                kind.defaults.epochs,
+                kind.defaults.lr,
+                kind.defaults.batch_size,
+            )
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"recipe": "published"}, {"epochs": 60, "optimizer": "sgd"}], ids=str
+)
+def test_cifar10_is_trained_by_a_published_recipe_with_its_network(asked):
+    plan = make_plan(
+        TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset_for("cifar10")
+    )
+    assert (plan.model, plan.epochs, plan.lr) == ("cifar_resnet20", asked.get("epochs", 200), 0.1)
+    assert (plan.settings()["recipe"], plan.dataset.colours) == ("published", COLOURS["cifar10"])
+    said = " ".join(line for _, line in plan.settled.in_words())
+    assert f"92.1 % there {plan.epochs} epochs (--recipe quick: lenet, 10)" in said
+
+
+def test_cifar10s_first_try_is_the_labs():
+    """LeNet, which it also is where somebody asks for it, or for another network with the lab's
+    settings.
+    """
+    dataset = dataset_for("cifar10")
+    short, lenet, own = (
+        make_plan(TrainConfig(dataset="cifar10", devices=named(2), **asked), dataset).settings()
+        for asked in (
+            {"recipe": QUICK},
+            {"model": "lenet"},
+            {"recipe": QUICK, "model": "cifar_resnet20"},
+        )
+    )
+    lab = {
+        "model": "lenet",
+        "epochs": 10,
+        "optimizer": "adam",
+        "learning_rate": 0.001,
+        "normalise": "none",
+        "recipe": QUICK,
+    }
+    assert short == lenet and lab.items() <= short.items()
+    assert own == {**short, "model": "cifar_resnet20"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"recipe": "publised"},
+            ["'publised'", "finetune, imagenet, published, quick", "did you mean 'published'?"],
+        ),
+        ({"recipe": "published"}, ["--recipe published", "lenet on digits", "choose quick"]),
+        (
+            {"recipe": "finetune", "dataset": "imagenette"},
+            ["resnet18 on imagenette without --pretrained", "quick or imagenet"],
+        ),
+        (
+            {"recipe": "finetune", "model": "mlp"},
+            ["--recipe finetune is not for mlp on digits: choose quick"],
+        ),
+        (
+            {"recipe": "imagenet", "dataset": "cifar10", "model": "resnet50"},
+            ["resnet50 on cifar10", "choose quick"],
+        ),
+        ({"normalise": "imagent"}, ["--normalise 'imagent'", "did you mean 'imagenet'?"]),
+        (
+            {"normalise": "imagenet"},
+            ["--normalise imagenet is for 3 channels", "digits have 1", "give M/S, or none"],
+        ),
+        ({"normalise": "0.5,0.5/1,1"}, ["for 2 channels", "digits have 1"]),
+    ],
+    ids=str,
+)
+def test_a_recipe_that_does_not_fit_is_refused_with_those_that_do(given, said):
+    with pytest.raises(ConfigError) as error:
+        make_plan(TrainConfig(devices=named(1), **given))
+    assert all(each in str(error.value) for each in said) and "\n" not in str(error.value)
+
+
+def test_one_mean_is_for_all_channels():
+    config = TrainConfig(dataset="cifar10", devices=named(1), normalise="0.5/0.25")
+    assert make_plan(config, dataset_for("cifar10")).dataset.colours == ((0.5,) * 3, (0.25,) * 3)
+
+
+def test_the_list_tells_every_recipes_source_and_figures(run):
+    out = " ".join(run("--list")[1].split())
+    for recipe in RECIPES:
+        assert recipe.source in out and recipe.url in out and recipe.in_words() in out
+        for model, figure in recipe.figures.items():
+            assert f"{names_of(model)} {figure:g} %" in out
+    assert "cifar_resnet20 92.1 %" in out
+
+
+def test_the_list_tells_which_network_a_data_set_takes(run):
+    out = " ".join(run("--list")[1].split())
+    assert (
+        "without --model: lenet for digits, mnist, "
+        "cifar10 (cifar_resnet20 without --recipe quick), synthetic;"
+    ) in out
+    assert "; lenet-avg for fashion-mnist; resnet18 for photographs" in out
+
+
+@pytest.fixture(scope="module")
+def clothes(tmp_path_factory):
+    """A run of a published recipe on a few images, whose epochs alone are given; and where its data
+    lies.
+    """
+    folder = tmp_path_factory.mktemp("clothes")
+    write_mnist(folder / "data", train=20, test=12)
+    common = dict(
+        dataset="fashion-mnist", data_dir=str(folder / "data"), model="cifar_resnet20", epochs=1
+    )
+    said = Said()
+    config = TrainConfig(
+        **common, global_batch_size=10, devices=named(2), export=True, out=str(folder / "run")
+    )
+    return train(config, reporter=said), said
+
+
+class Said(Reporter):
+    """Keeps what a run says."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(" ".join(line.split()))
+
+
+def test_a_run_tells_its_recipe_and_that_there_is_a_shorter_one(clothes):
+    result, said = clothes
+    told = (
+        "recipe published: Zhong et al., Random erasing, 2020: "
+        "the baseline, 95.61 % there 1 epoch (--recipe quick: 10)"
+    )
+    assert told in " ".join(said.lines)
+    assert "options crop padding 4, flip, normalise mnist" in said.lines
+    noted = json.loads((result.run_dir / "config.json").read_text())
+    assert (noted["settings"]["recipe"], noted["settings"]["normalise"]) == (
+        "published",
+        "0.1307/0.3081",
+    )
+    assert (noted["config"]["recipe"], noted["config"]["flip"], noted["config"]["lr"]) == (
+        None,
+        None,
+        None,
+    )
+
+
+def test_a_run_is_evaluated_with_its_own_colours(clothes):
+    result, _ = clothes
+    last, found = result.history[-1], evaluate_run(str(result.run_dir), devices=named(1))
+    assert found.score.accuracy == last.accuracy
+    assert found.score.loss == pytest.approx(last.validation_loss, rel=1e-4)
+
+
+def test_an_export_says_by_what_its_images_are_normalised(clothes):
+    result, _ = clothes
+    folder, split = result.run_dir / "export", result.plan.dataset.test
+    said = json.loads((folder / "model.json").read_text())["input"]
+    images, labels = split.batch(np.arange(len(split)))
+    ready = (images / 255.0 - np.reshape(said["mean"], (-1, 1, 1))) / np.reshape(
+        said["std"], (-1, 1, 1)
+    )
+    net = gluon.SymbolBlock.imports(
+        str(folder / "model-symbol.json"), ["data"], str(folder / "model-0000.params")
+    )
+    scores = net(nd.array(ready)).asnumpy().astype(np.float64)
+    certain = (
+        scores
+        - np.log(np.exp(scores - scores.max(1, keepdims=True)).sum(1, keepdims=True))
+        - scores.max(1, keepdims=True)
+    )
+    assert (scores.argmax(1) == labels).mean() == result.accuracy
+    assert -certain[np.arange(len(labels)), labels].mean() == pytest.approx(
+        result.history[-1].validation_loss, rel=1e-4
+    )
+
+
+def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clothes):
+    """It notes neither recipe nor colours; the recipe of its network would normalise."""
+    result, _ = clothes
+    noted = json.loads((result.run_dir / "config.json").read_text())
+    assert plan_evaluation(result.run_dir, {}).dataset.colours == COLOURS["mnist"]
+    older = {
+        name: value
+        for name, value in noted["settings"].items()
+        if name not in ("recipe", "normalise")
+    }
+    for name in ("recipe", "normalise"):
+        del noted["config"][name]
+    file = result.run_dir / "config.json"
+    before = file.read_text()
+    try:
+        file.write_text(json.dumps({**noted, "settings": older}))
+        assert plan_evaluation(result.run_dir, {}).dataset.colours is None
+    finally:
+        file.write_text(before)
+
+
+@pytest.mark.parametrize(
+    "option", ["--no-flip", "--bias-decay", "--normalise=none", "--recipe=quick"]
+)
+def test_an_evaluation_takes_no_settings_of_training(run, clothes, option):
+    status, _, err = run("--evaluate", str(clothes[0].run_dir), option)
+    assert status == 2 and "is of no use with --evaluate" in err
+
+
+def test_switches_say_yes_and_no(run):
+    """On the command line both words are there, for those of a recipe alone."""
+    out = run("--help")[1]
+    for pair in ("--flip / --no-flip", "--no-bias-decay / --bias-decay", "--random-resized-crop"):
+        assert pair in out
+    assert "--no-sync-bn" not in out
+    assert "--no-flip takes no value" in run("--no-flip=1")[2]
+    assert "did you mean '--no-flip'?" in run("--no-flop")[2]
+
+
+def test_photographs_with_pretrained_or_large_networks(tmp_path, parameters):
+    folder = write_folder(tmp_path / "pictures", size=32)
+    config = TrainConfig(dataset=f"folder:{folder}", devices=named(1))
+    assert make_plan(config).settings()["recipe"] == QUICK
+    large, tuned = (
+        make_plan(config.replace(model="resnet50")),
+        make_plan(config.replace(pretrained=parameters)),
+    )
+    assert (large.settings()["recipe"], tuned.settings()["recipe"]) == ("imagenet", "finetune")
+    assert all(
+        plan.settled.config.random_resized_crop and plan.settled.config.flip
+        for plan in (large, tuned)
+    )
+    assert (
+        large.rates.warmup_steps == 5
+        and large.lr == 0.1 * 18 / 256
+        and (large.rates.schedule, large.rates.final_lr) == ("cosine", 0)
+    )
+    assert large.dataset.colours == tuned.dataset.colours == COLOURS["imagenet"]
+    assert make_plan(config.replace(model="resnet50", normalise="none")).dataset.colours is None
+
+
+def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
+    dataset = make_plan(
+        TrainConfig(
+            dataset=f"folder:{write_folder(tmp_path / 'pictures', size=32)}", devices=named(1)
+        )
+    ).dataset
+    pack(dataset, tmp_path / "packed")
+    config = TrainConfig(
+        dataset=f"folder:{tmp_path / 'packed'}", model="resnet50", devices=named(1)
+    )
+    plan = make_plan(config)
+    assert (plan.settings()["recipe"], plan.settings()["random_resized_crop"]) == (
+        "imagenet",
+        False,
+    )
+    assert ("", "without its random resized crops: the images are cut already") in list(
+        plan.settled.in_words()
+    )
+    with pytest.raises(Exception, match="--random-resized-crop cuts image files"):
+        make_plan(config.replace(random_resized_crop=True))
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 300),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sampled_from([None, 0.05]),
+    st.sampled_from(["lenet", "cifar_resnet20"]),
+)
+def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, many, lr, model):
+    """Goyal et al.
+
+    2017, section 2.1; for --batch-size, and a rate of one's own, k devices are k times the batch
+    and the rate.
+    """
+    dataset = dataset_for("cifar10")
+
+    def rate(devices, **given):
+        config = TrainConfig(
+            dataset="cifar10", model=model, lr=lr, scale_lr=True, devices=named(devices), **given
+        )
+        return make_plan(config, dataset).lr
+
+    base, made_for = (lr or 0.001, 64) if model == "lenet" else (lr or 0.1, 128)
+    by_batch = [rate(devices, global_batch_size=batch) for devices in (few, many)]
+    assert by_batch[0] == by_batch[1] == pytest.approx(base * batch / made_for, rel=1e-12)
+    each = rate(many, batch_size=batch)
+    if lr is None:
+        assert each == pytest.approx(base * batch * many / made_for, rel=1e-12)
+    else:
+        assert each == pytest.approx(lr * min(batch * many, IMAGES) / batch, rel=1e-12)
+    assert rate(few) == pytest.approx(base * (few if model == "lenet" else 1), rel=1e-12)
+
+
+class Alone:
+    """A process of its own, which is what `gluonlab.launch.hosts` calls a group."""
+
+    rank, size = 0, 1
+
+    def place(self, config):
+        return config
+
+    def trainer(self, net, optimizer, params):
+        return gluon.Trainer(net.collect_params(), optimizer, params)
+
+    def step(self, trainer, images):
+        trainer.step(images)
+
+
+@pytest.mark.long
+def test_many_processes_train_by_the_quick_recipe(tmp_path, capsys):
+    """Their loop has no schedule and no crops, so it must not note any."""
+    write_mnist(tmp_path / "data", train=4, test=2)
+    common = dict(
+        dataset="fashion-mnist",
+        data_dir=str(tmp_path / "data"),
+        model="cifar_resnet20",
+        devices=named(1),
+        epochs=1,
+    )
+    train_on_hosts(TrainConfig(**common, out=str(tmp_path / "run")), Alone())
+    written = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert written["config"]["bucket_bytes"] == 0  # each parameter by itself
+    noted = written["settings"]
+    quick = {
+        "recipe": QUICK,
+        "lr_schedule": "constant",
+        "learning_rate": 0.2,
+        "global_batch_size": 256,
+        "normalise": "none",
+    }
+    assert quick.items() <= noted.items() and not noted["flip"]

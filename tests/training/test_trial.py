@@ -1,0 +1,140 @@
+"""What the measuring process says of a batch is at least what a run with it takes, and not much
+more.
+"""
+
+import os
+
+import mxnet as mx
+import numpy as np
+import pytest
+from support.devices import named
+from support.image_folders import write_folder
+from support.peaks import peak_of_a_run
+
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.data import load_dataset
+from gluonlab.data.loading.shards import shard
+from gluonlab.errors import ModelError
+from gluonlab.host.memory import children
+from gluonlab.training.loop import prepare
+from gluonlab.training.memory import MIB
+from gluonlab.training.plan import make_plan
+from gluonlab.training.trial import DeviceMemory, OtherData, TooMuch, measure
+from gluonlab.training.trial_process import _Few, cut_plan
+
+RUNS = {
+    "plain": {"batch_size": 400},
+    "adam, shared": {"optimizer": "adam", "kvstore": "sharded-optimizer", "model": "mlp"},
+    "changed at random": {
+        "flip": True,
+        "crop_padding": 2,
+        "mixup": 0.2,
+        "model": "mlp",
+        "batch_size": 500,
+    },
+    "streamed": {"resident_bytes": 0, "prefetch": 4, "model": "mlp", "batch_size": 1000},
+    "microbatches": {"microbatches": 4, "batch_size": 900},
+    "sync-bn": {"model": "resnet8", "sync_bn": True, "batch_size": 60},
+    "extras": {"confusion": True, "export": True, "clip_norm": 1.0, "label_smoothing": 0.1},
+}
+RUN_TO_RUN = 0.97  # of two runs of one config
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", RUNS.values(), ids=list(RUNS))
+def test_a_run_takes_what_was_measured(python, settings):
+    """Ten epochs of the command: what grows from one to the next would show."""
+    settings = {"devices": named(2), "epochs": 10, **settings}
+    words = [
+        word
+        for name, value in settings.items()
+        for word in (option_name(name), str(value))
+        if word != "True"
+    ]
+    taken = peak_of_a_run(python, *words)
+    measured = measure(TrainConfig(**settings))
+    assert RUN_TO_RUN * taken - 4 * MIB < measured < 1.15 * taken
+
+
+@pytest.mark.long
+def test_processes_that_decode_images_count(tmp_path):
+    write_folder(tmp_path / "images", train=40, size=32)
+    one, three = (
+        measure(
+            TrainConfig(
+                dataset=f"folder:{tmp_path / 'images'}",
+                devices=named(1),
+                decoders=count,
+                resident_bytes=0,
+            )
+        )
+        for count in (1, 3)
+    )
+    assert 2 * 10 * MIB < three - one < 2 * 120 * MIB
+
+
+@pytest.mark.long
+def test_a_larger_batch_takes_more():
+    taken = [
+        measure(TrainConfig(devices=named(2), dataset="synthetic", batch_size=size))
+        for size in (32, 256, 1024, 6000)
+    ]
+    assert taken == sorted(taken)
+    assert taken[-1] - taken[-2] > 4976 * 2 * 20 * 26 * 26 * 4  # LeNet's first convolution alone
+
+
+@pytest.mark.parametrize("model", ["lenet", "resnet8"])
+def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
+    """Batches of one size are computed once; graphs of other sizes, which run in between, use the
+    same memory.
+    """
+    plan = make_plan(TrainConfig(devices=named(2), dataset="synthetic", model=model, batch_size=12))
+    few = _Few()
+    prepare(cut_plan(plan), few.strategy)
+    random, ctxs = np.random.RandomState(0), plan.ctxs
+    batches = {
+        size: [
+            shard(mx.nd.array(array), ctxs)
+            for array in (
+                random.uniform(0, 255, (size, *plan.dataset.image_shape)),
+                random.randint(0, 10, size),
+            )
+        ]
+        for size in (24, 14, 7)
+    }
+    first = {size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()}
+    assert all(np.isfinite(losses).all() for losses in first.values())
+    assert {
+        size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()
+    } == first
+
+
+def test_who_takes_too_much_is_ended_at_once():
+    with pytest.raises(TooMuch):
+        measure(TrainConfig(devices=named(2), model="mlp"), ceiling=60 * MIB)
+    assert children(os.getpid()) == []
+
+
+@pytest.mark.long
+def test_it_is_told_what_the_run_would_be_told():
+    with pytest.raises(ModelError, match="the smallest square ones that it takes are 1x63x63"):
+        measure(TrainConfig(devices=named(1), model="gluoncv:alexnet"))
+    with pytest.raises(OtherData):
+        measure(
+            TrainConfig(devices=named(1), dataset="synthetic"),
+            load_dataset("synthetic", samples=64),
+        )
+
+
+def test_on_gpus_it_is_what_the_one_that_lost_most_has_no_longer_free(monkeypatch):
+    """No GPU is here: CUDA's answers are made up."""
+    free = {0: 9000, 1: 8000}
+    monkeypatch.setattr(mx.context, "gpu_memory_info", lambda device_id: (free[device_id], 10000))
+    memory = DeviceMemory([mx.gpu(0), mx.gpu(1)])
+    free.update({0: 8500, 1: 7000})
+    assert (memory.on_gpus, memory.taken()) == (True, 1000)
+
+
+@pytest.mark.cpu_only("on CPUs it is what the process takes")
+def test_on_cpus_it_is_what_the_process_takes():
+    assert not DeviceMemory([mx.cpu(0)]).on_gpus

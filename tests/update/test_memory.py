@@ -1,0 +1,194 @@
+"""Parameters that live in buckets, under what Gluon and oneDNN do with a parameter's memory."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+from support.devices import contexts
+from support.reference import as_is, distance, random_batches, set_values, train_on_devices, values
+
+from gluonlab.data.loading.shards import shard
+from gluonlab.errors import RunError
+from gluonlab.kvstores import make_kvstore
+from gluonlab.optimizers import OPTIMIZERS, make_optimizer
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.update.trainer import BucketedTrainer
+
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+BATCHES = random_batches([8] * 4, shape=(16, 6, 6), classes=16)
+STORES = ("device", "ring", "sharded-optimizer")
+TRAINERS = (gluon.Trainer, BucketedTrainer)
+STATIC = {"static_alloc": True, "static_shape": True}
+SGD = {"learning_rate": 0.1, "momentum": 0.9}
+
+
+def blocks_of_channels(ctxs, known=True):
+    """Whose weights oneDNN would like in blocks: 16 and 32 channels, in convolutions forth and
+    back, and in groups.
+    """
+    mx.random.seed(4)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(32, 3, padding=1, activation="tanh"),
+        nn.Conv2D(
+            16,
+            3,
+            padding=1,
+            groups=16 if known else 1,
+            in_channels=32 if known else 0,
+            use_bias=False,
+        ),
+        nn.Conv2DTranspose(24, 3, activation="tanh"),
+        nn.GlobalAvgPool2D(),
+        nn.Dense(64, activation="tanh"),
+        nn.Dense(16),
+    )
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    if known:
+        with autograd.train_mode():
+            net(nd.zeros((2, 16, 6, 6), ctx=ctxs[0]))
+    return net
+
+
+def predict(net, ctxs):
+    images = BATCHES[-1][0]
+    return [net(nd.array(images, ctx=ctx)).asnumpy() for ctx in ctxs]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("compiled", [None, {}, STATIC], ids=["eager", "hybridized", "static"])
+def test_predicting_between_steps_leaves_the_parameters_alone(store, compiled):
+    """The convolutions leave their weights in an order of oneDNN's own."""
+    ctxs, results = contexts(2), []
+    for trainer_class in TRAINERS:
+        net = blocks_of_channels(ctxs)
+        if compiled is not None:
+            net.hybridize(**compiled)
+        name = store if trainer_class is BucketedTrainer else "device"
+        trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore(name))
+        predictions = []
+        for batch in BATCHES:
+            train_on_devices(net, trainer, ctxs, [batch])
+            predictions += predict(net, ctxs)
+        results.append([*values(net, ctxs[0]), *values(net, ctxs[1]), *predictions])
+    assert distance(results[1], results[0]) < 1e-4
+
+
+def test_scoring_between_steps_leaves_the_parameters_alone():
+    ctxs, results = contexts(2), []
+    for scored in (False, True):
+        net = blocks_of_channels(ctxs)
+        step = DataParallelStep(
+            net,
+            LOSS,
+            BucketedTrainer(net.collect_params(), "sgd", SGD, make_kvstore("device")),
+            ctxs,
+            as_is,
+        )
+        for images, labels in BATCHES:
+            step(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs))
+            if scored:
+                list(step.score(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
+        results.append(values(net, ctxs[1]))
+    assert distance(results[1], results[0]) < 1e-4
+
+
+@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
+def test_a_compiled_network_trains_as_with_gluons_trainer(compiled):
+    results = []
+    for trainer_class in TRAINERS:
+        ctxs = contexts(2)
+        net = blocks_of_channels(ctxs)
+        net.hybridize(**compiled)
+        trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
+        train_on_devices(net, trainer, ctxs, BATCHES)
+        results.append(values(net))
+    assert distance(results[1], results[0]) < 1e-5
+
+
+@pytest.mark.parametrize("compiled", [{}, {"static_alloc": True}, STATIC], ids=str)
+def test_unknown_shapes_are_no_obstacle(compiled):
+    """They become known in the first step, when the network is compiled with the arrays that it has
+    then.
+    """
+    ctxs, results = contexts(2), []
+    for trainer_class in TRAINERS:
+        net = blocks_of_channels(ctxs, known=False)
+        net.hybridize(**compiled)
+        trainer = trainer_class(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
+        train_on_devices(net, trainer, ctxs, BATCHES)
+        results.append(values(net))
+    assert distance(results[1], results[0]) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["lr_mult", "wd_mult", "grad_req"])
+def test_settings_that_come_too_late_are_not_ignored(name):
+    net = blocks_of_channels(contexts(1))
+    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
+    setattr(net[0].weight, name, {"lr_mult": 0.1, "wd_mult": 0.0, "grad_req": "null"}[name])
+    with pytest.raises(RunError, match=name):
+        train_on_devices(net, trainer, contexts(1), BATCHES)
+
+
+def test_parameters_that_are_thawed_too_late_are_not_left_out():
+    net = blocks_of_channels(contexts(1))
+    net[0].weight.grad_req = "null"
+    trainer = BucketedTrainer(net.collect_params(), "sgd", SGD)
+    train_on_devices(net, trainer, contexts(1), BATCHES[:2])
+    net[0].weight.grad_req = "write"
+    with pytest.raises(RunError, match="grad_req"):
+        train_on_devices(net, trainer, contexts(1), BATCHES[2:])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_setting_parameters_keeps_the_sharded_optimizers_state(optimizer, tmp_path):
+    """Parameter.set_data makes gluon.Trainer prepare its store again."""
+    settings = {"sgd": SGD, "adam": {"learning_rate": 0.01}}[optimizer]
+    ctxs, results = contexts(2), []
+    for name in ("device", "sharded-optimizer"):
+        net = blocks_of_channels(ctxs)
+        trainer = BucketedTrainer(net.collect_params(), optimizer, settings, make_kvstore(name))
+        train_on_devices(net, trainer, ctxs, BATCHES[:2])
+        buckets = list(trainer.buckets)
+        set_values(net, [value * 0.5 for value in values(net)])
+        train_on_devices(net, trainer, ctxs, BATCHES[2:3])
+        net.save_parameters(str(tmp_path / "params"))
+        net.load_parameters(str(tmp_path / "params"), ctx=ctxs)
+        train_on_devices(net, trainer, ctxs, BATCHES[3:])
+        assert all(a is b for a, b in zip(trainer.buckets, buckets))
+        results.append(values(net, ctxs[1]))
+    assert all(np.isfinite(value).all() for value in results[0])
+    assert distance(results[1], results[0]) < 1e-5
+
+
+@pytest.mark.parametrize("store", ["device", "sharded-optimizer"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_predictions_on_one_device_before_an_update_do_not_part_replicas(optimizer, store):
+    """They leave the weights of its convolutions in an order of oneDNN's own, which an update must
+    not notice.
+    """
+    if store == "sharded-optimizer" and not OPTIMIZERS[optimizer].element_wise:
+        store = "ring"
+    ctxs = contexts(2)
+    mx.random.seed(2)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(16, 3, in_channels=3, activation="tanh"),
+        nn.Conv2D(8, 3, in_channels=16),
+        nn.Dense(2),
+    )
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    settings = {"momentum": 0.9} if OPTIMIZERS[optimizer].momentum else {}
+    made = make_optimizer(optimizer, {"learning_rate": 0.01, "wd": 0.01, **settings})
+    trainer = BucketedTrainer(net.collect_params(), made, kvstore=store)
+    for _ in range(3):
+        xs = [nd.random.normal(shape=(2, 3, 6, 6), ctx=ctx) for ctx in ctxs]
+        with autograd.record():
+            losses = [(net(x) ** 2).sum() for x in xs]
+        autograd.backward(losses)
+        net(xs[1]).wait_to_read()
+        nd.waitall()  # the weights are rearranged a moment after that
+        trainer.step(4)
+        net(xs[0]).wait_to_read()
+    assert all(np.array_equal(a, b) for a, b in zip(values(net, ctxs[0]), values(net, ctxs[1])))

@@ -1,0 +1,78 @@
+"""The first gradients travel while backward still computes the others: seen in MXNet's own
+trace.
+"""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.cpu_only("MXNet's trace of CPU devices is read")
+TRACED_STEP = """
+import sys
+from gluonlab.devices import devices
+from gluonlab.kvstores import make_kvstore
+from gluonlab.update.trainer import BucketedTrainer
+from gluonlab.parallel.data.step import DataParallelStep
+from mxnet import gluon, nd, profiler
+from mxnet.gluon import nn
+
+store, bucket_bytes, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+ctxs = devices("cpu*2")
+net = nn.HybridSequential()
+for _ in range(12):
+    net.add(nn.Dense(512, activation="relu"))
+net.initialize(ctx=ctxs)
+net(nd.zeros((1, 512), ctx=ctxs[0]))
+trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes=bucket_bytes)
+step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, lambda F, x: x)
+xs, ys = [nd.ones((128, 512), ctx=ctx) for ctx in ctxs], [nd.zeros((128,), ctx=ctx) for ctx in ctxs]
+for _ in range(2):
+    step(xs, ys)
+nd.waitall()
+profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=file)
+profiler.set_state("run")
+step(xs, ys)
+nd.waitall()
+profiler.set_state("stop")
+profiler.dump()
+"""
+ADDING = {"sharded": ("broadcast_add",), "device": ("ElementwiseSum",)}
+
+
+def traced(python, tmp_path, store, bucket_bytes, **environment):
+    """(name, "B" or "E", microseconds) of every operation of one step."""
+    file = tmp_path / "trace.json"
+    run = python("-c", TRACED_STEP, store, str(bucket_bytes), str(file), **environment)
+    assert run.returncode == 0, run.stderr
+    events = json.loads(file.read_text())["traceEvents"]
+    return [
+        (event["name"], event["ph"], event["ts"])
+        for event in events
+        if event.get("ph") in ("B", "E")
+    ]
+
+
+def first_sum(events, store):
+    return min(time for name, phase, time in events if phase == "B" and name in ADDING[store])
+
+
+def end_of_backward(events):
+    return max(time for name, phase, time in events if phase == "E" and "_backward" in name)
+
+
+@pytest.mark.parametrize("store", sorted(ADDING))
+def test_the_first_bucket_is_summed_before_backward_ends(python, tmp_path, store):
+    events = traced(python, tmp_path, store, 1_100_000)
+    assert first_sum(events, store) < end_of_backward(events)
+
+
+@pytest.mark.long  # what shows that the test above can fail
+@pytest.mark.parametrize(
+    ("bucket_bytes", "environment"),
+    [(10**9, {}), (1_100_000, {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD": "1000"})],
+    ids=["one bucket", "one bulk"],
+)
+def test_with_one_bucket_or_one_bulk_it_cannot(python, tmp_path, bucket_bytes, environment):
+    """Which also shows that the test above could fail."""
+    events = traced(python, tmp_path, "sharded", bucket_bytes, **environment)
+    assert first_sum(events, "sharded") > end_of_backward(events)
