@@ -6,7 +6,7 @@ from pathlib import Path
 import figures
 import pytest
 
-from gluonlab.bench.record import Record, Series
+from gluonlab.bench.harness.record import Record, Series
 from gluonlab.engine import openmp
 
 

@@ -283,7 +283,7 @@ def test_nothing_runs_code_that_came_as_data(module):
         ("kvstores", "from gluonlab.training import buckets"),
         ("training.loop", "import gluonlab.cli.command as c"),
         ("training.loop", "from gluonlab.study.compare import compare"),
-        ("study.compare", "from gluonlab.bench.peers import peers"),
+        ("study.compare", "from gluonlab.bench.peers.table import peers"),
         ("bench.peers", "from gluonlab.cli.command import command"),
         ("study.compare", "from gluonlab.bench.__main__ import main"),
         ("cli", "from gluonlab.run import main"),

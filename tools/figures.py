@@ -14,8 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
-from gluonlab.bench import host, images, peers, threads  # noqa: E402
-from gluonlab.bench.record import read_record  # noqa: E402
+from gluonlab.bench.harness.record import read_record  # noqa: E402
+from gluonlab.bench.host import table as host  # noqa: E402
+from gluonlab.bench.images import table as images  # noqa: E402
+from gluonlab.bench.peers import table as peers  # noqa: E402
+from gluonlab.bench.threads import table as threads  # noqa: E402
 
 RECORDS = Path(__file__).resolve().parent / "figures"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->\n)", re.S)
@@ -210,7 +213,7 @@ def _milliseconds(seconds):
     return f"{statistics.median(seconds) * 1e3:.1f} ms"
 
 
-# those of gluonlab.bench.variants, gradients
+# those of gluonlab.bench.allreduce.variants, gradients
 PEERS, LIMIT = ("chapter", "local", "device", "nccl"), "of the memory limit"
 TABLES = {
     "peers-lenet": peers_table,

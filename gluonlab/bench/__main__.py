@@ -11,20 +11,20 @@ from typing import Callable, Optional, Sequence, TypeVar
 
 import click
 
-from gluonlab.bench import compare as _compare
-from gluonlab.bench import host as _host
-from gluonlab.bench import images as _images
-from gluonlab.bench import peers as _peers
-from gluonlab.bench import threads as _threads
-from gluonlab.bench.allreduce_modes import DEVICES, DRAWN, SIZES, answer
-from gluonlab.bench.beside import check, options, take_turns
-from gluonlab.bench.machine import describe_machine
-from gluonlab.bench.measured_on import MeasuredOn, cpu_devices, measured_on
-from gluonlab.bench.measured_on import option as on_option
-from gluonlab.bench.record import Record
-from gluonlab.bench.rounds import measure
-from gluonlab.bench.session import Session
-from gluonlab.bench.sizes import parse_sizes
+from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
+from gluonlab.bench.allreduce.sizes import parse_sizes
+from gluonlab.bench.harness import compare as _compare
+from gluonlab.bench.harness.beside import check, options, take_turns
+from gluonlab.bench.harness.machine import describe_machine
+from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
+from gluonlab.bench.harness.measured_on import option as on_option
+from gluonlab.bench.harness.record import Record
+from gluonlab.bench.harness.rounds import measure
+from gluonlab.bench.harness.session import Session
+from gluonlab.bench.host import table as _host
+from gluonlab.bench.images import table as _images
+from gluonlab.bench.peers import table as _peers
+from gluonlab.bench.threads import table as _threads
 from gluonlab.checks import real, whole
 from gluonlab.cli.command import command, dispatch
 from gluonlab.collectives.algorithms import ALGORITHMS
@@ -353,7 +353,7 @@ def gradients(
     A slow result is a result: it does not change the exit status.
     """
     # MXNet is loaded here, not for the other commands
-    from gluonlab.bench import gradients as _gradients
+    from gluonlab.bench.gradients import measure as _gradients
 
     count, sizes = whole(1)("--rounds", rounds), parse_sizes(size, "--size")
     if len(sizes) != 1:

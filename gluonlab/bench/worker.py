@@ -22,16 +22,16 @@ Job = Callable[[int], Dict[str, float]]
 # Each takes its options and gives a Job. Imported when asked for: only one framework is loaded into
 # a worker.
 JOBS = {
-    "gluonlab": "gluonlab.bench.gluonlab_loop",
-    "classic": "gluonlab.bench.classic_loop",
-    "torch": "gluonlab.bench.torch_loop",
-    "torch-ddp": "gluonlab.bench.torch_ddp",
-    "dist": "gluonlab.bench.dist_loop",
-    "host": "gluonlab.bench.host_cost",
-    "efficiency": "gluonlab.bench.efficiency",
-    "gradients": "gluonlab.bench.gradient_job",
-    "images": "gluonlab.bench.image_readers",
-    "torch-images": "gluonlab.bench.torch_images",
+    "gluonlab": "gluonlab.bench.peers.gluonlab_loop",
+    "classic": "gluonlab.bench.peers.classic_loop",
+    "torch": "gluonlab.bench.peers.torch_loop",
+    "torch-ddp": "gluonlab.bench.peers.torch_ddp",
+    "dist": "gluonlab.bench.threads.dist_loop",
+    "host": "gluonlab.bench.host.cost",
+    "efficiency": "gluonlab.bench.host.efficiency",
+    "gradients": "gluonlab.bench.gradients.job",
+    "images": "gluonlab.bench.images.readers",
+    "torch-images": "gluonlab.bench.images.torch_loader",
 }
 
 AS_IT_COMES = {"classic"}  # jobs that measure MXNet with its own defaults

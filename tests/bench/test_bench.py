@@ -17,15 +17,17 @@ from support.devices import devices
 from support.processes import REPOSITORY
 
 from gluonlab import load_dataset
-from gluonlab.bench import host, peers, rounds
 from gluonlab.bench.__main__ import main
-from gluonlab.bench.classic_loop import lenet, train_batch
-from gluonlab.bench.environment import child_environment
-from gluonlab.bench.machine import Others, busy_seconds
-from gluonlab.bench.process import Worker, WorkerError
-from gluonlab.bench.record import Series, read_record
-from gluonlab.bench.rounds import Measurement, Subject, measure, rotated
-from gluonlab.bench.work import LENET, TASKS, conv, dense, images_and_labels, training_flops
+from gluonlab.bench.harness import rounds
+from gluonlab.bench.harness.environment import child_environment
+from gluonlab.bench.harness.machine import Others, busy_seconds
+from gluonlab.bench.harness.process import Worker, WorkerError
+from gluonlab.bench.harness.record import Series, read_record
+from gluonlab.bench.harness.rounds import Measurement, Subject, measure, rotated
+from gluonlab.bench.host import table as host
+from gluonlab.bench.peers import table as peers
+from gluonlab.bench.peers.classic_loop import lenet, train_batch
+from gluonlab.bench.peers.work import LENET, TASKS, conv, dense, images_and_labels, training_flops
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model

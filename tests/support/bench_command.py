@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gluonlab.bench import turns
 from gluonlab.bench.__main__ import main
-from gluonlab.bench.allreduce import Row
-from gluonlab.bench.machine import Others
-from gluonlab.bench.variants import CHOICES
+from gluonlab.bench.allreduce.measure import Row
+from gluonlab.bench.allreduce.variants import CHOICES
+from gluonlab.bench.harness import turns
+from gluonlab.bench.harness.machine import Others
 from gluonlab.collectives.algorithms import ALGORITHMS
 from support.devices import CHOICE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from gluonlab.bench.machine import about
+from gluonlab.bench.harness.machine import about
 from gluonlab.gpu.nvml import Driver
 
 OF_INTEREST = ("gluonlab", "cpu", "cores", "versions")

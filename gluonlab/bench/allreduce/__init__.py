@@ -1,0 +1,1 @@
+"""``bench allreduce``: algorithms measured, priced and drawn."""

@@ -1,0 +1,250 @@
+"""Allreduce by size and algorithm, beside MXNet's own stores: time, bandwidth as nccl-tests counts
+it, error, price and limit.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+from tqdm import tqdm
+
+from gluonlab.bench.allreduce.memory import Limit, Speeds, probe, require_memory
+from gluonlab.bench.allreduce.variants import Arrays, Variant
+from gluonlab.bench.harness.turns import time_in_turns
+from gluonlab.collectives.cost import algbw, bus_factor, price
+from gluonlab.collectives.partition import split_evenly
+from gluonlab.collectives.schedule import ALLREDUCE
+from gluonlab.collectives.topology import Topology
+from gluonlab.errors import ConfigError
+from gluonlab.gpu.peers import enable_peer_access
+
+ROUNDS = 7
+DTYPES = ("float32", "float64", "float16", "int32")
+LARGEST = 8  # of a contribution: sums over 256 devices are exact even in float16
+# how often a size is in memory, roughly: arrays, the limit's, those of MXNet's stores, and the
+# check's
+REPLICAS = 6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant at one size.
+
+    ``seconds``: of an allreduce, by round; ``limit_s``: what the memory limit was in these rounds.
+
+    ``error``: the largest difference of any element on any device from the exact sum;
+    ``predicted_s``: the schedule's price.
+    """
+
+    algorithm: str
+    world_size: int
+    size_bytes: int
+    count: int
+    dtype: str
+    arrays: int
+    seconds: Tuple[float, ...]
+    error: float
+    predicted_s: Optional[float] = None
+    limit_s: Optional[Tuple[float, ...]] = None
+
+    @property
+    def time_s(self) -> float:
+        """The median over the rounds."""
+        return statistics.median(self.seconds)
+
+    @property
+    def algbw(self) -> float:
+        """bytes/s: size by time."""
+        return algbw(self.size_bytes, self.time_s)
+
+    @property
+    def busbw(self) -> float:
+        """bytes/s: algbw * 2 (n-1) / n."""
+        return self.algbw * bus_factor(ALLREDUCE, self.world_size)
+
+    @property
+    def of_limit(self) -> Optional[float]:
+        """Which part of the memory limit's speed is reached: the median of the rounds'
+        quotients.
+        """
+        return ratio(self.limit_s, self.seconds) if self.limit_s else None
+
+    def as_json(self) -> Dict[str, Any]:
+        """What --json prints of the row; bandwidths in GB/s, as in the table."""
+        return {
+            "algorithm": self.algorithm,
+            "size_bytes": self.size_bytes,
+            "count": self.count,
+            "dtype": self.dtype,
+            "arrays": self.arrays,
+            "time_us": self.time_s * 1e6,
+            "lowest_us": min(self.seconds) * 1e6,
+            "highest_us": max(self.seconds) * 1e6,
+            "algbw": self.algbw / 1e9,
+            "busbw": self.busbw / 1e9,
+            "error": None if np.isnan(self.error) else self.error,
+            "predicted_us": None if self.predicted_s is None else self.predicted_s * 1e6,
+            "limit_us": None if self.limit_s is None else statistics.median(self.limit_s) * 1e6,
+            "of_limit": self.of_limit,
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one run measured; ``speeds``: of the probe, where there was one, which ``topology`` is
+    made of then.
+    """
+
+    rows: List[Row]
+    rounds: int
+    topology: Optional[Topology] = None
+    speeds: Optional[Speeds] = None
+
+
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """The median of the rounds' quotients: what slowed a round for both does not count."""
+    return statistics.median(above / below for above, below in zip(numerators, denominators))
+
+
+def measure(
+    sizes: Sequence[int],
+    variants: Sequence[Variant],
+    ctxs: Sequence[mx.Context],
+    dtype: str = "float32",
+    arrays: int = 1,
+    rounds: int = ROUNDS,
+    repeat: Optional[int] = None,
+    topology: Optional[Topology] = None,
+) -> Report:
+    """Every variant at every size, ``sizes`` in bytes per device, which lie in ``arrays`` arrays
+    there.
+
+    Schedules are priced on ``topology``; without it, CPU devices on what a probe measures of this
+    machine. Raises ConfigError for sizes that do not fit the type, the arrays or the memory.
+    """
+    counts = [_elements(size, dtype, arrays) for size in sizes]
+    on_cpu = ctxs[0].device_type == "cpu"
+    if on_cpu:
+        need = REPLICAS * len(ctxs) * max(sizes)
+        require_memory(
+            need,
+            f"{max(sizes):,} bytes on each of {len(ctxs)} devices",
+            "choose smaller --sizes or fewer --devices",
+        )
+    speeds = probe(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
+    on = speeds.topology(len(ctxs)) if speeds else topology
+    rows: List[Row] = []
+    with tqdm(
+        total=len(sizes) * rounds, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr
+    ) as bar:
+        for count in counts:
+            rows += _measure_size(
+                Buffers(ctxs, count, dtype, arrays), variants, rounds, repeat, on, bar.update
+            )
+    return Report(rows, rounds, on, speeds)
+
+
+def _elements(size_bytes: int, dtype: str, arrays: int) -> int:
+    count = size_bytes // np.dtype(dtype).itemsize
+    if count < arrays:
+        raise ConfigError(
+            f"--sizes {size_bytes}B are {count} elements of {dtype}, and --arrays is {arrays}: "
+            "give each array at least one"
+        )
+    return count
+
+
+def _measure_size(
+    buffers: Buffers,
+    variants: Sequence[Variant],
+    rounds: int,
+    repeat: Optional[int],
+    topology: Optional[Topology],
+    done: Callable[[], object],
+) -> List[Row]:
+    calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
+    errors = {label: buffers.check(call) for label, call in calls.items()}
+    buffers.clear()
+    size = buffers.count * np.dtype(buffers.dtype).itemsize
+    # one alone has nothing to read or write
+    on_cpus = buffers.ctxs[0].device_type == "cpu" and len(buffers.ctxs) > 1
+    limit = Limit(buffers.ctxs, size, buffers.dtype) if on_cpus else None
+    seconds = time_in_turns({**calls, **(limit.calls if limit else {})}, rounds, repeat, done)
+    limit_s = limit.seconds(seconds) if limit else None
+    return [
+        Row(
+            variant.label,
+            len(buffers.ctxs),
+            size,
+            buffers.count,
+            buffers.dtype,
+            len(buffers.arrays[0]),
+            tuple(seconds[variant.label]),
+            errors[variant.label],
+            price(variant.schedule, topology, size).seconds
+            if variant.schedule and topology
+            else None,
+            limit_s,
+        )
+        for variant in variants
+    ]
+
+
+class Buffers:
+    """The arrays of all variants, the same for each.
+
+    They have been written to: no measurement is the first to touch a page.
+    """
+
+    def __init__(self, ctxs: Sequence[mx.Context], count: int, dtype: str, arrays: int) -> None:
+        enable_peer_access(ctxs)  # before the first row, so that none depends on the order of rows
+        self.ctxs, self.count, self.dtype = ctxs, count, dtype
+        self._ends = split_evenly(count, arrays)
+        self.arrays: Arrays = [
+            [nd.zeros((end - begin,), ctx=ctx, dtype=dtype) for begin, end in self._ends]
+            for ctx in ctxs
+        ]
+        # whole numbers, so that the sum is exact in any order
+        self._contributions = [_random(rank, count) for rank in range(len(ctxs))]
+        self._sum = np.sum(self._contributions, axis=0, dtype=np.int32).astype(dtype)
+
+    def check(self, call: Callable[[], None]) -> float:
+        """Run an allreduce of random whole numbers; the largest difference from the exact sum, on
+        any device.
+        """
+        for own, contribution in zip(self.arrays, self._contributions):
+            for array, (begin, end) in zip(own, self._ends):
+                array[:] = nd.array(contribution[begin:end], dtype=self.dtype)
+        call()
+        pairs = [
+            (array.asnumpy(), self._sum[begin:end])
+            for own in self.arrays
+            for array, (begin, end) in zip(own, self._ends)
+        ]
+        # unlike max, NaN if one is
+        return float(np.max([_difference(found, expected) for found, expected in pairs]))
+
+    def clear(self) -> None:
+        """Zeros from here on: sums of sums would become infinite; and forget what only the check
+        needs.
+        """
+        for array in [array for own in self.arrays for array in own]:
+            array[:] = 0
+        self._contributions, self._sum = [], np.zeros(0)
+        nd.waitall()
+
+
+def _random(rank: int, count: int) -> "np.ndarray[Any, np.dtype[np.int8]]":
+    return np.random.RandomState(rank).randint(-LARGEST, LARGEST + 1, count, dtype=np.int8)
+
+
+def _difference(found: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
+    if np.array_equal(found, expected):
+        return 0.0
+    return float(np.max(np.abs(found.astype(np.float64) - expected)))

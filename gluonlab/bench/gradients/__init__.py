@@ -1,0 +1,1 @@
+"""``bench gradients``: allreduce, and allreduce with update, on gradients of ResNet-18."""

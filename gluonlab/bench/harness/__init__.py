@@ -1,0 +1,1 @@
+"""How everything here is measured: worker processes and rounds, records, comparisons."""

@@ -1,0 +1,162 @@
+"""Rounds of measurements: one worker after another runs some steps, while the others wait for their
+turn.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, TypeVar
+
+from tqdm import tqdm
+
+from gluonlab.bench.harness.environment import child_environment
+from gluonlab.bench.harness.process import Worker, WorkerError, end_all
+
+START_TIMEOUT_S = 90.0
+ROUND_TIMEOUT_S = 60.0
+CHUNK_S = 0.7  # long beside the clock and the scheduler, short beside what a machine's load does
+WARM_UP_STEPS = 10
+CALIBRATION_STEPS = 10
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a job of `gluonlab.bench.worker` with its options, and the variables of its
+    environment.
+
+    ``checkout``: the folder with the gluonlab whose worker runs it; None is this one.
+    """
+
+    name: str
+    label: str
+    job: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    missing: Optional[str] = None  # why it cannot be measured here, when that is known beforehand
+    start_timeout_s: float = START_TIMEOUT_S
+    checkout: Optional[Path] = None
+
+    def command(self) -> List[str]:
+        """The command line of its worker."""
+        return [
+            sys.executable,
+            "-m",
+            "gluonlab.bench.worker",
+            self.job,
+            json.dumps(dict(self.options)),
+        ]
+
+
+@dataclass
+class Measurement:
+    """What came of a subject: for each round the job's numbers, or the reason why there are
+    none.
+    """
+
+    subject: Subject
+    answers: List[Dict[str, float]] = field(default_factory=list)
+    steps: int = 0  # per round
+    reason: Optional[str] = None
+
+    def fail(self, reason: str) -> None:
+        """Half a measurement cannot be compared with whole ones: what was measured before is
+        dropped.
+        """
+        self.reason, self.answers = reason, []
+
+    def column(self, name: str) -> List[float]:
+        """One of the job's numbers, by round."""
+        return [answer[name] for answer in self.answers]
+
+
+def measure(
+    subjects: Sequence[Subject], rounds: int, restart_every: Optional[int] = None
+) -> List[Measurement]:
+    """Measure all ``subjects``, interleaved, ``rounds`` times each.
+
+    No worker is left behind, whatever happens.
+
+    A worker that dies, fails or does not answer in time costs its own measurement only.
+    ``restart_every``: after so many rounds all workers end, and new ones are started; None: never.
+    """
+    starts = range(0, rounds, restart_every or rounds)
+    measurements = [Measurement(subject, reason=subject.missing) for subject in subjects]
+    with tempfile.TemporaryDirectory(prefix="gluonlab-bench-") as folder:
+        bench = _Bench(measurements, Path(folder))
+        try:
+            # disable=None: no bar where standard error is no terminal
+            turns = len(subjects) * (len(starts) + rounds)
+            with tqdm(
+                total=turns, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr
+            ) as bar:
+                for number in range(rounds):
+                    if number in starts:
+                        bench.start(number, bar)
+                    bench.round(number, bar)
+        finally:
+            end_all(bench.workers.values())
+    return measurements
+
+
+def rotated(items: Sequence[_T], by: int) -> List[_T]:
+    """The same items, beginning with another one in every round: nobody always comes after the same
+    neighbour's start.
+    """
+    begin = by % max(1, len(items))
+    return [*items[begin:], *items[:begin]]
+
+
+class _Bench:
+    """The workers of one measurement; one that fails is out for good."""
+
+    def __init__(self, measurements: List[Measurement], folder: Path) -> None:
+        self.measurements, self.folder = measurements, folder
+        self.workers: Dict[str, Worker] = {}
+
+    def start(self, number: int, bar: Any) -> None:
+        """Start the workers, one at a time so that they do not slow each other's warm-up, and see
+        how fast they are.
+
+        Those that ran the rounds before ``number`` end first: old and new ones need not fit into
+        the memory together.
+        """
+        end_all(self.workers.values())
+        for measurement in rotated(self.measurements, number):
+            subject = measurement.subject
+            bar.set_description(f"starting {subject.label}")
+            if measurement.reason is None:
+                try:
+                    self._start(measurement)
+                except WorkerError as error:
+                    measurement.fail(str(error))
+            bar.update()
+
+    def _start(self, measurement: Measurement) -> None:
+        subject = measurement.subject
+        environment = child_environment(subject.variables, self.folder, subject.checkout)
+        worker = Worker(subject.command(), environment, self.folder / f"{subject.name}.log")
+        self.workers[subject.name] = worker
+        worker.answer(subject.start_timeout_s)  # it is ready
+        worker.ask({"steps": WARM_UP_STEPS}, subject.start_timeout_s)
+        seconds = worker.ask({"steps": CALIBRATION_STEPS}, ROUND_TIMEOUT_S)["seconds"]
+        if not measurement.steps:  # a rate is of all rounds' steps alike
+            measurement.steps = max(1, round(CHUNK_S / (seconds / CALIBRATION_STEPS)))
+
+    def round(self, number: int, bar: Any) -> None:
+        """Every worker that still lives runs its steps once."""
+        for measurement in rotated(self.measurements, number):
+            bar.set_description(measurement.subject.label)
+            if measurement.reason is None:
+                try:
+                    answer = self.workers[measurement.subject.name].ask(
+                        {"steps": measurement.steps}, ROUND_TIMEOUT_S
+                    )
+                    measurement.answers.append(answer)
+                except WorkerError as error:
+                    measurement.fail(str(error))
+            bar.update()

@@ -1,0 +1,62 @@
+"""Calls in one process that take turns: what slows the machine for a while slows all of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Dict, List, Mapping, Optional
+
+from mxnet import nd
+
+from gluonlab.bench.harness.rounds import rotated
+
+BLOCK_S = 0.03  # long beside the clock and the wait at its end
+WARM_UP = 5
+# calls are queued: an engine with far more waiting is measured in keeping its queue
+MOST_REPEATS = 1000
+
+Call = Callable[[], None]
+
+
+def time_in_turns(
+    calls: Mapping[str, Call],
+    rounds: int,
+    repeat: Optional[int] = None,
+    done: Callable[[], object] = lambda: None,
+) -> Dict[str, List[float]]:
+    """Seconds that each call takes, by round: every round times a block of each, and begins with
+    another one.
+
+    A block is ``repeat`` calls, by default as many as take BLOCK_S. The host waits before it and
+    after it, and not in between: the clock shows how fast the devices finish what is queued for
+    them. ``done`` is called after each round.
+    """
+    repeats = {name: _warm_up(call, repeat) for name, call in calls.items()}
+    seconds: Dict[str, List[float]] = {name: [] for name in calls}
+    for number in range(rounds):
+        for name in rotated(list(calls), number):
+            seconds[name].append(_block(calls[name], repeats[name]))
+        done()
+    return seconds
+
+
+def time_once(calls: Mapping[str, Call], repeat: int) -> Dict[str, float]:
+    """Seconds that each call takes, of one block of ``repeat`` calls."""
+    return {name: _block(call, repeat) for name, call in calls.items()}
+
+
+def _warm_up(call: Call, repeat: Optional[int]) -> int:
+    """Call it until it is as fast as it gets; how often it will be called in a block."""
+    _block(call, 1)
+    seconds = _block(call, 1)
+    if seconds < BLOCK_S / WARM_UP:
+        seconds = _block(call, WARM_UP)
+    return repeat or max(1, min(MOST_REPEATS, round(BLOCK_S / seconds)))
+
+
+def _block(call: Call, repeat: int) -> float:
+    nd.waitall()
+    began = time.perf_counter()
+    for _ in range(repeat):
+        call()
+    nd.waitall()
+    return (time.perf_counter() - began) / repeat

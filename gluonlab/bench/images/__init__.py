@@ -1,0 +1,1 @@
+"""``bench images``: how fast JPEGs become batches."""

@@ -1,0 +1,76 @@
+"""gluonlab's own training, by the parts that `gluonlab.training.loop` is made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from typing import Dict, Iterator, Optional
+
+from mxnet import gluon, nd
+
+from gluonlab.bench.peers.work import CLASSES, LEARNING_RATE, TASKS
+from gluonlab.bench.threads.competitor import competing
+from gluonlab.bench.worker import Job
+from gluonlab.config import TrainConfig
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.sets.registry import load_dataset
+from gluonlab.training.loop import data_parallel, make_net
+from gluonlab.training.losses import LossLog
+from gluonlab.training.plan import make_plan
+
+
+def make(
+    task: str,
+    device_count: int,
+    threads: int,
+    kvstore: str = "device",
+    global_batch_size: Optional[int] = None,
+    competitors: int = 0,
+    devices: Optional[str] = None,
+) -> Job:
+    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many
+    ``competitors`` for the cores.
+
+    ``devices``: train on those instead.
+    """
+    work = TASKS[task]
+    global_batch_size = global_batch_size or work.global_batch_size
+    config = TrainConfig(
+        devices=devices or f"cpu*{device_count}",
+        threads=threads,
+        model=work.model,
+        dataset="synthetic",
+        global_batch_size=global_batch_size,
+        optimizer="sgd",
+        lr=LEARNING_RATE,
+        momentum=work.momentum,
+        kvstore=kvstore,
+    )
+    dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
+    plan = dataclasses.replace(make_plan(config), dataset=dataset)
+    step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+    loader = Loader(
+        plan.dataset.train,
+        plan.ctxs,
+        global_batch_size,
+        raw=True,
+        resident_bytes=plan.config.resident_bytes,
+    )
+    log, batches = LossLog(plan.ctxs), _for_ever(loader)
+
+    def run(steps: int) -> Dict[str, float]:
+        with competing(competitors):
+            began = time.perf_counter()
+            for xs, ys in itertools.islice(batches, steps):
+                log.append(step(xs, ys), sum(len(x) for x in xs))
+            log.flush()
+            nd.waitall()
+            return {"seconds": time.perf_counter() - began}
+
+    return run
+
+
+def _for_ever(loader: Loader) -> "Iterator[tuple[list[nd.NDArray], list[nd.NDArray]]]":
+    while True:  # an epoch after the other
+        yield from loader

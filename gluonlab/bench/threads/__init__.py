@@ -1,0 +1,1 @@
+"""``bench threads``: how idle threads wait, and how processes share the cores."""

@@ -1,0 +1,124 @@
+"""Workers of MXNet's parameter server on this host: a user's own loop with gluon.Trainer and a
+dist_sync kvstore.
+
+Rank 0 is the worker that the parent knows. It starts scheduler, server and the other workers, and
+hands every order on; they are in its process group, which the parent ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from gluonlab.bench.harness.environment import parameter_server
+from gluonlab.bench.peers.work import CLASSES, LEARNING_RATE, TASKS, images_and_labels
+from gluonlab.bench.worker import Job
+
+
+def make(
+    task: str, world_size: int, threads: Optional[int] = None, port: Optional[int] = None
+) -> Job:
+    """Each worker takes its part of the host's cores, or so many ``threads``.
+
+    ``port``: the scheduler's; rank 0 chooses it.
+    """
+    others = _start(task, world_size, threads) if port is None else []
+    train = _training(task, world_size, threads)
+
+    def run(steps: int) -> Dict[str, float]:
+        for other in others:
+            assert other.stdin is not None
+            other.stdin.write(json.dumps({"steps": steps}).encode() + b"\n")
+            other.stdin.flush()
+        return train(steps)
+
+    return run
+
+
+def _start(task: str, world_size: int, threads: Optional[int]) -> "List[subprocess.Popen[bytes]]":
+    """Scheduler, server and the other workers; the latter are returned.
+
+    This process becomes a worker, too.
+    """
+    port = _free_port()
+    options = json.dumps({"task": task, "world_size": world_size, "threads": threads, "port": port})
+    worker = [sys.executable, "-m", "gluonlab.bench.worker", "dist", options]
+    # which serves as soon as it is imported
+    server = [sys.executable, "-c", "import gluonlab, mxnet"]
+    commands = [("scheduler", server), ("server", server), *[("worker", worker)] * (world_size - 1)]
+    started = []
+    for role, command in commands:
+        environment = {**os.environ, **parameter_server(role, port, world_size)}
+        started.append(
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+            )
+        )
+        atexit.register(_end, started[-1])
+    # before MXNet is imported, which reads it
+    os.environ.update(parameter_server("worker", port, world_size))
+    return started[2:]
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """By its id: a worker whose peers have gone would wait for them."""
+    process.kill()
+    process.wait()
+
+
+def _training(task: str, world_size: int, threads: Optional[int]) -> Job:
+    import mxnet as mx
+    from mxnet import autograd, gluon, nd
+
+    from gluonlab.devices import devices
+    from gluonlab.models import get_model
+
+    [ctx] = devices("cpu", threads)
+    work, loss = TASKS[task], gluon.loss.SoftmaxCrossEntropyLoss()
+    net = get_model(work.model, CLASSES)
+    net.initialize(mx.init.Xavier(), ctx=ctx)
+    net.hybridize(static_alloc=True, static_shape=True)
+    loss.hybridize(static_alloc=True, static_shape=True)
+    store = mx.kv.create("dist_sync")
+    params = net.collect_params()
+    trainer = gluon.Trainer(
+        params, "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store, update_on_kvstore=False
+    )
+    images, labels = (nd.array(array, ctx=ctx) for array in images_and_labels(work))
+    batches = _parts((images, labels), work.global_batch_size, store.rank, world_size)
+
+    def run(steps: int) -> Dict[str, float]:
+        began = time.perf_counter()
+        for _ in range(steps):
+            x, y = next(batches)
+            with autograd.record():
+                value = loss(net(x), y)
+            value.backward()
+            trainer.step(work.global_batch_size)
+        nd.waitall()
+        return {"seconds": time.perf_counter() - began}
+
+    return run
+
+
+def _parts(
+    arrays: Tuple[Any, Any], global_batch_size: int, rank: int, world_size: int
+) -> Iterator[Tuple[Any, Any]]:
+    """This worker's part of every batch, one epoch after the other."""
+    size = global_batch_size // world_size
+    while True:
+        for begin in range(rank * size, len(arrays[0]) - size + 1, global_batch_size):
+            yield arrays[0][begin : begin + size], arrays[1][begin : begin + size]

@@ -1,0 +1,212 @@
+"""The allreduce bench as a picture, as prices and as a drawing; and mistakes, which cost
+nothing.
+"""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from support.devices import named
+
+from gluonlab.bench.allreduce import plot as allreduce_plot
+from gluonlab.bench.allreduce import simulate
+from gluonlab.bench.allreduce.measure import Row
+from gluonlab.bench.allreduce.plans import make_plans
+from gluonlab.bench.allreduce.variants import CHOICES
+from gluonlab.collectives.algorithms import make_schedule
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.render import as_text, draw
+from gluonlab.collectives.topology import make_topology
+from gluonlab.errors import OutputError
+from gluonlab.files.whole import check_new, new_file
+
+pytestmark = pytest.mark.usefixtures("short")
+
+
+# --- a picture
+
+
+def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
+    rows = [
+        Row(
+            name,
+            4,
+            size,
+            size // 4,
+            "float32",
+            1,
+            (size * 2e-6,) * 3,
+            0.0,
+            None if name == "device" else size * 1e-6,
+            (size * 5e-7,),
+        )
+        for size in (1024, 4096)
+        for name in ("ring", "star", "device")
+    ]
+    curves = allreduce_plot.measured_curves(rows)
+    assert [(curve.label, len(curve.predicted)) for curve in curves] == [
+        ("ring", 2),
+        ("star", 2),
+        ("device", 0),
+    ]
+    figure = allreduce_plot.make_figure(curves, allreduce_plot.limit_points(rows), 4, "title")
+    time, bus = figure.axes
+    drawn = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
+    # microseconds
+    measured, predicted, limit = ("-", [2048, 8192]), ("--", [1024, 4096]), (":", [512, 2048])
+    assert [measured, predicted, measured, predicted, measured, limit] == drawn
+    assert time.get_legend_handles_labels()[1] == ["ring", "star", "device", "memory limit"]
+    gb_per_s = {"-": 1.5 / 2000, "--": 1.5 / 1000, ":": 1.5 / 500}  # n = 4
+    assert all(
+        list(line.get_ydata()) == pytest.approx([gb_per_s[line.get_linestyle()]] * 2)
+        for line in bus.lines
+    )
+    assert all(list(line.get_xdata()) == [1024, 4096] for line in [*time.lines, *bus.lines])
+    assert [axes.get_xscale() + axes.get_yscale() for axes in figure.axes] == ["loglog"] * 2
+
+
+def test_no_two_algorithms_look_alike():
+    labels = [*(name for name in CHOICES), "ring placed", "bidirectional_ring placed"]
+    assert len({allreduce_plot.style(label) for label in labels}) == len(labels)
+
+
+# --- prices, and drawings
+
+
+def test_simulation_prices_every_algorithm_in_both_orders_without_mxnet(python, tmp_path):
+    command = (
+        "import sys; from gluonlab.bench.__main__ import main\ntry: main(sys.argv[1:])\n"
+        "finally: assert 'mxnet' not in sys.modules"
+    )
+    args = ["allreduce", "--simulate", "p3.16xlarge", "--sizes", "1KiB,46MB"]
+    done = python("-c", command, *args, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {(row["algorithm"], row["size_bytes"]): row for row in json.loads(done.stdout)["rows"]}
+    cube = make_topology("p3.16xlarge")
+    for plan in make_plans(None, 8, topology=cube):
+        for size in (1024, 46_000_000):
+            row, priced = rows.pop((plan.label, size)), price(plan.schedule, cube, size)
+            assert row["time_us"] == pytest.approx(priced.seconds * 1e6) and row[
+                "busbw"
+            ] == pytest.approx(priced.busbw / 1e9)
+            assert row["bottleneck"] == "additions" or row["bottleneck"] in {
+                step.bottleneck for step in priced.steps
+            }
+    assert rows == {}
+
+
+def test_the_table_of_prices_fits_the_terminal_and_names_the_order(bench):
+    status, out, _ = bench("allreduce", "--simulate", "p3.16xlarge", "--sizes", "46MB")
+    assert status == 0 and max(map(len, out.split("\n"))) <= 80
+    times = {
+        line[:27].strip(): float(line[27:39].replace(",", ""))
+        for line in out.split("\n")
+        if re.match(r"  \w*ring", line)
+    }
+    assert (
+        times["ring placed"] < times["ring"] / 4
+        and times["bidirectional_ring placed"] < times["bidirectional_ring"] / 4
+    )
+    assert "order 0-3-2-1-5-6-7-4" in out
+
+
+def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
+    ring = price(make_schedule("ring", 8), make_topology("p3.16xlarge"), 46e6)
+    waiting = {
+        name: sum(step.transfer_s for step in ring.steps if step.bottleneck == name)
+        for name in {step.bottleneck for step in ring.steps}
+    }
+    assert waiting[simulate.bottleneck(ring)] == max(waiting.values())
+    adding = price(
+        make_schedule("star", 4), replace(make_topology("pcie", 4), reduce_bytes_per_s=1e6), 46e6
+    )
+    assert simulate.bottleneck(adding) == "additions"
+    assert (
+        simulate.bottleneck(price(make_schedule("star", 1), make_topology("pcie", 1), 46e6)) == ""
+    )
+
+
+def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd):
+    assert bench("allreduce", "--draw", "tree", "--devices", named(3), "--chunks", "2") == (
+        0, as_text(make_schedule("tree", 3, chunks=2)) + "\n", "",
+    )  # fmt: skip
+    assert bench("allreduce", "--draw", "ring", "--out", "ring.html")[0] == 0
+    assert (empty_cwd / "ring.html").read_text(encoding="utf-8") == draw("ring", 4)
+    status, out, err = bench("allreduce", "--draw", "star", "--out", "ring.html")
+    assert (status, out) == (2, "") and err.startswith("error: --out ring.html exists")
+    assert (empty_cwd / "ring.html").read_text(encoding="utf-8") == draw("ring", 4)
+    assert bench("allreduce", "--draw", "ring", "--out", "ja.html", "--language", "ja")[0] == 0
+    assert (empty_cwd / "ja.html").read_text(encoding="utf-8") == draw("ring", 4, language="ja")
+    assert sorted(path.name for path in empty_cwd.iterdir()) == ["ja.html", "ring.html"]
+
+
+# --- mistakes
+
+
+@pytest.mark.cpu_only("mistakes are found before anything is computed")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--sizes", "5..2"], "--sizes 5..2: give sizes such as 46MB"),
+        (["--sizes", "64MiB:1KiB"], "write the smaller size first"),
+        (["--sizes", "2B"], "--sizes 2B are 0 elements of float32"),
+        (["--sizes", "1KiB", "--arrays", "257"], "and --arrays is 257"),
+        (["--algorithms", "rign"], "unknown algorithm 'rign': choose all, "),
+        (["--algorithms", "ring", "--chunks", "4"], "ring cuts the buffer itself"),
+        (["--algorithms", "nccl"], "kvstore 'nccl'"),
+        (["--chunks", "0"], "--chunks 0: give a whole number"),
+        (["--groups", "0,1/1"], "each of the ranks 0 to 1 is in one group"),
+        (["--devices", "cpu*0"], "'cpu*0': give 1 to 256 CPU devices"),
+        (["--devices", "nonsense"], "'nonsense' is no device"),
+        (["--dtype", "int8"], "unknown dtype 'int8': choose float16"),
+        (["--rounds", "0"], "--rounds 0: give a whole number from 1 up"),
+        (["--repeat", "x"], "--repeat x: give a whole number from 1 up"),
+        (["--topology", "p5"], "unknown topology 'p5'"),
+        (["--topology", "p3.16xlarge", "--devices", "cpu*9"], "p3.16xlarge has 8 devices"),
+        (["--plot", "nowhere/speed.png"], "there is no folder nowhere"),
+        (["--out", "ring.html"], "--out has no part in measuring"),
+        (["--simulate", "p5"], "unknown topology 'p5'"),
+        (["--simulate", "p3.16xlarge", "--devices", "0"], "--devices 0: give a whole number"),
+        (["--simulate", "p3.16xlarge", "--devices", "9"], "p3.16xlarge has 8 devices"),
+        (["--simulate", "p3.16xlarge", "--algorithms", "device"], "unknown algorithm 'device'"),
+        (["--simulate", "p3.16xlarge", "--dtype", "float16"], "--dtype has no part in --simulate"),
+        (["--draw", "rign"], "unknown algorithm 'rign'"),
+        (["--draw", "ring", "--devices", "-1"], "--devices -1: give a whole number"),
+        (["--draw", "ring", "--sizes", "1KiB"], "--sizes has no part in --draw"),
+        (["--draw", "ring", "--json"], "--json has no part in --draw"),
+        (["--draw", "ring", "--language", "ja"], "--language is for a page: give --out FILE"),
+        (
+            ["--draw", "ring", "--out", "ring.html", "--language", "jp"],
+            "unknown language 'jp': choose en, ja",
+        ),
+        (["--language", "ja"], "--language has no part in measuring; it belongs to --draw"),
+        (["--draw", "ring", "--out", "nowhere/ring.html"], "there is no folder nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cwd):
+    status, out, err = bench("allreduce", *args)
+    assert (
+        (status, out) == (2, "")
+        and err.startswith("error: ")
+        and err.count("\n") == 1
+        and message in err
+    )
+    assert list(empty_cwd.iterdir()) == []
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+    path = tmp_path / "speed.png"
+    check_new("--plot", path)
+    path.write_text("somebody else's")
+    with pytest.raises(OutputError, match=r"--plot .*speed.png exists"), new_file(
+        "--plot", path
+    ) as temporary:
+        temporary.write_text("ours")
+    assert path.read_text() == "somebody else's" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_without_the_right_to_write_is_named(empty_cwd, monkeypatch, bench):
+    monkeypatch.setattr("os.access", lambda *args: False)  # root may write everywhere
+    status, _, err = bench("allreduce", "--draw", "ring", "--out", "ring.html")
+    assert status == 2 and "nothing can be written into" in err
