@@ -6,43 +6,18 @@ The options are the fields of `gluonlab.config.TrainConfig`; what is done with t
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import click
 
-from gluonlab.checks import flag, size_in_bytes
 from gluonlab.cli.command import command
-from gluonlab.config import TrainConfig, option_name
+from gluonlab.config import TrainConfig
+from gluonlab.config.listing import entry
+from gluonlab.config.options import config_options, given
+from gluonlab.config.values import size_in_bytes
 from gluonlab.errors import ConfigError
-from gluonlab.listing import entry
-
-
-def config_options(function: Callable[..., None]) -> Callable[..., None]:
-    """An option for every field of TrainConfig."""
-    for field in reversed(dataclasses.fields(TrainConfig)):
-        name, help = option_name(field.name), field.metadata["help"]
-        if field.default is False:
-            option = click.option(name, field.name, is_flag=True, help=help)
-        elif field.metadata["check"] is flag:
-            option = click.option(f"{name}/{opposite(name)}", field.name, default=None, help=help)
-        else:
-            # click would add brackets of its own
-            shown = "" if field.default is None else f"  [default: {field.default}]"
-            option = click.option(
-                name, field.name, metavar=field.metadata["metavar"], default=None, help=help + shown
-            )
-        function = option(function)
-    return function
-
-
-def opposite(name: str) -> str:
-    """The option that says no where a recipe may have said yes: ``--flip`` -> ``--no-flip``, and
-    back.
-    """
-    return f"--{name[len('--no-') :]}" if name.startswith("--no-") else f"--no-{name[len('--') :]}"
 
 
 def _counts(text: str) -> List[int]:
@@ -110,10 +85,10 @@ def main(
                     f"--evaluate {evaluate} and {other} {value} contradict each other: "
                     "give one of them"
                 )
-        _evaluate(evaluate, _given(settings), as_json)
+        _evaluate(evaluate, given(settings), as_json)
         return
     counts = _counts(compare) if compare is not None else None
-    config = TrainConfig(**_given(settings))
+    config = TrainConfig(**given(settings))
     if find_batch_size is None:
         _run(config, counts, as_json, quiet)
     elif counts is None:
@@ -125,18 +100,6 @@ def main(
             f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: "
             "give one of them"
         )
-
-
-def _given(settings: Dict[str, Any]) -> Dict[str, Any]:
-    """What stands on the command line: plain flags are off and all others None where they do
-    not.
-    """
-    plain = {field.name for field in dataclasses.fields(TrainConfig) if field.default is False}
-    return {
-        name: value
-        for name, value in settings.items()
-        if value is not None and not (value is False and name in plain)
-    }
 
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
@@ -188,11 +151,11 @@ def _accuracy(summary: Dict[str, Any]) -> str:
     )
 
 
-def _evaluate(run_dir: str, given: Dict[str, Any], as_json: bool) -> None:
+def _evaluate(run_dir: str, settings: Dict[str, Any], as_json: bool) -> None:
     from gluonlab.training.confusion import table as confusion_table
     from gluonlab.training.finished import evaluate_run
 
-    found = evaluate_run(run_dir, **given)
+    found = evaluate_run(run_dir, **settings)
     summary = found.summary()
     if as_json:
         click.echo(json.dumps(summary))

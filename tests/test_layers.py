@@ -16,11 +16,11 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"errors", "listing"},
-    {"host", "checks"},
+    {"errors"},
+    {"host", "config"},
     {"engine"},
     {"files", "finite", "gpu"},
-    {"devices", "config"},
+    {"devices"},
     {"data", "models", "collectives", "optimizers", "runs"},
     {"kvstores"},
     {"update"},
@@ -108,6 +108,14 @@ def upward_imports(module, source, modules=SOURCES):
         part = part_of(target)
         if part != own and LEVEL[part] >= LEVEL[own] if target else name not in ("", "__version__"):
             yield f"{module}:{line} imports {name} of {target}"
+
+
+def config_violations(module, source, modules=SOURCES):
+    """Below training nobody sees a TrainConfig: a part takes the values that it needs."""
+    if module and LEVEL[part_of(module)] < LEVEL["training"] and part_of(module) != "config":
+        for line, target, name in imports(module, source, modules):
+            if part_of(target) == "config" and target not in ("config.values", "config.listing"):
+                yield f"{module}:{line} imports {name} of {target}"
 
 
 def mxnet_imports(source):
@@ -257,6 +265,11 @@ def test_only_the_engine_names_engine_variables(module):
 
 
 @pytest.mark.parametrize("module", SOURCES)
+def test_nobody_below_training_sees_a_train_config(module):
+    assert list(config_violations(module, SOURCES[module])) == []
+
+
+@pytest.mark.parametrize("module", SOURCES)
 def test_only_the_executor_of_collectives_needs_mxnet(module):
     assert list(collective_violations(module, SOURCES[module])) == []
 
@@ -276,7 +289,7 @@ def test_nothing_runs_code_that_came_as_data(module):
         ("engine.threads", "import gluonlab.devices"),
         ("engine", "def f():\n    from gluonlab.devices import gpus"),
         ("config", "if TYPE_CHECKING:\n    from gluonlab.devices import Spec"),
-        ("devices", "from gluonlab.config import TrainConfig"),
+        ("config.options", "from gluonlab.cli.command import command"),
         ("models.lenet", "from gluonlab.data.loading.loader import Loader"),
         ("data.loader", "from ..training.loop import train"),
         ("data.loader", "from .. import kvstores"),
@@ -292,6 +305,31 @@ def test_nothing_runs_code_that_came_as_data(module):
 )
 def test_an_import_that_goes_up_is_found(module, line):
     assert len(list(upward_imports(module, line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("devices", "from gluonlab.config import TrainConfig"),
+        ("kvstores.nccl", "def f():\n    from gluonlab.config.train_config import TrainConfig"),
+        ("parallel.data.step", "import gluonlab.config.options"),
+        ("data.sets.idx", "if TYPE_CHECKING:\n    from ...config import TrainConfig as T"),
+    ],
+)
+def test_a_train_config_below_training_is_found(module, line):
+    assert len(list(config_violations(module, line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("models", "from gluonlab.config.values import is_count"),
+        ("training.plan", "from gluonlab.config import TrainConfig"),
+        ("launch.__main__", "from gluonlab.config import TrainConfig"),
+    ],
+)
+def test_values_may_be_imported_below_training_and_a_train_config_from_there_up(module, line):
+    assert list(config_violations(module, line)) == []
 
 
 @pytest.mark.parametrize(

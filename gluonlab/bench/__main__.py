@@ -25,10 +25,10 @@ from gluonlab.bench.host import table as _host
 from gluonlab.bench.images import table as _images
 from gluonlab.bench.peers import table as _peers
 from gluonlab.bench.threads import table as _threads
-from gluonlab.checks import real, whole
 from gluonlab.cli.command import command, dispatch
 from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.collectives.topology import TOPOLOGIES
+from gluonlab.config.values import real, whole
 from gluonlab.errors import ConfigError, RunError
 
 INTERRUPTED = "nothing is kept of a measurement"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from typing import Any, Callable, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import click
 
 from gluonlab.cli.interruption import Terminated, interruptible
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
 
+OTHERS, OPTION_WIDTH = "Options", 24
 INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
 
 
@@ -68,6 +69,18 @@ class Command(click.Command):
             )
         finally:
             warnings.showwarning = show
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options below their headings: each Option's ``heading``, if it has one."""
+        headings: Dict[str, List[Tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                headings.setdefault(getattr(param, "heading", OTHERS), []).append(record)
+        headings[OTHERS] = headings.pop(OTHERS)  # below those with a heading of their own
+        for heading, records in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(records, OPTION_WIDTH)
 
     def _option_names(self) -> "list[str]":
         return [

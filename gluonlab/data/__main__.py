@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, Optional, Sequence
 
 import click
 
-from gluonlab.checks import real, text
 from gluonlab.cli.command import command, dispatch
 from gluonlab.config import TrainConfig
+from gluonlab.config.values import real, text
 from gluonlab.data.fetching.download import download as _download
 from gluonlab.data.fetching.fetch import SLOWEST_BYTES_PER_S, TIMEOUT_S
 from gluonlab.data.fetching.location import data_root, download_command

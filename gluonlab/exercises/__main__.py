@@ -10,8 +10,8 @@ from typing import List, Optional, Sequence, Tuple
 import click
 from tqdm import tqdm
 
-from gluonlab.checks import real
 from gluonlab.cli.command import command, dispatch
+from gluonlab.config.values import real
 from gluonlab.errors import ExerciseError
 from gluonlab.exercises import grade as grading
 from gluonlab.exercises.exercise import all_exercises

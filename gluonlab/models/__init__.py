@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Sequence
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
-from gluonlab.checks import is_count
+from gluonlab.config.values import is_count
 from gluonlab.devices import listed
 from gluonlab.errors import ModelError, unknown
 from gluonlab.models import zoo

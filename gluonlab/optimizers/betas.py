@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Optional
 
 import mxnet as mx
 
-from gluonlab.checks import real
+from gluonlab.config.values import real
 
 
 class Usual(NamedTuple):

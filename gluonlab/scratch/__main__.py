@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, List, Optional
 
 import click
 
-from gluonlab.checks import LARGEST_RATE, real, text, whole
 from gluonlab.cli.command import command
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
+from gluonlab.config.values import LARGEST_RATE, real, text, whole
 from gluonlab.errors import ConfigError, ScheduleError, unknown
 from gluonlab.scratch.recipes import INITIALISATIONS, RECIPES, Recipe, recipe_for
 

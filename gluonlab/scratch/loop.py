@@ -13,7 +13,7 @@ from typing import Callable, Deque, Generator, Iterable, List, NamedTuple, Seque
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.checks import LARGEST_RATE, real, whole
+from gluonlab.config.values import LARGEST_RATE, real, whole
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.dataset import Dataset, Split
 from gluonlab.engine.semantics import nd_semantics

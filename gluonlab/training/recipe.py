@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import List, Mapping, Optional, Tuple
 
+from gluonlab.config.listing import JOINED, entry
 from gluonlab.data.sets.registry import of_image_files
-from gluonlab.listing import JOINED, entry
 from gluonlab.models.zoo import PREFIX
 
 PHOTOGRAPHS = "photographs"  # in place of a data set's name: all that are read from image files

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.listing import entry
 from gluonlab.data.sets.dataset import Defaults
 from gluonlab.data.sets.registry import DATASETS, of_image_files
 from gluonlab.errors import ConfigError, unknown
-from gluonlab.listing import entry
 from gluonlab.models.zoo import PREFIX
 from gluonlab.optimizers.momentum import MXNET
 from gluonlab.training.recipe import PHOTOGRAPHS, Recipe

@@ -360,7 +360,7 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
     what OpenMP was told.
     """
     site = package(tmp_path / "site", "mxnet", "")
-    code = f"import {order}; from gluonlab import engine; print(setup.spins_as_it_came())"
+    code = f"import {order}; from gluonlab.engine import setup; print(setup.spins_as_it_came())"
     assert python("-c", code, path=[site], **inherited).stdout == f"{spins}\n"
     assert python("-c", code, path=[site], GOMP_SPINCOUNT="9", **inherited).stdout == "False\n"
 

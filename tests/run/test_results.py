@@ -11,6 +11,7 @@ from support.devices import contexts, on_gpus
 from support.idx_files import write_mnist
 
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.config.train_config import GROUPS
 from gluonlab.data import DATASETS
 from gluonlab.kvstores import KVSTORES
 from gluonlab.models import MODELS
@@ -29,6 +30,22 @@ def test_help_names_every_setting(run):
     for extra in ("--compare", "--evaluate", "--json", "--quiet", "--list", "--debug"):
         assert extra in words
     assert run("-h")[1] == out
+
+
+def test_every_group_of_settings_is_a_heading_of_the_help_that_fits_a_screen(run):
+    """Terminals of 80 columns and 24 lines."""
+    sections = dict(
+        re.findall(r"^([A-Z]\w+):\n((?:  .*\n)+)", run("--help")[1] + "\n", re.MULTILINE)
+    )
+    fields = dataclasses.fields(TrainConfig)
+    groups = [*dict.fromkeys(field.metadata["group"] for field in fields)]
+    assert [*map(str.lower, sections)] == [*groups, "options"] and groups == [*GROUPS]
+    for field in fields:
+        section = sections[field.metadata["group"].capitalize()]
+        assert re.search(rf"^  {option_name(field.name)}[ /\n]", section, re.MULTILINE)
+    for section in sections.values():
+        lines = section.splitlines()
+        assert len(lines) <= 23 and max(map(len, lines)) <= 80  # with its heading, 24
 
 
 def test_list_names_everything_that_can_be_chosen(run):

@@ -21,10 +21,10 @@ from gluonlab.bench.allreduce.plans import (
 )
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.harness.machine import describe_machine
-from gluonlab.checks import whole
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.topology import make_topology
 from gluonlab.config import option_name
+from gluonlab.config.values import whole
 from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.errors import ConfigError, unknown
 from gluonlab.files.whole import check_new, new_file

@@ -9,7 +9,7 @@ import re
 from fractions import Fraction
 from typing import List
 
-from gluonlab.checks import whole
+from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
 
 FACTOR = 4

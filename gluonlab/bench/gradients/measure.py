@@ -28,7 +28,7 @@ from gluonlab.bench.gradients.steps import (
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject
-from gluonlab.checks import whole
+from gluonlab.config.values import whole
 from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.errors import ConfigError, KVStoreError, unknown
 from gluonlab.kvstores import KVSTORES

@@ -12,7 +12,7 @@ from gluonlab.bench.harness import compare as _compare
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject, measure
 from gluonlab.bench.harness.session import Session
-from gluonlab.checks import whole
+from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
 
 RESTART_EVERY = 3  # rounds

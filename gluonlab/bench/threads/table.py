@@ -15,7 +15,7 @@ from gluonlab.bench.harness.environment import AS_OPENMP_COMES, PASSIVE, spinnin
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject
 from gluonlab.bench.peers.work import TASKS
-from gluonlab.checks import whole
+from gluonlab.config.values import whole
 from gluonlab.host import cores
 
 ROUNDS = 9

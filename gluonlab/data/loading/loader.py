@@ -27,7 +27,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.checks import is_count
+from gluonlab.config.values import is_count
 from gluonlab.data.loading.ahead import Ahead
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.data.loading.streaming import Selection, Streaming, Wanted

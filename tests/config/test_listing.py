@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gluonlab.listing import COLUMN, WIDTH, entry
+from gluonlab.config.listing import COLUMN, WIDTH, entry
 
 words = st.text("abc-/:%", min_size=1, max_size=30)
 names = st.text("abc-", min_size=1, max_size=40)

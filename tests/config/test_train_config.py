@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gluonlab.checks import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, size_in_bytes
 from gluonlab.config import TrainConfig, option_name
+from gluonlab.config.values import LARGEST, LARGEST_RATE, SMALLEST_LIMIT, size_in_bytes
 from gluonlab.devices import devices
 from gluonlab.errors import ConfigError
 
