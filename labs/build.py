@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]  # gluonlab, where it is not installed
 
-from builder.command import main  # noqa: E402
+from gluonlab_labs.command import main  # noqa: E402
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,8 @@
 """Stops the SageMaker notebook that it runs on when nobody has used it for some time.
 
 Used means, since the last look: a kernel is busy or has run something; a terminal was written to or
-wrote something; a process of this user, be it started in a terminal, by a kernel or by nohup,
-computed; a GPU worked; or the heartbeat file was touched, which is what a job does that only waits:
-touch ~/SageMaker/.gluonlab/heartbeat
+wrote something; a process of this user computed; a GPU worked; or the heartbeat file was touched,
+which is what a job does that only waits:  touch ~/SageMaker/.gluonlab/heartbeat
 
 Time is that since the start of the machine, and of all other times only that they changed counts:
 setting the clock does nothing. on-start.sh runs this as ec2-user with the system's Python, so it
@@ -105,12 +104,8 @@ class Processes:
         most = max(used, key=used.get)
         if used[most] < BUSY_CPU * lasted:
             return None
-        return "process %s (%s) computed for %.1f of %.0f s" % (
-            most[0],
-            seconds[most][1],
-            used[most],
-            lasted,
-        )
+        what = most[0], seconds[most][1], used[most], lasted
+        return "process %s (%s) computed for %.1f of %.0f s" % what
 
 
 class GPUs:
@@ -153,12 +148,8 @@ class Watch:
     """
 
     def __init__(self, jupyter, processes, gpus, heartbeat=HEARTBEAT):
-        self.jupyter, self.processes, self.gpus, self.heartbeat = (
-            jupyter,
-            processes,
-            gpus,
-            heartbeat,
-        )
+        self.jupyter, self.processes = jupyter, processes
+        self.gpus, self.heartbeat = gpus, heartbeat
         self.seen, self.idle_since = None, None
 
     def look(self, now):

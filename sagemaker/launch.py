@@ -20,7 +20,7 @@ try:
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error.name} is not installed: {sys.executable} -m pip install boto3 click")
 
-from launcher.commands import main  # noqa: E402
+from gluonlab_sagemaker.commands import main  # noqa: E402
 
 if __name__ == "__main__":
     main(sys.argv[1:])

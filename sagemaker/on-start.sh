@@ -16,12 +16,13 @@ mkdir -p "$root/opt/gluonlab" "$root/etc/systemd/system"
 cat >"$root/opt/gluonlab/idle-stop.py" <<'END_OF_IDLE_STOP'
 """Stops the SageMaker notebook that it runs on when nobody has used it for some time.
 
-Used means, since the last look: a kernel is busy or has run something; a terminal was written to or wrote something; a process of
-this user, be it started in a terminal, by a kernel or by nohup, computed; a GPU worked; or the heartbeat file was touched, which is
-what a job does that only waits:  touch ~/SageMaker/.gluonlab/heartbeat
+Used means, since the last look: a kernel is busy or has run something; a terminal was written to or
+wrote something; a process of this user computed; a GPU worked; or the heartbeat file was touched,
+which is what a job does that only waits:  touch ~/SageMaker/.gluonlab/heartbeat
 
-Time is that since the start of the machine, and of all other times only that they changed counts: setting the clock does nothing.
-on-start.sh runs this as ec2-user with the system's Python, so it keeps to the standard library of Python 3.7.
+Time is that since the start of the machine, and of all other times only that they changed counts:
+setting the clock does nothing. on-start.sh runs this as ec2-user with the system's Python, so it
+keeps to the standard library of Python 3.7.
 """
 
 import argparse
@@ -37,7 +38,8 @@ import urllib.request
 
 METADATA = "/opt/ml/metadata/resource-metadata.json"
 HEARTBEAT = "~/SageMaker/.gluonlab/heartbeat"
-BUSY_CPU = 0.05  # of one core: an idle kernel or JupyterLab in a browser takes 0.01, a job that computes takes 1
+# of one core: an idle kernel or JupyterLab in a browser takes 0.01, a job that computes takes 1
+BUSY_CPU = 0.05
 BUSY_GPU = 5  # per cent
 
 
@@ -46,7 +48,10 @@ class Jupyter:
 
     def __init__(self, url, token=""):
         if urllib.parse.urlsplit(url).hostname not in ("localhost", "127.0.0.1"):
-            raise SystemExit("error: --url %s: give an address of this machine, such as https://localhost:8443" % url)
+            raise SystemExit(
+                "error: --url %s: give an address of this machine, such as https://localhost:8443"
+                % url
+            )
         self.url, self.token, self.used = url.rstrip("/"), token, {"kernels": [], "terminals": []}
         # The certificate is the server's own, and the way leads through this machine alone.
         trusting = ssl.create_default_context()
@@ -67,12 +72,15 @@ class Jupyter:
             try:
                 found = [dict(one) for one in self.get(what)]
             except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
-                # It starts, has ended, or has none of these; processes and GPUs are seen without it. What was seen last stays: a
-                # server that answers now and then is no news.
+                # It starts, has ended, or has none of these; processes and GPUs are seen without
+                # it. What was seen last stays: a server that answers now and then is no news.
                 print("Jupyter does not answer about %s: %s" % (what, error), flush=True)
                 continue
             busy += [one.get("name") for one in found if one.get("execution_state") == "busy"]
-            self.used[what] = sorted([(one.get("id") or one.get("name"), one.get("last_activity")) for one in found], key=str)
+            self.used[what] = sorted(
+                [(one.get("id") or one.get("name"), one.get("last_activity")) for one in found],
+                key=str,
+            )
         return ("kernel %s is busy" % busy[0] if busy else None), list(self.used.values())
 
 
@@ -87,7 +95,10 @@ class Processes:
         found, tick = {}, os.sysconf("SC_CLK_TCK")
         for pid in filter(str.isdigit, os.listdir(self.proc)):
             try:
-                if os.stat(os.path.join(self.proc, pid)).st_uid != os.getuid() or int(pid) == os.getpid():
+                if (
+                    os.stat(os.path.join(self.proc, pid)).st_uid != os.getuid()
+                    or int(pid) == os.getpid()
+                ):
                     continue
                 with open(os.path.join(self.proc, pid, "stat")) as stat:
                     name, _, rest = stat.read().partition("(")[2].rpartition(")")
@@ -100,19 +111,23 @@ class Processes:
 
     def look(self, now):
         seconds, lasted = self.seconds(), now - self.since if self.since is not None else 0.0
-        used = {one: total - self.before.get(one, (0.0, ""))[0] for one, (total, _) in seconds.items()}
+        used = {
+            one: total - self.before.get(one, (0.0, ""))[0] for one, (total, _) in seconds.items()
+        }
         self.before, self.since = seconds, now
         if not used or lasted <= 0:
             return None
         most = max(used, key=used.get)
         if used[most] < BUSY_CPU * lasted:
             return None
-        return "process %s (%s) computed for %.1f of %.0f s" % (most[0], seconds[most][1], used[most], lasted)
+        what = most[0], seconds[most][1], used[most], lasted
+        return "process %s (%s) computed for %.1f of %.0f s" % what
 
 
 class GPUs:
-    """What nvidia-smi says. Where a driver hangs, so does it, and may not even be killed: then it is neither waited for nor asked
-    again before it has ended."""
+    """What nvidia-smi says. Where a driver hangs, so does it, and may not even be killed: then it
+    is neither waited for nor asked again before it has ended.
+    """
 
     def __init__(self, patience=30):
         self.patience, self.asked = patience, None
@@ -144,17 +159,28 @@ def touched(path):
 
 
 class Watch:
-    """Counts the time without use; each `look` returns the seconds that have gone by so far, and why the count began anew."""
+    """Counts the time without use; each `look` returns the seconds that have gone by so far, and
+    why the count began anew.
+    """
 
     def __init__(self, jupyter, processes, gpus, heartbeat=HEARTBEAT):
-        self.jupyter, self.processes, self.gpus, self.heartbeat = jupyter, processes, gpus, heartbeat
+        self.jupyter, self.processes = jupyter, processes
+        self.gpus, self.heartbeat = gpus, heartbeat
         self.seen, self.idle_since = None, None
 
     def look(self, now):
         busy, used = self.jupyter.look()
-        seen = {"a kernel or terminal was used": used, "the heartbeat was touched": touched(self.heartbeat)}
+        seen = {
+            "a kernel or terminal was used": used,
+            "the heartbeat was touched": touched(self.heartbeat),
+        }
         changed = [what for what in seen if self.seen is not None and seen[what] != self.seen[what]]
-        why = busy or self.processes.look(now) or self.gpus.look() or (changed[0] if changed else None)
+        why = (
+            busy
+            or self.processes.look(now)
+            or self.gpus.look()
+            or (changed[0] if changed else None)
+        )
         if why or self.idle_since is None:
             self.idle_since = now
         self.seen = seen
@@ -166,8 +192,17 @@ def stop():
         metadata = json.load(file)
     name, region = metadata["ResourceName"], metadata["ResourceArn"].split(":")[3]
     aws = shutil.which("aws") or "aws"
-    command = [aws, "sagemaker", "stop-notebook-instance", "--region", region, "--notebook-instance-name", name]
-    # The role of the notebook may stop it. Whom its user has set up for the command line comes second: it may be somebody else.
+    command = [
+        aws,
+        "sagemaker",
+        "stop-notebook-instance",
+        "--region",
+        region,
+        "--notebook-instance-name",
+        name,
+    ]
+    # The role of the notebook may stop it. Whom its user has set up for the command line comes
+    # second: it may be somebody else.
     role = dict(os.environ, AWS_CONFIG_FILE=os.devnull, AWS_SHARED_CREDENTIALS_FILE=os.devnull)
     if subprocess.run(command, env=role, timeout=120).returncode:
         subprocess.run(command, check=True, timeout=120)
@@ -175,14 +210,29 @@ def stop():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--minutes", type=float, required=True, help="stop after so long without use")
-    parser.add_argument("--every", type=float, default=60, metavar="SECONDS", help="between two looks (default: %(default)s)")
-    parser.add_argument("--url", default="https://localhost:8443", help="where Jupyter answers (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, required=True, help="stop after so long without use"
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="between two looks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--url",
+        default="https://localhost:8443",
+        help="where Jupyter answers (default: %(default)s)",
+    )
     given = parser.parse_args()
     watch = Watch(Jupyter(given.url, os.environ.get("JUPYTER_TOKEN", "")), Processes(), GPUs())
     while True:
         idle, why = watch.look(time.monotonic())
-        print("idle for %d of %g minutes%s" % (idle // 60, given.minutes, ": " + why if why else ""), flush=True)
+        print(
+            "idle for %d of %g minutes%s" % (idle // 60, given.minutes, ": " + why if why else ""),
+            flush=True,
+        )
         if idle >= given.minutes * 60:
             try:
                 stop()

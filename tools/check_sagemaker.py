@@ -63,7 +63,7 @@ STACKS = {
 
 
 def module(folder, name):
-    """lifecycle.py or pairs.py of this folder."""
+    """lifecycle.py or instance_pairs.py of this folder."""
     spec = importlib.util.spec_from_file_location(
         f"{name}_of_{abs(hash(str(folder)))}", str(folder / f"{name}.py")
     )
@@ -94,7 +94,10 @@ def requests(folder):
 
 def check_requests(folder):
     """Each request against the service model, and against what the model does not say."""
-    table, dead = module(folder, "pairs").instances(), module(folder, "pairs").dead
+    table, dead = (
+        module(folder, "instance_pairs").instances(),
+        module(folder, "instance_pairs").dead,
+    )
     for path, operation in requests(folder):
         try:
             request = read_json(path)
@@ -160,7 +163,7 @@ def training(request):
 
 def check_table(folder):
     """instances.json says of each request what is true."""
-    pairs = module(folder, "pairs")
+    pairs = module(folder, "instance_pairs")
     table = read_json(folder / "instances.json")["instances"]
     for name, about in table.items():
         path = folder / about["request"]
@@ -196,7 +199,7 @@ def check_table(folder):
 def check_template(folder):
     """notebook.yaml filled in, resource by resource against the service model."""
     template, lifecycle = cloudformation.load(folder / "notebook.yaml"), module(folder, "lifecycle")
-    pairs = module(folder, "pairs")
+    pairs = module(folder, "instance_pairs")
     for stack, given in STACKS.items():
         filled = cloudformation.Stack(template, given)
         try:

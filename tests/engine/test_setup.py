@@ -14,7 +14,7 @@ from support.packages import package
 from gluonlab.engine import cuda, mxnet_import, numpy_names, openmp, setup
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import EngineError
-from gluonlab.host import cores
+from gluonlab.host import cores as host_cores
 
 REPORT = (
     "import json, os, sys; print(json.dumps({'modules': sorted(sys.modules), 'environment': "
@@ -422,7 +422,7 @@ def test_a_containers_limit_counts_under_both_versions_of_control_groups(tmp_pat
     for path, content in files.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert (cores.core_limit(tmp_path) or 8) == limit
+    assert (host_cores.core_limit(tmp_path) or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_the_limits_of_jobs_and_services_count_wherever_they_lie(
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content + "\n")
-    assert (cores.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
+    assert (host_cores.core_limit(tmp_path / "groups", tmp_path / "proc") or 8) == limit
 
 
 @pytest.mark.parametrize(
@@ -506,10 +506,10 @@ def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
 
 def test_cores_are_those_that_this_process_may_use():
     allowed = os.sched_getaffinity(0)
-    assert 1 <= cores.available() <= len(allowed)
+    assert 1 <= host_cores.available() <= len(allowed)
     try:
         os.sched_setaffinity(0, {min(allowed)})
-        assert cores.available() == 1
+        assert host_cores.available() == 1
     finally:
         os.sched_setaffinity(0, allowed)
 

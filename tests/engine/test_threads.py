@@ -139,7 +139,7 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
         # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
         "gluonlab.engine.setup.uninstall(); gluonlab.engine.cuda.load_cuda_libraries()\n"
         "for name in [name for name in sys.modules if name.startswith('gluonlab')]: del sys.modules[name]\n"
-        "import mxnet, workers, gluonlab.devices\n"
+        "import mxnet, gluonlab.devices; from support import workers\n"
         "with warnings.catch_warnings(record=True) as said:\n"
         "    warnings.simplefilter('always')\n"
         "    ctxs = gluonlab.devices.devices('cpu*2')\n"
@@ -155,7 +155,7 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
 def test_two_devices_compute_after_the_process_has_forked(python, environment):
     """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
     code = (
-        "import json, os, subprocess, sys, warnings, gluonlab.devices, workers\n"
+        "import json, os, subprocess, sys, warnings, gluonlab.devices; from support import workers\n"
         "warnings.simplefilter('ignore')\nctxs = gluonlab.devices.devices('cpu*2')\n"
         "child = os.fork()\nif not child: os._exit(0)\nos.waitpid(child, 0)\n"
         "sizes = [workers.team_size(ctx) for ctx in ctxs]\n"
@@ -171,7 +171,7 @@ def test_a_team_that_grows_does_not_run_what_was_compiled_for_a_smaller_one(pyth
     segmentation fault.
     """
     code = (
-        "import json, gluonlab.engine.threads, mxnet as mx, workers\n"
+        "import json, gluonlab.engine.threads, mxnet as mx; from support import workers\n"
         "one, two = [mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]\nresults = []\n"
         "for ctxs, threads in [(two, 1), (one, 2), (two, 1), (one, 4), (one, 8), (two, 1)]:\n"
         "    gluonlab.engine.threads.set_threads(ctxs, threads)\n"
@@ -198,7 +198,7 @@ def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
     """
     code = (
         "import json, os, warnings; warnings.simplefilter('ignore')\n"
-        "import gluonlab.engine.threads, mxnet as mx, workers\n"
+        "import gluonlab.engine.threads, mxnet as mx; from support import workers\n"
         "gluonlab.engine.threads.set_threads([mx.cpu(0)], 4)\n"
         "print(json.dumps([workers.convolve(mx.cpu(0), images) for images in (8, "
         "64)] + [len(os.sched_getaffinity(0))]))"
@@ -210,7 +210,7 @@ def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
 
 TORCH_FIRST = (
     "import json, torch, warnings; before = torch.get_num_threads()\n"
-    "import gluonlab, mxnet as mx, workers\nfrom gluonlab.devices import devices\n"
+    "import gluonlab, mxnet as mx\nfrom support import workers\nfrom gluonlab.devices import devices\n"
     "plain = [workers.team_size(mx.cpu(i)) for i in range(2)]\n"
     "values = workers.compute([mx.cpu(0), mx.cpu(1)])\n"
     "with warnings.catch_warnings(record=True) as said:\n"

@@ -30,7 +30,7 @@ def executed():
 @pytest.fixture(scope="session")
 def handouts(executed, tmp_path_factory):
     """The folder of all pages."""
-    from builder.handouts import write_index, write_pages
+    from gluonlab_labs.handouts import write_index, write_pages
 
     root = tmp_path_factory.mktemp("handouts")
     for lab in SERIES.labs:

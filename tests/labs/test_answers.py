@@ -10,10 +10,10 @@ import warnings
 import pytest
 from the_labs import LABS, PLACE, module_of
 
-from builder.exercises import FAULTY, name_of, solution_path, stubs
 from gluonlab.exercises.checking import judge
 from gluonlab.exercises.exercise import all_exercises, find, labs
 from gluonlab.exercises.verdict import PASSED, TOO_SLOW, UNWRITTEN, WRONG
+from gluonlab_labs.exercises import FAULTY, name_of, solution_path, stubs
 
 CELLS = {id: cell for lab in LABS.values() for id, cell in stubs(lab).items()}
 STUBS = {id: cell.source for id, cell in CELLS.items()}

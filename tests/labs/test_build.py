@@ -6,13 +6,13 @@ import re
 import made_up_lab
 import nbformat
 import pytest
-import the_labs  # noqa: F401  puts labs/ where builder can be imported from
+import the_labs  # noqa: F401  puts labs/ where gluonlab_labs can be imported from
 from made_up_lab import CHECKERS, FIGURE, SOURCE
 
-from builder.build import Place, files, read_all
-from builder.command import main
-from builder.faults import SourceError
-from builder.figures import in_language, scoped
+from gluonlab_labs.build import Place, files, read_all
+from gluonlab_labs.command import main
+from gluonlab_labs.faults import SourceError
+from gluonlab_labs.figures import in_language, scoped
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def build(ended, tmp_path, monkeypatch):
     """``build(*options)`` with the sources of the made-up lab."""
     from gluonlab.exercises.exercise import EXERCISES, exercise
 
-    monkeypatch.setattr("builder.command.all_exercises", lambda: [EXERCISES["01-1"]])
+    monkeypatch.setattr("gluonlab_labs.command.all_exercises", lambda: [EXERCISES["01-1"]])
     monkeypatch.setitem(EXERCISES, "01-1", None)
     exercise("01-1")(lambda answer: None)
     root = made_up_lab.write(tmp_path / "labs")

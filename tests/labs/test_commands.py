@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from the_labs import LABS, REPOSITORY
 
-from builder.outline import with_fences
+from gluonlab_labs.outline import with_fences
 
 READMES = sorted(REPOSITORY.glob("README*.md"))
 

@@ -17,12 +17,12 @@ import nbformat
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY
 
-from builder.exercises import name_of, solution_path, stubs
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.__main__ import main
 from gluonlab.exercises.grade import UNCHECKED, as_csv, grade, submissions
 from gluonlab.exercises.kernel import execute, start
 from gluonlab.exercises.verdict import PASSED, UNWRITTEN, WRONG
+from gluonlab_labs.exercises import name_of, solution_path, stubs
 
 IDS = sorted(stubs(LABS["01"]))
 NAME = name_of(stubs(LABS["01"])["01-1"].source)

@@ -10,7 +10,7 @@ from handout_page import WIDTHS, Handout
 from support.browser import start, wanted
 from the_labs import LABS
 
-from builder.source import LANGUAGES
+from gluonlab_labs.source import LANGUAGES
 
 wanted()
 pytestmark = pytest.mark.browser

@@ -6,9 +6,9 @@ import re
 import pytest
 from the_labs import LABS, PLACE, REPOSITORY, SERIES
 
-from builder.build import differences, files, read_all
-from builder.source import LANGUAGES
 from gluonlab.exercises.exercise import all_exercises
+from gluonlab_labs.build import differences, files, read_all
+from gluonlab_labs.source import LANGUAGES
 
 NUMBERS = ("01", "02", "03", "04", "06", "09")
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')

@@ -11,11 +11,11 @@ TESTS = Path(__file__).resolve().parent
 REPOSITORY = TESTS.parent.parent
 sys.path[:0] = [str(REPOSITORY / "labs")]
 
-from builder.build import Place, read_all  # noqa: E402
-from builder.execute import execute  # noqa: E402
-from builder.faults import Faults  # noqa: E402
-from builder.notebook import notebook  # noqa: E402
-from builder.source import LANGUAGES  # noqa: E402
+from gluonlab_labs.build import Place, read_all  # noqa: E402
+from gluonlab_labs.execute import execute  # noqa: E402
+from gluonlab_labs.faults import Faults  # noqa: E402
+from gluonlab_labs.notebook import notebook  # noqa: E402
+from gluonlab_labs.source import LANGUAGES  # noqa: E402
 
 PLACE = Place(REPOSITORY / "labs")
 SERIES = read_all(PLACE)

@@ -317,7 +317,7 @@ def test_the_program_ends_with_the_faults_and_a_status(copy, monkeypatch, capsys
 
 
 def test_p3_is_known_to_be_dead_everywhere_and_what_lives_is_not():
-    import pairs
+    import instance_pairs as pairs
 
     for name, about in pairs.instances().items():
         everywhere = all(pairs.dead(name, platform) for platform in pairs.platforms())
@@ -355,7 +355,7 @@ def test_settings_are_quoted_for_the_shell_and_checked(tmp_path):
 
 
 def test_the_readme_says_what_the_table_says():
-    import pairs
+    import instance_pairs as pairs
 
     rows = [
         line

@@ -52,7 +52,7 @@ def rights(*documents):
     ids=lambda given: "-".join(given) or "alone",
 )
 def test_launch_py_and_the_template_give_a_notebook_the_same_rights(given):
-    from launcher.role import permissions
+    from gluonlab_sagemaker.role import permissions
 
     theirs = rights(*(one["PolicyDocument"] for one in role(given)["Policies"]))
     ours = rights(
@@ -63,6 +63,6 @@ def test_launch_py_and_the_template_give_a_notebook_the_same_rights(given):
 
 
 def test_launch_py_and_the_template_trust_the_same_service():
-    from launcher.role import trust
+    from gluonlab_sagemaker.role import trust
 
     assert rights(trust(ACCOUNT)) == rights(role({})["AssumeRolePolicyDocument"])

@@ -17,6 +17,8 @@ from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
 from gluonlab.optimizers import SGD
 from gluonlab.optimizers.registry import NOT_OFFERED
+from gluonlab.parallel.data.microbatches import WHOLE
+from gluonlab.parallel.precision import as_it_is
 from gluonlab.runs.metrics import StepLoss
 from gluonlab.runs.record import read_metrics
 from gluonlab.study.compare import Row, compare, table
@@ -106,6 +108,9 @@ def test_evaluation_counts_every_image_once(batch):
         config=TrainConfig(),
         dataset=Dataset("random", split, split, tuple("0123456789"), Defaults()),
         loss_scale=None,
+        microbatches=WHOLE,
+        sync_bn=False,
+        conversion=as_it_is,
         largest_share=-(-batch // 3),
     )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)

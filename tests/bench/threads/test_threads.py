@@ -20,7 +20,7 @@ from gluonlab.bench.harness.rounds import Measurement, Subject
 from gluonlab.bench.threads import table as threads
 from gluonlab.bench.threads.competitor import competing
 from gluonlab.doctor import cpu
-from gluonlab.host import cores
+from gluonlab.host import cores as host_cores
 
 
 def ticks(pid):
@@ -84,11 +84,11 @@ def test_every_setting_is_measured_alone_and_beside_with_all_cores():
         for name in ("gluonlab", "openmp", "passive", "5")
         for company in ("quiet", "beside")
     ]
-    assert {one.options["threads"] for one in found} == {cores.available()}
+    assert {one.options["threads"] for one in found} == {host_cores.available()}
     assert [one.options["competitors"] for one in found] == [0, 1] * 4
     assert found[0].variables == {}  # gluonlab's own setting is what gluonlab does
     pairs = [one for one in threads.subjects([], "lenet") if one.job == "dist"]
-    assert [one.options.get("threads") for one in pairs] == [None, cores.available()]
+    assert [one.options.get("threads") for one in pairs] == [None, host_cores.available()]
     assert [one.name for one in threads.ours("lenet")] == [
         "lenet gluonlab quiet",
         "lenet gluonlab beside",

@@ -11,8 +11,8 @@ import pytest
 from launch_world import REGION, Answers, Log, ended
 from moto import mock_aws
 
-from launcher.calls import Caller
-from launcher.options import World
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.options import World
 
 SET_BY_PEOPLE = (
     "PROFILE",

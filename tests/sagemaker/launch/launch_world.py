@@ -13,8 +13,8 @@ from botocore.stub import Stubber
 SAGEMAKER = Path(__file__).resolve().parents[3] / "sagemaker"
 sys.path[:0] = [str(SAGEMAKER), str(SAGEMAKER.parent)]
 
-from launcher.calls import Caller  # noqa: E402
-from launcher.commands import main  # noqa: E402
+from gluonlab_sagemaker.calls import Caller  # noqa: E402
+from gluonlab_sagemaker.commands import main  # noqa: E402
 
 REGION = "us-east-1"
 

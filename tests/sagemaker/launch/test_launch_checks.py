@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_world import SAGEMAKER, ended
 
-from launcher import instances
-from launcher.checks import check_bucket, check_name, check_repository
-from launcher.cost import Prices
-from launcher.errors import RefusedError
-from launcher.options import World
-from launcher.role import LONGEST_ROLE, role_name
-from launcher.source import archive
+from gluonlab_sagemaker import instances
+from gluonlab_sagemaker.checks import check_bucket, check_name, check_repository
+from gluonlab_sagemaker.cost import Prices
+from gluonlab_sagemaker.errors import RefusedError
+from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.role import LONGEST_ROLE, role_name
+from gluonlab_sagemaker.source import archive
 
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 AL2, AL2023 = ("--platform", "notebook-al2-v2"), ("--platform", "notebook-al2023-v1")
@@ -285,21 +285,23 @@ def test_without_a_git_checkout_there_is_no_archive(tmp_path):
 
 
 def test_the_modules_import_downwards_only():
-    """As launcher's docstring lists them: all of them, and none twice."""
-    import launcher
+    """As gluonlab_sagemaker's docstring lists them: all of them, and none twice."""
+    import gluonlab_sagemaker
 
-    rows = [re.split(r"  +", line)[0] for line in launcher.__doc__.splitlines()[2:]]
+    rows = [re.split(r"  +", line)[0] for line in gluonlab_sagemaker.__doc__.splitlines()[4:]]
     order = [name for row in rows for name in row.split()]
     files = {
-        path.stem: path for path in (SAGEMAKER / "launcher").glob("*.py") if path.stem != "__init__"
+        path.stem: path
+        for path in (SAGEMAKER / "gluonlab_sagemaker").glob("*.py")
+        if path.stem != "__init__"
     }
     assert sorted(order) == sorted(files)
     for place, name in enumerate(order):
         text = files[name].read_text(encoding="utf-8")
-        from_one = set(re.findall(r"^ *from launcher\.(\w+) import", text, re.M))
+        from_one = set(re.findall(r"^ *from gluonlab_sagemaker\.(\w+) import", text, re.M))
         together = {
             one.strip()
-            for names in re.findall(r"^ *from launcher import (.*)$", text, re.M)
+            for names in re.findall(r"^ *from gluonlab_sagemaker import (.*)$", text, re.M)
             for one in names.split(",")
         }
         assert from_one | together <= set(order[place + 1 :]), name

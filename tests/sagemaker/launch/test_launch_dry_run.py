@@ -6,8 +6,8 @@ import re
 import pytest
 from launch_world import ended
 
-from launcher.calls import Caller
-from launcher.options import World
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.options import World
 
 FROM = ("--repository", "https://git.example.org/gluonlab.git")
 P3 = ("--instance", "p3.8xlarge", "--force", *FROM)
@@ -111,7 +111,7 @@ def test_a_network_of_ones_own(rehearse):
 
 
 def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch):
-    monkeypatch.setattr("launcher.create.archive", lambda say: b"12345")
+    monkeypatch.setattr("gluonlab_sagemaker.create.archive", lambda say: b"12345")
     calls, _ = rehearse("create", "--instance", "g5.48xlarge", "--bucket", "my-bucket")
     [put] = [call["parameters"] for call in calls if call["service"] == "s3"]
     assert put == {"Bucket": "my-bucket", "Key": "gluonlab/source.tar.gz", "Body": "<5 bytes>"}
@@ -121,8 +121,8 @@ def test_the_source_is_uploaded_only_without_a_repository(rehearse, monkeypatch)
 
 
 def test_parameters_are_checked_against_the_api(capsys):
-    from launcher.calls import Rehearsal
-    from launcher.errors import AWSError
+    from gluonlab_sagemaker.calls import Rehearsal
+    from gluonlab_sagemaker.errors import AWSError
 
     with pytest.raises(
         AWSError, match=r"AWS would refuse StopNotebookInstance: .*NotebookInstanceNam"

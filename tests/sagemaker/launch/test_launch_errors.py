@@ -7,9 +7,9 @@ import pytest
 from botocore import exceptions
 from launch_world import ended
 
-from launcher.calls import Caller
-from launcher.errors import AWSError, raise_explained
-from launcher.options import World
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.errors import AWSError, raise_explained
+from gluonlab_sagemaker.options import World
 
 ROLE = ("--role", "arn:aws:iam::111122223333:role/mine")
 G5 = ("--instance", "g5.12xlarge", "--repository", "https://git.example.org/gluonlab.git", *ROLE)

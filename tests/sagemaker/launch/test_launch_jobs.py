@@ -10,13 +10,13 @@ import pytest
 from botocore.validate import ParamValidator
 from launch_world import ended
 
-from launcher import jobs
-from launcher.calls import Caller
-from launcher.checks import tags
-from launcher.errors import RefusedError
-from launcher.images import ACCOUNTS, TAG, image
-from launcher.options import World
-from launcher.waiting import Waiter
+from gluonlab_sagemaker import jobs
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.checks import tags
+from gluonlab_sagemaker.errors import RefusedError
+from gluonlab_sagemaker.images import ACCOUNTS, TAG, image
+from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.waiting import Waiter
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 TEMPLATES = jobs.templates()
@@ -189,7 +189,7 @@ def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, lo
 
 
 def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch):
-    monkeypatch.setattr("launcher.job_commands.archive", lambda say: b"source")
+    monkeypatch.setattr("gluonlab_sagemaker.job_commands.archive", lambda say: b"source")
     here("s3").create_bucket(Bucket="their-bucket")
     status, out, err = launch(
         "jobs", "submit", *TO[:-1], "--name", "gluonlab-x", "--hours", "2", "--set", "epochs=3"

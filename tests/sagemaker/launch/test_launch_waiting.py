@@ -5,10 +5,10 @@ said meanwhile.
 import pytest
 from launch_world import ended
 
-from launcher.calls import Caller
-from launcher.errors import FailedError
-from launcher.options import World
-from launcher.waiting import Waiter
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.errors import FailedError
+from gluonlab_sagemaker.options import World
+from gluonlab_sagemaker.waiting import Waiter
 
 
 def test_delete_waits_for_what_cannot_be_stopped_yet(told, aws, log):

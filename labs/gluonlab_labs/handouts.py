@@ -13,17 +13,17 @@ from markupsafe import Markup
 from tqdm import tqdm
 
 import gluonlab
-from builder.build import Place
-from builder.execute import execute
-from builder.faults import Faults
-from builder.figures import in_language
-from builder.markdown import Renderer, code, colours
-from builder.notebook import notebook
-from builder.outline import Series
-from builder.outputs import outputs
-from builder.source import LANGUAGES, Lab
-from builder.words import OTHER, WORDS
 from gluonlab.files.whole import folder_for, write_text
+from gluonlab_labs.build import Place
+from gluonlab_labs.execute import execute
+from gluonlab_labs.faults import Faults
+from gluonlab_labs.figures import in_language
+from gluonlab_labs.markdown import Renderer, code, colours
+from gluonlab_labs.notebook import notebook
+from gluonlab_labs.outline import Series
+from gluonlab_labs.outputs import outputs
+from gluonlab_labs.source import LANGUAGES, Lab
+from gluonlab_labs.words import OTHER, WORDS
 
 TEMPLATE = Path(__file__).resolve().parent / "template"
 

@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Collection, Dict, List, Optional
 
-from builder.faults import Faults
-from builder.outline import Series
-from builder.source import Code, Lab
+from gluonlab_labs.faults import Faults
+from gluonlab_labs.outline import Series
+from gluonlab_labs.source import Code, Lab
 
 FAULTY = "faulty"
 TAG = re.compile(r"exercise-(?P<id>\d\d-\d+)")

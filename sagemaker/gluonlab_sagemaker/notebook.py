@@ -11,13 +11,13 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from launcher.calls import Answer, Caller
-from launcher.checks import is_ours
-from launcher.errors import AWSError, RefusedError, failure
-from launcher.instances import refuse_dead
-from launcher.role import delete_role
-from launcher.startup import delete_config
-from launcher.waiting import Waiter
+from gluonlab_sagemaker.calls import Answer, Caller
+from gluonlab_sagemaker.checks import is_ours
+from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
+from gluonlab_sagemaker.instances import refuse_dead
+from gluonlab_sagemaker.role import delete_role
+from gluonlab_sagemaker.startup import delete_config
+from gluonlab_sagemaker.waiting import Waiter
 
 SETTLED = ("InService", "Stopped", "Failed", None)
 # AWS may show the old status for a moment

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Callable
 
-from launcher.calls import Caller
-from launcher.errors import RefusedError
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.errors import RefusedError
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 KEY = "gluonlab/source.tar.gz"

@@ -16,8 +16,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from builder.figures import scoped
-from builder.text import WRITTEN_FIGURE
+from gluonlab_labs.figures import scoped
+from gluonlab_labs.text import WRITTEN_FIGURE
 
 _FORMATTER = HtmlFormatter(nowrap=True)
 _LEXERS = {"sh": "bash", "py": "python", "": "text"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
-from launcher.calls import Answer, Caller
-from launcher.checks import is_ours
-from launcher.cost import Prices
-from launcher.jobs import listed
+from gluonlab_sagemaker.calls import Answer, Caller
+from gluonlab_sagemaker.checks import is_ours
+from gluonlab_sagemaker.cost import Prices
+from gluonlab_sagemaker.jobs import listed
 
 Row = Dict[str, Any]
 

@@ -8,11 +8,11 @@ from typing import Any, Dict, List, Optional
 
 import nbformat
 
-from builder.exercises import TAG, solution_path
-from builder.faults import Faults
-from builder.outline import Series
-from builder.source import Code, Lab, Text
-from builder.text import Writer
+from gluonlab_labs.exercises import TAG, solution_path
+from gluonlab_labs.faults import Faults
+from gluonlab_labs.outline import Series
+from gluonlab_labs.source import Code, Lab, Text
+from gluonlab_labs.text import Writer
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 

@@ -9,13 +9,13 @@ from typing import Any, Callable, Optional, Tuple
 import click
 
 from gluonlab.cli.command import command
-from launcher import instances, jobs
-from launcher.checks import check_bucket, check_name, check_owner, tags
-from launcher.cost import Prices
-from launcher.errors import RefusedError
-from launcher.options import PROGRAM, Place, anywhere, going_on, note, owner
-from launcher.role import given_role
-from launcher.source import archive, upload
+from gluonlab_sagemaker import instances, jobs
+from gluonlab_sagemaker.checks import check_bucket, check_name, check_owner, tags
+from gluonlab_sagemaker.cost import Prices
+from gluonlab_sagemaker.errors import RefusedError
+from gluonlab_sagemaker.options import PROGRAM, Place, anywhere, going_on, note, owner
+from gluonlab_sagemaker.role import given_role
+from gluonlab_sagemaker.source import archive, upload
 
 
 def job_named(function: Callable[..., None]) -> Callable[..., None]:

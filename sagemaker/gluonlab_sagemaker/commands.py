@@ -8,18 +8,18 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 import click
 
-import pairs
+import instance_pairs as pairs
 from gluonlab.cli.command import command, dispatch
-from launcher import instances
-from launcher.cost import Prices
-from launcher.create import Wishes
-from launcher.create import create as create_notebook
-from launcher.errors import AWSError, FailedError, RefusedError
-from launcher.job_commands import COMMANDS as JOBS
-from launcher.jobs import running
-from launcher.listing import everything, line, row
-from launcher.notebook import STARTED, STOPPED
-from launcher.options import PROGRAM, Place, World, anywhere, named, note, owner
+from gluonlab_sagemaker import instances
+from gluonlab_sagemaker.cost import Prices
+from gluonlab_sagemaker.create import Wishes
+from gluonlab_sagemaker.create import create as create_notebook
+from gluonlab_sagemaker.errors import AWSError, FailedError, RefusedError
+from gluonlab_sagemaker.job_commands import COMMANDS as JOBS
+from gluonlab_sagemaker.jobs import running
+from gluonlab_sagemaker.listing import everything, line, row
+from gluonlab_sagemaker.notebook import STARTED, STOPPED
+from gluonlab_sagemaker.options import PROGRAM, Place, World, anywhere, named, note, owner
 
 Given = Optional[str]
 SMALLEST_GB = 20  # the environment takes about 12

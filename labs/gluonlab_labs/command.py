@@ -7,13 +7,13 @@ from typing import Optional
 
 import click
 
-from builder.build import Place, differences, files, left_over, read_all
-from builder.faults import SourceError
-from builder.outline import Series
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError, OutputError, RunError
 from gluonlab.exercises.exercise import all_exercises
 from gluonlab.files.whole import folder_for, write_text
+from gluonlab_labs.build import Place, differences, files, left_over, read_all
+from gluonlab_labs.faults import SourceError
+from gluonlab_labs.outline import Series
 
 LABS = Path(__file__).resolve().parent.parent
 
@@ -66,7 +66,7 @@ def main(
     series = _series(place)
     if what == "handouts":
         # MXNet's kernel, templates: not needed for notebooks
-        from builder.handouts import write_handouts
+        from gluonlab_labs.handouts import write_handouts
 
         write_handouts(series, place, Path(out) if out else place.root / "handouts", with_solutions)
     elif check:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from builder.source import Block, Lab
+from gluonlab_labs.source import Block, Lab
 
 HEADING = re.compile(r"(?P<marks>#{1,6})\s+(?P<title>.*?)(?:\s*\{#(?P<label>[a-z0-9-]+)\})?\s*")
 EXERCISE = re.compile(r"(?:Exercise|演習) (?P<id>\d\d-\d+)(?P<colon>[:\uff1a]\s*)(?P<title>.+)")

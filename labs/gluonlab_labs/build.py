@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Collection, Dict, List, NamedTuple, Optional, Tuple
 
-from builder.exercises import check_exercises
-from builder.faults import Faults, raise_if_any
-from builder.figures import check_figure, in_language
-from builder.notebook import as_json, notebook
-from builder.outline import Series
-from builder.parity import compare
-from builder.source import LANGUAGES, Lab, read
+from gluonlab_labs.exercises import check_exercises
+from gluonlab_labs.faults import Faults, raise_if_any
+from gluonlab_labs.figures import check_figure, in_language
+from gluonlab_labs.notebook import as_json, notebook
+from gluonlab_labs.outline import Series
+from gluonlab_labs.parity import compare
+from gluonlab_labs.source import LANGUAGES, Lab, read
 
 
 class Place(NamedTuple):

@@ -11,9 +11,9 @@ import hashlib
 import json
 from typing import Any, Dict, List, Optional
 
-from launcher.calls import Caller
-from launcher.checks import is_ours
-from launcher.errors import AWSError, RefusedError
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.checks import is_ours
+from gluonlab_sagemaker.errors import AWSError, RefusedError
 
 LONGEST_ROLE = 64
 POLICY = "gluonlab"

@@ -1,5 +1,5 @@
 """Which machines there are, and which of them AWS still starts: `sagemaker/instances.json`, read
-through `pairs.py`.
+through `instance_pairs.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Collection, Dict, Optional
 
 import botocore.session
 
-import pairs
+import instance_pairs as pairs
 from gluonlab.errors import unknown
-from launcher.errors import RefusedError
+from gluonlab_sagemaker.errors import RefusedError
 
 FOLDER = Path(__file__).resolve().parent.parent
 

@@ -9,14 +9,20 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from launcher import instances
-from launcher.calls import Caller
-from launcher.checks import check_bucket, check_network, check_owner, check_repository, tags
-from launcher.errors import AWSError, RefusedError
-from launcher.notebook import Notebook
-from launcher.role import ensure_role, given_role
-from launcher.source import archive, upload
-from launcher.startup import ensure_config, scripts
+from gluonlab_sagemaker import instances
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.checks import (
+    check_bucket,
+    check_network,
+    check_owner,
+    check_repository,
+    tags,
+)
+from gluonlab_sagemaker.errors import AWSError, RefusedError
+from gluonlab_sagemaker.notebook import Notebook
+from gluonlab_sagemaker.role import ensure_role, given_role
+from gluonlab_sagemaker.source import archive, upload
+from gluonlab_sagemaker.startup import ensure_config, scripts
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import html
 import re
 from typing import Any, List
 
-from builder.figures import scoped
+from gluonlab_labs.figures import scoped
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _WHOLE_PAGE = re.compile(r"<!doctype|<html|<script", re.I)

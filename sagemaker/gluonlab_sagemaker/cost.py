@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from launcher.errors import RefusedError
+from gluonlab_sagemaker.errors import RefusedError
 
 PRICES = Path(__file__).resolve().parent.parent / "prices.json"
 

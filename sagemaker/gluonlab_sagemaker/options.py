@@ -10,10 +10,10 @@ from typing import Any, Callable, NamedTuple, Optional, Type
 
 import click
 
-from launcher.calls import Caller, Rehearsal
-from launcher.checks import check_name
-from launcher.notebook import Notebook
-from launcher.waiting import Waiter
+from gluonlab_sagemaker.calls import Caller, Rehearsal
+from gluonlab_sagemaker.checks import check_name
+from gluonlab_sagemaker.notebook import Notebook
+from gluonlab_sagemaker.waiting import Waiter
 
 NAME = "gluonlab"
 PROGRAM = "python sagemaker/launch.py"

@@ -7,8 +7,9 @@ from __future__ import annotations
 import re
 from typing import Dict
 
-from builder.faults import Faults
-from builder.outline import (
+from gluonlab.errors import unknown
+from gluonlab_labs.faults import Faults
+from gluonlab_labs.outline import (
     EXERCISE,
     FIGURE,
     FIGURE_PATH,
@@ -18,9 +19,8 @@ from builder.outline import (
     outside_code,
     with_fences,
 )
-from builder.source import Lab, Text
-from builder.words import OTHER, WORDS
-from gluonlab.errors import unknown
+from gluonlab_labs.source import Lab, Text
+from gluonlab_labs.words import OTHER, WORDS
 
 WRITTEN_FIGURE = re.compile(
     r'<a id="fig-(?P<name>[a-z0-9-]+)"></a>\n!\[(?P<alt>[^\]]*)\]\((?P<path>[^\s")]+)\)\n\n'

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, Sequence
 
 from gluonlab.errors import unknown
-from launcher.errors import RefusedError
+from gluonlab_sagemaker.errors import RefusedError
 
 LONGEST_NAME = 63
 MOST_GROUPS = 5

@@ -11,8 +11,8 @@ import base64
 from typing import Any, Dict, List
 
 import lifecycle
-from launcher.calls import Caller
-from launcher.errors import AWSError, RefusedError
+from gluonlab_sagemaker.calls import Caller
+from gluonlab_sagemaker.errors import AWSError, RefusedError
 
 _OF_CONFIG = "NotebookInstanceLifecycleConfig"
 

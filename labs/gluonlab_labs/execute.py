@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
-from builder.source import LANGUAGES
 from gluonlab.errors import NotebookError
 from gluonlab.exercises.kernel import Kernel, start
+from gluonlab_labs.source import LANGUAGES
 
 SECONDS = 600.0  # for one lab; they take less than 120 on two cores
 REPOSITORY = Path(__file__).resolve().parent.parent.parent

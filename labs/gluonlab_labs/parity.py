@@ -8,9 +8,9 @@ import re
 from collections import Counter
 from typing import Dict, List, Tuple
 
-from builder.faults import Faults
-from builder.outline import CODE_SPAN, EXERCISE, FIGURE, HEADING, REFERENCE, with_fences
-from builder.source import Block, Text
+from gluonlab_labs.faults import Faults
+from gluonlab_labs.outline import CODE_SPAN, EXERCISE, FIGURE, HEADING, REFERENCE, with_fences
+from gluonlab_labs.source import Block, Text
 
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)")
 ADDRESS = re.compile(r"<(?P<target>https?://[^>]+)>")

@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Iterator, List, Tuple
 
-from builder.faults import Faults
-from builder.source import LANGUAGES
+from gluonlab_labs.faults import Faults
+from gluonlab_labs.source import LANGUAGES
 
 SVG = "http://www.w3.org/2000/svg"
 WIDTH = 720

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Optional
 
-from launcher.errors import RefusedError
+from gluonlab_sagemaker.errors import RefusedError
 
 TAG = "mxnet-training:1.9.0-gpu-py38-cu112-ubuntu20.04-sagemaker"
 _MOST = """

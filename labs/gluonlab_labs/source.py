@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Tuple, Union
 
 import yaml
 
-from builder.faults import Faults
+from gluonlab_labs.faults import Faults
 
 LANGUAGES = ("en", "ja")
 FILE = re.compile(r"(?P<number>\d\d)-(?P<slug>[a-z0-9-]+)\.md")

@@ -15,8 +15,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.validate import ParamValidator
 
-from launcher.checks import MINE, check_region
-from launcher.errors import AWSError, raise_explained
+from gluonlab_sagemaker.checks import MINE, check_region
+from gluonlab_sagemaker.errors import AWSError, raise_explained
 
 Answer = Dict[str, Any]
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov")

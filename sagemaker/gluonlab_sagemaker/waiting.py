@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Callable, Iterable, Iterator, Optional
 
-from launcher.errors import FailedError
+from gluonlab_sagemaker.errors import FailedError
 
 Ask = Callable[[], Optional[str]]
 

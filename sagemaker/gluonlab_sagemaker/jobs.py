@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-import pairs
+import instance_pairs as pairs
 from gluonlab.errors import unknown
-from launcher.calls import Answer, Caller
-from launcher.errors import AWSError, RefusedError, failure
-from launcher.images import image
-from launcher.instances import refuse_unfit
-from launcher.waiting import Waiter
+from gluonlab_sagemaker.calls import Answer, Caller
+from gluonlab_sagemaker.errors import AWSError, RefusedError, failure
+from gluonlab_sagemaker.images import image
+from gluonlab_sagemaker.instances import refuse_unfit
+from gluonlab_sagemaker.waiting import Waiter
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "training"
 PREFIX = "gluonlab-"  # the role of notebook.yaml lets a notebook start jobs of such names only
