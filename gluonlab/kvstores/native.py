@@ -35,7 +35,7 @@ from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.owner import Owner
-from gluonlab.kvstores.states import is_list_of_arrays
+from gluonlab.optimizers.states.states import is_list_of_arrays
 
 
 class _Kept(NamedTuple):

@@ -19,17 +19,17 @@ from mxnet import nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
-from gluonlab.kvstores.counts import Rewinding, age_of, numbers_of
-from gluonlab.kvstores.fitting import fitted, resume
-from gluonlab.kvstores.key_update import Range
-from gluonlab.kvstores.matching import Own, most_bytes, own_of
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
-from gluonlab.kvstores.states import KeyState, States, kind_of, read, save, to_arrays
 from gluonlab.kvstores.summing import Keys, named
 from gluonlab.kvstores.sums import Entry
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
+from gluonlab.optimizers.states.fitting import fitted, resume
+from gluonlab.optimizers.states.matching import Own, most_bytes, own_of
+from gluonlab.optimizers.states.states import KeyState, States, kind_of, read, save, to_arrays
+from gluonlab.optimizers.updates.counts import Rewinding, age_of, numbers_of
+from gluonlab.optimizers.updates.key_update import Range
 
 SHARDED = "sharded-optimizer"
 
@@ -143,7 +143,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states of all parameters, each whole, as `gluonlab.kvstores.states` lays them
+        """Write the states of all parameters, each whole, as `gluonlab.optimizers.states.states` lays them
         out. Raises OutputError.
 
         They are named as the optimizer's ``param_dict`` names their keys, which gluon.Trainer

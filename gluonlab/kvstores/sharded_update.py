@@ -16,11 +16,11 @@ from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.partition import owned_parts
 from gluonlab.engine.invoke import flattened, share_memory
 from gluonlab.errors import KVStoreError
-from gluonlab.kvstores.key_update import KeyUpdate, Part, Range
 from gluonlab.kvstores.reduce_apart import Owned, ReduceApart
-from gluonlab.kvstores.states import KeyState
 from gluonlab.kvstores.summing import named
 from gluonlab.kvstores.sums import Entry, described, same
+from gluonlab.optimizers.states.states import KeyState
+from gluonlab.optimizers.updates.key_update import KeyUpdate, Part, Range
 
 Arrays = List[List[nd.NDArray]]
 

@@ -8,7 +8,7 @@ from typing import Any, List, Sequence
 
 from mxnet.gluon import Parameter
 
-from gluonlab.kvstores.key_update import KeyUpdate, Part, foresee
+from gluonlab.optimizers.updates.key_update import KeyUpdate, Part, foresee
 from gluonlab.update.bucket import Bucket, as_nd
 from gluonlab.update.fresh import NOTHING, Stale
 

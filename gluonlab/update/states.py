@@ -2,8 +2,8 @@
 into any others.
 
 `gather_states` and `restore_states` are what ``save_states`` and ``load_states`` are made of,
-without a file; what the arrays are named and hold is told in `gluonlab.kvstores.states`, and how
-parameters of other names are found in `gluonlab.kvstores.matching`. What goes on with restored
+without a file; what the arrays are named and hold is told in `gluonlab.optimizers.states.states`, and how
+parameters of other names are found in `gluonlab.optimizers.states.matching`. What goes on with restored
 states makes the same updates, to the bit where the store, the devices and the buckets are the same,
 and otherwise as the same sums in another order do. The parameters themselves, the scale of the loss
 and what compressed gradients have left over are not among the states.
@@ -24,10 +24,9 @@ from mxnet.gluon import Parameter
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.files.whole import atomic_path, on_disk
-from gluonlab.kvstores.counts import age_of, numbers_of, set_memory, set_numbers, set_updates
-from gluonlab.kvstores.fitting import fitted, nest, resume
-from gluonlab.kvstores.matching import Own, most_bytes, own_of, unique
-from gluonlab.kvstores.states import (
+from gluonlab.optimizers.states.fitting import fitted, nest, resume
+from gluonlab.optimizers.states.matching import Own, most_bytes, own_of, unique
+from gluonlab.optimizers.states.states import (
     KeyState,
     ParameterState,
     States,
@@ -37,6 +36,13 @@ from gluonlab.kvstores.states import (
     like,
     read,
     to_arrays,
+)
+from gluonlab.optimizers.updates.counts import (
+    age_of,
+    numbers_of,
+    set_memory,
+    set_numbers,
+    set_updates,
 )
 from gluonlab.update.replica_updates import BucketUpdates
 

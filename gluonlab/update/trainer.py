@@ -15,12 +15,12 @@ from mxnet import autograd, gluon
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import RunError
-from gluonlab.kvstores.counts import Rewinding
-from gluonlab.kvstores.key_update import foresee
 from gluonlab.kvstores.processes import new_keys, sums_over_processes
 from gluonlab.kvstores.sharded import ShardedKVStore
-from gluonlab.kvstores.states import States, save
 from gluonlab.optimizers.registry import is_element_wise
+from gluonlab.optimizers.states.states import States, save
+from gluonlab.optimizers.updates.counts import Rewinding
+from gluonlab.optimizers.updates.key_update import foresee
 from gluonlab.update import amp, arguments, compiled
 from gluonlab.update.bucket import Bucket, group, spread, usual_bucket_bytes
 from gluonlab.update.calls import Call, begin_alike, calls_of
@@ -306,7 +306,7 @@ class BucketedTrainer(gluon.Trainer):
 
     def save_states(self, fname: str) -> None:
         """Write the optimizer's states, by parameter name, each whole, as
-        `gluonlab.kvstores.states` lays them out.
+        `gluonlab.optimizers.states.states` lays them out.
 
         They can be loaded under any store, bucket size and number of devices. gluon.Trainer cannot
         read them, but what `gluonlab.update.states.export_gluon_states` writes. Raises
@@ -322,8 +322,8 @@ class BucketedTrainer(gluon.Trainer):
         learning rate; call ``set_learning_rate`` afterwards for another. Momenta, weight decay and
         the schedule are those that this trainer was made with, and the schedule goes on where the
         saved one stopped. Parameters are found by name, or, if names differ, as
-        `gluonlab.kvstores.matching` says; those of gluon.Trainer's files by their positions. Of
-        such a file, a pickle, nothing is run (`gluonlab.kvstores.gluon_pickle`). Raises
+        `gluonlab.optimizers.states.matching` says; those of gluon.Trainer's files by their positions. Of
+        such a file, a pickle, nothing is run (`gluonlab.optimizers.states.gluon_pickle`). Raises
         KVStoreError, and changes nothing, for a file of anything else, of another optimizer or
         another network.
         """

@@ -19,7 +19,8 @@ from support.thinned import thinned
 from support.trainers import made
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
-from gluonlab.kvstores import make_kvstore, matching
+from gluonlab.kvstores import make_kvstore
+from gluonlab.optimizers.states import matching
 from gluonlab.update.states import export_gluon_states, gather_states
 from gluonlab.update.trainer import BucketedTrainer
 

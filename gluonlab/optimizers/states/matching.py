@@ -28,7 +28,7 @@ from itertools import takewhile
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
-from gluonlab.kvstores.states import ParameterState, States
+from gluonlab.optimizers.states.states import ParameterState, States
 
 LOAD = "load it into the network that it was saved with"
 # no optimizer of MXNet's has more than 4; each of 8 bytes an element, at most

@@ -18,8 +18,8 @@ from mxnet import nd
 
 from gluonlab.engine.invoke import from_host
 from gluonlab.files.arrays import array_of
-from gluonlab.kvstores.counts import NUMBERS
-from gluonlab.kvstores.gluon_pickle import ArrayBytes, Record, Refused, Unpickler
+from gluonlab.optimizers.states.gluon_pickle import ArrayBytes, Record, Refused, Unpickler
+from gluonlab.optimizers.updates.counts import NUMBERS
 
 MOST_ARRAYS = 16  # of a parameter's state; no optimizer of MXNet's has more than 4
 DEEPEST = 4  # (master copy, (mean, variance)) is 2

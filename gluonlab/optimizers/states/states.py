@@ -40,8 +40,8 @@ from gluonlab.engine.invoke import from_host
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.files.arrays import LIST_MAGIC, read_arrays, save_arrays
-from gluonlab.kvstores.counts import Age
-from gluonlab.kvstores.gluon_states import GluonStates, read_gluon_states
+from gluonlab.optimizers.states.gluon_states import GluonStates, read_gluon_states
+from gluonlab.optimizers.updates.counts import Age
 
 LIST_OF_ARRAYS = LIST_MAGIC.to_bytes(4, "little")
 MEMORY = ("former_rate", "num_cums", "cum_grad")

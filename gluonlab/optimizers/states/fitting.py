@@ -12,9 +12,22 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
-from gluonlab.kvstores.counts import Rewinding, set_memory, set_numbers, set_updates, updates_of
-from gluonlab.kvstores.matching import Own, matched
-from gluonlab.kvstores.states import KeyState, ParameterState, States, flat, kind_of, kinds_of
+from gluonlab.optimizers.states.matching import Own, matched
+from gluonlab.optimizers.states.states import (
+    KeyState,
+    ParameterState,
+    States,
+    flat,
+    kind_of,
+    kinds_of,
+)
+from gluonlab.optimizers.updates.counts import (
+    Rewinding,
+    set_memory,
+    set_numbers,
+    set_updates,
+    updates_of,
+)
 
 
 def fitted(

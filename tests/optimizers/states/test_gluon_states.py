@@ -17,8 +17,8 @@ from mxnet.gluon import nn
 from support.damage import corrupted
 
 from gluonlab.errors import GluonlabError, KVStoreError
-from gluonlab.kvstores.gluon_states import read_gluon_states
-from gluonlab.kvstores.states import read
+from gluonlab.optimizers.states.gluon_states import read_gluon_states
+from gluonlab.optimizers.states.states import read
 from gluonlab.update.trainer import BucketedTrainer
 
 

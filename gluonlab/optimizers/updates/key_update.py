@@ -13,10 +13,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxnet import nd
 
-from gluonlab.kvstores import sgd
-from gluonlab.kvstores.counts import Age, Before, age_of, set_age, updates_of
-from gluonlab.kvstores.nag import Rows
-from gluonlab.kvstores.states import flat
+from gluonlab.optimizers.states.states import flat
+from gluonlab.optimizers.updates import sgd_on_devices
+from gluonlab.optimizers.updates.counts import Age, Before, age_of, set_age, updates_of
+from gluonlab.optimizers.updates.nag_weights import Rows
 
 Range = Tuple[int, int]  # from the first element to behind the last one
 
@@ -132,8 +132,8 @@ class _Span:
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
         self._sgd = (
-            sgd.DevicesSGD(optimizer, key, weights, grads, states)
-            if sgd.applies(optimizer)
+            sgd_on_devices.DevicesSGD(optimizer, key, weights, grads, states)
+            if sgd_on_devices.applies(optimizer)
             else None
         )
         self._rows = Rows(optimizer, weights)

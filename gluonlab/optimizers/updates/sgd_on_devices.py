@@ -13,8 +13,8 @@ from typing import Any, Dict, List, Tuple
 import mxnet as mx
 
 from gluonlab.engine.invoke import Attributes, OperatorCall
-from gluonlab.kvstores.counts import COUNTED_AT
 from gluonlab.optimizers.sgd import SGD
+from gluonlab.optimizers.updates.counts import COUNTED_AT
 
 
 def applies(optimizer: mx.optimizer.Optimizer) -> bool:
