@@ -1,0 +1,105 @@
+"""python tools/same_bits.py DIR: does this checkout train to the same bits as the one in DIR?
+
+Thirty combinations of options, drawn once and for all, are trained for an epoch on CPU devices with
+one thread each, in both checkouts; parameters, losses and accuracy must be equal bit for bit. Which
+bits they are depends on the processor, so they are compared and not kept.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+MODELS, DEVICES = ("lenet", "mlp", "resnet8", "lenet-avg"), (1, 2, 4, 3)
+KVSTORES = (
+    "local", "device", "star", "sharded", "tree", "double_tree", "ring", "bidirectional_ring",
+    "halving_doubling", "hierarchical", "sharded-optimizer",
+)  # fmt: skip
+OPTIMIZERS = ("sgd", "nag", "adam", "rmsprop", "adagrad")
+
+
+def combinations(count=30):
+    """TrainConfig's settings, as dictionaries; the same ones each time."""
+    draw = random.Random(7)
+    for number in range(count):
+        model, devices = MODELS[number % 4], DEVICES[(number + (number % 3 == 0)) % 4]
+        optimizer = draw.choice(OPTIMIZERS)
+        settings = {
+            "model": model, "devices": f"cpu*{devices}", "kvstore": KVSTORES[number % 11],
+            "global_batch_size": draw.choice([96, 130, 61]), "optimizer": optimizer, "lr": 0.005,
+            "epochs": 1, "threads": 1, "seed": number,
+        }  # fmt: skip
+        if optimizer in ("sgd", "nag"):
+            settings["momentum"] = 0.9
+        for name, choices in (
+            ("clip_norm", [0.5]), ("mixup", [0.2]), ("label_smoothing", [0.1]), ("wd", [1e-3]),
+            ("microbatches", [2]), ("crop_padding", [2]), ("flip", [True]), ("resident_bytes", [0]),
+            ("lr_schedule", ["cosine", "linear"]), ("bucket_bytes", [0, 30_000]),
+            ("no_bias_decay", [False]), ("normalise", ["0.5/0.25"]), ("warmup_epochs", [0.5]),
+        ):  # fmt: skip
+            if draw.random() < 0.3:
+                settings[name] = draw.choice(choices)
+        if model == "resnet8" and devices > 1 and draw.random() < 0.7:
+            settings["sync_bn"] = True
+        if devices > 1 and number % 10 == 9:
+            settings.update(kvstore="device", compress="2bit:0.02")
+        yield settings
+
+
+def train_all(count):
+    """In a child, with one of the checkouts: prints what each combination gave."""
+    from gluonlab import TrainConfig, train
+    from gluonlab.training.reporter import Reporter
+
+    for settings in combinations(count):
+        with tempfile.TemporaryDirectory() as folder:
+            result = train(TrainConfig(out=f"{folder}/run", **settings), reporter=Reporter())
+            metrics = Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        bits = hashlib.sha256()
+        for param in result.net.collect_params().values():
+            for array in param.list_data():
+                bits.update(array.asnumpy().tobytes())
+        lines = [json.loads(line) for line in metrics]
+        losses = [line["loss"] for line in lines if line["kind"] in ("step", "epoch")]
+        print(json.dumps([settings, bits.hexdigest(), losses, result.accuracy]), flush=True)
+
+
+def lines_of(checkout, count):
+    """What a child that trains with ``checkout`` prints, line by line."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(Path(__file__).resolve()), "--train", "--count", str(count)]
+    with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as child:
+        yield from child.stdout
+    if child.returncode:
+        sys.exit(f"error: training with {checkout} ended with status {child.returncode}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("checkout", nargs="?", metavar="DIR", help="the checkout to compare with")
+    parser.add_argument("--count", type=int, default=30, help="only so many combinations")
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.train:
+        return train_all(asked.count)
+    if asked.checkout is None or not Path(asked.checkout, "gluonlab", "__init__.py").is_file():
+        parser.error(f"{asked.checkout} is no checkout of gluonlab: give one, such as ../before")
+    differing = 0
+    both = zip(*(lines_of(path, asked.count) for path in (HERE, Path(asked.checkout).resolve())))
+    for number, (here, there) in enumerate(both, start=1):
+        settings = " ".join(f"{name}={value}" for name, value in json.loads(here)[0].items())
+        print(f"{number:3} {'same' if here == there else 'OTHER'}  {settings}", flush=True)
+        differing += here != there
+    return f"error: {differing} of {number} train to other bits" if differing else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
