@@ -113,7 +113,8 @@ def pytest_collection_modifyitems(items: Any) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> "Optional[bool]":
-    return True if CHOICE.asked == "gpu" and takes_none(collection_path) else None
+    is_module = collection_path.name.startswith("test_")  # not a folder, such as the root
+    return True if CHOICE.asked == "gpu" and is_module and takes_none(collection_path) else None
 
 
 def pytest_collection_finish() -> None:

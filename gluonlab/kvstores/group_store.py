@@ -1,0 +1,114 @@
+"""A kvstore that sums over the devices of this process, and then over a group of processes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Dict, List, Sequence
+
+import numpy as np
+from mxnet import nd
+from mxnet.kvstore import KVStoreBase
+
+from gluonlab.engine.invoke import Call, CopyInto
+from gluonlab.errors import KVStoreError
+from gluonlab.kvstores.groups import Group
+from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.kvstores.summing import SummingKVStore
+from gluonlab.kvstores.sums import Entry, Ranks, Summing
+
+
+class GroupKVStore(SummingKVStore):
+    """Sums over this process's devices by the store ``local``, then over the processes of
+    ``group``.
+
+    Between processes the arrays of a call travel as one flat buffer, of the first device; the other
+    devices get copies of the sums, so replicas have the same bits everywhere. Every process makes
+    the same calls, in one order; they may have different numbers of devices. ``broadcast`` gives
+    all of them what the first device of rank 0 has, and waits for it.
+
+    Raises KVStoreError for a local store that updates, or sums over processes itself.
+    """
+
+    def __init__(self, local: KVStoreBase, group: Group) -> None:
+        super().__init__(f"{local.type} over {group.size} processes")
+        if isinstance(local, ShardedKVStore):
+            raise KVStoreError(
+                f"kvstore {local.type!r} updates the weights of one process's devices: "
+                "choose one that sums, such as 'device', for a group of processes"
+            )
+        if local.num_workers > 1:
+            raise KVStoreError(
+                f"kvstore {local.type!r} sums over processes itself: choose one of a single "
+                "process, such as 'device'"
+            )
+        self._local, self._group = local, group
+        self._local_keys = 0  # given to the local store so far
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._group.size
+
+    def executor(self, arrays: Ranks) -> Summing:
+        keys = list(range(self._local_keys, self._local_keys + len(arrays[0])))
+        self._local_keys += len(keys)
+        return _Sum(self._local, keys, self._group, arrays)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        super().broadcast(key, value, out, priority)  # refuses what does not fit
+        entries: List[Entry] = [entry for entry in self._entries(key, value, out) if entry.outs]
+        self._group.broadcast([entry.outs[0] for entry in entries])
+        for entry in entries:
+            super().broadcast(entry.key, entry.outs[0], entry.outs[1:], priority)
+
+
+class _Sum:
+    """``run()`` leaves the sum over all devices of all processes in ``arrays[rank]`` of each."""
+
+    transfers_run = 0
+
+    def __init__(self, local: KVStoreBase, keys: List[int], group: Group, arrays: Ranks) -> None:
+        self._local = (
+            partial(local.pushpull, keys, [list(of_key) for of_key in zip(*arrays)])
+            if len(arrays) > 1
+            else None
+        )
+        self._group = group
+        self._gather: List[Call] = []
+        self._scatter: List[Call] = []
+        of_type: Dict[Any, List[int]] = {}  # the places of arrays that may share a buffer
+        for place, array in enumerate(arrays[0]):
+            if array.size:
+                of_type.setdefault(np.dtype(array.dtype), []).append(place)
+        self._flat = [
+            self._buffer([[of_rank[place] for place in places] for of_rank in arrays])
+            for places in of_type.values()
+        ]
+
+    def run(self, priority: int = 0) -> None:
+        if self._local is not None:
+            self._local(priority=priority)
+        for call in self._gather:
+            call()
+        self._group.allreduce(self._flat, priority)
+        for call in self._scatter:
+            call()
+
+    def _buffer(self, arrays: Sequence[Sequence[nd.NDArray]]) -> nd.NDArray:
+        """The flat array for ``arrays[rank]``, all of one type; a single flat one is it itself."""
+        own, *others = arrays
+        if len(own) == 1 and len(own[0].shape) == 1:
+            flat = own[0].as_nd_ndarray()
+            self._scatter += [partial(CopyInto(array).copy, flat) for [array] in others]
+            return flat
+        flat = nd.empty((sum(array.size for array in own),), own[0].context, own[0].dtype)
+        begin = 0
+        for array, *elsewhere in zip(own, *others):
+            part = flat[begin : begin + array.size].reshape(array.shape)  # a view
+            begin += array.size
+            self._gather.append(partial(CopyInto(part).copy, array))
+            self._scatter += [partial(CopyInto(each).copy, part) for each in (array, *elsewhere)]
+        return flat
