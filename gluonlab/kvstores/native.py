@@ -220,7 +220,7 @@ class NativeKVStore(KVStore):
             raise KVStoreError(
                 f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone "
                 f"under {self._name!r}: write states with "
-                "gluonlab.update.states.export_gluon_states, "
+                "gluonlab.update.gluon_export.export_gluon_states, "
                 "or load them with a BucketedTrainer"
             )
         super().load_optimizer_states(fname)

@@ -1,6 +1,4 @@
-"""What a BucketedTrainer is asked for, checked before it takes the parameters, and what must stay
-so.
-"""
+"""A BucketedTrainer's arguments, checked before it takes the parameters over, and afterwards."""
 
 from __future__ import annotations
 
@@ -27,13 +25,12 @@ from gluonlab.update.loss_scale import LossScale
 
 @contextmanager
 def left_alone_if_refused(params: Any, optimizer: Any) -> Iterator[None]:
-    """After an error inside, the parameters belong to the trainer that they had, and an optimizer
-    to its parameters.
+    """After an error inside, the parameters' trainer and the optimizer's parameters are as
+    before.
     """
-    listed = (
-        list(params.values() if hasattr(params, "values") else params) if _listable(params) else []
-    )
-    trainers = [(param, param._trainer) for param in listed if isinstance(param, Parameter)]
+    trainers = [
+        (param, param._trainer) for param in _listed(params) or () if isinstance(param, Parameter)
+    ]
     taken = optimizer.param_dict if isinstance(optimizer, mx.optimizer.Optimizer) else None
     try:
         yield
@@ -49,14 +46,10 @@ def check_settings(
     params: Any, optimizer: Any, bucket_bytes: Any, clip_norm: Any, loss_scale: Any
 ) -> None:
     """Raise ConfigError for what gluon.Trainer would take in silence, or stumble over later."""
-    listed = (
-        list(params.values() if hasattr(params, "values") else params)
-        if _listable(params)
-        else [None]
-    )
-    if not listed:
+    listed = _listed(params)
+    if listed == []:
         raise ConfigError("params: there are no parameters to train: give net.collect_params()")
-    parameters = [param for param in listed if isinstance(param, Parameter)]
+    parameters = [param for param in listed or () if isinstance(param, Parameter)]
     if len(set(parameters)) < len(parameters):
         name = next(param.name for param, count in Counter(parameters).items() if count > 1)
         raise ConfigError(
@@ -95,8 +88,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not math.isnan(value)
 
 
-def _listable(params: Any) -> bool:
-    return hasattr(params, "values") or isinstance(params, (list, tuple))
+def _listed(params: Any) -> "Optional[List[Any]]":
+    """The parameters as a list; None for what gluon.Trainer refuses."""
+    if hasattr(params, "values"):
+        return list(params.values())
+    return list(params) if isinstance(params, (list, tuple)) else None
 
 
 def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]:
@@ -131,8 +127,7 @@ def store_for(kvstore: Any, ctxs: Sequence[mx.Context]) -> Optional[KVStoreBase]
 def check_who_updates(
     store: Optional[KVStoreBase], optimizer: Any, update_on_kvstore: Optional[bool], devices: int
 ) -> None:
-    """Raise KVStoreError when the optimizer is asked to run elsewhere than it does, or is none that
-    the store can run.
+    """Raise KVStoreError when the optimizer cannot run where ``update_on_kvstore`` wants it to.
 
     ConfigError, when its replicas would drift apart on several devices.
     """
@@ -158,15 +153,12 @@ def check_parameters(
     params: Sequence[Parameter], clip_norm: Optional[float], loss_scale: Optional[LossScale]
 ) -> None:
     """Raise KVStoreError for parameters that cannot share buckets, or not with these settings."""
-    sparse = next(
-        (param for param in params if (param._stype, param._grad_stype) != ("default", "default")),
-        None,
-    )
-    if sparse is not None:
-        raise KVStoreError(
-            f"parameters with sparse gradients, such as {sparse.name}, cannot share buckets: "
-            "use gluon.Trainer for them, with kvstore 'device' or 'local'"
-        )
+    for param in params:
+        if (param._stype, param._grad_stype) != ("default", "default"):
+            raise KVStoreError(
+                f"parameters with sparse gradients, such as {param.name}, cannot share buckets: "
+                "use gluon.Trainer for them, with kvstore 'device' or 'local'"
+            )
     if clip_norm is not None:
         _check_float32(f"clip_norm {clip_norm:g}", params)
     if loss_scale is not None:
@@ -175,18 +167,10 @@ def check_parameters(
 
 def _check_float32(what: str, params: Sequence[Parameter]) -> None:
     """Raise KVStoreError when the gradients are not of the type that ``what`` is for."""
-    other = next(
-        (
-            param
-            for param in params
-            if param.grad_req != "null" and np.dtype(param.dtype) != np.float32
-        ),
-        None,
-    )
-    if other is not None:
-        raise KVStoreError(
-            f"{what} is for float32, and {other.name} is {np.dtype(other.dtype)}: leave it out"
-        )
+    for param in params:
+        dtype = np.dtype(param.dtype)
+        if param.grad_req != "null" and dtype != np.float32:
+            raise KVStoreError(f"{what} is for float32, and {param.name} is {dtype}: leave it out")
 
 
 def compression_for(
@@ -195,7 +179,7 @@ def compression_for(
     devices: int,
     loss_scale: Optional[LossScale],
 ) -> "Optional[Dict[str, Any]]":
-    """What to set ``store`` to, if anything.
+    """The compression that ``store`` is to be set to, if any.
 
     Raises KVStoreError for what it cannot do, or what nothing can.
     """
@@ -226,17 +210,12 @@ def compression_for(
 def _check_two_bits(asked: "Dict[str, Any]") -> None:
     """MXNet 1.9.1 has no other compression."""
     form = "give {'type': '2bit', 'threshold': 0.5}, or another threshold above 0"
-    if (
-        not isinstance(asked, dict)
-        or asked.get("type") != "2bit"
-        or not set(asked) <= {"type", "threshold"}
-    ):
-        raise KVStoreError(f"compression_params {asked!r}: {form}")
     try:
-        threshold = float(asked.get("threshold", 0.5))
-    except (TypeError, ValueError):
-        threshold = math.nan
-    if not 0 < threshold < math.inf:
+        known = asked["type"] == "2bit" and set(asked) <= {"type", "threshold"}
+        usable = known and 0 < float(asked.get("threshold", 0.5)) < math.inf
+    except (KeyError, TypeError, ValueError):
+        usable = False
+    if not usable:
         raise KVStoreError(f"compression_params {asked!r}: {form}")
 
 
@@ -267,12 +246,9 @@ def unknown_shapes(params: Sequence[Parameter]) -> List[str]:
 
 
 def check_still_there(buckets: Sequence[Bucket], frozen: Sequence[Parameter]) -> None:
-    """Raise RunError when gradients are not in the buckets, or parameters should not share them any
-    more.
-    """
-    if any(param._grad is not None for param in frozen) or not all(
-        bucket.intact() for bucket in buckets
-    ):
+    """Raise RunError when gradients have left the buckets, or should not share them any more."""
+    still_frozen = all(param._grad is None for param in frozen)
+    if not (still_frozen and all(bucket.intact() for bucket in buckets)):
         raise RunError(
             "parameters were initialised, cast, given another grad_req, lr_mult or wd_mult, "
             "or to another BucketedTrainer after they moved into buckets: "

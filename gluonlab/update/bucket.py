@@ -63,9 +63,7 @@ class Bucket:
             array._fresh_grad = state
 
     def ranges(self, params: "Set[Parameter]") -> List[Tuple[int, int]]:
-        """Where those of ``params`` lie that are here: the elements from the first to behind the
-        last, neighbours as one.
-        """
+        """The (begin, end) of those of ``params`` that are in this bucket, neighbours as one."""
         found: List[Tuple[int, int]] = []
         for param, begin, end in zip(self.params, self.begins, [*self.begins[1:], self.size]):
             if param in params:
@@ -76,13 +74,11 @@ class Bucket:
     def gaps(self) -> List[int]:
         """The elements that no parameter has, in front of each that begins where a boundary is."""
         ends = [begin + math.prod(param.shape) for param, begin in zip(self.params, self.begins)]
-        return [
-            element for end, begin in zip(ends, self.begins[1:]) for element in range(end, begin)
-        ]
+        return [i for end, begin in zip(ends, self.begins[1:]) for i in range(end, begin)]
 
     def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
-        """Set the gradients of those of ``params`` that are here to zero on a device, given by its
-        position.
+        """Set the gradients of those of ``params`` in this bucket to zero on the device at a
+        place.
         """
         grad = self.grads[device]
         for begin, end in self.ranges(params):
@@ -97,34 +93,25 @@ class Bucket:
         """
         lr_mult, wd_mult = self.lr_mult, self.wd_mult
         for param, data, grad in self._arrays:
-            if (
-                param._data is not data
-                or param._grad is not grad
-                or param.lr_mult != lr_mult
-                or param.wd_mult != wd_mult
-            ):
+            if param._data is not data or param._grad is not grad:
+                return False
+            if param.lr_mult != lr_mult or param.wd_mult != wd_mult:
                 return False
         return True
 
 
 def as_nd(arrays: Sequence[Any]) -> List[nd.NDArray]:
-    """The same memory as mx.nd arrays; what is mx.np's is refused by operators, and its reshape is
-    a copy.
-    """
+    """The same memory as mx.nd arrays: operators refuse mx.np's, whose reshape is a copy."""
     return [array.as_nd_ndarray() for array in arrays]
 
 
 def _views(buffers: Sequence[nd.NDArray], param: Parameter, begin: int) -> List[Any]:
-    """A parameter's part of the buffer of each device, as an array of the kind that the parameter
-    has.
-    """
+    """A parameter's part of each device's buffer, as mx.nd or mx.np array, like the parameter's."""
     numpy_like = isinstance(param.list_data()[0], mx.np.ndarray)
     # mx.np has shape () for one element, for which mx.nd has (1,) alone
     with np_semantics() if numpy_like else nd_semantics():
-        views = [
-            buffer[begin : begin + math.prod(param.shape)].reshape(param.shape)
-            for buffer in buffers
-        ]
+        end = begin + math.prod(param.shape)
+        views = [buffer[begin:end].reshape(param.shape) for buffer in buffers]
         return [view.as_np_ndarray() for view in views] if numpy_like else views
 
 
@@ -134,9 +121,9 @@ def group(
     convolved: AbstractSet[Parameter] = frozenset(),
     on_gpus: bool = False,
 ) -> List[List[Parameter]]:
-    """Parameters of equal type and multipliers, in order, as lists of at most ``bucket_bytes`` (or
-    one parameter).
+    """Parameters of equal type and multipliers, in order, in lists of at most ``bucket_bytes``.
 
+    A larger parameter is a list of its own.
     ``convolved``: those that only ordinary convolutions use. ``on_gpus``: whether the parameters
     lie there, where oneDNN rearranges nothing. Gluon's convolutions have the type ``numpy.float32``
     and its dense layers ``"float32"``, which are equal, and not alike in a dict: on CPU devices
@@ -161,18 +148,17 @@ def group(
 
 
 def usual_bucket_bytes(ctxs: Sequence[mx.Context]) -> int:
-    """How large buckets are at most where nobody says it."""
+    """The default of the largest bucket."""
     return GPU_BUCKET_BYTES if ctxs[0].device_type == "gpu" else CPU_BUCKET_BYTES
 
 
 def spread(
     params: Sequence[Parameter], bucket_bytes: int, ctxs: Sequence[mx.Context], store: Any
 ) -> int:
-    """At most ``bucket_bytes``; under the store "device" on GPUs as much less as gives each of them
-    a bucket, if large.
+    """The bucket size with which the store "device" on GPUs has a bucket for each of them.
 
-    It sums a whole bucket on one of the devices, and has only as many of them at work as there are
-    buckets.
+    It sums a whole bucket on one of the devices, so that only as many of them work as there are
+    buckets. At most ``bucket_bytes``, which it is for other stores and on CPUs.
     """
     if len(ctxs) < 2 or ctxs[0].device_type != "gpu" or getattr(store, "type", None) != "device":
         return bucket_bytes
@@ -181,8 +167,7 @@ def spread(
 
 
 def together(buckets: Sequence[Bucket], bucket_bytes: int) -> List[Tuple[int, ...]]:
-    """The positions of buckets, in order, that have at most ``bucket_bytes`` between them; or of
-    one.
+    """The positions of neighbouring buckets that have at most ``bucket_bytes`` together.
 
     A store that takes several keys at once moves them as one bucket, wherever they lie.
     """
@@ -208,9 +193,8 @@ def _may_be_rearranged(param: Parameter, convolved: AbstractSet[Parameter]) -> b
     """
     if len(param.shape) < 3:
         return False
-    return param not in convolved or any(
-        channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2]
-    )
+    in_blocks = any(channels % CHANNELS_OF_A_BLOCK == 0 for channels in param.shape[:2])
+    return in_blocks or param not in convolved
 
 
 def _layout(params: Sequence[Parameter]) -> Tuple[List[int], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, List, NamedTuple, Sequence
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 from mxnet import nd
 from mxnet.gluon import Parameter
@@ -30,58 +30,45 @@ class Call(NamedTuple):
 def calls_of(
     store: Any, buckets: Sequence[Bucket], bucket_bytes: int, updates: bool, first_key: int = 0
 ) -> List[Call]:
-    """Stores that only sum take buckets together that have no more than ``bucket_bytes`` between
-    them; other stores one at a time.
+    """The calls of a step: several small buckets in one, for stores that only sum.
 
-    ``updates``: whether the store does. ``first_key``: what it knows the first bucket by; the
-    others follow.
+    ``updates``: whether the store updates. ``first_key``: what the store knows the first bucket by;
+    the others follow.
     """
+    calls: List[Tuple[Any, Any, Any, int]]
     if not isinstance(store, SummingKVStore):
-        return [
-            _call(store, first_key + position, bucket.grads, bucket.weights, -position, updates)
-            for position, bucket in enumerate(buckets)
-        ]
-    return [
-        _call(
-            store,
-            keys,
-            [buckets[key].grads for key in keys],
-            [buckets[key].weights for key in keys],
-            -keys[0],
-            updates,
+        calls = [(first_key + i, each.grads, each.weights, -i) for i, each in enumerate(buckets)]
+    else:
+        grads, weights = (
+            [getattr(each, kind) for each in buckets] for kind in ("grads", "weights")
         )
-        for keys in together(buckets, bucket_bytes)
-    ]
+        calls = [
+            (keys, [grads[key] for key in keys], [weights[key] for key in keys], -keys[0])
+            for keys in together(buckets, bucket_bytes)
+        ]
+    return [Call(*call, _run(store, *call, updates)) for call in calls]
 
 
 def begin_alike(
     store: Any, first_key: int, buckets: Sequence[Bucket], others: Sequence[Parameter]
 ) -> None:
-    """Give all devices, and processes, what the first has: the parameters in buckets, and
-    ``others``, whose keys follow.
-    """
-    arrays = [bucket.weights for bucket in buckets] + [
-        as_nd(param.list_data()) for param in others if param._data is not None
-    ]
+    """Give all devices, and processes, the first one's parameters: buckets, then ``others``."""
+    arrays = [bucket.weights for bucket in buckets]
+    arrays += [as_nd(param.list_data()) for param in others if param._data is not None]
     for key, weights in enumerate(arrays, first_key):
         store.broadcast(key, weights[0], weights)
     if sums_over_processes(store):
         nd.waitall()  # the store does not order what follows after it
 
 
-def _call(store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool) -> Call:
+def _run(
+    store: Any, key: Any, grads: Any, weights: Any, priority: int, updates: bool
+) -> Callable[[], None]:
+    if store is None:
+        return lambda: None  # one device alone has the whole gradient
     if updates:
-        run: Any = partial(store.update_and_use_up, key, grads, weights, priority=priority)
-    elif isinstance(store, NativeKVStore):
-        run = store.prepared(key, grads, priority)
-    else:
-        run = (
-            partial(store.pushpull, key, grads, priority=priority)
-            if store is not None
-            else _nothing
-        )
-    return Call(key, grads, weights, priority, run)
-
-
-def _nothing() -> None:
-    """One device alone has the whole gradient."""
+        return partial(store.update_and_use_up, key, grads, weights, priority=priority)
+    if isinstance(store, NativeKVStore):
+        prepared: Callable[[], None] = store.prepared(key, grads, priority)
+        return prepared
+    return partial(store.pushpull, key, grads, priority=priority)

@@ -17,8 +17,7 @@ from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, CopyInto, Operator
 
 
 class GlobalNormClipping:
-    """``clip(limit)`` scales the gradients of each device down to a norm of ``limit``, where theirs
-    is greater.
+    """``clip(limit)`` scales the gradients of each device down to a norm of at most ``limit``.
 
     As `gluon.utils.clip_global_norm` on one device (Pascanu, Mikolov, Bengio, "On the difficulty of
     training recurrent neural networks", 2013, algorithm 1). ``grads[i]``: all gradients of device
@@ -29,9 +28,8 @@ class GlobalNormClipping:
         self, grads: Sequence[Sequence[nd.NDArray]], ctxs: Sequence[mx.Context], parts: bool = False
     ) -> None:
         self._devices = [_Device(arrays, ctx) for arrays, ctx in zip(grads, ctxs)]
-        self._exchanges = (
-            [_Exchange(device, self._devices) for device in self._devices] if parts else []
-        )
+        apart = self._devices if parts else []
+        self._exchanges = [_Exchange(device, apart) for device in apart]
         self._limit = 0.0
         self._attributes = NO_ATTRIBUTES
 
@@ -48,8 +46,9 @@ class GlobalNormClipping:
 
 
 class _Device:
-    """The operations of one device: squared norms and their sum, the factor limit / max(norm,
-    limit), the multiplications.
+    """One device's operations: squared norms, their sum, the factor, and multiplying by it.
+
+    The factor is limit / max(norm, limit).
     """
 
     def __init__(self, grads: Sequence[nd.NDArray], ctx: mx.Context) -> None:
@@ -63,15 +62,12 @@ class _Device:
         # over some million elements.
         cells = [squares[i : i + 1] for i in range(len(flat))]
         self._measure = [OperatorCall("dot", [grad, grad], cell) for grad, cell in zip(flat, cells)]
-        self._measure += [
-            OperatorCall("sum", [squares], self.square),
-            OperatorCall("_copy", [self.square], self.total),
-        ]
-        self._norm = OperatorCall("sqrt", [self.total], self.total)
-        self._factor = [
+        self._measure.append(OperatorCall("sum", [squares], self.square))
+        self._measure.append(OperatorCall("_copy", [self.square], self.total))
+        self._norm, *self._factor = (
             OperatorCall(name, [self.total], self.total)
-            for name in ("_maximum_scalar", "_rdiv_scalar")
-        ]
+            for name in ("sqrt", "_maximum_scalar", "_rdiv_scalar")
+        )
         self._scale = [OperatorCall("broadcast_mul", [grad, self.total], grad) for grad in flat]
 
     def measure(self) -> None:
@@ -87,9 +83,7 @@ class _Device:
 
 
 class _Exchange:
-    """One device learns the squared norms of all, and adds them in the same order as the others
-    do.
-    """
+    """One device gets the squared norms of all, and adds them in the same order as the others."""
 
     def __init__(self, device: _Device, devices: List[_Device]) -> None:
         self._squares = [other.square for other in devices]

@@ -18,8 +18,9 @@ NAMED = 3  # parameters in a message, at most
 
 
 class Stale(NamedTuple):
-    """What is not fresh: on each device, and on all of them; ``idle``: the positions of devices on
-    which nothing is fresh.
+    """Parameters without a fresh gradient: on each device, and on all of them.
+
+    ``idle``: the positions of devices on which nothing is fresh.
     """
 
     on_device: List[Set[Parameter]]
@@ -43,36 +44,30 @@ class Freshness:
         """What has no fresh gradient."""
         if _all_set(self._all):
             return NOTHING
-        flags = [[_all_set([handle]) for handle in handles] for handles in self._handles]
         on_device = [
-            {param for param, flag in zip(self._params, of_device) if not flag}
-            for of_device in zip(*flags)
+            {param for param, handle in zip(self._params, handles) if not _all_set([handle])}
+            for handles in zip(*self._handles)
         ]
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
         return Stale(on_device, set.intersection(*on_device), idle)
 
     def of_a_process(self, stale: Stale) -> Stale:
-        """The same in one of several processes: where nothing is fresh there was no shard, and
-        others have fresh gradients.
-        """
+        """The same in one of several processes: without a shard here, others have gradients."""
         return stale._replace(parameters=set()) if len(stale.idle) == len(self._ctxs) else stale
 
     def require(self, stale: Stale) -> None:
-        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device should have used
-        and did not.
-        """
+        """Raise UserWarning, as gluon.Trainer does, for a parameter that a device has not used."""
         if stale is NOTHING:
             return
         several = len(self._ctxs) > 1
-        missing = [
-            f"{param.name} on {ctx}" if several else param.name
-            for device, ctx in enumerate(self._ctxs)
-            for param in self._params
-            if device not in stale.idle and param in stale.on_device[device]
-        ]
         if len(stale.idle) == len(self._ctxs):
+            missing = [param.name + " on any device" * several for param in self._params]
+        else:
             missing = [
-                f"{param.name} on any device" if several else param.name for param in self._params
+                param.name + f" on {ctx}" * several
+                for device, ctx in enumerate(self._ctxs)
+                for param in self._params
+                if device not in stale.idle and param in stale.on_device[device]
             ]
         if missing:
             raise UserWarning(

@@ -56,12 +56,8 @@ class LossScale:
             raise ConfigError(
                 f"loss scale: doubled after {good_steps} good steps: give a whole number from 1 up"
             )
-        self.value, self.good_steps, self.smallest, self.largest = (
-            value,
-            good_steps,
-            smallest,
-            largest,
-        )
+        self.value, self.good_steps = value, good_steps
+        self.smallest, self.largest = smallest, largest
         self.steps = self.skipped = 0
         self._good = 0  # steps since the scale last changed
 
@@ -113,9 +109,8 @@ class Unscaling:
 
     def __init__(self, grads: Sequence[Sequence[nd.NDArray]], parts: bool = False) -> None:
         self._finite = [AllFinite(arrays) for arrays in (grads if parts else grads[:1]) if arrays]
-        self._divide = [
-            OperatorCall("_mul_scalar", [grad], grad) for arrays in grads for grad in arrays
-        ]
+        flat = [grad for arrays in grads for grad in arrays]
+        self._divide = [OperatorCall("_mul_scalar", [grad], grad) for grad in flat]
         self._scale, self._attributes = 1.0, Attributes({"scalar": 1.0})
 
     def begin(self, scale: float) -> None:

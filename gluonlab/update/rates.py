@@ -17,8 +17,7 @@ SMALLEST_RATE = 1e-37  # MXNet refuses a float32 below 1.2e-38 that is not 0
 
 @dataclass(frozen=True)
 class Rates:
-    """``rates(step)`` is the learning rate of a step, which count from 1 to ``steps``; an
-    ``lr_scheduler`` of MXNet's optimizers.
+    """``rates(step)`` is the learning rate of a step, from 1 to ``steps``: an ``lr_scheduler``.
 
     During the ``warmup_steps`` it grows evenly, to ``base_lr`` in the last of them (Goyal et al.,
     "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section 2.2). After
@@ -42,12 +41,9 @@ class Rates:
         return rate if rate >= SMALLEST_RATE else 0.0
 
     def progress(self, step: int) -> float:
-        """How much of the run after the warm-up is done before this step: 0 at first, below 1 at
-        last.
-        """
-        return min(
-            1.0, max(0, step - 1 - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        )
+        """The share of the run after the warm-up before this step: 0 at first, below 1 at last."""
+        done, wanted = step - 1 - self.warmup_steps, self.steps - self.warmup_steps
+        return min(1.0, max(0, done) / max(1, wanted))
 
     def between(self, share: float) -> float:
         """``base_lr`` for a share of 1, ``final_lr`` for 0."""
@@ -70,14 +66,9 @@ class Rates:
             after = f"{', '.join(most)} and {last}" if most else last
             words = f"times {self.decay:g} after {after} steps"
         else:
-            words = self.schedule + (
-                f" to {self.final_lr:g}" if self.schedule != "constant" else ""
-            )
-        return words + (
-            f", warm-up in {self.warmup_steps:,} step{'s' * (self.warmup_steps > 1)}"
-            if self.warmup_steps
-            else ""
-        )
+            words = self.schedule + f" to {self.final_lr:g}" * (self.schedule != "constant")
+        steps = f"{self.warmup_steps:,} step{'s' * (self.warmup_steps > 1)}"
+        return words + f", warm-up in {steps}" * (self.warmup_steps > 0)
 
 
 def _constant(rates: Rates, step: int) -> float:
@@ -89,9 +80,7 @@ def _step(rates: Rates, step: int) -> float:
 
 
 def _cosine(rates: Rates, step: int) -> float:
-    """Loshchilov, Hutter, "SGDR: stochastic gradient descent with warm restarts", 2017, equation 5,
-    without restarts.
-    """
+    """Loshchilov, Hutter, "SGDR", 2017, equation 5, without restarts."""
     return rates.between((1 + math.cos(math.pi * rates.progress(step))) / 2)
 
 

@@ -14,11 +14,10 @@ from gluonlab.update.fresh import NOTHING, Stale
 
 
 class BucketUpdates:
-    """One call of the optimizer per bucket and device, past gluon's Updaters, whose checks cost
-    more than the call.
+    """One call of the optimizer per bucket and device.
 
-    The states are kept where gluon.Trainer keeps its own: ``updaters[device].states[key of the
-    bucket]``.
+    It goes past gluon's Updaters, whose checks cost more than the call, but keeps the states where
+    gluon.Trainer does: in ``updaters[device].states[key of the bucket]``.
     """
 
     def __init__(self, buckets: Sequence[Bucket], optimizer: Any, updaters: Sequence[Any]) -> None:
@@ -36,28 +35,19 @@ class BucketUpdates:
             return
         ranges = [bucket.ranges(stale.parameters) for bucket in self._buckets]
         if uneven:
-            foresee(
-                self._optimizer,
-                [key for update, some in zip(self.keys, ranges) for key in update.keys(some)],
-            )
+            keys = [key for update, some in zip(self.keys, ranges) for key in update.keys(some)]
+            foresee(self._optimizer, keys)
         for update, some in zip(self.keys, ranges):
             update.update(some)
 
     def _parts(self, key: int) -> List[Part]:
-        arrays = zip(self._buckets[key].weights, self._buckets[key].grads)
-        return [
-            Part(0, weight, grad, self._state(device, key))
-            for device, (weight, grad) in enumerate(arrays)
-        ]
-
-    def _state(self, device: int, key: int) -> Any:
-        updater = self._updaters[device]
-        if key not in updater.states:
-            updater.states[key] = self._optimizer.create_state_multi_precision(
-                key, self._buckets[key].weights[device]
-            )
-            updater.states_synced[key] = True
-        return updater.states[key]
+        parts, bucket = [], self._buckets[key]
+        for updater, weight, grad in zip(self._updaters, bucket.weights, bucket.grads):
+            if key not in updater.states:
+                new = self._optimizer.create_state_multi_precision(key, weight)
+                updater.states[key], updater.states_synced[key] = new, True
+            parts.append(Part(0, weight, grad, updater.states[key]))
+        return parts
 
 
 class ParameterUpdates:
@@ -68,8 +58,8 @@ class ParameterUpdates:
         self._updaters = updaters
         self._trained = [(key, param) for key, param in enumerate(params) if has_gradient(param)]
         self._arrays = {
-            param: (as_nd(param.list_data()), as_nd(param.list_grad()))
-            for _, param in self._trained
+            key: (as_nd(param.list_data()), as_nd(param.list_grad()))
+            for key, param in self._trained
         }
 
     def update(self, stale: Stale = NOTHING, uneven: bool = False) -> None:
@@ -78,18 +68,13 @@ class ParameterUpdates:
         ``uneven``: some may have been updated more often.
         """
         keys = [key for key, param in self._trained if param not in stale.parameters]
-        arrays = [
-            self._arrays[param] for _, param in self._trained if param not in stale.parameters
-        ]
+        if not keys:
+            return
         if uneven:
             foresee(self._updaters[0].optimizer, keys)
-        for device, updater in enumerate(self._updaters):
-            if keys:
-                updater(
-                    list(keys),
-                    [grads[device] for _, grads in arrays],
-                    [weights[device] for weights, _ in arrays],
-                )
+        weights, grads = (zip(*arrays) for arrays in zip(*(self._arrays[key] for key in keys)))
+        for updater, *arrays in zip(self._updaters, grads, weights):
+            updater(list(keys), *map(list, arrays))
 
 
 def has_gradient(param: Parameter) -> bool:

@@ -1,20 +1,19 @@
-"""The optimizer states of a BucketedTrainer: taken out of buckets, devices and shards, and put back
-into any others.
+"""The optimizer states of a BucketedTrainer: gathered from its buckets, and restored into any
+others.
 
 `gather_states` and `restore_states` are what ``save_states`` and ``load_states`` are made of,
-without a file; what the arrays are named and hold is told in `gluonlab.optimizers.states.states`, and how
-parameters of other names are found in `gluonlab.optimizers.states.matching`. What goes on with restored
-states makes the same updates, to the bit where the store, the devices and the buckets are the same,
-and otherwise as the same sums in another order do. The parameters themselves, the scale of the loss
-and what compressed gradients have left over are not among the states.
+without a file; what the arrays are named and hold is told in `gluonlab.optimizers.states.states`,
+and how parameters of other names are found in `gluonlab.optimizers.states.matching`. What goes on
+with restored states makes the same updates, to the bit where the store, the devices and the buckets
+are the same, and otherwise as the same sums in another order do. The parameters themselves, the
+scale of the loss and what compressed gradients have left over are not among the states.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import os
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -23,9 +22,8 @@ from mxnet.gluon import Parameter
 
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
-from gluonlab.files.whole import atomic_path, on_disk
-from gluonlab.optimizers.states.fitting import fitted, nest, resume
-from gluonlab.optimizers.states.matching import Own, most_bytes, own_of, unique
+from gluonlab.optimizers.states.fitting import fitted, resume
+from gluonlab.optimizers.states.matching import most_bytes, own_of, unique
 from gluonlab.optimizers.states.states import (
     KeyState,
     ParameterState,
@@ -40,24 +38,18 @@ from gluonlab.optimizers.states.states import (
 from gluonlab.optimizers.updates.counts import (
     age_of,
     numbers_of,
-    set_memory,
     set_numbers,
-    set_updates,
 )
 from gluonlab.update.replica_updates import BucketUpdates
 
 if TYPE_CHECKING:
     from gluonlab.update.trainer import BucketedTrainer
 
-# for which a file for gluon.Trainer has counts, whose optimizers count on each device anew
-DEVICES_OF_GLUON = 16
-
 
 class _Place(NamedTuple):
-    """Where a parameter's state lies: the optimizer's key, and its elements among the key's, or
-    None for all of them.
+    """Where a parameter's state lies: the optimizer's key, and its elements among the key's.
 
-    ``end``: where the next one begins.
+    ``begin``: None when it has all of them. ``end``: where the next parameter begins.
     """
 
     key: Any
@@ -66,18 +58,16 @@ class _Place(NamedTuple):
 
 
 def gather_states(trainer: "BucketedTrainer") -> Dict[str, nd.NDArray]:
-    """All that the trainer's optimizer knows, by name, as in a file of ``save_states``: copies on
-    the CPU.
+    """All that the trainer's optimizer knows, by name, as in a file of ``save_states``; on the CPU.
 
     Nothing waits for them. A trainer whose parameters have no shapes yet has what it was given by
     `restore_states`, or counts of 0.
     """
-    return to_arrays(_states(trainer))
+    return to_arrays(states_of(trainer))
 
 
 def restore_states(trainer: "BucketedTrainer", arrays: Mapping[str, nd.NDArray]) -> None:
-    """Have the trainer go on from what `gather_states` gave, of any store, devices and buckets,
-    before its first step or later.
+    """Have the trainer go on from what `gather_states` gave, of any store, devices and buckets.
 
     Where shapes are still unknown the arrays are kept until the first step. Raises KVStoreError,
     and changes nothing, for arrays that are no states, or those of another optimizer or network.
@@ -122,7 +112,8 @@ def put_awaited(trainer: "BucketedTrainer") -> None:
 
 
 @nd_semantics()
-def _states(trainer: "BucketedTrainer") -> States:
+def states_of(trainer: "BucketedTrainer") -> States:
+    """`gather_states` before the arrays get their names."""
     if trainer._awaited is not None:
         return trainer._awaited
     optimizer, places = trainer._optimizer, _places(trainer)
@@ -139,19 +130,17 @@ def _states(trainer: "BucketedTrainer") -> States:
 def _places(trainer: "BucketedTrainer") -> Dict[Parameter, _Place]:
     """Of the parameters that are updated, once there are buckets."""
     if not trainer._by_bucket:
-        in_buckets = {param for bucket in trainer.buckets for param in bucket.params}
+        keys = {param: key for key, param in enumerate(trainer._params)}
+        inside = [param for bucket in trainer.buckets for param in bucket.params]
         return {
-            param: _Place(key, None, 0)
-            for key, param in enumerate(trainer._params)
-            if param in in_buckets
+            param: _Place(keys[param], None, 0) for param in sorted(inside, key=keys.__getitem__)
         }
-    return {
-        param: _Place(key, begin, end)
-        for key, bucket in enumerate(trainer.buckets)
-        for param, begin, end in zip(
-            bucket.params, bucket.begins, [*bucket.begins[1:], bucket.size]
-        )
-    }
+    places = {}
+    for key, bucket in enumerate(trainer.buckets):
+        ends = [*bucket.begins[1:], bucket.size]
+        for param, begin, end in zip(bucket.params, bucket.begins, ends):
+            places[param] = _Place(key, begin, end)
+    return places
 
 
 def _of_key(trainer: "BucketedTrainer", key: Any) -> KeyState:
@@ -169,15 +158,9 @@ def _of_key(trainer: "BucketedTrainer", key: Any) -> KeyState:
 
 def _cut_out(state: KeyState, begin: Optional[int], name: str, param: Parameter) -> ParameterState:
     """The part of a key's state that is a parameter's: copies."""
-    arrays = [array if begin is None else _part(array, begin, param) for array in state.arrays]
-    age = state.age_at(begin or 0)
-    return ParameterState(
-        name,
-        param.shape,
-        age.updates,
-        tuple(array.copyto(mx.cpu()) for array in arrays),
-        age.memory,
-    )
+    parts = [array if begin is None else _part(array, begin, param) for array in state.arrays]
+    copies, age = tuple(part.copyto(mx.cpu()) for part in parts), state.age_at(begin or 0)
+    return ParameterState(name, param.shape, age.updates, copies, age.memory)
 
 
 def _part(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
@@ -187,28 +170,22 @@ def _part(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
 
 def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
     new, of_keys = _made(trainer, dict(zip(trainer._params, states.parameters)), what)
-    optimizer = trainer._optimizer
+    optimizer, ctxs = trainer._optimizer, trainer._contexts
     optimizer.param_dict = dict(
         enumerate(trainer.buckets if trainer._by_bucket else trainer._params)
     )
-    resume(
-        optimizer, of_keys, states.num_update, states.numbers, trainer._contexts, trainer._schedule
-    )
+    resume(optimizer, of_keys, states.num_update, states.numbers, ctxs, trainer._schedule)
     trainer._updates = None  # its calls are for the arrays of old
-    trainer._uneven = (
-        len({age.updates for state in of_keys.values() for age in state.ages.values()}) > 1
-    )
+    counts = {age.updates for state in of_keys.values() for age in state.ages.values()}
+    trainer._uneven = len(counts) > 1
     if trainer._update_on_kvstore:
         trainer._kvstore.set_states(of_keys)
         return
-    for updater, ctx in zip(trainer._updaters, trainer._contexts):
-        updater.states = {
-            key: like(state, lambda array, ctx=ctx: array.copyto(ctx)) for key, state in new.items()
-        }
+    for updater, ctx in zip(trainer._updaters, ctxs):
+        copied = partial(nd.NDArray.copyto, other=ctx)
+        updater.states = {key: like(state, copied) for key, state in new.items()}
         updater.states_synced = dict.fromkeys(new, True)
-    if trainer._by_bucket and any(
-        age.updates for state in of_keys.values() for age in state.ages.values()
-    ):
+    if trainer._by_bucket and any(counts):
         updates = trainer._make_updates()
         assert isinstance(updates, BucketUpdates)
         for key, state in of_keys.items():
@@ -219,8 +196,7 @@ def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
 def _made(
     trainer: "BucketedTrainer", of_params: Mapping[Parameter, ParameterState], what: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
-    """The keys' nested states on the CPU, none for those that begin anew, and what the optimizer is
-    to know of each key.
+    """The keys' nested states on the CPU, none for those that begin anew, and each key's KeyState.
 
     Raises KVStoreError when the arrays of a parameter have not the shapes that the optimizer gives
     them.
@@ -233,9 +209,8 @@ def _made(
     for key, places in members.items():
         if any(of_params[param].arrays for param in places):
             new[key] = _assembled(trainer, key, places, of_params, what)
-        ages = {
-            (place.begin or 0, place.end): of_params[param].age for param, place in places.items()
-        }
+        ranges = ((place.begin or 0, place.end) for place in places.values())
+        ages = {ends: of_params[param].age for ends, param in zip(ranges, places)}
         of_keys[key] = KeyState(tuple(flat(new.get(key))), ages)
     return new, of_keys
 
@@ -248,11 +223,10 @@ def _assembled(
     what: str,
 ) -> Any:
     """The nested state of a key: new where a parameter has none."""
-    weight = (
-        trainer.buckets[key].weights[0]
-        if trainer._by_bucket
-        else next(iter(places)).list_data()[0].as_nd_ndarray()
-    )
+    if trainer._by_bucket:
+        weight = trainer.buckets[key].weights[0]
+    else:
+        weight = next(iter(places)).list_data()[0].as_nd_ndarray()
     state = trainer._optimizer.create_state_multi_precision(key, weight.copyto(mx.cpu()))
     for param, place in places.items():
         for array, saved in zip(flat(state), of_params[param].arrays):
@@ -265,57 +239,3 @@ def _assembled(
                 )
             saved.reshape(target.shape).copyto(target)
     return state
-
-
-def export_gluon_states(trainer: "BucketedTrainer", fname: str) -> None:
-    """Write the states for ``gluon.Trainer.load_states``: MXNet's own pickle of states by position,
-    and of the optimizer.
-
-    The trainer that reads it takes over this optimizer, its settings and its schedule, as
-    gluon.Trainer always does. Its parameters must come in the same order: gluon.Trainer sorts a
-    ParameterDict by name as text. Raises OutputError, and KVStoreError for an optimizer that cannot
-    be pickled, such as one whose schedule is a lambda.
-    """
-    saved = {
-        position: state
-        for position, state in enumerate(_states(trainer).parameters)
-        if state.arrays or state.updates
-    }
-    optimizer = copy.copy(trainer._optimizer)
-    # the copy's own, to be filled by position
-    for name in ("_all_index_update_counts", "_all_former_rates", "cumgrads"):
-        if hasattr(optimizer, name):
-            setattr(optimizer, name, {})
-    set_updates(
-        optimizer,
-        {position: state.updates or 0 for position, state in saved.items()},
-        range(DEVICES_OF_GLUON),
-    )
-    set_memory(
-        optimizer,
-        {position: state.memory for position, state in saved.items()},
-        range(DEVICES_OF_GLUON),
-    )
-    updater = mx.optimizer.get_updater(optimizer)
-    updater.states = {
-        position: _nested(optimizer, trainer._params[position], state)
-        for position, state in saved.items()
-    }
-    try:
-        content = updater.get_states(dump_optimizer=True)
-    except Exception as error:  # whatever the classes raise that the user's schedule is made of
-        reason = f"the optimizer cannot be pickled, as gluon.Trainer's files are ({error})"
-        raise KVStoreError(
-            f"{reason}: give it a learning rate or a schedule of mx.lr_scheduler"
-        ) from None
-    path = Path(fname)
-    with on_disk(path, "choose another place"), atomic_path(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def _nested(optimizer: mx.optimizer.Optimizer, param: Parameter, state: ParameterState) -> Any:
-    """The state as the optimizer nests its arrays."""
-    arrays = iter(state.arrays)
-    return like(
-        nest(optimizer, Own(param.name, param.shape, param.dtype, True)), lambda _: next(arrays)
-    )

@@ -1,5 +1,4 @@
-"""BucketedTrainer: a gluon.Trainer that moves and updates many small parameters as few large
-buffers.
+"""BucketedTrainer: a gluon.Trainer that moves and updates its parameters in a few large buffers.
 
 gluon.Trainer makes one kvstore call and one optimizer call per parameter, each of which costs more
 than the transfer of a small gradient. Here the parameters of a bucket lie side by side in one
@@ -9,7 +8,7 @@ buffer, with which Gluon goes on working (`gluonlab.update.bucket`).
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
 
 from mxnet import autograd, gluon
 from mxnet.gluon import Parameter
@@ -34,16 +33,15 @@ from gluonlab.update.summed import SummedGradients
 
 
 class BucketedTrainer(gluon.Trainer):
-    """``gluon.Trainer`` with buckets: the same arguments, and the same updates, to the bit for one
-    device.
+    """``gluon.Trainer`` with buckets: the same arguments and updates, on one device the same bits.
 
     ``kvstore`` is a name (`make_kvstore`) or an instance, such as ``mx.kv.create("dist_sync")``; it
     sums the gradients, the optimizer runs on every device (or, for "sharded-optimizer", on the
-    store: ``update_on_kvstore`` says nothing else). None is for one device. ``compression_params``:
-    for stores that compress, ``{"type": "2bit", "threshold": 0.5}``. ``optimizer``: as
-    gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance may be one of
-    `gluonlab.optimizers`. One that is not element-wise updates parameter by parameter; its
-    gradients still travel in buckets.
+    store: ``update_on_kvstore`` cannot choose otherwise). None is for one device.
+    ``compression_params``: for stores that compress, ``{"type": "2bit", "threshold": 0.5}``.
+    ``optimizer``: as gluon.Trainer takes it: a plain "sgd" is MXNet's own, to the bit, an instance
+    may be one of `gluonlab.optimizers`. One that is not element-wise updates parameter by
+    parameter; its gradients still travel in buckets.
 
     Buckets hold at most ``bucket_bytes``; the first one the last layers, whose gradients can travel
     while backward goes on. The default is 4 MiB on CPU devices, 25 MiB on GPUs. There "device",
@@ -99,16 +97,14 @@ class BucketedTrainer(gluon.Trainer):
             arguments.check_parameters(self._params, clip_norm, loss_scale)
             self._store = arguments.store_for(kvstore, self._contexts)
             arguments.check_who_updates(self._store, self._optimizer, update_on_kvstore, devices)
-            compression = arguments.compression_for(
+            self._compression_params = arguments.compression_for(
                 self._store, compression_params, devices, loss_scale
             )
-            self._compression_params = compression
             self.clip_norm, self.loss_scale = clip_norm, loss_scale
             self._summed: Optional[SummedGradients] = None
+            usual = usual_bucket_bytes(self._contexts)
+            self.bucket_bytes = usual if bucket_bytes is None else bucket_bytes
             self._sized = bucket_bytes is not None
-            self.bucket_bytes = (
-                usual_bucket_bytes(self._contexts) if bucket_bytes is None else bucket_bytes
-            )
             self.buckets: List[Bucket] = []
             self._calls: List[Call] = []
             self._updates: "Union[BucketUpdates, ParameterUpdates, None]" = None
@@ -116,8 +112,7 @@ class BucketedTrainer(gluon.Trainer):
             self._stale = NOTHING
             self._uneven = False  # whether parameters may have been updated more often than others
             self._schedule = Rewinding(self._optimizer)
-            # states that were loaded before there were buckets
-            self._awaited: Optional[States] = None
+            self._awaited: Optional[States] = None  # loaded before there were buckets
             self._init_kvstore()
             if not arguments.unknown_shapes(self._params):
                 self.prepare()
@@ -133,18 +128,17 @@ class BucketedTrainer(gluon.Trainer):
             self._init_params()
 
     def _init_kvstore(self) -> None:
-        """In the constructor, and after `_reset_kvstore`, which ``Parameter.set_data`` calls under
-        a store that updates.
+        """Called by the constructor, and after ``Parameter.set_data`` under a store that
+        updates.
         """
-        self._kvstore: Any = self._store
-        self._update_on_kvstore = (
-            isinstance(self._store, ShardedKVStore) and len(self._contexts) > 1
-        )
-        self._distributed = sums_over_processes(self._store)
-        if self._store is not None and self._compression_params:
-            self._store.set_gradient_compression(self._compression_params)
-        if self._store is not None and self._update_on_kvstore:
-            self._store.set_optimizer(self._optimizer)
+        store: Any = self._store
+        self._kvstore = store
+        self._update_on_kvstore = isinstance(store, ShardedKVStore) and len(self._contexts) > 1
+        self._distributed = sums_over_processes(store)
+        if store is not None and self._compression_params:
+            store.set_gradient_compression(self._compression_params)
+        if self._update_on_kvstore:
+            store.set_optimizer(self._optimizer)
         self._kv_initialized = True
 
     def _init_params(self) -> None:
@@ -153,46 +147,31 @@ class BucketedTrainer(gluon.Trainer):
         if not self.buckets:
             self._make_buckets()
         if self._sums:
-            begin_alike(
-                self._kvstore,
-                self._first_key,
-                self.buckets,
-                self._frozen if self._distributed else (),
-            )
+            frozen = self._frozen if self._distributed else ()
+            begin_alike(self._kvstore, self._first_key, self.buckets, frozen)
         self._params_to_init: List[Parameter] = []
         put_awaited(self)
 
     def _make_buckets(self) -> None:
         trainable = [param for param in self._params if has_gradient(param)]
         self._frozen = [param for param in self._params if param.grad_req == "null"]
-        blocks = living_blocks()
-        limit = (
-            self.bucket_bytes
-            if self._sized
-            else spread(trainable, self.bucket_bytes, self._contexts, self._store)
-        )
+        blocks, most = living_blocks(), self.bucket_bytes
+        if not self._sized:
+            most = spread(trainable, most, self._contexts, self._store)
         on_gpus = self._contexts[0].device_type == "gpu"
-        self.buckets = [
-            Bucket(params)
-            for params in group(trainable[::-1], limit, of_convolutions(blocks), on_gpus)
-        ]
-        compiled.forget(
-            (param for bucket in self.buckets if len(bucket.params) > 1 for param in bucket.params),
-            blocks,
-        )
+        groups = group(trainable[::-1], most, of_convolutions(blocks), on_gpus)
+        self.buckets = [Bucket(params) for params in groups]
+        compiled.forget((param for params in groups if len(params) > 1 for param in params), blocks)
         self._freshness = Freshness(trainable, self._contexts)
         self._first_key = new_keys(self._kvstore, len(self.buckets) + len(self._frozen))
         self._calls = calls_of(
             self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
         )
         if not self._update_on_kvstore:
-            grads = [
-                list(of_device) for of_device in zip(*(bucket.grads for bucket in self.buckets))
-            ]
-            self._summed = SummedGradients(grads, self._contexts, self.clip_norm, self.loss_scale)
-        # as a whole, with what lies in between
-        looked_at = self.clip_norm is not None or self.loss_scale is not None
-        self._gaps = Gaps(self.buckets if on_gpus and looked_at else ())
+            self._summed = self._looking_at(zip(*(bucket.grads for bucket in self.buckets)))
+        # a bucket is looked at as a whole, with what lies between its parameters
+        looks = self.clip_norm is not None or self.loss_scale is not None
+        self._gaps = Gaps(self.buckets if on_gpus and looks else ())
         if self._by_bucket:  # one key, and so one state, per bucket
             self._optimizer.param_dict = dict(enumerate(self.buckets))
 
@@ -207,9 +186,9 @@ class BucketedTrainer(gluon.Trainer):
         return is_element_wise(type(self._optimizer))
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """Sum what backward has written, and update every replica with it, divided by
-        ``batch_size``, that of all devices.
+        """Sum the gradients, and update every replica with the sum divided by ``batch_size``.
 
+        ``batch_size``: the images of all devices.
         Raises UserWarning for a parameter without a fresh gradient, unless ``ignore_stale_grad``;
         ConfigError for no batch size.
         """
@@ -221,9 +200,7 @@ class BucketedTrainer(gluon.Trainer):
             self._used()
 
     def apply(self, batch_size: float) -> None:
-        """`step` for gradients that are not autograd's but, say, an executor's: all of them count,
-        none is stale.
-        """
+        """`step` for gradients that an executor, say, has written: all count, none is stale."""
         if autograd.is_recording():
             with autograd.pause():  # which costs some microseconds
                 self.apply(batch_size)
@@ -233,8 +210,8 @@ class BucketedTrainer(gluon.Trainer):
         self._update()
 
     def allreduce_grads(self) -> None:
-        """The first half of `step`, before which nothing is refused: stale gradients are set to
-        zero, and all summed.
+        """The first half of `step`: stale gradients are set to zero, none is refused, all
+        summed.
         """
         with autograd.pause():
             self._ready()
@@ -243,9 +220,7 @@ class BucketedTrainer(gluon.Trainer):
             self._allreduce_grads()
 
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """The second half of `step`, once the gradients are summed, and changed by whoever wants
-        to.
-        """
+        """The second half of `step`, with gradients that are summed, and changed if need be."""
         with autograd.pause():
             self._begin(batch_size)
             self._refuse_half("update()")
@@ -305,72 +280,63 @@ class BucketedTrainer(gluon.Trainer):
                 bucket.grads[device][:] = 0
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer's states, by parameter name, each whole, as
-        `gluonlab.optimizers.states.states` lays them out.
+        """Write the optimizer's states by parameter name, each whole.
 
-        They can be loaded under any store, bucket size and number of devices. gluon.Trainer cannot
-        read them, but what `gluonlab.update.states.export_gluon_states` writes. Raises
-        OutputError, and leaves an old file then.
+        They can be loaded under any store, bucket size and number of devices. The format:
+        `gluonlab.optimizers.states.states`. gluon.Trainer cannot read it, but what
+        `gluonlab.update.gluon_export.export_gluon_states` writes. Raises OutputError, and leaves an
+        old file then.
         """
         save(fname, gather_states(self))
 
     def load_states(self, fname: str) -> None:
-        """Go on from what `save_states`, or gluon.Trainer's own, wrote; before the first step, or
-        later.
+        """Go on from what `save_states`, or gluon.Trainer's own, wrote; at any time.
 
         As gluon.Trainer does it, this sets the counts of updates and, where no schedule does, the
         learning rate; call ``set_learning_rate`` afterwards for another. Momenta, weight decay and
         the schedule are those that this trainer was made with, and the schedule goes on where the
         saved one stopped. Parameters are found by name, or, if names differ, as
-        `gluonlab.optimizers.states.matching` says; those of gluon.Trainer's files by their positions. Of
-        such a file, a pickle, nothing is run (`gluonlab.optimizers.states.gluon_pickle`). Raises
-        KVStoreError, and changes nothing, for a file of anything else, of another optimizer or
-        another network.
+        `gluonlab.optimizers.states.matching` says; those of gluon.Trainer's files by their
+        positions. Of such a file, a pickle, nothing is run
+        (`gluonlab.optimizers.states.gluon_pickle`). Raises KVStoreError, and changes nothing, for a
+        file of anything else, of another optimizer or another network.
         """
         load(self, fname)
 
     def _allreduce_grads(self) -> None:
         self._gaps.clear()
-        if self._update_on_kvstore and (
-            self.clip_norm is not None or self.loss_scale is not None or self._uneven
-        ):
+        looks = self.clip_norm is not None or self.loss_scale is not None
+        if self._update_on_kvstore and (looks or self._uneven):
             self._update_in_halves()
         elif self._sums:
             for call in self._calls:
                 call.run()
 
     def _update_in_halves(self) -> None:
-        """The store's work: what is known only when the last bucket is summed is needed before the
-        first is updated.
-        """
-        shards = [
-            self._kvstore.reduce_scatter(call.key, call.grads, call.weights, priority=call.priority)
-            for call in self._calls
-        ]
+        """The store's work, where the first update needs to know the sums of all buckets."""
+        store, shards = self._kvstore, []
+        for call in self._calls:
+            shards += store.reduce_scatter(call.key, call.grads, call.weights, call.priority)
         if self._summed is None:
-            grads = [
-                [part for parts in shards for part in parts if part.context == ctx]
-                for ctx in self._contexts
-            ]
-            self._summed = SummedGradients(
-                grads, self._contexts, self.clip_norm, self.loss_scale, parts=True
-            )
+            parts = [[part for part in shards if part.context == ctx] for ctx in self._contexts]
+            self._summed = self._looking_at(parts, parts=True)
         if not self._summed.prepare(self._optimizer):
             return
-        stale = {
-            key: bucket.ranges(self._stale.parameters) for key, bucket in enumerate(self.buckets)
-        }
+        stale = {key: each.ranges(self._stale.parameters) for key, each in enumerate(self.buckets)}
         if self._uneven:
-            foresee(
-                self._optimizer,
-                [
-                    key
-                    for call in self._calls
-                    for key in self._kvstore.keys_to_update(call.key, stale)
-                ],
-            )
+            keys = [key for call in self._calls for key in store.keys_to_update(call.key, stale)]
+            foresee(self._optimizer, keys)
         for call in self._calls:
-            self._kvstore.update(call.key, priority=call.priority, stale=stale)
+            store.update(call.key, priority=call.priority, stale=stale)
+
+    def _looking_at(self, grads: Iterable[Any], parts: bool = False) -> SummedGradients:
+        return SummedGradients(
+            [list(arrays) for arrays in grads],
+            self._contexts,
+            self.clip_norm,
+            self.loss_scale,
+            parts,
+        )
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore or amp.overflows(self):

@@ -21,7 +21,7 @@ from support.stores import FROM_SCRATCH, NOW, SOME_NOW, STORES
 
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
-from gluonlab.update.states import export_gluon_states
+from gluonlab.update.gluon_export import export_gluon_states
 from gluonlab.update.trainer import BucketedTrainer
 
 MOMENTUM = {"learning_rate": 0.1, "momentum": 0.9}

@@ -21,7 +21,8 @@ from support.trainers import made
 from gluonlab.errors import GluonlabWarning, KVStoreError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.states import matching
-from gluonlab.update.states import export_gluon_states, gather_states
+from gluonlab.update.gluon_export import export_gluon_states
+from gluonlab.update.states import gather_states
 from gluonlab.update.trainer import BucketedTrainer
 
 BATCHES = random_batches([6, 4, 5, 7, 4], shape=(1, 2, 3), classes=4)
