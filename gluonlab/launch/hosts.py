@@ -15,7 +15,6 @@ from typing import Any, Deque, Dict, List, Sequence, Type, Union
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 
-import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augment import make_input
 from gluonlab.data.loading.loader import Loader
@@ -25,7 +24,8 @@ from gluonlab.finite import check_parameters, check_validation_loss
 from gluonlab.launch.same_host import workers_here
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.strategy import Scored
-from gluonlab.runs.record import RunDirectory
+from gluonlab.runs.schema import Epoch
+from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.evaluate import evaluate, test_loader
 from gluonlab.training.loop import make_net
 from gluonlab.training.plan import make_plan
@@ -171,9 +171,7 @@ def train_on_hosts(
             "global_batch_size": global_batch_size,
             "processes": group.size,
         }
-        run.config(
-            {"gluonlab": gluonlab.__version__, "settings": settings, "config": config.to_dict()}
-        )
+        run.describe(config.to_dict(), settings=settings)
     for epoch in range(1, plan.epochs + 1):
         began = time.perf_counter()
         for step, (xs, ys) in enumerate(loader):
@@ -194,7 +192,11 @@ def train_on_hosts(
                 "processes": group.size,
             }
             run.parameters(net)
-            run.line("epoch", seconds=seconds, images=images, loss=score.loss, **result)
+            # nothing here adds up the training losses
+            done = Epoch(
+                epoch, epoch * len(loader), images, seconds, score.loss, score.accuracy, score.loss
+            )
+            run.write(done)
             speed = f"{images / seconds:,.0f} images/s"
             print(
                 f"epoch {epoch}/{plan.epochs}  {speed}  validation accuracy {score.accuracy:.4f}",

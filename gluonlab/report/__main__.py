@@ -11,8 +11,8 @@ import click
 from gluonlab.cli.command import command
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
-from gluonlab.report.runs import read_runs
 from gluonlab.report.tables import as_text
+from gluonlab.runs.reader import read_runs
 
 OUT = "report.html"
 

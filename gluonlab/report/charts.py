@@ -7,7 +7,7 @@ from io import StringIO
 from itertools import accumulate
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from gluonlab.report.runs import Run
+from gluonlab.runs.reader import Run
 
 # Okabe and Ito's colours, which people see apart whatever their colour vision; "Color universal
 # design", 2008. No yellow on white.
@@ -44,43 +44,41 @@ def charts(runs: Sequence[Run]) -> Dict[str, str]:
             runs, _accuracy_in_time, "seconds of training", bounds=PERCENT
         )
         drawn["Images per second"] = _svg(runs, _speed, "epoch", from_zero=True)
-    if any(len({step["lr"] for step in run.steps}) > 1 for run in runs):
+    if any(len({step.lr for step in run.steps}) > 1 for run in runs):
         drawn["Learning rate"] = _svg(runs, _rate, "epoch", from_zero=True)
     return drawn
 
 
 def _loss(run: Run) -> Curve:
-    return [line["epoch"] for line in run.epochs], [line["loss"] for line in run.epochs]
+    return [line.epoch for line in run.epochs], [line.loss for line in run.epochs]
 
 
 def _losses(run: Run) -> Curve:
-    return _thinned(_positions(run), [line["loss"] for line in run.steps])
+    return _thinned(_positions(run), [line.loss for line in run.steps])
 
 
 def _accuracy(run: Run) -> Curve:
-    return [line["epoch"] for line in run.epochs], [100 * line["accuracy"] for line in run.epochs]
+    return [line.epoch for line in run.epochs], [100 * line.accuracy for line in run.epochs]
 
 
 def _accuracy_in_time(run: Run) -> Curve:
-    return list(accumulate(line["seconds"] for line in run.epochs)), [
-        100 * line["accuracy"] for line in run.epochs
+    return list(accumulate(line.training_seconds for line in run.epochs)), [
+        100 * line.accuracy for line in run.epochs
     ]
 
 
 def _speed(run: Run) -> Curve:
-    return [line["epoch"] for line in run.epochs], [
-        line["images"] / line["seconds"] for line in run.epochs
-    ]
+    return [line.epoch for line in run.epochs], [line.images_per_second for line in run.epochs]
 
 
 def _rate(run: Run) -> Curve:
-    return _thinned(_positions(run), [line["lr"] for line in run.steps])
+    return _thinned(_positions(run), [line.lr for line in run.steps])
 
 
 def _positions(run: Run) -> List[float]:
     """Where each step lies on the axis of epochs."""
-    per_epoch = run.epochs[-1]["step"] / len(run.epochs) if run.epochs else max(1, len(run.steps))
-    return [line["step"] / per_epoch for line in run.steps]
+    per_epoch = run.epochs[-1].step / len(run.epochs) if run.epochs else max(1, len(run.steps))
+    return [line.step / per_epoch for line in run.steps]
 
 
 def _thinned(xs: List[float], ys: List[float]) -> Curve:

@@ -11,8 +11,8 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from gluonlab.report.charts import charts, colour, dash
-from gluonlab.report.runs import Run
 from gluonlab.report.tables import EPOCH_HEADINGS, HEADINGS, differences, epochs, in_common, results
+from gluonlab.runs.reader import Run
 
 _STROKES = {"-": "", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
 

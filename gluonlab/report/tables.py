@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Sequence, Tuple
 
-from gluonlab.report.runs import Run
+from gluonlab.runs.reader import Run
 
 HEADINGS = ("run", "devices", "accuracy", "best", "images/s", "per device", "seconds", "")
 EPOCH_HEADINGS = ("epoch", "loss", "validation loss", "accuracy", "images/s", "seconds")
@@ -48,12 +48,12 @@ def epochs(run: Run) -> List[Tuple[str, ...]]:
     """A row per epoch, for EPOCH_HEADINGS."""
     return [
         (
-            str(line["epoch"]),
-            f"{line['loss']:.4f}",
-            _number(line.get("validation_loss"), ".4f"),
-            f"{line['accuracy']:.4f}",
-            f"{line['images'] / line['seconds']:,.0f}",
-            f"{line['seconds']:.2f}",
+            str(line.epoch),
+            f"{line.loss:.4f}",
+            _number(line.validation_loss, ".4f"),
+            f"{line.accuracy:.4f}",
+            f"{line.images_per_second:,.0f}",
+            f"{line.training_seconds:.2f}",
         )
         for line in run.epochs
     ]

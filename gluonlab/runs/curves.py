@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, Any, List, Sequence
+
+from gluonlab.runs.schema import Epoch, Line, Step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -11,12 +13,12 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#d9730d", "#2f7d4f", "#8a8a8a"
 
 
-def draw(metrics: List[Dict[str, Any]], path: Path) -> None:
+def draw(lines: Sequence[Line], path: Path) -> None:
     """Write `make_figure` of the lines of metrics.jsonl as a PNG."""
-    make_figure(metrics).savefig(path, format="png", dpi=110)
+    make_figure(lines).savefig(path, format="png", dpi=110)
 
 
-def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
+def make_figure(lines: Sequence[Line]) -> "Figure":
     """Four panels from the lines of metrics.jsonl: training loss, validation accuracy, learning
     rate, images per second.
     """
@@ -24,48 +26,47 @@ def make_figure(metrics: List[Dict[str, Any]]) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    steps = [line for line in metrics if line["kind"] == "step"]
-    epochs = [line for line in metrics if line["kind"] == "epoch"]
+    steps = [line for line in lines if isinstance(line, Step)]
+    epochs = [line for line in lines if isinstance(line, Epoch)]
     figure = Figure(figsize=(9, 6))
     FigureCanvasAgg(figure)
     (loss, accuracy), (rate, speed) = figure.subplots(2, 2)
     # margins by hand: matplotlib's constrained layout would take a third of the time of drawing
     figure.subplots_adjust(left=0.08, right=0.98, bottom=0.09, top=0.94, wspace=0.2, hspace=0.42)
-    per_epoch = max(1, epochs[-1]["step"] // len(epochs)) if epochs else len(steps) or 1
-    numbers = [line["epoch"] for line in epochs]
+    per_epoch = max(1, epochs[-1].step // len(epochs)) if epochs else len(steps) or 1
+    numbers: List[float] = [line.epoch for line in epochs]
 
     loss.plot(
-        [line["step"] / per_epoch for line in steps],
-        [line["loss"] for line in steps],
+        [line.step / per_epoch for line in steps],
+        [line.loss for line in steps],
         color=BLUE,
         alpha=0.35,
         lw=0.8,
     )
-    loss.plot(numbers, [line["loss"] for line in epochs], color=BLUE, marker="o", ms=4)
+    loss.plot(numbers, [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
     _label(loss, "training loss", "each step; dots: mean of the epoch")
 
     accuracy.plot(
         numbers,
-        [100 * line["accuracy"] for line in epochs],
+        [100 * line.accuracy for line in epochs],
         color=ORANGE,
         marker="o",
         ms=4,
         clip_on=False,
     )
-    best = max((100 * line["accuracy"] for line in epochs), default=0.0)
+    best = max((100 * line.accuracy for line in epochs), default=0.0)
     accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
     low, high = accuracy.get_ylim()
     accuracy.set_ylim(min(low, 99), min(high, 100))  # nobody is better than 100 %
     _label(accuracy, "validation accuracy, %", f"best {best:.2f} %")
 
     # a step's rate holds while the step goes on, from its predecessor's end to its own
-    edges = [(line["step"] - end) / per_epoch for line in steps for end in (1, 0)]
-    rate.plot(edges, [line["lr"] for line in steps for _ in range(2)], color=GREEN, lw=1.4)
+    edges = [(line.step - end) / per_epoch for line in steps for end in (1, 0)]
+    rate.plot(edges, [line.lr for line in steps for _ in range(2)], color=GREEN, lw=1.4)
     _label(rate, "learning rate", "each step")
     rate.yaxis.get_major_locator().set_params(nbins=5)
 
-    rates = [line["images"] / line["seconds"] for line in epochs]
-    speed.bar(numbers, rates, color=BLUE, width=0.7)
+    speed.bar(numbers, [line.images_per_second for line in epochs], color=BLUE, width=0.7)
     _label(speed, "images per second", "training only")
     for axes in (loss, accuracy, rate, speed):
         axes.set_xlim(0, max(numbers or [len(steps) / per_epoch]) + 0.5)

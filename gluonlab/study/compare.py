@@ -5,7 +5,6 @@ devices, one run after the other, and a table.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import List, Optional, Sequence
 
@@ -13,12 +12,11 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, UsageError
-from gluonlab.files.whole import write_text
-from gluonlab.runs.record import RunDirectory
+from gluonlab.runs.result import Result
+from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.loop import prepare, train
 from gluonlab.training.plan import Plan, check_config, make_plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.training.result import Result
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def compare(
     configs = [config.replace(gpus=count) for count in counts]
     dataset = _check(configs)
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
-    folder.config({"config": config.to_dict(), "compare": list(counts)})
+    folder.describe(config.to_dict(), compare=list(counts))
     folder.close()
     results: List[Result] = []
     try:
@@ -78,9 +76,7 @@ def compare(
             )
         raise
     rows = make_rows(results)
-    write_text(
-        folder.path / "compare.json", json.dumps([asdict(row) for row in rows], indent=2) + "\n"
-    )
+    folder.compared([asdict(row) for row in rows])
     return rows
 
 

@@ -1,15 +1,23 @@
-"""How a run ends: what its folder holds then, and what is said of it."""
+"""How a run ends: what its folder holds then, and what its last words are."""
 
 from __future__ import annotations
 
 import shlex
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Iterator
+from pathlib import Path
+from typing import Iterator, Optional
+
+from mxnet import gluon
 
 from gluonlab.errors import DivergedError, UsageError
-from gluonlab.runs.record import RunDirectory
-from gluonlab.training.result import Result
+from gluonlab.runs.result import Result
+from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
+from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.confusion import write_picture
+from gluonlab.training.evaluate import Confusion
+from gluonlab.training.export import export
+from gluonlab.training.plan import Plan
 
 
 @contextmanager
@@ -38,9 +46,21 @@ def recorded(run: RunDirectory, result: Result) -> Iterator[None]:
         raise
 
 
+def write_extras(
+    folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
+) -> None:
+    """Write into ``folder`` what the plan asks for: the picture of the confusion matrix, the
+    export. Raises OutputError.
+    """
+    if plan.config.export:
+        export(net, plan.model, plan.dataset, folder / EXPORT)
+    if confusion is not None:  # last: nothing is lost if it cannot be drawn
+        write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
+
+
 def _note(run: RunDirectory, error: BaseException) -> None:
     if isinstance(error, DivergedError):
-        run.line("event", event="diverged", message=str(error))
+        run.write(DivergedEvent(str(error)))
 
 
 def _draw(run: RunDirectory, result: Result) -> None:

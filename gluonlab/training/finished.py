@@ -22,10 +22,9 @@ from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.data.statistics import RunningStatistics
-from gluonlab.runs.description import CONFIG, Description, read_description
-from gluonlab.runs.record import PARAMETERS
+from gluonlab.runs.reader import Description, read_finished
+from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, test_loader
-from gluonlab.training.extras import write_extras
 from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
@@ -105,9 +104,8 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     with folder_for(place) if place is not None else nullcontext():
         plan = _plan(found, config, folder)
         net = make_net(plan)
-        load_parameters(
-            net, folder / PARAMETERS, f"{folder / PARAMETERS}", len(plan.dataset.classes)
-        )
+        file = found.parameters
+        load_parameters(net, file, str(file), len(plan.dataset.classes))
         step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
         began = time.perf_counter()
         score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
@@ -118,9 +116,7 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
         broken = broken_parameters(net)
         if broken:  # which ReLU may hide from the loss
-            raise RunError(
-                f"{folder / PARAMETERS} holds NaN or infinity in {named(broken)}: {GONE_WRONG}"
-            )
+            raise RunError(f"{file} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
         if place is not None:
             write_extras(place, plan, net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place)
@@ -232,19 +228,7 @@ def _described(folder: Path) -> Description:
 
     Raises ConfigError for a folder that is no run's.
     """
-    needs = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
     try:
-        found = read_description(folder, needs)
+        return read_finished(folder)
     except DataError as error:
         raise ConfigError(f"--evaluate {error}") from None
-    if found.is_comparison:
-        raise ConfigError(
-            f"--evaluate {folder} is a comparison: give the folder of one of the runs in it"
-        )
-    if not isinstance(found.used.get("model"), str):
-        raise ConfigError(f"--evaluate {found.file} is not what a run writes: {needs}")
-    if not (folder / PARAMETERS).is_file():
-        raise ConfigError(
-            f"--evaluate {folder} holds no {PARAMETERS}, as no epoch was finished: {needs}"
-        )
-    return found

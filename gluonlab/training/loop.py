@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Pr
 import mxnet as mx
 from mxnet import gluon, nd
 
-import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augment import Augment, make_input
 from gluonlab.data.loading.loader import Loader
@@ -31,18 +30,18 @@ from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.parallel.data.sync_bn import check_network
 from gluonlab.parallel.objective import MixedLoss, make_loss
 from gluonlab.parallel.strategy import Scored
-from gluonlab.runs.metrics import StepLoss
-from gluonlab.runs.record import RunDirectory
-from gluonlab.training.ending import recorded
+from gluonlab.runs import schema
+from gluonlab.runs.result import Result
+from gluonlab.runs.schema import Epoch
+from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.ending import recorded, write_extras
 from gluonlab.training.evaluate import evaluate, test_loader
-from gluonlab.training.extras import write_extras
-from gluonlab.training.losses import LossLog
+from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.memory import Memory, Needs, check_batch
 from gluonlab.training.optimize import in_words, spare_biases
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.repeatable import check_repeatable
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.training.result import Epoch, Result
 from gluonlab.training.trial import in_words as take_in_words
 from gluonlab.training.waiting import Waiting
 from gluonlab.update.trainer import BucketedTrainer
@@ -125,15 +124,11 @@ def train_plan(
     run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
     result = Result(plan, ready.net, run.path)
     with recorded(run, result):
-        used = {
-            "settings": plan.settings(),
-            "config": plan.asked(),
-            "classes": noted(plan.dataset.classes),
-        }
-        run.config({"gluonlab": gluonlab.__version__, **used})
+        classes = noted(plan.dataset.classes)
+        run.describe(config.to_dict(), settings=plan.settings(), classes=classes)
         _Run(plan, ready, reporter, run, result, began).all_epochs(taken)
         if result.confusion is not None:
-            run.line("event", event="confusion", matrix=result.confusion.tolist())
+            run.write(schema.ConfusionEvent(result.confusion.tolist()))
         write_extras(run.path, plan, ready.net, result.confusion)
     result.seconds = time.perf_counter() - began
     return result
@@ -238,7 +233,7 @@ class _Run:
             try:
                 done = self._epoch(epoch)
                 self.run.parameters(self.net)
-                self.run.line("epoch", lr=self.plan.rates(done.step), **vars(done))
+                self.run.write(done)
                 self.result.history.append(done)
                 line = _epoch_line(done, self.plan.epochs)  # said when it is true
             except DivergedError as error:
@@ -346,33 +341,35 @@ class _Run:
         loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)
         share = waiting.seconds / seconds
         return Epoch(
-            epoch,
-            self.log.step,
-            images,
-            seconds,
-            loss,
-            score.accuracy,
-            score.loss,
-            share,
-            score.top5_accuracy,
+            epoch=epoch,
+            step=self.log.step,
+            images=images,
+            training_seconds=seconds,
+            loss=loss,
+            accuracy=score.accuracy,
+            validation_loss=score.loss,
+            top5_accuracy=score.top5_accuracy,
+            waiting=share,
+            lr=self.plan.rates(self.log.step),
+            seconds=time.perf_counter() - self.began,
         )
 
     def _note(self, epoch: int, known: List[StepLoss]) -> List[StepLoss]:
         """Record finished steps; the same ones."""
-        self.run.steps(epoch, self.plan.rates, time.perf_counter() - self.began, known)
+        seconds, rates = time.perf_counter() - self.began, self.plan.rates
+        self.run.write(
+            *(
+                schema.Step(at, loss, rates(at), epoch, images, seconds)
+                for at, images, loss in known
+            )
+        )
         return known
 
     def _note_loss_scale(self, epoch: int) -> None:
         """Record how often gradients overflowed."""
         scale = self.plan.loss_scale
         if scale is not None:
-            noted = {
-                "epoch": epoch,
-                "step": self.log.step,
-                "loss_scale": scale.value,
-                "skipped": scale.skipped,
-            }
-            self.run.line("event", event="loss_scale", **noted)
+            self.run.write(schema.LossScaleEvent(epoch, self.log.step, scale.value, scale.skipped))
             self.reporter.say(f"{'loss scale':<11}{scale.in_words()}")
 
     def _first_step(self) -> None:
@@ -398,5 +395,5 @@ def _mean_loss(epoch: int, steps: Sequence[StepLoss]) -> float:
 
 def _epoch_line(epoch: Epoch, epochs: int) -> str:
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
-    speed = f"{epoch.seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
+    speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
     return f"{number}  {speed}  loss {epoch.loss:.4f}  validation accuracy {epoch.accuracy:.4f}"

@@ -8,7 +8,7 @@ never more than that many steps behind the host.
 from __future__ import annotations
 
 import math
-from typing import List, Sequence
+from typing import List, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet import nd
@@ -16,9 +16,16 @@ from mxnet import nd
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite import diverged, is_healthy
-from gluonlab.runs.metrics import StepLoss
 
 STRIDE = 4
+
+
+class StepLoss(NamedTuple):
+    """A finished step: its number in the run (from 1), its images, and the mean loss of these."""
+
+    step: int
+    images: int
+    loss: float
 
 
 class LossLog:

@@ -53,15 +53,12 @@ from gluonlab.update.bucket import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
 from gluonlab.update.rates import Rates
 
-# What recipes may turn on, besides the optimization.
-SWITCHED = (
-    "no_bias_decay",
-    "label_smoothing",
-    "random_resized_crop",
-    "crop_padding",
-    "flip",
-    "mixup",
-)
+# What changes a run's numbers and is used as it is given, or as the recipe has it.
+AS_GIVEN = (
+    "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup",
+    "clip_norm", "microbatches", "microbatch_size", "dtype", "pretrained", "data_dir", "skip_bad",
+    "topology",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,15 +126,6 @@ class Plan:
         images = max(len(self.dataset.train), len(self.dataset.test))
         return math.ceil(min(self.global_batch_size, images) / len(self.ctxs))
 
-    def asked(self) -> Dict[str, Any]:
-        """What was asked, as plain values for config.json, with what buckets hold at most on such
-        devices.
-        """
-        config, most = self.config, usual_bucket_bytes(self.ctxs)
-        return (
-            config if config.bucket_bytes is not None else config.replace(bucket_bytes=most)
-        ).to_dict()
-
     def batch_in_words(self) -> str:
         """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not
         divide.
@@ -163,7 +151,7 @@ class Plan:
         return self.kvstore.placement(self.ctxs) if scheduled else None
 
     def settings(self) -> Dict[str, Any]:
-        """What the run uses, as plain values for config.json."""
+        """What the run uses, as plain values for config.json: all that changes its numbers."""
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
@@ -177,9 +165,14 @@ class Plan:
             **self.optimizer_params,
             **({"momentum_rule": self.momentum_rule} if self.momentum_rule else {}),
             **self.rates.settings(),
-            **{name: getattr(self.settled.config, name) for name in SWITCHED},
+            **{name: getattr(self.settled.config, name) for name in AS_GIVEN},
             "normalise": in_text(self.dataset.colours),
+            "sync_bn": self.sync_bn,
             "kvstore": self.config.kvstore,
+            "bucket_bytes": usual_bucket_bytes(self.ctxs)
+            if self.config.bucket_bytes is None
+            else self.config.bucket_bytes,
+            "compress": self.config.compress if len(self.ctxs) > 1 else None,
             **_recorded(self._placement(), self.ctxs),
             "seed": self.config.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),

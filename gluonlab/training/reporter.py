@@ -7,7 +7,7 @@ from typing import Any, List, Optional, TextIO
 
 from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
-from gluonlab.runs.metrics import StepLoss
+from gluonlab.training.losses import StepLoss
 
 
 class Reporter:

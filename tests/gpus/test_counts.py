@@ -210,7 +210,7 @@ def test_buckets_are_large_on_gpus_and_small_on_cpu_devices():
         trainer = BucketedTrainer(dense(ctxs).collect_params(), "sgd", {}, "device")
         assert trainer.bucket_bytes == most and len(trainer.buckets) == 1
         plan = make_plan(TrainConfig(devices=[str(ctx) for ctx in ctxs]))
-        assert plan.asked()["bucket_bytes"] == most and plan.config.bucket_bytes is None
+        assert plan.settings()["bucket_bytes"] == most and plan.config.bucket_bytes is None
 
 
 @pytest.mark.parametrize(("store", "least"), [("device", 4), ("ring", 1)])

@@ -20,6 +20,7 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts, device, named
 from support.reference import as_is, distance, random_batches, values
+from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augment import make_input
@@ -43,7 +44,6 @@ from gluonlab.parallel.precision import (
     for_sync_bn,
     mixed_precision,
 )
-from gluonlab.runs.record import read_metrics
 from gluonlab.training import loop, plan
 from gluonlab.training.memory import Needs
 from gluonlab.training.plan import make_plan

@@ -14,8 +14,8 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.report.__main__ import main
 from gluonlab.report.page import as_page
-from gluonlab.report.runs import read_runs
 from gluonlab.report.tables import as_text
+from gluonlab.runs.reader import read_runs
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

@@ -2,30 +2,25 @@
 else.
 """
 
-import dataclasses
 import json
 import re
 import shutil
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.devices import named
 from support.made_up_runs import PLAIN, SETTINGS, Page, lines, make_run
 
 from gluonlab.config import TrainConfig
 from gluonlab.report.__main__ import main
 from gluonlab.report.charts import MOST_POINTS, _thinned, charts, colour, dash
 from gluonlab.report.page import as_page
-from gluonlab.report.runs import read_runs
 from gluonlab.report.tables import as_text, differences, epochs, in_common, in_words, results
-from gluonlab.runs.description import Description
-from gluonlab.runs.record import PARAMETERS
+from gluonlab.runs.reader import Description, read_runs
+from gluonlab.runs.schema import PARAMETERS
 from gluonlab.study.compare import compare
 from gluonlab.training.loop import train
-from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 
 pytestmark = pytest.mark.filterwarnings(
@@ -188,58 +183,14 @@ def test_settings_of_real_runs_that_differ_are_shown_and_no_others(tmp_path):
     assert not {"gpus", "threads", "batch_size", "lr", "out", "confusion"} & set(shared)
 
 
-# a setting that Plan.settings tells: what goes with it -> another value of it
-SETTLED = {
-    "gpus": ({}, 2), "devices": ({}, named(2)), "threads": ({"devices": "cpu", "threads": 1}, 2),
-    "batch_size": ({}, 7), "global_batch_size": ({}, 7), "epochs": ({}, 3), "lr": ({}, 0.5),
-    "scale_lr": ({"gpus": 2}, True), "model": ({}, "lenet-avg"), "dataset": ({}, "synthetic"),
-    "kvstore": ({"gpus": 2}, "ring"), "optimizer": ({}, "adam"), "momentum": ({}, 0.5),
-    "wd": ({}, 0.5), "seed": ({}, 1), "lr_schedule": ({}, "cosine"), "warmup_epochs": ({}, 1),
-    "lr_decay": ({"lr_schedule": "step"}, 0.3), "lr_decay_epochs": ({"lr_schedule": "step"}, "2"),
-    "final_lr": ({"lr_schedule": "linear"}, 1e-3), "normalise": ({}, "0.5/0.25"),
-    "flip": ({}, True), "crop_padding": ({}, 2), "mixup": ({}, 0.2), "label_smoothing": ({}, 0.1),
-    "no_bias_decay": ({"wd": 1e-4}, True),
-}  # fmt: skip
-
-
-FIELDS, ON_CPUS = (
-    {field.name for field in dataclasses.fields(TrainConfig)},
-    {"threads", "deterministic", "tf32"},
-)
-OF_CPUS = pytest.mark.cpu_only(
-    "threads are of CPU devices, and a process settles once how GPUs compute"
-)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [*sorted(FIELDS - ON_CPUS), *(pytest.param(name, marks=OF_CPUS) for name in sorted(ON_CPUS))],
-)
-def test_no_field_that_decides_how_a_run_goes_is_left_out(name):
-    """Those of a later gluonlab neither. ``require_gpu`` changes no run; ``image_size`` is in the
-    images' shape, and LeNet on the digits has one recipe alone, and nothing that could be cut anew.
+def test_settings_are_what_a_run_uses_and_what_else_was_asked_for(tmp_path):
+    """Those of other versions, too, but not what is only made of a run, nor what has come to
+    something else.
     """
-    more, value = SETTLED.get(name, ({}, None))
-    config = TrainConfig(**{"optimizer": "sgd", "lr": 0.1, **more})
-    used = make_plan(config).settings()
-    if name in SETTLED:
-        changed = Description(
-            Path(), config.to_dict(), make_plan(config.replace(**{name: value})).settings()
-        )
-    else:
-        changed = Description(Path(), {**config.to_dict(), name: "changed"}, used)
-    different = changed.settings != Description(Path(), config.to_dict(), used).settings
-    same = (
-        "require_gpu",
-        "recipe",
-        "image_size",
-        "random_resized_crop",
-        "memory",
-        "confusion",
-        "export",
-        "out",
-    )
-    assert different == (name not in same)
+    asked = {"gpus": 2, "lr": 3, "later": 1, "compress": None, "kvstore": "x", "out": "y"}
+    described = Description(tmp_path, asked, {**SETTINGS, "earlier": 2})
+    more = {"earlier": 2, "later": 1, "compress": None}
+    assert described.settings == {**SETTINGS, **more}
 
 
 def test_a_comparison_stands_for_its_runs(tmp_path, ended):

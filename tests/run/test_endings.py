@@ -14,12 +14,13 @@ from support.commands import names
 from support.devices import device, on_gpus
 from support.full_disk import full_at
 from support.processes import clean_environment
+from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS
 from gluonlab.errors import DivergedError, GluonlabError
 from gluonlab.models import get_model
-from gluonlab.runs.record import PARAMETERS, read_metrics
+from gluonlab.runs.schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 

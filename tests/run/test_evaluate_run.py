@@ -15,10 +15,10 @@ from support.completed import completed
 from support.damage import mutated
 from support.devices import device, named
 from support.idx_files import write_mnist
+from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import RunError, UsageError
-from gluonlab.runs.record import read_metrics
 from gluonlab.training.export import DESCRIPTION, SYMBOL, WEIGHTS
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support.devices import contexts
 from support.image_folders import encoded, picture, write_folder
+from support.run_files import read_metrics
 
 from gluonlab.data import DATASETS
-from gluonlab.runs.record import read_metrics
 from gluonlab.training.waiting import Waiting
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
@@ -158,8 +158,8 @@ def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
     epochs = [line for line in read_metrics(empty_cwd / "run") if line["kind"] == "epoch"]
     assert len(epochs) == 2
     assert all(0 < epoch["waiting"] < 1 for epoch in epochs)
-    share = sum(epoch["waiting"] * epoch["seconds"] for epoch in epochs) / sum(
-        epoch["seconds"] for epoch in epochs
+    share = sum(epoch["waiting"] * epoch["training_seconds"] for epoch in epochs) / sum(
+        epoch["training_seconds"] for epoch in epochs
     )
     assert f", {share:.1%} waiting for images\n" in out
 

@@ -9,6 +9,7 @@ import pytest
 from support.commands import QUICK
 from support.devices import contexts, on_gpus
 from support.idx_files import write_mnist
+from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.config.train_config import GROUPS
@@ -16,7 +17,6 @@ from gluonlab.data import DATASETS
 from gluonlab.kvstores import KVSTORES
 from gluonlab.models import MODELS
 from gluonlab.optimizers import OPTIMIZERS
-from gluonlab.runs.record import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 

@@ -11,13 +11,13 @@ from mxnet import autograd, gluon, nd
 from support.devices import contexts, named
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import cpus, distance, set_values, train_on_devices, values
+from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.loader import Loader
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.runs.record import read_metrics
 from gluonlab.training.loop import make_net, train
 from gluonlab.training.optimize import make_rates
 from gluonlab.training.plan import make_plan

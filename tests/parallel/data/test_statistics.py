@@ -27,7 +27,7 @@ from gluonlab.data import ArraySplit, Dataset, Defaults
 from gluonlab.data.loading.loader import to_float
 from gluonlab.models import get_model
 from gluonlab.parallel.data.statistics import RunningStatistics
-from gluonlab.runs.record import PARAMETERS
+from gluonlab.runs.schema import PARAMETERS
 from gluonlab.training import loop
 from gluonlab.training.reporter import Reporter
 

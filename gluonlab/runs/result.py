@@ -5,48 +5,26 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
-from mxnet import gluon
-
-from gluonlab.training.evaluate import Confusion
-from gluonlab.training.plan import Plan
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What one pass over the training images gave; ``seconds`` are those of training alone.
-
-    ``waiting``: the fraction of them in which the loop waited for batches.
-    """
-
-    epoch: int
-    step: int
-    images: int
-    seconds: float
-    loss: float
-    accuracy: float
-    validation_loss: float
-    waiting: float = 0.0
-    top5_accuracy: Optional[float] = None  # where there are more than five classes
-
-    @property
-    def images_per_second(self) -> float:
-        """Training images per second."""
-        return self.images / self.seconds
+from gluonlab.runs.schema import Epoch
 
 
 @dataclass
 class Result:
-    """What a run gave; ``net`` holds the trained parameters on ``ctxs``."""
+    """What a run gave: ``net``, a HybridBlock, holds the trained parameters on the devices of
+    ``plan`` (`gluonlab.training.plan.Plan`).
 
-    plan: Plan
-    net: gluon.HybridBlock
+    ``confusion``: if asked for, that of the last epoch (`gluonlab.training.evaluate.Confusion`).
+    """
+
+    plan: Any
+    net: Any
     run_dir: Path
     first_step_seconds: float = 0.0
     seconds: float = 0.0
     history: List[Epoch] = field(default_factory=list)
-    confusion: Optional[Confusion] = None
+    confusion: Any = None
 
     @property
     def accuracy(self) -> float:
@@ -63,10 +41,9 @@ class Result:
 
     @property
     def waiting(self) -> float:
-        """The fraction of the epochs' time in which the loop waited for batches."""
-        return sum(epoch.waiting * epoch.seconds for epoch in self.history) / sum(
-            epoch.seconds for epoch in self.history
-        )
+        """The fraction of the epochs' training time in which the loop waited for batches."""
+        waited = sum(epoch.waiting * epoch.training_seconds for epoch in self.history)
+        return waited / sum(epoch.training_seconds for epoch in self.history)
 
     def summary(self) -> Dict[str, Any]:
         """The numbers as plain values."""

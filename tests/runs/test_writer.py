@@ -11,21 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.full_disk import full_at
 
+import gluonlab
 from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, OutputError
 from gluonlab.models import get_model
 from gluonlab.runs.curves import draw, make_figure
-from gluonlab.runs.metrics import StepLoss
-from gluonlab.runs.record import PARAMETERS, RunDirectory, read_metrics
+from gluonlab.runs.reader import read_lines
+from gluonlab.runs.result import Result
+from gluonlab.runs.schema import FORMAT, PARAMETERS, DivergedEvent, Epoch, Step
+from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.ending import recorded
-from gluonlab.training.result import Result
 
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-STEPS = [StepLoss(1, 64, 2.5), StepLoss(2, 64, 1.25), StepLoss(3, 7, 0.5)]
+STEPS = [
+    Step(1, 2.5, 0.5, 1, 64, 3.0),
+    Step(2, 1.25, 1.0, 1, 64, 3.0),
+    Step(3, 0.5, 1.5, 1, 7, 3.0),
+]
+EPOCH = Epoch(epoch=1, step=3, images=135, training_seconds=2.0, loss=1.0, accuracy=0.5)
+DIVERGED = DivergedEvent("the loss became nan")
 
 
 # --- the folder
@@ -99,12 +107,12 @@ def lines_of(tmp_path):
 
 def test_metrics_are_one_json_object_a_line(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, lambda step: step / 2, 3.0, STEPS)
-    run.line("epoch", epoch=1, accuracy=0.5)
-    run.line("event", event="diverged")
+    run.write(*STEPS)
+    run.write(EPOCH)
+    run.write(DIVERGED)
     run.close()
     read = [json.loads(line) for line in lines_of(tmp_path)]
-    assert read == read_metrics(tmp_path / "run")
+    assert read_lines(tmp_path / "run") == [*STEPS, EPOCH, DIVERGED]
     assert read[0] == {
         "kind": "step",
         "epoch": 1,
@@ -116,15 +124,28 @@ def test_metrics_are_one_json_object_a_line(tmp_path):
     }
     assert [line["step"] for line in read[:3]] == [1, 2, 3]
     assert read[3:] == [
-        {"kind": "epoch", "epoch": 1, "accuracy": 0.5},
-        {"kind": "event", "event": "diverged"},
+        {
+            "kind": "epoch",
+            "epoch": 1,
+            "step": 3,
+            "images": 135,
+            "training_seconds": 2.0,
+            "loss": 1.0,
+            "accuracy": 0.5,
+            "validation_loss": None,
+            "top5_accuracy": None,
+            "waiting": 0.0,
+            "lr": None,
+            "seconds": None,
+        },
+        {"kind": "event", "event": "diverged", "message": "the loss became nan"},
     ]
 
 
 def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, lambda step: step / 2, 3.0, STEPS)
-    run.line("epoch", epoch=1)
+    run.write(*STEPS)
+    run.write(EPOCH)
     assert len(lines_of(tmp_path)) == 4
     run.close()
 
@@ -132,17 +153,20 @@ def test_a_finished_epoch_is_on_disk_before_the_run_ends(tmp_path):
 @given(st.integers(0, 200))
 def test_a_last_line_that_a_kill_cut_off_is_left_out(tmp_path_factory, cut):
     folder = tmp_path_factory.mktemp("run")
-    whole = [{"kind": "step", "step": step, "loss": 1 / step} for step in range(1, 5)]
-    content = "".join(json.dumps(line) + "\n" for line in whole)[:cut]
+    whole = [Step(step, 1 / step, 0.1) for step in range(1, 5)]
+    content = "".join(json.dumps(line.to_dict()) + "\n" for line in whole)[:cut]
     (folder / "metrics.jsonl").write_text(content)
-    assert read_metrics(folder) == whole[: content.count("\n")]
+    assert read_lines(folder) == whole[: content.count("\n")]
 
 
 def test_config_is_written_whole(tmp_path):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.config({"settings": {"lr": 0.5}})
+    run.describe({"gpus": 2}, settings={"lr": 0.5}, classes=None)
     run.close()
-    assert json.loads((tmp_path / "run" / "config.json").read_text()) == {"settings": {"lr": 0.5}}
+    assert json.loads((tmp_path / "run" / "config.json").read_text()) == {
+        "format": FORMAT, "gluonlab": gluonlab.__version__, "settings": {"lr": 0.5},
+        "classes": None, "config": {"gpus": 2},
+    }  # fmt: skip
     assert names(tmp_path / "run") == ["config.json", "metrics.jsonl"]
 
 
@@ -172,7 +196,7 @@ def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_pat
     said = r"^cannot write .*/metrics.jsonl: File too large; choose another place with --out$"
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     with full_at(100):
-        for write in (lambda: run.line("event", event="x" * 200), run.curves, run.close):
+        for write in (lambda: run.write(DivergedEvent("x" * 200)), run.curves, run.close):
             with pytest.raises(OutputError, match=said):
                 write()
 
@@ -184,7 +208,7 @@ def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_pat
 )
 def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    run.steps(1, lambda step: step / 2, 3.0, STEPS)
+    run.write(*STEPS)
     plan = SimpleNamespace(config=TrainConfig(), epochs=3)
     with full_at(100), pytest.raises(type(first)) as raised, recorded(
         run, Result(plan, None, run.path, history=[None])
@@ -214,7 +238,7 @@ def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_
     (tmp_path / "there").mkdir()
     for place in ("a/b/run", "there", "full"):
         run = RunDirectory.create(str(tmp_path / place), "name")
-        run.config({})
+        run.describe({})
         run.close()
         if place == "full":
             (run.path / "mine").write_text("mine")
@@ -229,19 +253,10 @@ def test_a_folder_is_taken_away_again_with_those_above_it_unless_something_else_
 
 def test_the_curves_show_what_the_run_noted():
     steps = [
-        {"kind": "step", "step": n, "loss": 1 / n, "lr": rate}
-        for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)
+        Step(step=n, loss=1 / n, lr=rate) for n, rate in enumerate((0.1, 0.2, 0.2, 0.05), start=1)
     ]
     epochs = [
-        {
-            "kind": "epoch",
-            "epoch": n,
-            "step": 2 * n,
-            "images": 100,
-            "seconds": n,
-            "loss": 1 / n,
-            "accuracy": n / 4,
-        }
+        Epoch(epoch=n, step=2 * n, images=100, training_seconds=n, loss=1 / n, accuracy=n / 4)
         for n in (1, 2)
     ]
     loss, accuracy, rate, speed = make_figure([*steps, *epochs]).axes
@@ -270,19 +285,9 @@ def test_the_curves_show_what_the_run_noted():
 
 @pytest.mark.parametrize("accuracies", [(1.0,), (0.2, 1.0), (0.999, 1.0), (0.5, 0.6)])
 def test_no_accuracy_is_drawn_above_100_percent(accuracies):
-    steps = [
-        {"kind": "step", "step": n, "loss": 1.0, "lr": 0.1} for n in range(1, len(accuracies) + 1)
-    ]
+    steps = [Step(step=n, loss=1.0, lr=0.1) for n in range(1, len(accuracies) + 1)]
     epochs = [
-        {
-            "kind": "epoch",
-            "epoch": n,
-            "step": n,
-            "images": 9,
-            "seconds": 1,
-            "loss": 1.0,
-            "accuracy": share,
-        }
+        Epoch(epoch=n, step=n, images=9, training_seconds=1, loss=1.0, accuracy=share)
         for n, share in enumerate(accuracies, start=1)
     ]
     axes = make_figure([*steps, *epochs]).axes[1]
@@ -292,5 +297,5 @@ def test_no_accuracy_is_drawn_above_100_percent(accuracies):
 
 
 def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
-    draw([{"kind": "step", "step": 1, "loss": 2.0, "lr": 0.1}], tmp_path / "curves.png")
+    draw([Step(step=1, loss=2.0, lr=0.1)], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

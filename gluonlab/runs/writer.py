@@ -7,21 +7,30 @@ metrics.jsonl grows by whole lines.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Optional, Sequence
+from typing import IO, Any, Dict, Optional, Sequence
 
+import gluonlab
 from gluonlab.errors import OutputError
 from gluonlab.files.arrays import save_arrays
 from gluonlab.files.whole import atomic_path, missing_folders, on_disk, remove_empty, write_text
-from gluonlab.runs.description import CONFIG
-from gluonlab.runs.metrics import METRICS, StepLoss, read_metrics
+from gluonlab.runs.reader import read_lines
+from gluonlab.runs.schema import (
+    COMPARISON,
+    CONFIG,
+    CURVES,
+    FORMAT,
+    METRICS,
+    PARAMETERS,
+    Line,
+    Step,
+    to_json,
+)  # fmt: skip
 
 RUNS = Path("runs")
-CURVES, PARAMETERS = "curves.png", "parameters.params"
 
 
 class RunDirectory:
@@ -74,38 +83,26 @@ class RunDirectory:
         except OSError as error:
             raise _unwritable(out, path, error.strerror) from None
 
-    def config(self, content: Dict[str, Any]) -> None:
-        """Write config.json."""
-        write_text(self.path / CONFIG, json.dumps(content, indent=2) + "\n")
-
-    def steps(
-        self, epoch: int, rates: Callable[[int], float], seconds: float, steps: Sequence[StepLoss]
-    ) -> None:
-        """Add a line for each step, with the learning rate ``rates(step)``; ``seconds`` since the
-        run began.
+    def describe(self, config: Dict[str, Any], **more: Any) -> None:
+        """Write config.json: the fields of a TrainConfig, and the run's ``settings`` and
+        ``classes``, or the numbers of devices that are to be compared (``compare``).
         """
-        lines = [
-            {
-                "kind": "step",
-                "epoch": epoch,
-                "step": step.step,
-                "seconds": seconds,
-                "images": step.images,
-                "loss": step.loss,
-                "lr": rates(step.step),
-            }
-            for step in steps
-        ]
-        self._append(lines)
+        about = {"format": FORMAT, "gluonlab": gluonlab.__version__}
+        self._write(CONFIG, {**about, **more, "config": config})
 
-    def line(self, kind: str, **values: Any) -> None:
-        """Add one line of another kind: "epoch" or "event"."""
-        self._append([{"kind": kind, **values}])
-        self._flush()
+    def compared(self, rows: Sequence[Dict[str, Any]]) -> None:
+        """Write compare.json: the table of a comparison."""
+        self._write(COMPARISON, rows)
 
-    def _append(self, lines: List[Dict[str, Any]]) -> None:
+    def _write(self, name: str, content: Any) -> None:
+        write_text(self.path / name, to_json(content, indent=2) + "\n")
+
+    def write(self, *lines: Line) -> None:
+        """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
         with on_disk(self.path / METRICS):
-            self._metrics.write("".join(json.dumps(line) + "\n" for line in lines))
+            self._metrics.write("".join(to_json(line.to_dict()) + "\n" for line in lines))
+        if not all(isinstance(line, Step) for line in lines):
+            self._flush()
 
     def _flush(self) -> None:
         with on_disk(self.path / METRICS):
@@ -128,7 +125,7 @@ class RunDirectory:
 
         self._flush()
         with on_disk(self.path / CURVES), atomic_path(self.path / CURVES) as temporary:
-            draw(read_metrics(self.path), temporary)
+            draw(read_lines(self.path), temporary)
 
     def close(self) -> None:
         """Nothing more will be written."""

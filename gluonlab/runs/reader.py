@@ -1,0 +1,326 @@
+"""Folders of runs and comparisons read back, those of older versions too, and what is damaged
+refused in one line.
+
+Does not import MXNet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Type
+
+from gluonlab.errors import DataError
+from gluonlab.runs.schema import (
+    CONFIG,
+    FORMAT,
+    LINES,
+    METRICS,
+    PARAMETERS,
+    Epoch,
+    Line,
+    Step,
+)  # fmt: skip
+
+REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
+FINISHED = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
+# Fields of TrainConfig -> the setting that says what came of them.
+RESOLVED = {
+    "gpus": "devices",
+    "require_gpu": "devices",
+    "threads": "threads_per_device",
+    "image_size": "image_shape",
+    "batch_size": "global_batch_size",
+    "lr": "learning_rate",
+    "scale_lr": "learning_rate",
+    "warmup_epochs": "warmup_steps",
+    "lr_decay_epochs": "lr_decay_steps",
+}
+# what is told and written; the training is the same
+PRODUCTS = ("memory", "confusion", "export", "out")
+DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a folder's config.json says.
+
+    ``asked``: the fields of TrainConfig; ``used``: `gluonlab.training.plan.Plan.settings`; both as
+    their gluonlab had them. A comparison uses nothing itself. ``classes``: what
+    `gluonlab.data.sets.classes.noted` wrote, or anything; older runs have none.
+    """
+
+    folder: Path
+    asked: Dict[str, Any]
+    used: Dict[str, Any] = field(default_factory=dict)
+    version: str = ""
+    classes: Any = None
+    is_comparison: bool = False
+    format: int = FORMAT
+
+    @property
+    def file(self) -> Path:
+        """The file that says all this."""
+        return self.folder / CONFIG
+
+    @property
+    def parameters(self) -> Path:
+        """Those of the last finished epoch."""
+        return self.folder / PARAMETERS
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """All that decides how the run goes: what it uses, and what was asked for beyond that,
+        whatever fields there may be.
+        """
+        beyond = {
+            name: value
+            for name, value in self.asked.items()
+            if RESOLVED.get(name, name) not in self.used and name not in PRODUCTS
+        }
+        return {**self.used, **beyond}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its settings (`Description.settings`), and the lines that it wrote."""
+
+    name: str
+    path: Path
+    version: str
+    settings: Dict[str, Any]
+    lines: List[Line]
+
+    @property
+    def steps(self) -> List[Step]:
+        """Those whose losses are known."""
+        return [line for line in self.lines if isinstance(line, Step)]
+
+    @property
+    def epochs(self) -> List[Epoch]:
+        """Those that were finished."""
+        return [line for line in self.lines if isinstance(line, Epoch)]
+
+    @property
+    def devices(self) -> int:
+        """How many devices it trained on."""
+        devices = self.settings.get("devices")
+        return len(devices) if isinstance(devices, list) else 0
+
+    @property
+    def accuracy(self) -> Optional[float]:
+        """Of the last epoch that was finished."""
+        return self.epochs[-1].accuracy if self.epochs else None
+
+    @property
+    def best_accuracy(self) -> Optional[float]:
+        """Of the best epoch."""
+        return max((epoch.accuracy for epoch in self.epochs), default=None)
+
+    @property
+    def seconds(self) -> float:
+        """Of training, without evaluation."""
+        return float(sum(epoch.training_seconds for epoch in self.epochs))
+
+    @property
+    def images_per_second(self) -> Optional[float]:
+        """Over all epochs."""
+        return sum(epoch.images for epoch in self.epochs) / self.seconds if self.epochs else None
+
+    @property
+    def unfinished(self) -> str:
+        """``3 of 10 epochs``, or nothing when all were finished."""
+        wanted, done = self.settings.get("epochs"), len(self.epochs)
+        return f"{done} of {wanted} epochs" if isinstance(wanted, int) and done < wanted else ""
+
+    def summary(self) -> Dict[str, Any]:
+        """The results as plain values."""
+        return {
+            "run": str(self.path),
+            "devices": self.devices,
+            "epochs": len(self.epochs),
+            "accuracy": self.accuracy,
+            "best_accuracy": self.best_accuracy,
+            "images_per_second": self.images_per_second,
+            "seconds": self.seconds,
+        }
+
+
+def read_runs(paths: Sequence[Path]) -> List[Run]:
+    """All of them, each with a name of its own: its folder's, or as much of its path as tells it
+    from the others.
+
+    The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no
+    run's, or whose files are damaged, and for a run that is given twice.
+    """
+    described = [found for path in paths for found in _described(path)]
+    places = [found.folder.resolve() for found in described]
+    for found, place in zip(described, places):
+        if places.count(place) > 1:
+            raise DataError(f"{found.folder} is given twice: give each run once")
+    return [
+        Run(
+            name,
+            found.folder,
+            found.version,
+            found.settings,
+            read_lines(found.folder, found.format),
+        )
+        for found, name in zip(described, _names(places))
+    ]
+
+
+def _names(paths: Sequence[Path]) -> List[str]:
+    """The shortest ends of the paths that are all different."""
+    depth = 1
+    while True:
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            # a folder's may be any bytes
+            return [name.encode("utf-8", "replace").decode() for name in names]
+        depth += 1
+
+
+def _described(path: Path) -> List[Description]:
+    """The description of a run; for a comparison those of its runs, by numbers of devices."""
+    found = read_description(path)
+    if not found.is_comparison:
+        return [found]
+    try:
+        folders = sorted(
+            (folder for folder in path.iterdir() if (folder / CONFIG).exists()), key=_by_number
+        )
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
+    if not folders:
+        raise DataError(f"{path} is a comparison in which no run has begun: leave it out")
+    runs = [read_description(folder) for folder in folders]
+    for inner in runs:
+        if inner.is_comparison:
+            raise DataError(f"{inner.folder} is a comparison within another: give it by itself")
+    return runs
+
+
+def _by_number(folder: Path) -> List[Any]:
+    """2-devices comes before 10-devices."""
+    return [
+        int(part) if place % 2 else part
+        for place, part in enumerate(re.split("([0-9]+)", folder.name))
+    ]
+
+
+def read_finished(folder: Path) -> Description:
+    """The description of a run that has parameters. Raises DataError for any other folder."""
+    found = read_description(folder, FINISHED)
+    if found.is_comparison:
+        raise DataError(f"{folder} is a comparison: give the folder of one of the runs in it")
+    if not isinstance(found.used.get("model"), str):
+        raise DataError(f"{found.file} is not what a run writes: {FINISHED}")
+    if not found.parameters.is_file():
+        raise DataError(f"{folder} holds no {PARAMETERS}, as no epoch was finished: {FINISHED}")
+    return found
+
+
+def read_description(folder: Path, remedy: str = REMEDY) -> Description:
+    """What the config.json in this folder says.
+
+    Raises DataError, which ends in the remedy, for a folder that is none, and for a file that is
+    missing, damaged, foreign or of a later format.
+    """
+    file = folder / CONFIG
+    try:
+        if not folder.is_dir():
+            raise DataError(f"{folder} is no folder: {remedy}")
+        if not file.exists():
+            raise DataError(f"{folder} holds no {CONFIG}: {remedy}")
+        if not file.is_file():  # a pipe would be waited for
+            raise DataError(f"{file} cannot be read (it is no file): {remedy}")
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}): {remedy}") from None
+    except DataError:
+        raise
+    except (ValueError, RecursionError):
+        raise DataError(f"{file} cannot be read (it is no JSON): {remedy}") from None
+    content = content if isinstance(content, dict) else {}
+    format, version = content.get("format", 1), content.get("gluonlab")
+    asked, used = (_settings(content.get(name)) for name in ("config", "settings"))
+    if type(format) is not int or asked is None:
+        raise DataError(f"{file} is not what a run writes: {remedy}")
+    if format > FORMAT:
+        raise DataError(
+            f"{file} has format {format}, and this gluonlab reads formats up to {FORMAT}: "
+            "use the gluonlab that wrote it, or a later one"
+        )
+    if "compare" in content:
+        return Description(folder, asked, is_comparison=True)
+    if used is None or not isinstance(version, str):
+        raise DataError(f"{file} is not what a run writes: {remedy}")
+    return Description(folder, asked, used, version, content.get("classes"), format=format)
+
+
+def _settings(value: Any) -> Optional[Dict[str, Any]]:
+    """A dictionary of plain values, or of lists and dictionaries that are not too deep to be looked
+    at; None for all else.
+    """
+    return value if isinstance(value, dict) and _depth_up_to(value, DEEPEST) else None
+
+
+def _depth_up_to(value: Any, levels: int) -> bool:
+    if isinstance(value, (list, dict)):
+        inner = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(_depth_up_to(each, levels - 1) for each in inner)
+    return True
+
+
+def read_lines(folder: Path, format: int = FORMAT) -> List[Line]:
+    """The lines of a run's metrics.jsonl, but for a last one that a kill cut off, and for kinds
+    that are not known here.
+
+    Raises DataError, naming the line, for one that is damaged, and for a file that is missing or
+    cannot be read.
+    """
+    file = folder / METRICS
+    if not file.is_file():
+        raise DataError(f"{folder} holds no {METRICS}: {REMEDY}")
+    try:
+        texts = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    except OSError as error:
+        raise DataError(
+            f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out"
+        ) from None
+    lines = (_line(file, number, text, format) for number, text in enumerate(texts, start=1))
+    return [line for line in lines if line is not None]
+
+
+def _line(file: Path, number: int, text: str, format: int) -> Optional[Line]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict) or "kind" not in values:
+        raise DataError(f"{file}, line {number}: {text[:40]!r} is no line of a run's metrics")
+    kind = next((kind for kind in LINES if kind.tag.items() <= values.items()), None)
+    return None if kind is None else _checked(kind, values, f"{file}, line {number}", format)
+
+
+def _checked(kind: Type[Line], values: Dict[str, Any], where: str, format: int) -> Line:
+    """A line of this kind. Raises DataError for a value that is missing or cannot be."""
+    known, wrong = {}, []
+    for each in fields(kind):
+        formerly = each.metadata.get("formerly")
+        key = each.name if format > 1 or formerly is None else formerly
+        value = values.get(key)
+        if value is None and each.default is not MISSING:
+            continue
+        if not each.metadata["check"](value):
+            wrong.append(key)
+        known[each.name] = value
+    if wrong:
+        raise DataError(
+            f"{where}: a line of kind {values['kind']!r} has no possible number for "
+            f"{', '.join(wrong)}: leave this run out"
+        )
+    return kind(**known)

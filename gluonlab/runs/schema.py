@@ -1,0 +1,152 @@
+"""The format of a run's folder: its files, and the fields of each line of metrics.jsonl.
+
+docs/run-folder.md describes it for people; a test compares that page with this module.
+Does not import MXNet.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Callable, ClassVar, Dict, Optional, Sequence, Tuple, Type
+
+FORMAT = 2  # what config.json calls "format"; the first one had no such number
+
+CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
+CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
+
+Check = Callable[[Any], bool]
+
+
+def to_json(value: Any, indent: Optional[int] = None) -> str:
+    """JSON text. Raises ValueError for NaN and infinity, for which JSON has no words."""
+    return json.dumps(value, allow_nan=False, indent=indent)
+
+
+def between(least: float, most: float) -> Check:
+    """Whether a value is a number in this range; a whole one where ``least`` is."""
+    kinds = int if isinstance(least, int) else (int, float)
+
+    def check(value: Any) -> bool:  # False for NaN
+        return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
+
+    return check
+
+
+LARGEST = 1e39  # beyond float32, so that no run writes it; and sums of such numbers are finite
+number, positive, not_negative = (between(least, LARGEST) for least in (-LARGEST, 1e-9, 0.0))
+share, count, count_or_none = between(0.0, 1.0), between(1, 2**53), between(0, 2**53)
+
+
+def text(value: Any) -> bool:
+    """Whether it is text."""
+    return isinstance(value, str)
+
+
+def matrix(value: Any) -> bool:
+    """Whether it is a list of lists of counts."""
+    return isinstance(value, list) and all(
+        isinstance(row, list) and all(map(count_or_none, row)) for row in value
+    )
+
+
+def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
+    """A field of a line. ``default``: its value where older versions did not write it;
+    ``formerly``: its name in format 1, empty where that had none.
+    """
+    default = {"default": more.pop("default")} if "default" in more else {}
+    return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})
+
+
+def _since_start(**more: Any) -> Any:
+    return _field("time since the run began", not_negative, "s", default=None, **more)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of metrics.jsonl. ``tag``: what tells its kind from the others."""
+
+    tag: ClassVar[Dict[str, str]]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The line's JSON object."""
+        return {**self.tag, **vars(self)}
+
+
+@dataclass(frozen=True)
+class Step(Line):
+    """A training step, noted when its loss is known, some steps later."""
+
+    tag = {"kind": "step"}
+    step: int = _field("number of the step in the run, from 1", count)
+    loss: float = _field("mean training loss of the batch's images", number)
+    lr: float = _field("learning rate", not_negative)
+    epoch: Optional[int] = _field("number of the epoch, from 1", count, default=None)
+    images: Optional[int] = _field("images of the batch", count, default=None)
+    seconds: Optional[float] = _since_start()
+
+
+@dataclass(frozen=True)
+class Epoch(Line):
+    """A pass over the training images, and the evaluation after it."""
+
+    tag = {"kind": "epoch"}
+    epoch: int = _field("number of the epoch, from 1", count)
+    step: int = _field("number of its last step in the run", count)
+    images: int = _field("training images", count)
+    training_seconds: float = _field(
+        "time of its training, without the evaluation", positive, "s", formerly="seconds"
+    )
+    loss: float = _field("mean training loss of its images", number)
+    accuracy: float = _field("share of the test images that the network gets right", share)
+    validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
+    top5_accuracy: Optional[float] = _field(
+        "share of the test images whose label is among the five best scores; "
+        "null where there are not more than five classes",
+        share,
+        default=None,
+    )
+    waiting: float = _field(
+        "share of the training time in which the loop waited for batches",
+        not_negative,
+        default=0.0,
+    )
+    lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
+    seconds: Optional[float] = _since_start(formerly="")
+
+    @property
+    def images_per_second(self) -> float:
+        """Training images per second."""
+        return self.images / self.training_seconds
+
+
+@dataclass(frozen=True)
+class DivergedEvent(Line):
+    """The end of a run whose loss or parameters are beyond recovery."""
+
+    tag = {"kind": "event", "event": "diverged"}
+    message: str = _field("what became of which number, and at which step", text)
+
+
+@dataclass(frozen=True)
+class LossScaleEvent(Line):
+    """The dynamic loss scale after an epoch, with float16."""
+
+    tag = {"kind": "event", "event": "loss_scale"}
+    epoch: int = _field("number of the epoch, from 1", count)
+    step: int = _field("number of its last step in the run", count)
+    loss_scale: float = _field("factor by which losses are multiplied", positive)
+    skipped: int = _field("steps without an update so far: gradients overflowed", count_or_none)
+
+
+@dataclass(frozen=True)
+class ConfusionEvent(Line):
+    """The confusion matrix after the last epoch, with --confusion."""
+
+    tag = {"kind": "event", "event": "confusion"}
+    matrix: Sequence[Sequence[int]] = _field(
+        "row i, column j: test images of class i that were taken for class j", matrix, "images"
+    )
+
+
+LINES: Tuple[Type[Line], ...] = (Step, Epoch, DivergedEvent, LossScaleEvent, ConfusionEvent)

@@ -1,0 +1,157 @@
+"""A run's settings, in config.json and in --json, hold all that changes its numbers."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from support.idx_files import write_mnist
+from support.image_folders import write_folder
+from support.run_files import read_metrics
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import load_dataset
+from gluonlab.errors import UsageError
+from gluonlab.runs.result import Result
+from gluonlab.runs.schema import Epoch
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::gluonlab.errors.GluonlabWarning"),
+    pytest.mark.cpu_only("threads are of CPU devices, and arithmetic is settled once per process"),
+]
+
+TWO, STEPPED = {"devices": "cpu*2"}, {"lr_schedule": "step"}
+# A field -> another value of it, and what both runs have besides.
+CHANGES = {
+    "gpus": (2, {"devices": None}), "devices": ("cpu*2", {}), "threads": (2, {}),
+    "batch_size": (7, {}), "global_batch_size": (7, {}), "epochs": (3, {}), "lr": (0.5, {}),
+    "scale_lr": (True, {**TWO, "batch_size": 50}), "model": ("lenet-avg", {}),
+    "dataset": ("synthetic", {}), "kvstore": ("ring", TWO), "optimizer": ("adam", {}),
+    "momentum": (0.5, {}), "momentum_rule": ("mxnet", {"momentum": 0.9}), "wd": (0.5, {}),
+    "seed": (1, {}), "lr_schedule": ("cosine", {}), "warmup_epochs": (1, {}),
+    "lr_decay": (0.3, STEPPED), "lr_decay_epochs": ("2", STEPPED),
+    "final_lr": (1e-3, {"lr_schedule": "linear"}), "normalise": ("0.5/0.25", {}),
+    "flip": (True, {}), "crop_padding": (2, {}), "mixup": (0.2, {}), "label_smoothing": (0.1, {}),
+    "no_bias_decay": (True, {"wd": 1e-4}), "clip_norm": (1.0, {}), "microbatches": (2, {}),
+    "microbatch_size": (7, {}), "sync_bn": (True, {**TWO, "model": "resnet8"}),
+    "compress": ("2bit:0.5", TWO), "bucket_bytes": (0, {}),
+    "topology": ("p3.16xlarge", {"devices": "cpu*4", "kvstore": "ring"}),
+    "image_size": (8, {"dataset": "folder:pictures"}),
+    "skip_bad": (True, {"dataset": "folder:pictures"}),
+    "random_resized_crop": (True, {"dataset": "folder:pictures"}),
+    "recipe": ("imagenet", {"dataset": "folder:pictures", "model": "resnet18"}),
+    "data_dir": ("other", {"dataset": "mnist", "data_dir": "here"}),
+    "pretrained": ("start.params", {}),
+}  # fmt: skip
+ON_GPUS = {"dtype", "deterministic", "tf32"}  # no run on CPU devices takes or feels them
+# how a run is carried out, and what is made of it: never its numbers
+NO_NUMBER = {
+    "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "confusion", "export", "out",
+}  # fmt: skip
+
+
+BASE = {"devices": "cpu", "threads": 1, "optimizer": "sgd", "lr": 0.1, "model": "mlp"}
+
+
+@functools.lru_cache(maxsize=None)
+def digits():
+    return load_dataset("digits")
+
+
+def plan_of(**options):
+    config = TrainConfig(**{**BASE, **options})
+    return make_plan(config, digits() if config.dataset == "digits" else None)
+
+
+def settings_of_both(name):
+    value, more = CHANGES[name]
+    return [plan_of(**options).settings() for options in (more, {**more, name: value})]
+
+
+def of_folder(name):
+    return "folder" in CHANGES[name][1].get("dataset", "")
+
+
+def test_every_field_that_can_change_numbers_shows(empty_cwd):
+    fields = {field.name for field in dataclasses.fields(TrainConfig)}
+    assert fields == {*CHANGES, *ON_GPUS, *NO_NUMBER}
+    nd.save("start.params", {"weight": nd.ones((1,))})
+    for name in ("here", "other"):
+        write_mnist(empty_cwd / name)
+    for name in CHANGES:
+        if not of_folder(name):
+            one, other = settings_of_both(name)
+            assert one != other, name
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*filter(of_folder, CHANGES)])
+def test_so_does_what_changes_images_from_files(name, empty_cwd):
+    write_folder(empty_cwd / "pictures", train=1, val=1)
+    one, other = settings_of_both(name)
+    assert one != other
+
+
+def test_mixed_precision_shows():
+    """No CPU device takes it, so the plan is changed here."""
+    plan = plan_of()
+    half = plan.settled._replace(config=plan.settled.config.replace(dtype="float16"))
+    assert dataclasses.replace(plan, settled=half).settings()["dtype"] == "float16"
+
+
+def test_json_has_all_settings_and_results_under_other_names():
+    plan = plan_of(label_smoothing=0.1, clip_norm=1.0, microbatches=2)
+    done = Epoch(epoch=1, step=1, images=9, training_seconds=1.0, loss=1.0, accuracy=0.5)
+    summary = Result(plan, None, Path("run"), history=[done]).summary()
+    assert plan.settings().items() <= json.loads(json.dumps(summary)).items()
+
+
+# Options with values that may come to the same, as None does with what it stands for.
+DRAWN = {
+    "devices": ["cpu", "cpu*1", "cpu*2"], "global_batch_size": [700, 1437], "prefetch": [0, 2],
+    "resident_bytes": [0, 2**28], "bucket_bytes": [None, 0, 4 * 2**20], "flip": [None, True],
+    "microbatches": [None, 1, 2], "momentum": [None, 0.0, 0.9], "optimizer": ["sgd", "SGD", "nag"],
+    "momentum_rule": [None, "corrected", "mxnet"], "lr_schedule": [None, "constant", "cosine"],
+    "clip_norm": [None, 0.01, 1e9], "label_smoothing": [None, 0.0, 0.2], "recipe": [None, "quick"],
+    "mixup": [None, 0.0, 0.3], "seed": [0, 1], "kvstore": ["device", "local", "ring"],
+    "wd": [None, 0.0, 1e-2], "normalise": [None, "none", "0.5/0.5"],
+    "warmup_epochs": [None, 0, 0.5], "crop_padding": [None, 0, 1], "scale_lr": [False, True],
+}  # fmt: skip
+
+
+def outcome(options, folder):
+    """The bits of the parameters and of all losses."""
+    config = TrainConfig(**{**BASE, "epochs": 1, "out": folder, **dict(options)})
+    result = train(config, reporter=Reporter(), dataset=digits())
+    losses = [line["loss"] for line in read_metrics(Path(folder)) if "loss" in line]
+    parameters = result.net.collect_params().values()
+    return losses, [param.list_data()[0].asnumpy().tobytes() for param in parameters]
+
+
+@pytest.mark.long
+@given(st.data())
+@settings(max_examples=30)
+def test_runs_with_the_same_settings_have_the_same_bits(tmp_path_factory, data):
+    """So two that train differently have different settings."""
+    values = {name: st.sampled_from(values) for name, values in DRAWN.items()}
+    one = data.draw(st.fixed_dictionaries({}, optional=values))
+    changed = data.draw(st.lists(st.sampled_from(sorted(DRAWN)), min_size=1, max_size=3))
+    other = {**one, **{name: data.draw(values[name]) for name in changed}}
+    try:
+        plans = [plan_of(**{**options, "epochs": 1}).settings() for options in (one, other)]
+    except UsageError:  # such as a rule of momentum without any
+        return
+    if plans[0] == plans[1] and one != other:
+        folders = (str(tmp_path_factory.mktemp("run")) for _ in range(2))
+        runs = [
+            outcome(tuple(sorted(options.items())), folder)
+            for options, folder in zip((one, other), folders)
+        ]
+        assert runs[0] == runs[1]
