@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this gluonlab
 
+from gluonlab.bench.harness.interval import ratio  # noqa: E402
 from gluonlab.bench.harness.record import read_record  # noqa: E402
 from gluonlab.bench.host import table as host  # noqa: E402
 from gluonlab.bench.images import table as images  # noqa: E402
@@ -70,7 +71,7 @@ def peers_table(record):
 
 
 def host_table(record):
-    rows = host.make_report(record.series).rows
+    rows = host.make_rows(record.series)
     return markdown(
         ["microseconds per step and device", "devices", *host.COLUMNS[:-1], "load and log"],
         [
@@ -90,20 +91,21 @@ def _whole(value):
 
 
 def images_table(record):
-    rows = images.make_rows(record.series)
-    sets = list(dict.fromkeys(row.images for row in rows))
-    names = list(dict.fromkeys(row.name for row in rows))
-    cells = {(row.name, row.images): row for row in rows}
+    cells = {}
+    for row in images.make_rows(record.series):
+        of_set, _, name = row.name.partition(": ")
+        cells.setdefault(name, {})[of_set] = _images_cell(name, row)
+    sets = list(dict.fromkeys(of_set for own in cells.values() for of_set in own))
     return markdown(
         ["images/s, and beside PyTorch", *sets],
-        [[LABELS[name], *(_images_cell(cells[name, each]) for each in sets)] for name in names],
+        [[LABELS[name], *(own[of_set] for of_set in sets)] for name, own in cells.items()],
     )
 
 
-def _images_cell(row):
+def _images_cell(name, row):
     if row.images_per_second is None:
         return "-"
-    beside = f" ({row.ratio:.2f}x)" if row.ratio is not None and row.name != images.PEER else ""
+    beside = f" ({row.ratio:.2f}x)" if row.ratio is not None and name != images.PEER else ""
     return f"{row.images_per_second:,.0f}{beside}"
 
 
@@ -198,11 +200,6 @@ def gradients_table(record):
         "of the memory's limit",
     ]
     return markdown(heads, lines)
-
-
-def ratio(above, below):
-    """The median of the rounds' ratios."""
-    return statistics.median(a / b for a, b in zip(above, below))
 
 
 def _times(slow, fast):

@@ -4,6 +4,8 @@ Says ``{"ready": true}`` when the job is set up. Then, for every line ``{"steps"
 input, runs N steps and answers with one line: the job's dictionary of numbers, among them
 ``seconds``. A failure is answered with ``{"error": "..."}`` and ends the worker, as does the end of
 standard input; so a worker does not outlive its parent.
+
+Other checkouts start this module by its name, and jobs by theirs (`--beside`): both stay.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from gluonlab.engine import setup
 
 Job = Callable[[int], Dict[str, float]]
 
-# Each takes its options and gives a Job. Imported when asked for: only one framework is loaded into
-# a worker.
+# ``make(**options)`` of each module gives a Job. Imported when needed: only one framework is loaded
+# into a worker.
 JOBS = {
     "gluonlab": "gluonlab.bench.peers.gluonlab_loop",
     "classic": "gluonlab.bench.peers.classic_loop",
@@ -38,7 +40,7 @@ AS_IT_COMES = {"classic"}  # jobs that measure MXNet with its own defaults
 
 
 def make_job(name: str, options: Dict[str, Any]) -> Job:
-    """The job of this name: ``make(**options)`` of its module."""
+    """The job of this name. Raises KeyError for another one."""
     if name in AS_IT_COMES:
         setup.uninstall()
     job: Job = importlib.import_module(JOBS[name]).make(**options)
@@ -47,7 +49,9 @@ def make_job(name: str, options: Dict[str, Any]) -> Job:
 
 def main() -> None:
     """Serve the job that the command line names until standard input ends."""
-    answers = _claim_stdout()
+    # Standard output for the answers alone: whatever a library prints goes to standard error.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     try:
         job = make_job(sys.argv[1], json.loads(sys.argv[2]))
         _answer(answers, {"ready": True})
@@ -57,15 +61,6 @@ def main() -> None:
         traceback.print_exc()
         _answer(answers, {"error": f"{type(error).__name__}: {error}"})
         sys.exit(1)
-
-
-def _claim_stdout() -> TextIO:
-    """Standard output for the answers alone: whatever a library prints goes to standard error from
-    now on.
-    """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return answers
 
 
 def _answer(answers: TextIO, message: Dict[str, Any]) -> None:

@@ -1,25 +1,27 @@
-"""Allreduce by size and algorithm, beside MXNet's own stores: time, bandwidth as nccl-tests counts
-it, error, price and limit.
+"""Allreduce by size and algorithm, beside MXNet's own stores.
+
+Time, bandwidth as nccl-tests counts it, error, price and limit.
 """
 
 from __future__ import annotations
 
-import statistics
-import sys
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
-from tqdm import tqdm
 
-from gluonlab.bench.allreduce.memory import Limit, Speeds, probe, require_memory
+from gluonlab.bench.allreduce.memory import Limit, Speeds, probe
 from gluonlab.bench.allreduce.variants import Arrays, Variant
+from gluonlab.bench.harness.interval import ratio
+from gluonlab.bench.harness.machine import require_memory
+from gluonlab.bench.harness.rounds import progress
 from gluonlab.bench.harness.turns import time_in_turns
 from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.partition import split_evenly
-from gluonlab.collectives.schedule import ALLREDUCE
+from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ConfigError
 from gluonlab.gpu.peers import enable_peer_access
@@ -36,8 +38,7 @@ REPLICAS = 6
 class Row:
     """One variant at one size.
 
-    ``seconds``: of an allreduce, by round; ``limit_s``: what the memory limit was in these rounds.
-
+    ``seconds``: of an allreduce, by round; ``limit_s``: the memory limit in these rounds.
     ``error``: the largest difference of any element on any device from the exact sum;
     ``predicted_s``: the schedule's price.
     """
@@ -56,7 +57,7 @@ class Row:
     @property
     def time_s(self) -> float:
         """The median over the rounds."""
-        return statistics.median(self.seconds)
+        return median(self.seconds)
 
     @property
     def algbw(self) -> float:
@@ -70,9 +71,7 @@ class Row:
 
     @property
     def of_limit(self) -> Optional[float]:
-        """Which part of the memory limit's speed is reached: the median of the rounds'
-        quotients.
-        """
+        """The part of the memory limit's speed that is reached: the median of the rounds' ratios."""
         return ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
@@ -90,26 +89,19 @@ class Row:
             "busbw": self.busbw / 1e9,
             "error": None if np.isnan(self.error) else self.error,
             "predicted_us": None if self.predicted_s is None else self.predicted_s * 1e6,
-            "limit_us": None if self.limit_s is None else statistics.median(self.limit_s) * 1e6,
+            "limit_us": None if self.limit_s is None else median(self.limit_s) * 1e6,
             "of_limit": self.of_limit,
         }
 
 
 @dataclass(frozen=True)
 class Report:
-    """What one run measured; ``speeds``: of the probe, where there was one, which ``topology`` is
-    made of then.
-    """
+    """What one run measured; ``speeds``: of the probe that ``topology`` is made of, if there was one."""
 
     rows: List[Row]
     rounds: int
     topology: Optional[Topology] = None
     speeds: Optional[Speeds] = None
-
-
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """The median of the rounds' quotients: what slowed a round for both does not count."""
-    return statistics.median(above / below for above, below in zip(numerators, denominators))
 
 
 def measure(
@@ -122,8 +114,7 @@ def measure(
     repeat: Optional[int] = None,
     topology: Optional[Topology] = None,
 ) -> Report:
-    """Every variant at every size, ``sizes`` in bytes per device, which lie in ``arrays`` arrays
-    there.
+    """Every variant at every size, ``sizes`` in bytes per device, which lie in ``arrays`` arrays.
 
     Schedules are priced on ``topology``; without it, CPU devices on what a probe measures of this
     machine. Raises ConfigError for sizes that do not fit the type, the arrays or the memory.
@@ -131,22 +122,16 @@ def measure(
     counts = [_elements(size, dtype, arrays) for size in sizes]
     on_cpu = ctxs[0].device_type == "cpu"
     if on_cpu:
-        need = REPLICAS * len(ctxs) * max(sizes)
-        require_memory(
-            need,
-            f"{max(sizes):,} bytes on each of {len(ctxs)} devices",
-            "choose smaller --sizes or fewer --devices",
-        )
+        what = f"{max(sizes):,} bytes on each of {len(ctxs)} devices"
+        remedy = "choose smaller --sizes or fewer --devices"
+        require_memory(REPLICAS * len(ctxs) * max(sizes), what, remedy)
     speeds = probe(ctxs, max(sizes)) if topology is None and on_cpu and len(ctxs) > 1 else None
     on = speeds.topology(len(ctxs)) if speeds else topology
     rows: List[Row] = []
-    with tqdm(
-        total=len(sizes) * rounds, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr
-    ) as bar:
+    with progress(len(sizes) * rounds) as bar:
         for count in counts:
-            rows += _measure_size(
-                Buffers(ctxs, count, dtype, arrays), variants, rounds, repeat, on, bar.update
-            )
+            buffers = Buffers(ctxs, count, dtype, arrays)
+            rows += _measure_size(buffers, variants, rounds, repeat, on, bar.update)
     return Report(rows, rounds, on, speeds)
 
 
@@ -171,29 +156,20 @@ def _measure_size(
     calls = {variant.label: variant.make(buffers.arrays) for variant in variants}
     errors = {label: buffers.check(call) for label, call in calls.items()}
     buffers.clear()
-    size = buffers.count * np.dtype(buffers.dtype).itemsize
+    ctxs, count, dtype = buffers.ctxs, buffers.count, buffers.dtype
+    size = count * np.dtype(dtype).itemsize
     # one alone has nothing to read or write
-    on_cpus = buffers.ctxs[0].device_type == "cpu" and len(buffers.ctxs) > 1
-    limit = Limit(buffers.ctxs, size, buffers.dtype) if on_cpus else None
+    on_cpus = ctxs[0].device_type == "cpu" and len(ctxs) > 1
+    limit = Limit(ctxs, size, dtype) if on_cpus else None
     seconds = time_in_turns({**calls, **(limit.calls if limit else {})}, rounds, repeat, done)
     limit_s = limit.seconds(seconds) if limit else None
-    return [
-        Row(
-            variant.label,
-            len(buffers.ctxs),
-            size,
-            buffers.count,
-            buffers.dtype,
-            len(buffers.arrays[0]),
-            tuple(seconds[variant.label]),
-            errors[variant.label],
-            price(variant.schedule, topology, size).seconds
-            if variant.schedule and topology
-            else None,
-            limit_s,
-        )
-        for variant in variants
-    ]
+
+    def row(label: str, schedule: Optional[Schedule]) -> Row:
+        priced_s = price(schedule, topology, size).seconds if schedule and topology else None
+        measured = (len(buffers.arrays[0]), tuple(seconds[label]), errors[label])
+        return Row(label, len(ctxs), size, count, dtype, *measured, priced_s, limit_s)
+
+    return [row(variant.label, variant.schedule) for variant in variants]
 
 
 class Buffers:
@@ -215,25 +191,20 @@ class Buffers:
         self._sum = np.sum(self._contributions, axis=0, dtype=np.int32).astype(dtype)
 
     def check(self, call: Callable[[], None]) -> float:
-        """Run an allreduce of random whole numbers; the largest difference from the exact sum, on
-        any device.
-        """
+        """Run an allreduce of random whole numbers; the largest error of any sum on any device."""
         for own, contribution in zip(self.arrays, self._contributions):
             for array, (begin, end) in zip(own, self._ends):
                 array[:] = nd.array(contribution[begin:end], dtype=self.dtype)
         call()
-        pairs = [
-            (array.asnumpy(), self._sum[begin:end])
+        differences = [
+            _difference(array.asnumpy(), self._sum[begin:end])
             for own in self.arrays
             for array, (begin, end) in zip(own, self._ends)
         ]
-        # unlike max, NaN if one is
-        return float(np.max([_difference(found, expected) for found, expected in pairs]))
+        return float(np.max(differences))  # unlike max, NaN if one is
 
     def clear(self) -> None:
-        """Zeros from here on: sums of sums would become infinite; and forget what only the check
-        needs.
-        """
+        """Zeros from here on, as sums of sums would become infinite; what only checks need goes."""
         for array in [array for own in self.arrays for array in own]:
             array[:] = 0
         self._contributions, self._sum = [], np.zeros(0)

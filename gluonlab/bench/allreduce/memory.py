@@ -1,12 +1,9 @@
-"""What this machine's memory allows: a limit that no allreduce beats, and the figures that a
-schedule's price is made of.
-"""
+"""What this machine's memory allows: a limit for any allreduce, and speeds to price schedules by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -18,7 +15,6 @@ from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
 from gluonlab.collectives.topology import Topology, this_machine
 from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, OperatorCall
-from gluonlab.errors import ConfigError
 
 LIMIT = (
     "Memory limit: an allreduce of N bytes on k CPU devices must read every replica and write "
@@ -134,26 +130,3 @@ def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
 
 def _one_step(world_size: int, transfers: Sequence[Transfer]) -> Schedule:
     return Schedule("probe", "allreduce", world_size, 1, (0,), (tuple(transfers),))
-
-
-def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> Optional[int]:
-    """The memory that new data can have without swapping; None where Linux does not say."""
-    try:
-        lines = meminfo.read_text().split("\n")
-    except OSError:
-        return None
-    return next(
-        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
-    )
-
-
-def require_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise ConfigError when ``what`` needs more than there is: the system would otherwise end some
-    process.
-    """
-    available = available_bytes()
-    if available is not None and needed > available:
-        raise ConfigError(
-            f"{what} needs about {needed / 1e9:.1f} GB of memory, "
-            f"and {available / 1e9:.1f} GB are free: {remedy}"
-        )

@@ -1,8 +1,7 @@
-"""``bench allreduce`` in its three modes: measure, price a machine that is elsewhere (--simulate),
-or show a schedule (--draw).
+"""``bench allreduce`` in its three modes: measure, price (--simulate), and draw a schedule (--draw).
 
-Each takes what was asked for, option by option, and gives the text to print. Only measuring, and
-writing files, imports MXNet.
+Each takes the given options, and returns the text to print. Only measuring, and writing files,
+imports MXNet.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ import json
 import re
 import textwrap
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 from gluonlab.bench.allreduce.plans import (
+    Plan,
     make_plans,
     orders_in_words,
     parse_algorithms,
@@ -21,6 +21,9 @@ from gluonlab.bench.allreduce.plans import (
 )
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.harness.machine import describe_machine
+from gluonlab.bench.harness.measured_on import in_words
+from gluonlab.bench.harness.session import Session
+from gluonlab.bench.harness.text import WIDTH
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.topology import make_topology
 from gluonlab.config import option_name
@@ -51,10 +54,10 @@ class Answer(NamedTuple):
     failure: Optional[str] = None
 
 
-def answer(asked: Dict[str, Any], watched: Callable[[Callable[[], Any]], Any]) -> Answer:
-    """What the options that were given ask for. ``watched`` is given the call that measures.
+def answer(asked: Dict[str, Any]) -> Answer:
+    """Measure, price or draw, as the given options say.
 
-    Raises a UsageError for options that cannot be, or that have nothing to do with each other.
+    Raises a UsageError for options that cannot be, or that do not belong together.
     """
     mode = DRAW if "draw" in asked else SIMULATE if "simulate" in asked else MEASURE
     for name in asked:
@@ -68,15 +71,13 @@ def answer(asked: Dict[str, Any], watched: Callable[[Callable[[], Any]], Any]) -
         asked["groups"] = parse_groups(asked["groups"])
     if "plot" in asked:
         check_new("--plot", Path(asked["plot"]))
-    if mode == DRAW:
-        return _draw(asked)
-    return _simulate(asked) if mode == SIMULATE else _measure(asked, watched)
+    return {DRAW: _draw, SIMULATE: _simulate, MEASURE: _measure}[mode](asked)
 
 
 def _draw(asked: Asked) -> Answer:
     from gluonlab.collectives.render import as_text, draw
 
-    name, world_size = asked["draw"], _world_size(asked["devices"]) if "devices" in asked else DRAWN
+    name, world_size = asked["draw"], _world_size(asked) or DRAWN
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
     if "out" not in asked:
         if "language" in asked:
@@ -93,102 +94,89 @@ def _draw(asked: Asked) -> Answer:
     return Answer(f"written to {path}: open it in a browser")
 
 
-def _world_size(spec: str) -> int:
-    """How many devices are meant; for a number it does not matter whether they exist."""
-    number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", spec.lower())
+def _world_size(asked: Asked) -> Optional[int]:
+    """How many devices --devices means, if given; those of a number need not exist."""
+    if "devices" not in asked:
+        return None
+    number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", asked["devices"].lower())
     if number:
         return int(whole(1, MOST_CPU_DEVICES)("--devices", number[1]))
-    return len(devices(spec))
+    return len(devices(asked["devices"]))
 
 
 def _simulate(asked: Asked) -> Answer:
     from gluonlab.bench.allreduce import simulate
 
-    topology = make_topology(
-        asked["simulate"], _world_size(asked["devices"]) if "devices" in asked else None
+    topology = make_topology(asked["simulate"], _world_size(asked))
+    names, world_size = (
+        parse_algorithms(asked.get("algorithms", "all"), [*ALGORITHMS]),
+        topology.world_size,
     )
-    names = parse_algorithms(asked.get("algorithms", "all"), list(ALGORITHMS))
-    plans = make_plans(
-        names, topology.world_size, asked.get("chunks"), asked.get("groups"), topology
-    )
+    plans = make_plans(names, world_size, asked.get("chunks"), asked.get("groups"), topology)
     rows = simulate.simulate(topology, plans, parse_sizes(asked.get("sizes", SIZES)))
-    title = f"allreduce on {topology.name}, {topology.world_size} devices: prices"
-    if "plot" in asked:
-        from gluonlab.bench.allreduce import plot as allreduce_plot
-
-        with new_file("--plot", Path(asked["plot"])) as temporary:
-            allreduce_plot.draw(
-                allreduce_plot.priced_curves(rows), [], topology.world_size, title, temporary
-            )
+    _plot(asked, rows, world_size, f"allreduce on {topology.name}, {world_size} devices: prices")
     if "json" in asked:
-        head = {"topology": topology.name, "world_size": topology.world_size, "note": topology.note}
-        return Answer(
-            json.dumps({**head, "orders": _orders(plans), "rows": [row.as_json() for row in rows]})
-        )
+        head = {"topology": topology.name, "world_size": world_size, "note": topology.note}
+        return _as_json(head, plans, rows)
     return Answer(simulate.table(rows, topology, orders_in_words(plans, topology)))
 
 
-def _measure(asked: Asked, watched: Callable[[Callable[[], Any]], Any]) -> Answer:
+def _measure(asked: Asked) -> Answer:
     sizes = parse_sizes(asked.get("sizes", SIZES))
-    numbers = {
-        name: whole(1)(option_name(name), asked[name])
-        for name in ("arrays", "repeat", "rounds")
-        if name in asked
-    }
+    counts = [name for name in ("arrays", "repeat", "rounds") if name in asked]
+    numbers = {name: whole(1)(option_name(name), asked[name]) for name in counts}
 
-    from gluonlab.bench.allreduce import measure as allreduce
-    from gluonlab.bench.allreduce import plot as allreduce_plot
-    from gluonlab.bench.allreduce import table as allreduce_text
+    from gluonlab.bench.allreduce import measure
+    from gluonlab.bench.allreduce import table as allreduce_table
     from gluonlab.bench.allreduce.variants import CHOICES, make_variants
-    from gluonlab.bench.harness.measured_on import in_words
     from gluonlab.kvstores.placement import ground_of
 
     names = parse_algorithms(asked.get("algorithms", "all"), CHOICES)
-    dtype = asked.get("dtype", allreduce.DTYPES[0])
-    if dtype not in allreduce.DTYPES:
-        raise ConfigError(unknown("dtype", dtype, allreduce.DTYPES))
+    dtype = asked.get("dtype", measure.DTYPES[0])
+    if dtype not in measure.DTYPES:
+        raise ConfigError(unknown("dtype", dtype, measure.DTYPES))
     ctxs = devices(asked.get("devices", DEVICES))
     topology = ground_of(ctxs, asked.get("topology")).topology
     scheduled = None if names is None else [name for name in names if name in ALGORITHMS]
     plans = make_plans(scheduled, len(ctxs), asked.get("chunks"), asked.get("groups"), topology)
     variants = make_variants(names, plans, ctxs, numbers.get("arrays", 1))
-    report = watched(
-        lambda: allreduce.measure(sizes, variants, ctxs, dtype, topology=topology, **numbers)
-    )
-    if "plot" in asked:
-        title = (
-            f"allreduce of {dtype} on {len(ctxs)} devices ({ctxs[0].device_type}), "
-            f"medians of {report.rounds} rounds"
-        )
-        curves, limit = (
-            allreduce_plot.measured_curves(report.rows),
-            allreduce_plot.limit_points(report.rows),
-        )
-        with new_file("--plot", Path(asked["plot"])) as temporary:
-            allreduce_plot.draw(curves, limit, len(ctxs), title, temporary)
-    wrong = allreduce_text.wrong(report.rows)
-    failure = f"wrong sums by {', '.join(wrong)}: see the column error" if wrong else None
+    session = Session()
+    report = measure.measure(sizes, variants, ctxs, dtype, topology=topology, **numbers)
+    session.warn_if_busy()
+    where = f"{len(ctxs)} devices ({ctxs[0].device_type})"
+    title = f"allreduce of {dtype} on {where}, medians of {report.rounds} rounds"
+    _plot(asked, report.rows, len(ctxs), title)
+    wrong = ", ".join(allreduce_table.wrong(report.rows))
+    failure = f"wrong sums by {wrong}: see the column error" if wrong else None
     if "json" in asked:
         head = {
             "machine": describe_machine(),
             "devices": [str(ctx) for ctx in ctxs],
             "on": in_words(ctxs),
             "rounds": report.rounds,
+            "speeds": vars(report.speeds) if report.speeds else None,
         }
-        speeds = vars(report.speeds) if report.speeds else None
-        content = {
-            **head,
-            "speeds": speeds,
-            "orders": _orders(plans),
-            "rows": [row.as_json() for row in report.rows],
-        }
-        return Answer(json.dumps(content), failure)
-    table = allreduce_text.table(report, orders_in_words(plans, topology))
-    return Answer(
-        "\n".join([describe_machine(), textwrap.fill(f"devices: {in_words(ctxs)}", 80), "", table]),
-        failure,
-    )
+        return _as_json(head, plans, report.rows, failure)
+    table = allreduce_table.table(report, orders_in_words(plans, topology))
+    on = textwrap.fill(f"devices: {in_words(ctxs)}", WIDTH)
+    return Answer("\n".join([describe_machine(), on, "", table]), failure)
 
 
-def _orders(plans: List[Any]) -> Dict[str, List[int]]:
-    return {plan.label: list(plan.order) for plan in plans if plan.order}
+def _plot(asked: Asked, rows: Sequence[Any], world_size: int, title: str) -> None:
+    """The picture that --plot names, if given."""
+    if "plot" in asked:
+        from gluonlab.bench.allreduce.plot import make_figure
+
+        with new_file("--plot", Path(asked["plot"])) as temporary:
+            make_figure(rows, world_size, title).savefig(temporary, format="png", dpi=110)
+
+
+def _as_json(
+    head: Mapping[str, Any],
+    plans: Sequence[Plan],
+    rows: Sequence[Any],
+    failure: Optional[str] = None,
+) -> Answer:
+    orders = {plan.label: list(plan.order) for plan in plans if plan.order}
+    content = {**head, "orders": orders, "rows": [row.as_json() for row in rows]}
+    return Answer(json.dumps(content), failure)

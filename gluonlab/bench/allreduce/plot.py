@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import statistics
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Sequence, Tuple
+from statistics import median
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.bench.allreduce.sizes import in_words
 from gluonlab.collectives.cost import algbw, bus_factor
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from gluonlab.bench.allreduce.measure import Row
     from gluonlab.bench.allreduce.simulate import PricedRow
 
+Rows = Sequence["Row | PricedRow"]
 Point = Tuple[int, float]  # bytes, seconds
 
 # Okabe and Ito's colours, which people tell apart who see fewer, with a darker yellow and a violet;
@@ -38,53 +37,30 @@ OTHER = ("#8a8a8a", "o")
 LIMIT = "#8a8a8a"
 
 
-@dataclass
-class Curve:
-    """What is drawn of one algorithm."""
+class Curve(NamedTuple):
+    """The points of one algorithm."""
 
     label: str
-    measured: List[Point] = field(default_factory=list)
-    predicted: List[Point] = field(default_factory=list)
+    measured: List[Point]
+    predicted: List[Point]
 
 
-def measured_curves(rows: Iterable[Row]) -> List[Curve]:
-    """A curve for each algorithm of a table."""
+def make_curves(rows: Rows) -> List[Curve]:
+    """A curve for each algorithm of a table, or of a simulation, which has only predictions."""
     curves: Dict[str, Curve] = {}
     for row in rows:
-        curve = curves.setdefault(row.algorithm, Curve(row.algorithm))
-        curve.measured.append((row.size_bytes, row.time_s))
+        curve = curves.setdefault(row.algorithm, Curve(row.algorithm, [], []))
+        if row.time_s:
+            curve.measured.append((row.size_bytes, row.time_s))
         if row.predicted_s:
             curve.predicted.append((row.size_bytes, row.predicted_s))
-    return list(curves.values())
+    return [curve for curve in curves.values() if curve.measured or curve.predicted]
 
 
-def priced_curves(rows: Iterable[PricedRow]) -> List[Curve]:
-    """The same of a simulation: predicted only."""
-    curves: Dict[str, Curve] = {}
-    for row in rows:
-        if row.price.seconds:
-            curve = curves.setdefault(row.algorithm, Curve(row.algorithm))
-            curve.predicted.append((int(row.price.size_bytes), row.price.seconds))
-    return list(curves.values())
+def make_figure(rows: Rows, world_size: int, title: str) -> Any:
+    """Time, and busbw, against size: a matplotlib Figure of two panels with logarithmic axes.
 
-
-def limit_points(rows: Iterable[Row]) -> List[Point]:
-    """The memory limit at each size; none where it is not known."""
-    return sorted({(row.size_bytes, statistics.median(row.limit_s)) for row in rows if row.limit_s})
-
-
-def draw(
-    curves: Sequence[Curve], limit: Sequence[Point], world_size: int, title: str, path: Path
-) -> None:
-    """Write a PNG of two panels with logarithmic axes: time, and busbw, against size."""
-    make_figure(curves, limit, world_size, title).savefig(path, format="png", dpi=110)
-
-
-def make_figure(
-    curves: Sequence[Curve], limit: Sequence[Point], world_size: int, title: str
-) -> Any:
-    """The picture: measured curves solid, predicted ones dashed, the ``limit`` dotted; a matplotlib
-    Figure.
+    Measured curves are solid, predicted ones dashed; the memory limit is dotted, where it is known.
     """
     # the figure alone, without pyplot: no display, no global state, and half the time to import
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -92,58 +68,49 @@ def make_figure(
 
     figure = Figure(figsize=(13, 6.2))
     FigureCanvasAgg(figure)
+    curves = make_curves(rows)
+    limit = sorted({(row.size_bytes, median(row.limit_s)) for row in rows if row.limit_s})
     panels = time, bus = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.055, right=0.81, bottom=0.1, top=0.88, wspace=0.15)
-    factor = bus_factor(ALLREDUCE, world_size)
+
+    def plot(points: Sequence[Point], **style: Any) -> None:
+        sizes, factor = [size for size, _ in points], bus_factor(ALLREDUCE, world_size)
+        if points:
+            time.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
+        if points and factor:
+            bandwidths = [algbw(size, seconds) * factor / 1e9 for size, seconds in points]
+            bus.plot(sizes, bandwidths, **style)
+
     for curve in curves:
         colour, marker, face = style(curve.label)
         marked = {"marker": marker, "ms": 6, "markerfacecolor": face, "label": curve.label}
-        # a line through one point would not be seen
-        dash = {"marker": "_" if len(curve.predicted) == 1 else ""}
-        _plot(panels, curve.measured, factor, color=colour, ls="-", lw=1.6, **marked)
-        _plot(
-            panels,
-            curve.predicted,
-            factor,
-            color=colour,
-            ls="--",
-            lw=1.0,
-            **(dash if curve.measured else marked),
-        )
-    _plot(
-        panels,
-        limit,
-        factor,
-        color=LIMIT,
-        ls=":",
-        lw=3.0,
-        marker="_" if len(limit) == 1 else "",
-        label="memory limit",
-    )
+        dash = _marker(curve.predicted) if curve.measured else marked
+        plot(curve.measured, color=colour, ls="-", lw=1.6, **marked)
+        plot(curve.predicted, color=colour, ls="--", lw=1.0, **dash)
+    plot(limit, color=LIMIT, ls=":", lw=3.0, label="memory limit", **_marker(limit))
     sizes = sorted({size for curve in curves for size, _ in curve.measured + curve.predicted})
-    _axes(time, "time, microseconds", sizes)
-    _axes(bus, "busbw, GB/s", sizes)
+    for panel, panel_title in zip(panels, ("time, microseconds", "busbw, GB/s")):
+        _axes(panel, panel_title, sizes)
     figure.suptitle(title, fontsize=11, x=0.055, ha="left")
-    solid, dashed = (
-        any(curve.measured for curve in curves),
-        any(curve.predicted for curve in curves),
+    lines = (any(curve.measured for curve in curves), any(curve.predicted for curve in curves))
+    words = ("solid: measured", "dashed: predicted")
+    figure.legend(
+        *time.get_legend_handles_labels(),
+        title=", ".join(word for word, there in zip(words, lines) if there),
+        fontsize=9,
+        title_fontsize=9,
+        loc="upper left",
+        bbox_to_anchor=(0.82, 0.89),
+        frameon=False,
+        handlelength=3.5,
     )
-    note = ", ".join(["solid: measured"] * solid + ["dashed: predicted"] * dashed)
-    handles, labels = time.get_legend_handles_labels()
-    fonts = {"fontsize": 9, "title_fontsize": 9}
-    place = {
-        "loc": "upper left",
-        "bbox_to_anchor": (0.82, 0.89),
-        "frameon": False,
-        "handlelength": 3.5,
-    }
-    figure.legend(handles, labels, title=note, **fonts, **place)
     return figure
 
 
 def style(label: str) -> Tuple[str, str, str]:
-    """Colour, marker and its filling; what is a variant of an algorithm, as "ring placed", has its
-    colour, and hollow markers.
+    """Colour, marker and its filling.
+
+    A variant of an algorithm, such as "ring placed", has its colour, and hollow markers.
     """
     if label in STYLES:
         return (*STYLES[label], STYLES[label][0])
@@ -151,13 +118,9 @@ def style(label: str) -> Tuple[str, str, str]:
     return (*STYLES.get(base, OTHER), "white")
 
 
-def _plot(panels: Sequence[Any], points: Sequence[Point], factor: float, **style: Any) -> None:
-    time, bus = panels
-    sizes = [size for size, _ in points]
-    if points:
-        time.plot(sizes, [seconds * 1e6 for _, seconds in points], **style)
-    if points and factor:
-        bus.plot(sizes, [algbw(size, seconds) * factor / 1e9 for size, seconds in points], **style)
+def _marker(points: Sequence[Point]) -> Dict[str, str]:
+    """A line through one point would not be seen."""
+    return {"marker": "_" if len(points) == 1 else ""}
 
 
 def _axes(axes: Any, title: str, sizes: Sequence[int]) -> None:

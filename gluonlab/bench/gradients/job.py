@@ -1,6 +1,4 @@
-"""The calls of ``bench gradients`` as a worker's job: for taking turns with those of another
-checkout.
-"""
+"""The calls of ``bench gradients`` as a worker's job, to take turns with another checkout's."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from gluonlab.bench.allreduce.measure import Buffers
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.variants import PEERS, make_variants
 from gluonlab.bench.gradients.measure import ARRAYS, allreduce_name
-from gluonlab.bench.gradients.steps import StepRow, make_subjects, resnet18_shapes
-from gluonlab.bench.harness.turns import Call, time_once
+from gluonlab.bench.gradients.steps import make_updates, resnet18_shapes, step_name
+from gluonlab.bench.harness.turns import Call, time_block
 from gluonlab.bench.worker import Job
 from gluonlab.devices import devices as find_devices
 from gluonlab.errors import RunError
@@ -23,10 +21,8 @@ def make(
 ) -> Job:
     """Our allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``.
 
-    The job's numbers are seconds of a call.
-
-    ``devices``: which they are calls on; by default so many CPU devices.
-    Raises RunError when one of them computes something else than the exact sums.
+    The job's numbers are seconds of a call. ``devices``: those that compute; by default so many CPU
+    devices. Raises RunError when a call computes something else than the exact sums.
     """
     ctxs = find_devices(devices or f"cpu*{world_size}")
     calls: Dict[str, Call] = {}
@@ -39,17 +35,16 @@ def make(
                 calls[name] = variant.make(buffers.arrays)
                 errors[name] = buffers.check(calls[name])
         buffers.clear()
-    subjects, found = make_subjects(resnet18_shapes(), stores, ctxs)
-    for subject, error in zip(subjects, found):
-        name = StepRow(subject.kind, subject.store, world_size, (), error).name
-        calls[name], errors[name] = subject.step, error
+    for update in make_updates(resnet18_shapes(), stores, ctxs):
+        name = step_name(world_size, update.trainer_name, update.store)
+        calls[name], errors[name] = update.step, update.error
     wrong = [name for name, error in errors.items() if error != 0]
     if wrong:
         raise RunError(f"wrong sums by {', '.join(wrong)}")
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        seconds = time_once(calls, steps)
+        seconds = {name: time_block(call, steps) for name, call in calls.items()}
         return {"seconds": time.perf_counter() - began, **seconds}
 
     return run

@@ -6,17 +6,16 @@ Nothing is computed forward.
 from __future__ import annotations
 
 import math
-import statistics
-import sys
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
-from tqdm import tqdm
 
-from gluonlab.bench.allreduce.memory import require_memory
+from gluonlab.bench.harness.machine import require_memory
+from gluonlab.bench.harness.rounds import progress
 from gluonlab.bench.harness.turns import time_in_turns
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.update.trainer import BucketedTrainer
@@ -37,11 +36,10 @@ Shape = Tuple[int, ...]
 
 
 def resnet18_shapes() -> List[Shape]:
-    """The shapes of the parameters with gradients of Gluon's resnet18_v1 for 1,000 classes: 62
-    arrays, 11,689,512 numbers.
+    """The shapes of the parameters with gradients of Gluon's resnet18_v1 for 1,000 classes.
 
-    20 convolutions without biases, a scale and a shift for each of 20 batch normalisations, and the
-    last layer's weight and bias.
+    62 arrays, 11,689,512 numbers: 20 convolutions without biases, a scale and a shift for each of
+    20 batch normalisations, and the last layer's weight and bias.
     """
     net = gluon.model_zoo.vision.resnet18_v1(classes=1000)
     net.initialize()
@@ -63,14 +61,14 @@ class StepRow:
     error: float
 
     @property
-    def name(self) -> str:
-        """``step 2 BucketedTrainer ring``: that of its series."""
-        return f"step {self.world_size} {self.trainer} {self.store}"
-
-    @property
     def time_s(self) -> float:
         """The median over the rounds."""
-        return statistics.median(self.seconds)
+        return median(self.seconds)
+
+
+def step_name(world_size: int, trainer: str, store: str) -> str:
+    """``step 2 BucketedTrainer ring``: the name of a series."""
+    return f"step {world_size} {trainer} {store}"
 
 
 def measure_steps(
@@ -80,56 +78,49 @@ def measure_steps(
 
     Raises ConfigError when there is not enough memory.
     """
-    subjects, errors = make_subjects(shapes, stores, ctxs)
-    steps = {subject.label: subject.step for subject in subjects}
-    with tqdm(total=rounds, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr) as bar:
+    updates = make_updates(shapes, stores, ctxs)
+    with progress(rounds) as bar:
+        steps = {update.label: update.step for update in updates}
         seconds = time_in_turns(steps, rounds, done=bar.update)
     return [
-        StepRow(subject.kind, subject.store, len(ctxs), tuple(seconds[subject.label]), error)
-        for subject, error in zip(subjects, errors)
+        StepRow(one.trainer_name, one.store, len(ctxs), tuple(seconds[one.label]), one.error)
+        for one in updates
     ]
 
 
-def make_subjects(
+def make_updates(
     shapes: Sequence[Shape], stores: Sequence[str], ctxs: Sequence[mx.Context]
-) -> "Tuple[List[Subject], List[float]]":
-    """Every store under both trainers, and the error of the first step of each.
-
-    Raises ConfigError as `measure_steps` does.
-    """
+) -> "List[Update]":
+    """Every store under both trainers, checked. Raises ConfigError as `measure_steps` does."""
     size = 4 * sum(map(math.prod, shapes))
     # Bucketed, each has weights, gradients and momentum of its own; under gluon.Trainer all share
     # the first two.
     need = size * len(ctxs) * (len(stores) * (3 + 2) + 2)
     if ctxs[0].device_type == "cpu":
-        require_memory(
-            need,
-            f"{len(stores)} stores on {len(ctxs)} devices",
-            "choose fewer with --stores, or smaller --world-sizes",
-        )
-    gradients = [
-        [_random(rank, number, shape) for number, shape in enumerate(shapes)]
-        for rank in range(len(ctxs))
-    ]
+        what = f"{len(stores)} stores on {len(ctxs)} devices"
+        require_memory(need, what, "choose fewer with --stores, or smaller --world-sizes")
     shared = parameters(shapes, ctxs)
-    subjects = [
-        Subject(kind, store, shared if kind == GLUON else parameters(shapes, ctxs))
-        for kind in TRAINERS
+    updates = [
+        Update(name, store, shared if name == GLUON else parameters(shapes, ctxs))
+        for name in TRAINERS
         for store in stores
     ]
-    return subjects, [subject.check(gradients) for subject in subjects]
+    ranks = range(len(ctxs))
+    gradients = [[_random(rank, i, shape) for i, shape in enumerate(shapes)] for rank in ranks]
+    for update in updates:
+        update.check(gradients)
+    return updates
 
 
-class Subject:
-    """A trainer with its store and its parameters."""
+class Update:
+    """A trainer with its store and its parameters; ``error``: of its first step, once checked."""
 
-    def __init__(self, kind: str, store: str, params: Sequence[gluon.Parameter]) -> None:
-        self.kind, self.store, self.params = kind, store, params
-        self.label = f"{kind} {store}"
-        ctxs = params[0].list_ctx()
-        self.trainer = TRAINERS[kind](
-            list(params), "sgd", dict(SGD), kvstore=make_kvstore(store, ctxs)
-        )
+    def __init__(self, trainer: str, store: str, params: Sequence[gluon.Parameter]) -> None:
+        self.trainer_name, self.store, self.params = trainer, store, params
+        self.label = f"{trainer} {store}"
+        self.error = math.nan
+        kvstore = make_kvstore(store, params[0].list_ctx())
+        self.trainer = TRAINERS[trainer](list(params), "sgd", dict(SGD), kvstore=kvstore)
 
     def step(self) -> None:
         """Allreduce and update, without scaling the gradients."""
@@ -142,10 +133,9 @@ class Subject:
         self.trainer.step(1, ignore_stale_grad=True)
 
     def check(self, gradients: Sequence[Sequence[Any]]) -> float:
-        """The first step from zero: the largest difference of a weight on any device from the exact
-        one. Gradients are zero then.
+        """The first step from zero: a weight's largest difference from the exact one.
 
-        So they stay, step after step, however often they are summed.
+        Gradients are zero then, and stay so, step after step, however often they are summed.
         """
         for param in self.params:
             param.set_data(nd.zeros(param.shape))
@@ -159,15 +149,14 @@ class Subject:
                 grad[:] = nd.array(gradients[rank][number], dtype="float32")
         self.step()
         differences = []
-        for number, param in enumerate(self.params):
-            expected = -SGD["learning_rate"] * np.sum(
-                [own[number] for own in gradients], axis=0, dtype=np.int32
-            )
+        for param, own in zip(self.params, zip(*gradients)):
+            expected = -SGD["learning_rate"] * np.sum(own, axis=0, dtype=np.int32)
             differences += [np.max(np.abs(data.asnumpy() - expected)) for data in param.list_data()]
             for grad in param.list_grad():
                 grad[:] = 0
         nd.waitall()
-        return float(np.max(differences))
+        self.error = float(np.max(differences))
+        return self.error
 
 
 def parameters(shapes: Sequence[Shape], ctxs: Sequence[mx.Context]) -> List[gluon.Parameter]:
@@ -182,6 +171,5 @@ def parameters(shapes: Sequence[Shape], ctxs: Sequence[mx.Context]) -> List[gluo
 
 
 def _random(rank: int, number: int, shape: Shape) -> "np.ndarray[Any, np.dtype[np.int8]]":
-    return np.random.RandomState((rank, number)).randint(
-        -LARGEST, LARGEST + 1, shape, dtype=np.int8
-    )
+    random = np.random.RandomState((rank, number))
+    return random.randint(-LARGEST, LARGEST + 1, shape, dtype=np.int8)

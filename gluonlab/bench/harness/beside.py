@@ -1,17 +1,15 @@
-"""Taking turns with another checkout: what --beside and --restart-every ask for."""
+"""Taking turns with another checkout: --beside and --restart-every."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-import click
-
-from gluonlab.bench.harness import compare as _compare
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness import compare
+from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Measurement, Subject, measure
-from gluonlab.bench.harness.session import Session
+from gluonlab.bench.harness.session import Session, Title
 from gluonlab.config.values import whole
 from gluonlab.errors import ConfigError
 
@@ -28,28 +26,8 @@ class Beside(NamedTuple):
     restart_every: int
 
 
-def options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add --beside and --restart-every to a command."""
-    for option in (
-        click.option(
-            "--restart-every",
-            metavar="N",
-            help="with --beside: after N rounds both checkouts' processes are started anew, "
-            f"as their luck with memory lasts as long as they do  [default: {RESTART_EVERY}]",
-        ),
-        click.option(
-            "--beside",
-            metavar="DIR",
-            help="take turns with the gluonlab in this other checkout; "
-            "our own rows only, compared at the end",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
 def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) -> Optional[Beside]:
-    """What takes turns, if anything does. Raises ConfigError."""
+    """What --beside and --restart-every mean; None without them. Raises ConfigError."""
     if beside is None:
         if restart_every is not None:
             raise ConfigError(
@@ -61,67 +39,49 @@ def check(beside: Optional[str], restart_every: Optional[str], as_json: bool) ->
             f"--json prints one record, and --beside {beside} makes two: write them with --out FILE"
         )
     every = RESTART_EVERY if restart_every is None else whole(1)("--restart-every", restart_every)
-    return Beside(check_checkout(Path(beside)), every)
-
-
-def check_checkout(path: Path) -> Path:
-    """The folder of another gluonlab, whole. Raises ConfigError for one that holds none."""
-    if not (path / "gluonlab" / "bench" / "worker.py").is_file():
+    # older checkouts have it in the same place
+    if not Path(beside, "gluonlab", "bench", "worker.py").is_file():
         raise ConfigError(
-            f"--beside {path}: there is no gluonlab/bench in it: "
+            f"--beside {beside}: there is no gluonlab/bench in it: "
             "give the folder of another checkout of gluonlab"
         )
-    return path.resolve()
-
-
-def measure_beside(
-    subjects: Sequence[Subject], rounds: int, checkout: Path, restart_every: int = RESTART_EVERY
-) -> Tuple[List[Measurement], List[Measurement]]:
-    """Measure every subject here and of ``checkout``, one right after the other in each round; the
-    two lists.
-
-    How fast a process is depends on where its memory lies, too, for as long as it lives. Both are
-    therefore started anew every so many rounds: one lucky process decides no row.
-    """
-    theirs = [
-        dataclasses.replace(
-            one, name=one.name + BESIDE, label=f"{one.label}, beside", checkout=checkout
-        )
-        for one in subjects
-    ]
-    found = measure(
-        [each for pair in zip(subjects, theirs) for each in pair], rounds, restart_every
-    )
-    for measurement in found[1::2]:
-        measurement.subject = dataclasses.replace(
-            measurement.subject, name=measurement.subject.name[: -len(BESIDE)]
-        )
-    return found[::2], found[1::2]
+    return Beside(Path(beside).resolve(), every)
 
 
 def take_turns(
-    subjects: Sequence[Subject],
-    to_series: ToSeries,
-    title: Tuple[str, Dict[str, Any]],
-    rounds: int,
-    beside: Beside,
-    out: Optional[str],
-) -> str:
-    """Measure ``subjects`` here and in the checkout ``beside``; the comparison, as text.
+    subjects: Sequence[Subject], to_series: ToSeries, title: Title, rounds: int, beside: Beside
+) -> Tuple[Record, Record]:
+    """The records of ``subjects`` in the checkout ``beside``, and here.
 
-    Writes two records where ``out`` says.
+    Each is measured there right after here, in every round. How fast a process is depends on where
+    its memory lies, too, for as long as it lives. Both are therefore started anew every so many
+    rounds: one lucky process decides no row.
     """
     checkout, every = beside
     session = Session()
-    ours, theirs = measure_beside(subjects, rounds, checkout, every)
+    pairs = [(one, _in_checkout(one, checkout)) for one in subjects]
+    found = measure([each for pair in pairs for each in pair], rounds, every)
     session.warn_if_busy()
-    records = [
-        session.record(*title, rounds, to_series(theirs), checkout, restart_every=every),
-        session.record(*title, rounds, to_series(ours), restart_every=every),
-    ]
+    ours, theirs = found[::2], found[1::2]
+    for own, other in zip(ours, theirs):
+        other.subject = replace(other.subject, name=own.subject.name)
+    return (
+        session.record(title, rounds, to_series(theirs), checkout, restart_every=every),
+        session.record(title, rounds, to_series(ours), restart_every=every),
+    )
+
+
+def _in_checkout(subject: Subject, checkout: Path) -> Subject:
+    name, label = subject.name + BESIDE, f"{subject.label}, beside"
+    return replace(subject, name=name, label=label, checkout=checkout)
+
+
+def answer(records: Tuple[Record, Record], out: Optional[str]) -> str:
+    """The comparison of their record with ours, as text; both are written where ``out`` says."""
+    theirs, ours = records
     if out is not None:
         path = Path(out)
-        records[1].write(path)
-        records[0].write(path.with_name(f"{path.stem}-beside{path.suffix}"))
-    found = _compare.compare(*records)
-    return f"{_compare.table(found)}\n\n{_compare.notes([found])}"
+        ours.write(path)
+        theirs.write(path.with_name(f"{path.stem}-beside{path.suffix}"))
+    found = compare.compare(theirs, ours)
+    return f"{compare.table(found)}\n\n{compare.notes([found])}"

@@ -9,10 +9,10 @@ import os
 from pathlib import Path
 from typing import Dict, Mapping, Optional
 
-import gluonlab
+from gluonlab.bench.harness.machine import HERE
 
 # What changes threads or engine is taken out of every worker's environment; a row that needs some
-# is given them.
+# gets them back.
 TUNING = ("MXNET_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "DMLC_", "GLOO_")
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -25,14 +25,12 @@ PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 
 
 def spinning(count: int) -> Dict[str, str]:
-    """What lets an idle thread of OpenMP look for work so many times before it sleeps."""
+    """Lets an idle thread of OpenMP look for work so many times before it sleeps."""
     return {"GOMP_SPINCOUNT": str(count)}
 
 
 def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
-    """What a process of MXNet's parameter server on this host is told; ``role``: scheduler, server
-    or worker.
-    """
+    """For a process of MXNet's parameter server here; ``role``: scheduler, server or worker."""
     return {
         "DMLC_ROLE": role,
         "DMLC_PS_ROOT_URI": "127.0.0.1",
@@ -45,16 +43,12 @@ def parameter_server(role: str, port: int, workers: int) -> Dict[str, str]:
 def child_environment(
     variables: Mapping[str, str], folder: Path, checkout: Optional[Path] = None
 ) -> Dict[str, str]:
-    """This process's environment without TUNING, with ``variables``, and with ``folder`` for
-    temporary files.
+    """This process's environment without TUNING, and with ``variables``.
 
-    The child measures this gluonlab, or that of ``checkout``, and not another one that is
-    installed.
+    Temporary files go into ``folder``. The child measures this gluonlab, or that of ``checkout``,
+    and not another one that is installed.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TUNING)}
-    package = str(checkout or Path(gluonlab.__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [package, environment.get("PYTHONPATH")])
-    )
-    environment["TMPDIR"] = str(folder)  # what a worker leaves there disappears with it
-    return {**environment, **variables}
+    path = filter(None, [str(checkout or HERE), environment.get("PYTHONPATH")])
+    own = {"PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(folder)}
+    return {**environment, **own, **variables}

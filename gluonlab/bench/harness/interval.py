@@ -1,5 +1,4 @@
-"""How sure a ratio of two speeds is: 95 % intervals that assume no distribution, only that rounds
-are alike.
+"""Ratios of speeds, with 95 % intervals that assume no distribution, only that rounds are alike.
 
 Times on a shared machine have long tails, so means and their standard errors say little. Both
 intervals here are made of order statistics (Hollander, Wolfe, Chicken, "Nonparametric statistical
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import median
-from typing import Optional, Sequence
+from typing import List, Optional, Sequence
 
 CONFIDENCE = 0.95
 QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
@@ -19,22 +18,25 @@ QUANTILE = 1.959964  # of the normal distribution, for CONFIDENCE
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of speeds, and where it lies with a confidence of 95 %; no interval of too few
-    rounds.
-    """
+    """A ratio of speeds and its interval of 95 % confidence, which too few rounds do not have."""
 
     value: float
     lowest: Optional[float] = None
     highest: Optional[float] = None
 
     def below(self, limit: float) -> bool:
-        """Whether the whole interval is."""
+        """Whether the whole interval lies below ``limit``."""
         return self.highest is not None and self.highest < limit
 
     def __str__(self) -> str:
         if self.lowest is None or self.highest is None:
             return f"{self.value:.3f}"
         return f"{self.value:.3f}  {self.lowest:.3f}..{self.highest:.3f}"
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the rounds' ratios: what slowed both in a round has no effect."""
+    return median(a / b for a, b in zip(above, below))
 
 
 def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
@@ -49,21 +51,21 @@ def of_pairs(above: Sequence[float], below: Sequence[float]) -> Ratio:
     while k < n and tail + math.comb(n, k) / 2**n <= (1 - CONFIDENCE) / 2:
         tail += math.comb(n, k) / 2**n
         k += 1
-    if k == 0:
-        return Ratio(median(ratios))
-    return Ratio(median(ratios), ratios[k - 1], ratios[n - k])
+    return _between(ratios, k)
 
 
 def of_separate(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """The median of all ratios of a value above to one below, with the interval of the rank sum
-    test.
+    """The median of all ratios of one value above to one below, with the rank sum test's interval.
 
-    For runs that did not take turns: what changed on the machine between them is not seen, and not
-    in the interval.
+    For runs that did not take turns: what changed on the machine between them is not in the
+    interval.
     """
-    ratios = sorted(a / b for a in above for b in below)
     m, n = len(above), len(below)
     k = math.floor(m * n / 2 - QUANTILE * math.sqrt(m * n * (m + n + 1) / 12))
-    if k < 1:
-        return Ratio(median(ratios))
-    return Ratio(median(ratios), ratios[k - 1], ratios[m * n - k])
+    return _between(sorted(a / b for a in above for b in below), k)
+
+
+def _between(ratios: List[float], k: int) -> Ratio:
+    """The median, and the k-th smallest and k-th largest where there are such."""
+    ends = (ratios[k - 1], ratios[-k]) if k > 0 else ()
+    return Ratio(median(ratios), *ends)

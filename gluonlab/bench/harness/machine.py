@@ -1,10 +1,11 @@
-"""The machine in two lines: a rate means nothing without it."""
+"""The machine in two lines, without which a rate means nothing, and how busy others kept it."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -12,31 +13,32 @@ from typing import Any, Dict, Optional
 
 import gluonlab
 from gluonlab.engine import setup
+from gluonlab.errors import ConfigError
 from gluonlab.host import cores
+from gluonlab.host.control_groups import PROC, text_of
+from gluonlab.host.memory import room
 
+BUSY_CORES = 0.2  # what other processes may use before a table comes with a warning
 PACKAGES = ("numpy", "mxnet", "mxnet-cu112", "gluoncv", "torch")
+HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds this gluonlab
 
 
 def describe_machine() -> str:
     """Processor and cores on a line, the versions of Python, MXNet and torch on another."""
     mxnet = " and ".join(setup.flavours()) or "mxnet"
     count = cores.available()
-    versions = (
-        f"Python {platform.python_version()}, {mxnet} {_version(mxnet)}, torch {_version('torch')}"
-    )
-    return f"{cpu_model()}, {count} core{'s' * (count > 1)}\n{versions}"
+    versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
+    machine = f"{cpu_model()}, {count} core{'s' * (count > 1)}"
+    return f"{machine}\nPython {platform.python_version()}, {versions}"
 
 
-def about(checkout: Optional[Path] = None) -> Dict[str, Any]:
-    """What a record says of gluonlab, this one or that of ``checkout``, of the machine, and of what
-    else is installed.
-    """
-    here = Path(gluonlab.__file__).resolve().parent.parent
+def about(checkout: Path = HERE) -> Dict[str, Any]:
+    """What a record says of the gluonlab in ``checkout``, the machine and what is installed."""
     versions = {name: _version(name) for name in PACKAGES}
     installed = {name: version for name, version in versions.items() if version != "not installed"}
     return {
         "gluonlab": gluonlab.__version__,
-        "commit": commit(checkout or here),
+        "commit": commit(checkout),
         "cpu": cpu_model(),
         "cores": cores.available(),
         "versions": {"python": platform.python_version(), **installed},
@@ -44,14 +46,10 @@ def about(checkout: Optional[Path] = None) -> Dict[str, Any]:
 
 
 def commit(checkout: Path) -> Optional[str]:
-    """The commit that is checked out there, with a + behind it when files differ; None for what is
-    no checkout of git.
-    """
+    """The commit checked out there, with a + where files differ; None if it is no git checkout."""
     try:
-        top, name = (
-            _git(checkout, "rev-parse", "--show-toplevel"),
-            _git(checkout, "rev-parse", "--short=12", "HEAD"),
-        )
+        top = _git(checkout, "rev-parse", "--show-toplevel")
+        name = _git(checkout, "rev-parse", "--short=12", "HEAD")
         changed = _git(checkout, "status", "--porcelain")
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -60,22 +58,14 @@ def commit(checkout: Path) -> Optional[str]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    said = subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, encoding="utf-8", check=True
-    )
-    return said.stdout.strip()
+    command = ["git", "-C", str(folder), *words]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout.strip()
 
 
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def cpu_model() -> str:
     """The processor's name as Linux gives it."""
-    try:
-        lines = cpuinfo.read_text().split("\n")
-    except OSError:
-        return platform.machine()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
+    named = re.search(r"^model name\s*:(.*)$", text_of(PROC / "cpuinfo"), re.M)
+    return named[1].strip() if named else platform.machine()
 
 
 def _version(distribution: str) -> str:
@@ -86,33 +76,36 @@ def _version(distribution: str) -> str:
 
 
 class Others:
-    """How busy the machine was with other processes since this object was made; what they take is
-    missing in every rate.
-    """
+    """How busy other processes have kept the machine since this object was made."""
 
     def __init__(self) -> None:
         self._began, self._at_first = time.monotonic(), self._seconds()
 
     def cores(self) -> float:
-        """The cores that they kept busy, on average; call it when the children to be left out have
-        ended.
-        """
+        """The mean number of cores that they used; call it when the children to leave out are gone."""
         return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
 
     def _seconds(self) -> float:
-        own = os.times()
-        try:
-            everybody = busy_seconds(Path("/proc/stat").read_text())
-        except OSError:
-            return 0.0
-        return everybody - own.user - own.system - own.children_user - own.children_system
+        stat, own = text_of(PROC / "stat"), os.times()
+        ours = own.user + own.system + own.children_user + own.children_system
+        return busy_seconds(stat) - ours if stat else 0.0
 
 
 def busy_seconds(stat: str, ticks_per_second: int = os.sysconf("SC_CLK_TCK")) -> float:
-    """CPU seconds since the start that were neither idle nor waiting, from the text of /proc/stat
-    (proc(5)).
-    """
-    user, nice, system, _, _, *interrupts_and_stolen = [
-        int(field) for field in stat.split("\n")[0].split()[1:9]
-    ]
+    """CPU seconds since the start that were neither idle nor waiting, by /proc/stat (proc(5))."""
+    ticks = [int(field) for field in stat.split("\n")[0].split()[1:9]]
+    user, nice, system, _, _, *interrupts_and_stolen = ticks
     return (user + nice + system + sum(interrupts_and_stolen)) / ticks_per_second
+
+
+def require_memory(needed: int, what: str, remedy: str) -> None:
+    """Raise ConfigError when ``what`` needs more bytes than there are.
+
+    The system would otherwise end some process.
+    """
+    here = room()
+    if here is not None and needed > here.free:
+        raise ConfigError(
+            f"{what} needs about {needed / 1e9:.1f} GB of memory, "
+            f"and {here.free / 1e9:.1f} GB are free: {remedy}"
+        )

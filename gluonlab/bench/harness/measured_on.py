@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
-
-import click
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
 
 from gluonlab.errors import DeviceError
 
@@ -16,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """Their kind and numbers. ``words``: which they are, for people and records.
+    """The kind and numbers of the devices, and ``words`` that name them to people and in records.
 
-    ``asked``: whether somebody has named them.
+    ``asked``: whether --devices names them.
     """
 
     kind: str
@@ -38,11 +36,11 @@ class MeasuredOn:
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
     def options(self, count: int) -> Dict[str, str]:
-        """What a worker's job is told besides a number of devices; nothing where that says all."""
+        """What a worker's job gets besides a number of devices; nothing where that says all."""
         return {"devices": self.first(count)} if self.asked else {}
 
     def title(self) -> Dict[str, str]:
-        """What a record's options hold of it: two records are compared if they say the same."""
+        """The devices in a record's options: two records are compared if they have the same."""
         return {"devices": self.words} if self.asked else {}
 
     def counts(self, wanted: Sequence[int]) -> List[int]:
@@ -51,19 +49,13 @@ class MeasuredOn:
         return sorted({*(count for count in wanted if count <= there), there})
 
 
-def option(function: Callable[..., None]) -> Callable[..., None]:
-    """Add --devices to a command."""
-    help = "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]"
-    return click.option("--devices", metavar="SPEC", help=help)(function)
-
-
 def cpu_devices(count: int) -> MeasuredOn:
     """So many CPU devices, as each row makes them."""
     return MeasuredOn("cpu", tuple(range(count)), f"{count} CPU devices")
 
 
 def measured_on(spec: str) -> MeasuredOn:
-    """What --devices asks for; MXNet is loaded to find them. Raises DeviceError."""
+    """The devices that --devices names; MXNet is loaded to find them. Raises DeviceError."""
     from gluonlab.devices import devices
 
     try:
@@ -85,7 +77,7 @@ def in_words(ctxs: "Sequence[mx.Context]") -> str:
 
 
 def _names(ctxs: "Sequence[Any]") -> List[str]:
-    """What NVML calls each GPU; nothing for CPU devices, nor where it says nothing."""
+    """NVML's name of each GPU; nothing for CPU devices, nor where NVML does not tell."""
     from gluonlab.gpu import nvml
     from gluonlab.kvstores.placement import told_numbers
 

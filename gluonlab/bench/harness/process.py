@@ -1,6 +1,4 @@
-"""The parent's end of a measurement: a child process that answers one line of JSON for one, in time
-or not at all.
-"""
+"""The parent's end of a worker: it answers each line of JSON with one, in time or not at all."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, NoReturn
 
@@ -19,18 +18,15 @@ GOODBYE_S = 3.0  # how long children may take to end by themselves after the end
 
 
 class WorkerError(RunError):
-    """A worker died, reported an error or did not answer in time; the message says which, in a few
-    words.
-    """
+    """A worker died, reported an error or did not answer in time; the message says which."""
 
 
 class Worker:
     """A child that speaks the protocol of `gluonlab.bench.worker`.
 
-    Its standard error goes to the file ``log``.
-
-    It leads a process group of its own: Ctrl-C reaches the parent only, which then ends the child
-    and all that the child has started, by the group's id.
+    Its standard error goes to the file ``log``. It leads a process group of its own: Ctrl-C reaches
+    the parent only, which then ends the child and all that the child has started, by the group's
+    id.
     """
 
     def __init__(self, command: List[str], environment: Dict[str, str], log: Path) -> None:
@@ -65,13 +61,13 @@ class Worker:
         return self.answer(timeout_s)
 
     def answer(self, timeout_s: float) -> Dict[str, Any]:
-        """The next line that the worker says. Raises WorkerError, and the worker is ended then."""
+        """The worker's next line. Raises WorkerError, and the worker is ended then."""
         try:
             answer: Dict[str, Any] = json.loads(self._line(timeout_s))
         except ValueError:
             self._fail("answered something that is not JSON")
         if "error" in answer:
-            self._fail(_short(answer["error"]))
+            self._fail(_first_line(answer["error"]))
         return answer
 
     def _line(self, timeout_s: float) -> bytes:
@@ -93,46 +89,35 @@ class Worker:
         raise WorkerError(reason)
 
     def _last_words(self) -> str:
-        """Why the worker may have died: how its process ended, and the last line on its standard
-        error.
-        """
+        """How the worker's process ended, and the last line on its standard error."""
         self.end(grace_s=1)
         status = self._process.returncode
         how = f"ended by signal {-status}" if status < 0 else f"ended with status {status}"
         lines = self.log.read_text(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
-        return _short(f"{how}: {last}" if last else how)
+        return _first_line(f"{how}: {last}" if last else how)
 
     def dismiss(self) -> None:
         """Close the worker's input: it ends when it notices."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
-                self._process.stdin.close()
-            except OSError:  # it is dead, and had not read everything
-                pass
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it is dead, and had not read everything
+            self._process.stdin.close()
 
     def end(self, grace_s: float) -> None:
-        """See that the worker and its own children are gone; they may take ``grace_s`` to leave by
-        themselves.
-        """
+        """See that the worker and its own children are gone, after at most ``grace_s``."""
         if self._ended:
             return
         self.dismiss()
         # Not wait(): as long as nobody has waited for the child, its id cannot come to mean
         # somebody else.
-        deadline = time.monotonic() + grace_s
-        while (
-            time.monotonic() < deadline
-            and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        ):
+        deadline, left = time.monotonic() + grace_s, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while time.monotonic() < deadline and os.waitid(os.P_PID, self.pid, left) is None:
             time.sleep(0.01)
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._ended = True
 
 
@@ -146,6 +131,6 @@ def end_all(workers: Iterable[Worker]) -> None:
         worker.end(max(0.0, deadline - time.monotonic()))
 
 
-def _short(text: str) -> str:
-    """The first line that says something."""
+def _first_line(text: str) -> str:
+    """The first line that is not empty."""
     return next((line.strip() for line in text.split("\n") if line.strip()), "no reason given")

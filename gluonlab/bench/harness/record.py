@@ -1,11 +1,8 @@
-"""What a measurement leaves behind: a JSON file with its numbers by round, and all that they depend
-on.
+"""What a measurement leaves behind: a JSON file with its numbers by round and what they depend on.
 
-    {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns":
-    "5f0c...",
-     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "cores": 2, "versions": {...}, "began":
-     ...,
-               "seconds": ..., "load": ..., "others": ...},
+    {"format": 1, "bench": "peers", "options": {"network": "lenet"}, "rounds": 9, "turns": "5f0c",
+     "about": {"gluonlab": ..., "commit": ..., "cpu": ..., "cores": 2, "versions": {...},
+               "began": ..., "seconds": ..., "load": ..., "others": ...},
      "series": [{"name": "gluonlab-2x1", "label": ..., "unit": "images/s", "values": [...]}, ...]}
 
 Records with the same ``turns`` were measured in turns: round i of one belongs to round i of the
@@ -14,10 +11,9 @@ other.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -27,13 +23,12 @@ from gluonlab.files.whole import write_text
 FORMAT = 1
 LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
 RATES = ("images/s", "GFLOP/s")  # more of it is better; of every other unit, less
+HEAD = {"bench": str, "options": dict, "rounds": int, "turns": str, "about": dict}
 
 
 @dataclass(frozen=True)
 class Series:
-    """One row of a table: a number for each round in ``unit``, or the ``reason`` why there is
-    none.
-    """
+    """One row of a table: a number for each round in ``unit``, or the ``reason`` for having none."""
 
     name: str
     label: str
@@ -60,9 +55,8 @@ class Record:
     @property
     def title(self) -> str:
         """``peers --network lenet``."""
-        return " ".join(
-            [self.bench, *(f"--{name} {value}" for name, value in self.options.items())]
-        )
+        options = (f"--{name} {value}" for name, value in self.options.items())
+        return " ".join([self.bench, *options])
 
     def find(self, name: str) -> Optional[Series]:
         """The series of this name, if it was measured."""
@@ -71,18 +65,13 @@ class Record:
     def as_json(self) -> str:
         """The record as text, a line for each series."""
         head = {"format": FORMAT, **{name: getattr(self, name) for name in HEAD}}
-        lines = [
-            json.dumps({k: v for k, v in dataclasses.asdict(one).items() if v is not None})
-            for one in self.series
-        ]
-        return json.dumps(head)[:-1] + ', "series": [\n  ' + ",\n  ".join(lines) + "\n]}\n"
+        series = ({k: v for k, v in asdict(one).items() if v is not None} for one in self.series)
+        lines = ",\n  ".join(map(json.dumps, series))
+        return f'{json.dumps(head)[:-1]}, "series": [\n  {lines}\n]}}\n'
 
     def write(self, path: Path) -> None:
         """Write it as a whole. Raises OutputError."""
         write_text(path, self.as_json())
-
-
-HEAD = ("bench", "options", "rounds", "turns", "about")
 
 
 def read_record(path: Path) -> Record:
@@ -90,34 +79,22 @@ def read_record(path: Path) -> Record:
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise ValueError("it is too large")
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return _record(content)
+        return _record(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}): give a file that bench --out wrote"
-        ) from None
+        fault = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:80]
-        raise DataError(
-            f"{path} is no record of a measurement ({reason}): give a file that bench --out wrote"
-        ) from None
+        fault = f"is no record of a measurement ({' '.join(str(error).split())[:80]})"
+    raise DataError(f"{path} {fault}: give a file that bench --out wrote")
 
 
 def _record(content: Dict[str, Any]) -> Record:
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']} instead of {FORMAT}")
-    for name, kind in (
-        ("bench", str),
-        ("options", dict),
-        ("rounds", int),
-        ("turns", str),
-        ("about", dict),
-        ("series", list),
-    ):
+    for name, kind in [*HEAD.items(), ("series", list)]:
         if not isinstance(content[name], kind):
             raise ValueError(f"{name} is no {kind.__name__}")
-    series = tuple(_series(one) for one in content["series"])
-    return Record(**{name: content[name] for name in HEAD}, series=series)
+    head = {name: content[name] for name in HEAD}
+    return Record(**head, series=tuple(map(_series, content["series"])))
 
 
 def _series(one: Mapping[str, Any]) -> Series:

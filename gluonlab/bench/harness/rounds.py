@@ -1,6 +1,4 @@
-"""Rounds of measurements: one worker after another runs some steps, while the others wait for their
-turn.
-"""
+"""Rounds of workers: one after another runs some steps while the others wait for their turn."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from tqdm import tqdm
 
@@ -26,10 +24,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: a job of `gluonlab.bench.worker` with its options, and the variables of its
-    environment.
+    """What is measured: a job of `gluonlab.bench.worker`, its options and environment variables.
 
-    ``checkout``: the folder with the gluonlab whose worker runs it; None is this one.
+    ``images``: those of a step, for jobs that do not count them themselves. ``checkout``: the
+    folder with the gluonlab whose worker runs the job; None is this one.
     """
 
     name: str
@@ -39,24 +37,18 @@ class Subject:
     variables: Mapping[str, str] = field(default_factory=dict)
     missing: Optional[str] = None  # why it cannot be measured here, when that is known beforehand
     start_timeout_s: float = START_TIMEOUT_S
+    images: int = 0
     checkout: Optional[Path] = None
 
     def command(self) -> List[str]:
         """The command line of its worker."""
-        return [
-            sys.executable,
-            "-m",
-            "gluonlab.bench.worker",
-            self.job,
-            json.dumps(dict(self.options)),
-        ]
+        options = json.dumps(dict(self.options))
+        return [sys.executable, "-m", "gluonlab.bench.worker", self.job, options]
 
 
 @dataclass
 class Measurement:
-    """What came of a subject: for each round the job's numbers, or the reason why there are
-    none.
-    """
+    """A subject's result: the job's numbers of each round, or the reason why there are none."""
 
     subject: Subject
     answers: List[Dict[str, float]] = field(default_factory=list)
@@ -64,14 +56,17 @@ class Measurement:
     reason: Optional[str] = None
 
     def fail(self, reason: str) -> None:
-        """Half a measurement cannot be compared with whole ones: what was measured before is
-        dropped.
-        """
+        """Drop what was measured before: half a measurement cannot be compared with whole ones."""
         self.reason, self.answers = reason, []
 
     def column(self, name: str) -> List[float]:
         """One of the job's numbers, by round."""
         return [answer[name] for answer in self.answers]
+
+    def rates(self) -> Tuple[float, ...]:
+        """Images/s, by round."""
+        images = self.subject.images * self.steps
+        return tuple(answer.get("images", images) / answer["seconds"] for answer in self.answers)
 
 
 def measure(
@@ -79,21 +74,16 @@ def measure(
 ) -> List[Measurement]:
     """Measure all ``subjects``, interleaved, ``rounds`` times each.
 
-    No worker is left behind, whatever happens.
-
-    A worker that dies, fails or does not answer in time costs its own measurement only.
-    ``restart_every``: after so many rounds all workers end, and new ones are started; None: never.
+    A worker that dies, fails or does not answer in time costs its own measurement only, and none
+    outlives the call. ``restart_every``: after so many rounds all workers end and new ones are
+    started; None: never.
     """
     starts = range(0, rounds, restart_every or rounds)
     measurements = [Measurement(subject, reason=subject.missing) for subject in subjects]
     with tempfile.TemporaryDirectory(prefix="gluonlab-bench-") as folder:
         bench = _Bench(measurements, Path(folder))
         try:
-            # disable=None: no bar where standard error is no terminal
-            turns = len(subjects) * (len(starts) + rounds)
-            with tqdm(
-                total=turns, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr
-            ) as bar:
+            with progress(len(subjects) * (len(starts) + rounds)) as bar:
                 for number in range(rounds):
                     if number in starts:
                         bench.start(number, bar)
@@ -104,11 +94,14 @@ def measure(
 
 
 def rotated(items: Sequence[_T], by: int) -> List[_T]:
-    """The same items, beginning with another one in every round: nobody always comes after the same
-    neighbour's start.
-    """
+    """The same items, beginning with another one in every round, so that neighbours change."""
     begin = by % max(1, len(items))
     return [*items[begin:], *items[:begin]]
+
+
+def progress(total: int) -> Any:
+    """A progress bar on standard error, none where that is no terminal."""
+    return tqdm(total=total, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr)
 
 
 class _Bench:
@@ -119,24 +112,32 @@ class _Bench:
         self.workers: Dict[str, Worker] = {}
 
     def start(self, number: int, bar: Any) -> None:
-        """Start the workers, one at a time so that they do not slow each other's warm-up, and see
-        how fast they are.
+        """Start the workers, one at a time so that they do not slow each other's warm-up.
 
         Those that ran the rounds before ``number`` end first: old and new ones need not fit into
         the memory together.
         """
         end_all(self.workers.values())
+        self._each(self._start, number, bar, "starting ")
+
+    def round(self, number: int, bar: Any) -> None:
+        """Every worker that still lives runs its steps once."""
+        self._each(self._run, number, bar)
+
+    def _each(
+        self, act: Callable[[Measurement], None], number: int, bar: Any, what: str = ""
+    ) -> None:
         for measurement in rotated(self.measurements, number):
-            subject = measurement.subject
-            bar.set_description(f"starting {subject.label}")
+            bar.set_description(f"{what}{measurement.subject.label}")
             if measurement.reason is None:
                 try:
-                    self._start(measurement)
+                    act(measurement)
                 except WorkerError as error:
                     measurement.fail(str(error))
             bar.update()
 
     def _start(self, measurement: Measurement) -> None:
+        """Start a worker, and find out how many steps it makes in CHUNK_S."""
         subject = measurement.subject
         environment = child_environment(subject.variables, self.folder, subject.checkout)
         worker = Worker(subject.command(), environment, self.folder / f"{subject.name}.log")
@@ -147,16 +148,6 @@ class _Bench:
         if not measurement.steps:  # a rate is of all rounds' steps alike
             measurement.steps = max(1, round(CHUNK_S / (seconds / CALIBRATION_STEPS)))
 
-    def round(self, number: int, bar: Any) -> None:
-        """Every worker that still lives runs its steps once."""
-        for measurement in rotated(self.measurements, number):
-            bar.set_description(measurement.subject.label)
-            if measurement.reason is None:
-                try:
-                    answer = self.workers[measurement.subject.name].ask(
-                        {"steps": measurement.steps}, ROUND_TIMEOUT_S
-                    )
-                    measurement.answers.append(answer)
-                except WorkerError as error:
-                    measurement.fail(str(error))
-            bar.update()
+    def _run(self, measurement: Measurement) -> None:
+        worker = self.workers[measurement.subject.name]
+        measurement.answers.append(worker.ask({"steps": measurement.steps}, ROUND_TIMEOUT_S))

@@ -7,18 +7,18 @@ import secrets
 import time
 import warnings
 from pathlib import Path
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Mapping, Sequence, Tuple
 
-from gluonlab.bench.harness.machine import Others, about
+from gluonlab.bench.harness.machine import BUSY_CORES, HERE, Others, about
 from gluonlab.bench.harness.record import Record, Series
 from gluonlab.errors import GluonlabWarning
 from gluonlab.host import cores
 
-BUSY_CORES = 0.2  # what other processes may take before a table comes with a warning
+Title = Tuple[str, Mapping[str, Any]]  # a measurement's name and its options
 
 
 class Session:
-    """Begin it, measure, then `record` what was found."""
+    """Begin it, measure, then `record` the numbers."""
 
     def __init__(self) -> None:
         self.turns = secrets.token_hex(8)
@@ -27,31 +27,25 @@ class Session:
 
     def record(
         self,
-        bench: str,
-        options: Mapping[str, Any],
+        title: Title,
         rounds: int,
         series: Sequence[Series],
-        checkout: "Path | None" = None,
-        restart_every: "int | None" = None,
+        checkout: Path = HERE,
+        **more: Any,
     ) -> Record:
-        """The numbers together with what they depend on; ``checkout``: whose they are, when not
-        this gluonlab's.
-        """
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began))
-        busy: Dict[str, Any] = {
+        """The numbers of the gluonlab in ``checkout`` together with what they depend on, and ``more``."""
+        found = {
+            **about(checkout),
+            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
+            "seconds": round(time.monotonic() - self._clock, 1),
             "load": round(self._load, 2),
             "others": round(self._others.cores(), 2),
+            **more,
         }
-        seconds = round(time.monotonic() - self._clock, 1)
-        found = {**about(checkout), "began": when, "seconds": seconds, **busy}
-        if restart_every is not None:
-            found["restart_every"] = restart_every
-        return Record(bench, options, rounds, self.turns, found, tuple(series))
+        return Record(*title, rounds, self.turns, found, tuple(series))
 
     def warn_if_busy(self) -> None:
-        """Say so when the machine had other work meanwhile: what others take is missing in every
-        rate.
-        """
+        """Warn when the machine had other work meanwhile: what others use is missing in every rate."""
         others = self._others.cores()
         if others > BUSY_CORES:
             message = (

@@ -23,40 +23,35 @@ def time_in_turns(
     repeat: Optional[int] = None,
     done: Callable[[], object] = lambda: None,
 ) -> Dict[str, List[float]]:
-    """Seconds that each call takes, by round: every round times a block of each, and begins with
-    another one.
+    """Seconds that each call takes, by round; each round begins with another call.
 
-    A block is ``repeat`` calls, by default as many as take BLOCK_S. The host waits before it and
-    after it, and not in between: the clock shows how fast the devices finish what is queued for
-    them. ``done`` is called after each round.
+    A round times a block of each: ``repeat`` calls, by default as many as take BLOCK_S. The host
+    waits before and after a block, and not in between: the clock shows how fast the devices finish
+    what is queued for them. ``done`` is called after each round.
     """
     repeats = {name: _warm_up(call, repeat) for name, call in calls.items()}
     seconds: Dict[str, List[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in rotated(list(calls), number):
-            seconds[name].append(_block(calls[name], repeats[name]))
+            seconds[name].append(time_block(calls[name], repeats[name]))
         done()
     return seconds
 
 
-def time_once(calls: Mapping[str, Call], repeat: int) -> Dict[str, float]:
-    """Seconds that each call takes, of one block of ``repeat`` calls."""
-    return {name: _block(call, repeat) for name, call in calls.items()}
-
-
-def _warm_up(call: Call, repeat: Optional[int]) -> int:
-    """Call it until it is as fast as it gets; how often it will be called in a block."""
-    _block(call, 1)
-    seconds = _block(call, 1)
-    if seconds < BLOCK_S / WARM_UP:
-        seconds = _block(call, WARM_UP)
-    return repeat or max(1, min(MOST_REPEATS, round(BLOCK_S / seconds)))
-
-
-def _block(call: Call, repeat: int) -> float:
+def time_block(call: Call, repeat: int) -> float:
+    """Seconds that ``call`` takes, the mean over a block of ``repeat`` calls."""
     nd.waitall()
     began = time.perf_counter()
     for _ in range(repeat):
         call()
     nd.waitall()
     return (time.perf_counter() - began) / repeat
+
+
+def _warm_up(call: Call, repeat: Optional[int]) -> int:
+    """Call it until it is as fast as it gets; how often it will be called in a block."""
+    time_block(call, 1)
+    seconds = time_block(call, 1)
+    if seconds < BLOCK_S / WARM_UP:
+        seconds = time_block(call, WARM_UP)
+    return repeat or max(1, min(MOST_REPEATS, round(BLOCK_S / seconds)))

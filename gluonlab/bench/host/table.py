@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import statistics
-import textwrap
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Dict, Iterator, List, Optional, Sequence
 
+from gluonlab.bench.harness import text as texts
+from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
-from gluonlab.bench.harness.record import Series
+from gluonlab.bench.harness.record import Record, Series
 from gluonlab.bench.harness.rounds import Measurement, Subject
 
 ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
 ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
-OF_CPUS = "not measured on GPUs, it is that of a CPU's core"
+OF_CPUS = "not measured on GPUs: it is about a core of a CPU"
 EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET_US = 150.0  # per device and step
 TARGET_DEVICES = 4
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
+_NOTE = (
+    "Microseconds per step and device to queue the parts of a step, not to compute them: tiny "
+    "shards, idle devices. total: the whole step, called as one; load+log: fetching the batch and "
+    "noting its losses."
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """Microseconds per step and device of ``COLUMNS`` (the medians over rounds), or why there are
-    none (``reason``).
-    """
+    """Microseconds per step and device of ``COLUMNS`` (medians), or the ``reason`` for none."""
 
     name: str
     label: str
@@ -35,49 +39,20 @@ class Row:
     reason: Optional[str] = None
 
 
-@dataclass(frozen=True)
-class Efficiency:
-    """GFLOP/s of one thread, the medians over rounds; ``fraction``: the median of the rounds'
-    quotients.
-    """
-
-    sgemm_gflops: Optional[float] = None
-    lenet_gflops: Optional[float] = None
-    fraction: Optional[float] = None
-    reason: Optional[str] = None
-
-
-@dataclass(frozen=True)
-class Report:
-    """Both halves of ``python -m gluonlab.bench host``."""
-
-    rows: List[Row]
-    efficiency: Efficiency
-
-
 def on_devices(spec: Optional[str]) -> MeasuredOn:
     """What --devices names; eight CPU devices without it."""
     return ON_CPUS if spec is None else measured_on(spec)
 
 
 def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """A worker for every device count and loop, and one for a core's arithmetic, which comes
-    last.
-    """
-    cases = [(kind, count) for kind in _LABELS for count in on.counts(DEVICE_COUNTS)]
-    costs = [
-        Subject(
-            f"host-{kind}-{count}",
-            _LABELS[kind],
-            "host",
-            {"kind": kind, "device_count": count, **on.options(count)},
-        )
-        for kind, count in cases
-    ]
-    return [
-        *costs,
-        Subject(EFFICIENCY, "arithmetic", "efficiency", missing=OF_CPUS if on.on_gpus else None),
-    ]
+    """A worker for every device count and loop, and one for a core's arithmetic, the last."""
+    costs = []
+    for kind, label in _LABELS.items():
+        for count in on.counts(DEVICE_COUNTS):
+            options = {"kind": kind, "device_count": count, **on.options(count)}
+            costs.append(Subject(f"host-{kind}-{count}", label, "host", options))
+    missing = OF_CPUS if on.on_gpus else None
+    return [*costs, Subject(EFFICIENCY, "arithmetic", "efficiency", missing=missing)]
 
 
 def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
@@ -86,9 +61,7 @@ def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
 
 
 def series(measurements: Sequence[Measurement]) -> List[Series]:
-    """``host-gluonlab-4 total`` and so on in microseconds, ``efficiency sgemm`` and ``lenet`` in
-    GFLOP/s, by round.
-    """
+    """By round, ``host-gluonlab-4 total`` in microseconds and ``efficiency sgemm`` in GFLOP/s."""
     return [one for measurement in measurements for one in _series(measurement)]
 
 
@@ -102,82 +75,57 @@ def _series(measurement: Measurement) -> Iterator[Series]:
             yield Series(f"{subject.name} {name}", subject.label, unit, values, measurement.reason)
 
 
-def make_report(found: Sequence[Series]) -> Report:
-    """The tables' numbers: medians over the rounds."""
-    names = [
-        name
-        for name in dict.fromkeys(one.name.rpartition(" ")[0] for one in found)
-        if name != EFFICIENCY
-    ]
-    rows = [_row(name, [one for one in found if one.name.startswith(f"{name} ")]) for name in names]
-    return Report(
-        rows, _efficiency([one for one in found if one.name.startswith(f"{EFFICIENCY} ")])
-    )
+def make_rows(found: Sequence[Series]) -> List[Row]:
+    """The table's numbers: medians over the rounds."""
+    rows: Dict[str, List[Series]] = {}
+    for one in found:
+        rows.setdefault(one.name.rpartition(" ")[0], []).append(one)
+    rows.pop(EFFICIENCY, None)
+    return [_row(name, columns) for name, columns in rows.items()]
 
 
 def _row(name: str, columns: Sequence[Series]) -> Row:
-    medians = {
-        one.name.rpartition(" ")[2]: statistics.median(one.values) for one in columns if one.values
-    }
+    medians = {one.name.rpartition(" ")[2]: median(one.values) for one in columns if one.values}
     return Row(name, columns[0].label, int(name.rpartition("-")[2]), medians, columns[0].reason)
 
 
-def _efficiency(found: Sequence[Series]) -> Efficiency:
-    if not found or not found[0].values:
-        return Efficiency(reason=found[0].reason if found else "not measured")
-    sgemm, lenet = (one.values for one in found)
-    fraction = statistics.median(reached / possible for reached, possible in zip(lenet, sgemm))
-    return Efficiency(statistics.median(sgemm), statistics.median(lenet), fraction)
+def text(record: Record) -> str:
+    """The table, a core's arithmetic, and the verdict."""
+    rows = make_rows(record.series)
+    return "\n".join([table(rows), "", *efficiency_lines(record), "", verdict(rows)])
 
 
-def table(rows: Sequence[Row], width: int = 80) -> str:
-    """The host's cost as text, at most ``width`` columns wide."""
-    heading = f"{'':<12}{'devices':>8}" + "".join(
-        f"{name:>10}" for name in (*COLUMNS[:-1], "load+log")
-    )
-    note = (
-        "Microseconds per step and device to queue the parts of a step, not to compute them: "
-        "tiny shards, idle devices. total: the whole step, called as one; load+log: "
-        "fetching the batch and noting its losses."
-    )
-    return "\n".join(
-        [heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)]
-    )
+def table(rows: Sequence[Row]) -> str:
+    """The host's cost as text."""
+    columns = "".join(f"{name:>10}" for name in (*COLUMNS[:-1], "load+log"))
+    return texts.table([f"{'':<12}{'devices':>8}{columns}", *map(_line, rows)], _NOTE)
 
 
-def _line(row: Row, width: int) -> str:
-    label = f"{row.label:<12}{row.devices:>8}"
-    if not row.microseconds:
-        return f"{label}  " + textwrap.shorten(
-            row.reason or "not measured", width - len(label) - 2, placeholder="..."
-        )
-    cells = (
-        f"{row.microseconds[name]:.0f}" if name in row.microseconds else "-" for name in COLUMNS
-    )
+def _line(row: Row) -> str:
+    label, found = f"{row.label:<12}{row.devices:>8}", row.microseconds
+    if not found:
+        return texts.missing(f"{label}  ", row.reason)
+    cells = (f"{found[name]:.0f}" if name in found else "-" for name in COLUMNS)
     return label + "".join(f"{cell:>10}" for cell in cells)
 
 
-def efficiency_lines(efficiency: Efficiency) -> List[str]:
+def efficiency_lines(record: Record) -> List[str]:
     """What one thread computes, in words."""
-    if efficiency.fraction is None:
-        return [f"arithmetic: {efficiency.reason}"]
+    sgemm, lenet = (record.find(f"{EFFICIENCY} {kernel}") for kernel in KERNELS)
+    if sgemm is None or lenet is None:
+        reasons = (one.reason for one in record.series if one.name.startswith(EFFICIENCY))
+        return [f"arithmetic: {next(reasons, 'not measured')}"]
+    part = ratio(lenet.values, sgemm.values)
     return [
-        f"1 thread, sgemm 1024x1024:         {efficiency.sgemm_gflops:6.1f} GFLOP/s",
-        (
-            f"1 thread, LeNet training, batch 64:{efficiency.lenet_gflops:6.1f} GFLOP/s, "
-            f"{efficiency.fraction:.0%} of that"
-        ),
+        f"1 thread, sgemm 1024x1024:         {median(sgemm.values):6.1f} GFLOP/s",
+        f"1 thread, LeNet training, batch 64:{median(lenet.values):6.1f} GFLOP/s, {part:.0%} of that",
     ]
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Whether the target is reached, or that it is not known."""
+    """Whether the target is reached, or that this was not measured."""
     claim = f"host <= {TARGET_US:g} us per device and step at {TARGET_DEVICES} devices"
-    totals = [
-        row.microseconds["total"]
-        for row in rows
-        if row.name == f"host-gluonlab-{TARGET_DEVICES}" and row.microseconds
-    ]
-    if not totals:
-        return f"{claim}: not measured"
-    return f"{claim}: {totals[0]:.0f} us {'reached' if totals[0] <= TARGET_US else 'not reached'}"
+    name = f"host-gluonlab-{TARGET_DEVICES}"
+    totals = [row.microseconds["total"] for row in rows if row.name == name and row.microseconds]
+    shown = f"{totals[0]:.0f} us" if totals else None
+    return texts.outcome(claim, shown, bool(totals) and totals[0] <= TARGET_US)

@@ -1,14 +1,9 @@
-"""How many images per second come out of files: gluonlab's ways, MXNet's own, and PyTorch's
-DataLoader, on the same JPEGs.
-"""
+"""Images per second out of files: gluonlab's ways, MXNet's own, and PyTorch's DataLoader."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import statistics
 import tempfile
-import textwrap
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +12,27 @@ from typing import Any, Dict, Iterable, List, Sequence
 import numpy as np
 from PIL import Image
 
+from gluonlab.bench.harness import rates
+from gluonlab.bench.harness.rates import Row
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject, measure
-from gluonlab.bench.peers import table as peers
+from gluonlab.bench.harness.text import interleaved
+from gluonlab.bench.harness.text import table as as_table
+from gluonlab.bench.peers.table import no_torch
 from gluonlab.bench.worker import Job
 
 ROUNDS = 5
 BATCH_SIZE = 64
 CLASSES = 4
 PEER = "torch"
+LABELS = 30  # columns
+WAYS = {
+    "decoders": "gluonlab, 2 decoders",
+    "packed": "gluonlab, packed",
+    "record": "ImageRecordIter, .rec",
+    "gluon": "gluon DataLoader, 2 workers",
+    PEER: "PyTorch DataLoader, 2 workers",
+}
 
 
 @dataclass(frozen=True)
@@ -45,51 +52,35 @@ class Photographs:
 SETS = (Photographs(64, 64, 64, 1280), Photographs(320, 240, 224, 384))
 
 
-@dataclass(frozen=True)
-class Row(peers.Row):
-    """A line for one set of ``images``.
-
-    ``ratio``: this row's images/s over PyTorch's, the median of the rounds' ratios.
-    """
-
-    images: str = ""
-
-
 def subjects(folder: Path, size: int) -> List[Subject]:
-    """The ways to read the JPEGs below ``folder``, each with two processes or threads where it has
-    any.
-    """
+    """The ways to read the JPEGs below ``folder``, each with two processes or threads if it can."""
     common = {"folder": str(folder), "size": size}
-    missing = None if importlib.util.find_spec("torch") else peers.NO_TORCH
+    *readers, peer = WAYS
     return [
-        Subject("decoders", "gluonlab, 2 decoders", "images", {"reader": "decoders", **common}),
-        Subject("packed", "gluonlab, packed", "images", {"reader": "packed", **common}),
-        Subject("record", "ImageRecordIter, .rec", "images", {"reader": "record", **common}),
-        Subject("gluon", "gluon DataLoader, 2 workers", "images", {"reader": "gluon", **common}),
-        Subject(PEER, "PyTorch DataLoader, 2 workers", "torch-images", common, missing=missing),
+        *(Subject(name, WAYS[name], "images", {"reader": name, **common}) for name in readers),
+        Subject(peer, WAYS[peer], "torch-images", common, missing=no_torch()),
     ]
 
 
 def images(rounds: int = ROUNDS) -> List[Measurement]:
-    """Measure every way on every set, interleaved; the JPEGs are made for it, and removed.
+    """Measure every way on every set, interleaved; the names of subjects begin with the set's.
 
-    Names tell the set.
+    The JPEGs are made for it, and removed.
     """
     found: List[Measurement] = []
     for photographs in SETS:
         with tempfile.TemporaryDirectory(prefix="gluonlab-images-") as folder:
             make_jpegs(Path(folder), photographs)
-            for one in measure(subjects(Path(folder), photographs.size), rounds):
-                one.subject = replace(
-                    one.subject, name=f"{photographs.label()}: {one.subject.name}"
-                )
-                found.append(one)
+            found += measure(subjects(Path(folder), photographs.size), rounds)
+        for one in found[-len(WAYS) :]:
+            one.subject = replace(one.subject, name=f"{photographs.label()}: {one.subject.name}")
     return found
 
 
 def make_jpegs(folder: Path, photographs: Photographs) -> None:
-    """folder/train/CLASS/*.jpg and a few in folder/val: smooth colours with some noise, which
-    compress like photographs.
+    """folder/train/CLASS/*.jpg and a few in folder/val, which compress like photographs.
+
+    They are smooth colours with some noise.
     """
     random = np.random.RandomState(0)
     width, height = photographs.width, photographs.height
@@ -97,24 +88,18 @@ def make_jpegs(folder: Path, photographs: Photographs) -> None:
         part = "train" if number < photographs.count else "val"
         place = folder / part / f"class{number % CLASSES}"
         place.mkdir(parents=True, exist_ok=True)
-        coarse = Image.fromarray(
-            random.randint(0, 256, (height // 8, width // 8, 3)).astype(np.uint8)
-        )
-        smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(
-            np.int32
-        )
-        noisy = smooth + random.randint(-12, 13, smooth.shape)
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(
-            place / f"{number:05}.jpg", quality=90
-        )
+        coarse = random.randint(0, 256, (height // 8, width // 8, 3)).astype(np.uint8)
+        smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        noisy = np.asarray(smooth) + random.randint(-12, 13, (height, width, 3))
+        image = Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+        image.save(place / f"{number:05}.jpg", quality=90)
 
 
 def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
-    """A job that iterates over ``epoch``, which gives ``images`` images each time, as often as it
-    takes for the steps asked for.
+    """A job that iterates over ``epoch``, which gives ``images`` images each time.
 
-    Whole epochs: what a reader has made ready beforehand, while another one was measured, would
-    count otherwise.
+    It makes as many whole epochs as the steps take: what a reader has made ready beforehand, while
+    another one was measured, would count otherwise.
     """
 
     def run(steps: int) -> Dict[str, float]:
@@ -127,57 +112,26 @@ def whole_epochs(epoch: Iterable[Any], images: int) -> Job:
     return run
 
 
-def series(measurements: Sequence[Measurement]) -> List[Series]:
-    """Images/s, by round."""
-    return [
-        Series(one.subject.name, one.subject.label, "images/s", tuple(_rates(one)), one.reason)
-        for one in measurements
-    ]
-
-
-def _rates(measurement: Measurement) -> List[float]:
-    return [
-        images / seconds
-        for images, seconds in zip(measurement.column("images"), measurement.column("seconds"))
-    ]
-
-
 def make_rows(found: Sequence[Series]) -> List[Row]:
-    """The table's numbers; of each set PyTorch's row is the reference."""
-    rates = {one.name: one.values for one in found}
-    return [_row(one, rates.get(f"{one.name.partition(': ')[0]}: {PEER}", ())) for one in found]
+    """The table's numbers; ratios are the row's images/s over those of PyTorch on the same set."""
+    peers = {set_of(one): one.values for one in found if one.name.endswith(f": {PEER}")}
+    return [rates.make_row(one, one.values, peers.get(set_of(one), ())) for one in found]
 
 
-def _row(one: Series, peer: Sequence[float]) -> Row:
-    label, _, name = one.name.partition(": ")
-    own = one.values
-    if not own:
-        return Row(name, one.label, reason=one.reason, images=label)
-    ratio = statistics.median(mine / its for mine, its in zip(own, peer)) if peer else None
-    return Row(name, one.label, statistics.median(own), min(own), max(own), ratio, images=label)
+def set_of(named: "Series | Row") -> str:
+    """``320x240 -> 224x224``: the set that a row is about."""
+    return named.name.partition(": ")[0]
 
 
-def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
-    """The rows as text, at most ``width`` columns wide."""
-    lines = []
-    for label in dict.fromkeys(row.images for row in rows):
-        lines.append(f"{label:<30}{'images/s':>10}  {'lowest..highest':>19}  {'row / PyTorch':>15}")
-        lines += [*(_line(row, width) for row in rows if row.images == label), ""]
+def table(rows: Sequence[Row], rounds: int) -> str:
+    """The rows as text, set by set."""
+    lines: List[str] = []
+    for label in dict.fromkeys(map(set_of, rows)):
+        own = [rates.line(row, LABELS) for row in rows if set_of(row) == label]
+        lines += [*[""] * bool(lines), rates.heading(label, LABELS, "row / PyTorch"), *own]
     note = (
-        f"JPEGs read, decoded and made batches of {BATCH_SIZE} in {rounds} interleaved "
-        f"round{'s' * (rounds > 1)}, nothing trained. images/s: the median. "
-        "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
-        "packed is read as pixels."
+        f"JPEGs read, decoded and made batches of {BATCH_SIZE} in {interleaved(rounds)}, "
+        "nothing trained. images/s: the median. gluonlab's batches are shards of bytes on 2 "
+        "devices, in a seed's order; packed is read as pixels."
     )
-    return "\n".join([*lines, textwrap.fill(note, width)])
-
-
-def _line(row: Row, width: int) -> str:
-    if row.images_per_second is None:
-        label = f"  {row.label:<30}"
-        return label + textwrap.shorten(
-            row.reason or "not measured", width - len(label), placeholder="..."
-        )
-    extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
-    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-    return f"  {row.label:<30}{row.images_per_second:>8,.0f}  {extent:>19}  {ratio:>15}"
+    return as_table(lines, note)

@@ -1,21 +1,19 @@
-"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch in four ways, and
-gluonlab on one device.
-
-A table per network: `COMPARISONS`.
-"""
+"""gluonlab on two devices beside its peers: the classic Gluon loop, PyTorch, and one device."""
 
 from __future__ import annotations
 
 import importlib.util
-import statistics
-import textwrap
 from dataclasses import dataclass
-from typing import Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
+from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.environment import COMPILE_IN_PROCESS, LOOPBACK
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
-from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Measurement, Subject
+from gluonlab.bench.harness.rates import Row
+from gluonlab.bench.harness.record import Record, Series
+from gluonlab.bench.harness.rounds import START_TIMEOUT_S, Subject
+from gluonlab.bench.harness.text import interleaved, outcome
+from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.work import TASKS, Task
 from gluonlab.errors import ConfigError, unknown
 
@@ -25,19 +23,22 @@ COMPILE_TIMEOUT_S = 240.0
 SHORT = {"sharded-optimizer": "sharded"}  # for a column of labels
 CPU_ROW = "measured on CPUs only"
 NO_TORCH = "torch is not installed: pip install 'gluonlab[bench]'"
+LABELS = 28  # columns
+
+
+def no_torch() -> Optional[str]:
+    """Why PyTorch's rows are missing; None if they are not."""
+    return None if importlib.util.find_spec("torch") else NO_TORCH
 
 
 def lenet(on: MeasuredOn = ON_CPUS) -> List[Subject]:
     """LeNet's rows, the reference first. Without torch its rows say so."""
     count = len(on.numbers)
+    options, images = {"device_count": count, **on.options(count)}, TASKS["lenet"].global_batch_size
+    label = f"classic loop {_devices(count)}"
     return [
         _gluonlab(on, "lenet", count, 1),
-        Subject(
-            "classic",
-            f"classic loop {_devices(count)}",
-            "classic",
-            {"device_count": count, **on.options(count)},
-        ),
+        Subject("classic", label, "classic", options, images=images),
         *_torch(on, "lenet"),
         *_alone(on, "lenet"),
     ]
@@ -78,62 +79,39 @@ def _gluonlab(
         "kvstore": kvstore,
         **on.options(device_count),
     }
-    return Subject(name, label, "gluonlab", options)
+    return Subject(name, label, "gluonlab", options, images=TASKS[task].global_batch_size)
 
 
 def _torch(on: MeasuredOn, task: str) -> List[Subject]:
-    missing = CPU_ROW if on.on_gpus else None if importlib.util.find_spec("torch") else NO_TORCH
-    two = {"task": task, "threads": 2}
+    missing, images = CPU_ROW if on.on_gpus else no_torch(), TASKS[task].global_batch_size
+
+    def row(
+        name: str,
+        label: str,
+        variables: Mapping[str, str],
+        timeout_s: float = START_TIMEOUT_S,
+        **options: Any,
+    ) -> Subject:
+        job = "torch-ddp" if name == "torch-ddp" else "torch"
+        options["task"] = task
+        return Subject(
+            name, f"PyTorch {label}", job, options, variables, missing, timeout_s, images
+        )
+
     return [
-        Subject("torch-eager", "PyTorch eager 2 threads", "torch", two, missing=missing),
-        Subject(
-            "torch-channels-last",
-            "PyTorch channels-last",
-            "torch",
-            {**two, "channels_last": True},
-            missing=missing,
+        row("torch-eager", "eager 2 threads", {}, threads=2),
+        row("torch-channels-last", "channels-last", {}, threads=2, channels_last=True),
+        row(
+            "torch-compile", "torch.compile", COMPILE_IN_PROCESS, COMPILE_TIMEOUT_S,
+            threads=2, compiled=True,
         ),
-        Subject(
-            "torch-compile",
-            "PyTorch torch.compile",
-            "torch",
-            {**two, "compiled": True},
-            COMPILE_IN_PROCESS,
-            missing,
-            COMPILE_TIMEOUT_S,
-        ),
-        Subject(
-            "torch-ddp",
-            "PyTorch DDP 2 processes",
-            "torch-ddp",
-            {"task": task, "world_size": 2},
-            LOOPBACK,
-            missing,
-        ),
-    ]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of the table: images/s over the rounds, or why there are none (``reason``).
-
-    ``ratio``: the reference's images/s over this row's, the median of the rounds' ratios.
-    """
-
-    name: str
-    label: str
-    images_per_second: Optional[float] = None
-    lowest: Optional[float] = None
-    highest: Optional[float] = None
-    ratio: Optional[float] = None
-    reason: Optional[str] = None
+        row("torch-ddp", "DDP 2 processes", LOOPBACK, world_size=2),
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Target:
-    """What the project wants to be true of the table: the fastest of some rows is beaten by this
-    factor.
-    """
+    """What the project wants of the table: to beat the fastest of some rows by this factor."""
 
     at_least: float
     text: str
@@ -149,13 +127,14 @@ class Comparison:
     targets: Sequence[Target]
 
 
+BEST_TORCH = "the best PyTorch row"
 COMPARISONS = {
     "lenet": Comparison(
         TASKS["lenet"],
         lenet,
         (
             Target(2.0, "the classic loop", lambda row: row.name == "classic"),
-            Target(1.15, "the best PyTorch row", lambda row: row.name.startswith("torch")),
+            Target(1.15, BEST_TORCH, lambda row: row.name.startswith("torch")),
             Target(1.8, "gluonlab 1 device 1 thread", lambda row: row.name == "gluonlab-1x1"),
         ),
     ),
@@ -164,7 +143,7 @@ COMPARISONS = {
         resnet18,
         (
             Target(0.95, "gluonlab 1 device 2 threads", lambda row: row.name == "gluonlab-1x2"),
-            Target(1.0, "the best PyTorch row", lambda row: row.name.startswith("torch")),
+            Target(1.0, BEST_TORCH, lambda row: row.name.startswith("torch")),
         ),
     ),
 }
@@ -175,23 +154,6 @@ def check_network(name: str) -> Comparison:
     if name not in COMPARISONS:
         raise ConfigError(unknown("network", name, COMPARISONS))
     return COMPARISONS[name]
-
-
-def series(task: Task, measurements: Sequence[Measurement]) -> List[Series]:
-    """Images/s, by round."""
-    return [
-        Series(
-            one.subject.name, one.subject.label, "images/s", tuple(_rates(task, one)), one.reason
-        )
-        for one in measurements
-    ]
-
-
-def _rates(task: Task, measurement: Measurement) -> List[float]:
-    return [
-        task.global_batch_size * measurement.steps / seconds
-        for seconds in measurement.column("seconds")
-    ]
 
 
 def on_devices(spec: Optional[str]) -> MeasuredOn:
@@ -210,62 +172,38 @@ def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
 
 
 def make_rows(found: Sequence[Series]) -> List[Row]:
-    """The table's numbers; the first series is the reference of the ratios."""
-    return [_row(one, found[0].values) for one in found]
+    """The table's numbers; ratios are the first series' images/s over the row's."""
+    return [rates.make_row(one, found[0].values, one.values) for one in found]
 
 
-def _row(one: Series, reference: Sequence[float]) -> Row:
-    own = one.values
-    if not own:
-        return Row(one.name, one.label, reason=one.reason)
-    ratio = (
-        statistics.median(mine / its for mine, its in zip(reference, own)) if reference else None
-    )
-    return Row(one.name, one.label, statistics.median(own), min(own), max(own), ratio)
+def text(comparison: Comparison, record: Record, on: MeasuredOn) -> str:
+    """The table and, as targets were set for two CPU devices, on those the verdicts."""
+    rows = make_rows(record.series)
+    shown = table(comparison.task, rows, record.rounds, len(on.numbers))
+    if on.asked:
+        return shown
+    return "\n".join([shown, "", *verdicts(comparison.targets, rows)])
 
 
-def table(task: Task, rows: Sequence[Row], rounds: int, width: int = 80, devices: int = 2) -> str:
-    """The rows as text, at most ``width`` columns wide; ``devices``: those of the first row."""
+def table(task: Task, rows: Sequence[Row], rounds: int, devices: int = 2) -> str:
+    """The rows as text; ``devices``: how many the first row has."""
     ratio = f"gluonlab {devices} / row"
-    heading = f"{'':<28}{'images/s':>9}   {'lowest..highest':>17}   {ratio:>17}"
     note = (
-        f"{task.title}, global batch {task.global_batch_size}, {_rounds(rounds)}. images/s: "
+        f"{task.title}, global batch {task.global_batch_size}, {interleaved(rounds)}. images/s: "
         f"the median; {ratio}: images/s of the first row over this row's, "
         "the median of the rounds' ratios."
     )
-    return "\n".join(
-        [heading, *(_line(row, width) for row in rows), "", textwrap.fill(note, width)]
-    )
-
-
-def _rounds(count: int) -> str:
-    return f"{count} interleaved round{'s' * (count > 1)}"
-
-
-def _line(row: Row, width: int) -> str:
-    if row.images_per_second is None:
-        label = f"{row.label:<23}  "
-        return label + textwrap.shorten(
-            row.reason or "not measured", width - len(label), placeholder="..."
-        )
-    extent = f"{row.lowest:,.0f}..{row.highest:,.0f}"
-    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}x"
-    return f"{row.label:<28}{row.images_per_second:>9,.0f}   {extent:>17}   {ratio:>17}"
+    lines = [rates.heading("", LABELS, ratio), *(rates.line(row, LABELS) for row in rows)]
+    return as_table(lines, note)
 
 
 def verdicts(targets: Sequence[Target], rows: Sequence[Row]) -> List[str]:
-    """A line per target: whether it was reached, or why that is not known."""
-    return [
-        _verdict(
-            target, [row.ratio for row in rows if target.against(row) and row.ratio is not None]
-        )
-        for target in targets
-    ]
-
-
-def _verdict(target: Target, ratios: List[float]) -> str:
-    claim = f"2 devices >= {target.at_least:g}x {target.text}"
-    if not ratios:
-        return f"{claim}: not measured"
-    lowest = min(ratios)  # over the fastest of these rows
-    return f"{claim}: {lowest:.2f}x {'reached' if lowest >= target.at_least else 'not reached'}"
+    """A line per target: whether it was reached, or that this was not measured."""
+    lines = []
+    for target in targets:
+        claim = f"2 devices >= {target.at_least:g}x {target.text}"
+        ratios = [row.ratio for row in rows if target.against(row) and row.ratio is not None]
+        lowest = min(ratios, default=0.0)  # over the fastest of these rows
+        shown = f"{lowest:.2f}x" if ratios else None
+        lines.append(outcome(claim, shown, lowest >= target.at_least))
+    return lines

@@ -22,23 +22,16 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing(count: int) -> Iterator[List[int]]:
-    """So many processes, their ids given, keep a core busy each; they compute when this begins, and
-    are gone after it.
-    """
-    with ExitStack() as stack:
-        yield [stack.enter_context(_busy_process()) for _ in range(count)]
-
-
-@contextmanager
-def _busy_process() -> Iterator[int]:
+    """So many processes, given by their ids, keep a core busy each until the block ends."""
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MOST_S)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()  # it has started
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+    with ExitStack() as stack:
+        pids = []
+        for _ in range(count):
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            stack.enter_context(process)  # its pipe is closed
+            stack.callback(process.wait)
+            stack.callback(process.kill)  # the first of the three
+            assert process.stdout is not None
+            process.stdout.readline()  # it has started
+            pids.append(process.pid)
+        yield pids

@@ -1,22 +1,17 @@
-"""Workers of MXNet's parameter server on this host: a user's own loop with gluon.Trainer and a
-dist_sync kvstore.
+"""Workers of MXNet's parameter server here: a user's loop with gluon.Trainer and dist_sync.
 
-Rank 0 is the worker that the parent knows. It starts scheduler, server and the other workers, and
-hands every order on; they are in its process group, which the parent ends.
+Rank 0, which the parent knows, starts scheduler, server and the other workers.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from gluonlab.bench.harness.environment import parameter_server
+from gluonlab.bench.harness.ranks import Rank, worker
 from gluonlab.bench.peers.work import CLASSES, LEARNING_RATE, TASKS, images_and_labels
 from gluonlab.bench.worker import Job
 
@@ -33,50 +28,27 @@ def make(
 
     def run(steps: int) -> Dict[str, float]:
         for other in others:
-            assert other.stdin is not None
-            other.stdin.write(json.dumps({"steps": steps}).encode() + b"\n")
-            other.stdin.flush()
+            other.order(steps)
         return train(steps)
 
     return run
 
 
-def _start(task: str, world_size: int, threads: Optional[int]) -> "List[subprocess.Popen[bytes]]":
-    """Scheduler, server and the other workers; the latter are returned.
+def _start(task: str, world_size: int, threads: Optional[int]) -> List[Rank]:
+    """Start scheduler, server and the other workers, and return these.
 
     This process becomes a worker, too.
     """
-    port = _free_port()
-    options = json.dumps({"task": task, "world_size": world_size, "threads": threads, "port": port})
-    worker = [sys.executable, "-m", "gluonlab.bench.worker", "dist", options]
-    # which serves as soon as it is imported
-    server = [sys.executable, "-c", "import gluonlab, mxnet"]
-    commands = [("scheduler", server), ("server", server), *[("worker", worker)] * (world_size - 1)]
-    started = []
-    for role, command in commands:
-        environment = {**os.environ, **parameter_server(role, port, world_size)}
-        started.append(
-            subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-            )
-        )
-        atexit.register(_end, started[-1])
-    # before MXNet is imported, which reads it
-    os.environ.update(parameter_server("worker", port, world_size))
-    return started[2:]
-
-
-def _free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
-        return port
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """By its id: a worker whose peers have gone would wait for them."""
-    process.kill()
-    process.wait()
+    for role in ("scheduler", "server"):
+        # it serves as soon as MXNet is imported
+        Rank(["-c", "import gluonlab, mxnet"], parameter_server(role, port, world_size))
+    variables = parameter_server("worker", port, world_size)
+    os.environ.update(variables)  # before MXNet is imported, which reads them
+    options = {"task": task, "world_size": world_size, "threads": threads, "port": port}
+    return [worker("dist", options, variables) for _ in range(world_size - 1)]
 
 
 def _training(task: str, world_size: int, threads: Optional[int]) -> Job:
@@ -93,10 +65,8 @@ def _training(task: str, world_size: int, threads: Optional[int]) -> Job:
     net.hybridize(static_alloc=True, static_shape=True)
     loss.hybridize(static_alloc=True, static_shape=True)
     store = mx.kv.create("dist_sync")
-    params = net.collect_params()
-    trainer = gluon.Trainer(
-        params, "sgd", {"learning_rate": LEARNING_RATE}, kvstore=store, update_on_kvstore=False
-    )
+    params, sgd = net.collect_params(), {"learning_rate": LEARNING_RATE}
+    trainer = gluon.Trainer(params, "sgd", sgd, kvstore=store, update_on_kvstore=False)
     images, labels = (nd.array(array, ctx=ctx) for array in images_and_labels(work))
     batches = _parts((images, labels), work.global_batch_size, store.rank, world_size)
 

@@ -1,19 +1,20 @@
-"""One CPU device with all cores, by how its idle threads wait: alone, and beside a process that
-computes.
+"""One CPU device with all cores, by how its idle threads wait: alone, and beside a busy process.
 
 And two workers of MXNet's parameter server on one host, by how many of its cores each takes.
 """
 
 from __future__ import annotations
 
-import statistics
-import textwrap
 from dataclasses import dataclass
+from statistics import median
 from typing import Dict, List, Mapping, Optional, Sequence
 
 from gluonlab.bench.harness.environment import AS_OPENMP_COMES, PASSIVE, spinning
+from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.record import Series
-from gluonlab.bench.harness.rounds import Measurement, Subject
+from gluonlab.bench.harness.rounds import Measurement, Subject, measure
+from gluonlab.bench.harness.text import interleaved, missing
+from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.work import TASKS
 from gluonlab.config.values import whole
 from gluonlab.host import cores
@@ -22,25 +23,21 @@ ROUNDS = 9
 RESTART_EVERY = 5
 NETWORKS = ("lenet", "mlp")
 COMPETITORS = {"quiet": 0, "beside": 1}  # processes that compute, too
-OURS, REFERENCE = "gluonlab", "openmp"
+OURS, REFERENCE, SHARING, NOT_SHARING = "gluonlab", "openmp", "sharing", "not-sharing"
 SPIN_COUNTS = "2000"  # for comparison
 WORKERS = 2
 _LABELS = {
     OURS: "as gluonlab sets it",
     REFERENCE: "OpenMP as it comes",
     "passive": "OMP_WAIT_POLICY=passive",
+    SHARING: "dist_sync, sharing the cores",
+    NOT_SHARING: "dist_sync, all cores each",
 }
-SHARING, NOT_SHARING = "sharing", "not-sharing"
-_DIST = {SHARING: "dist_sync, sharing the cores", NOT_SHARING: "dist_sync, all cores each"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One setting.
-
-    ``rates``: images/s by column, ``ratios``: over those of OpenMP as it comes; medians over
-    rounds.
-    """
+    """A setting: images/s by column, and their ratios to OpenMP as it comes; medians over rounds."""
 
     name: str
     label: str
@@ -50,7 +47,7 @@ class Row:
 
 
 def parse_spin_counts(text: str) -> List[int]:
-    """Numbers of looks, separated by commas. Raises ConfigError."""
+    """Numbers of looks for work, separated by commas. Raises ConfigError."""
     check = whole(0)
     return list(dict.fromkeys(check("--spin-counts", part) for part in text.split(",")))
 
@@ -62,49 +59,37 @@ def settings(spin_counts: Sequence[int]) -> Dict[str, Mapping[str, str]]:
 
 
 def subjects(spin_counts: Sequence[int], network: str) -> List[Subject]:
-    """A worker for each setting, alone and beside others; with LeNet's also the pairs of workers of
-    a parameter server.
-    """
-    threads = cores.available()
-    found = [
-        Subject(
-            f"{network} {name} {company}",
-            f"{network} {name} {company}",
-            "gluonlab",
-            {"task": network, "device_count": 1, "threads": threads, "competitors": competitors},
-            variables,
-        )
-        for name, variables in settings(spin_counts).items()
-        for company, competitors in COMPETITORS.items()
-    ]
+    """A worker for each setting, alone and beside others; with LeNet also the pairs of workers."""
+    threads, images = cores.available(), TASKS[network].global_batch_size
+    common, found = {"task": network, "device_count": 1, "threads": threads}, []
+    for setting, variables in settings(spin_counts).items():
+        for company, competitors in COMPETITORS.items():
+            name, options = f"{network} {setting} {company}", {**common, "competitors": competitors}
+            found.append(Subject(name, name, "gluonlab", options, variables, images=images))
     if network == "lenet":
         pair = {"task": network, "world_size": WORKERS}
-        each = {**pair, "threads": threads}
-        found += [
-            Subject(f"{network} {SHARING} quiet", _DIST[SHARING], "dist", pair),
-            Subject(
-                f"{network} {NOT_SHARING} quiet", _DIST[NOT_SHARING], "dist", each, AS_OPENMP_COMES
-            ),
-        ]
+        for setting, options, variables in (
+            (SHARING, pair, {}),
+            (NOT_SHARING, {**pair, "threads": threads}, AS_OPENMP_COMES),
+        ):
+            name, label = f"{network} {setting} quiet", _LABELS[setting]
+            found.append(Subject(name, label, "dist", options, variables, images=images))
     return found
 
 
-def ours(network: str) -> List[Subject]:
-    """The subjects that a change of gluonlab changes."""
-    return [one for one in subjects((), network) if one.name.split()[1] in (OURS, SHARING)]
-
-
-def series(measurements: Sequence[Measurement]) -> List[Series]:
-    """``lenet passive beside`` and so on in images/s, by round."""
+def threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Measurement]:
+    """Measure all subjects, one network after the other, as those of one are in memory together."""
     return [
-        Series(one.subject.name, one.subject.label, "images/s", _rates(one), one.reason)
-        for one in measurements
+        one
+        for network in NETWORKS
+        for one in measure(subjects(spin_counts, network), rounds, RESTART_EVERY)
     ]
 
 
-def _rates(measurement: Measurement) -> "tuple[float, ...]":
-    images = TASKS[measurement.subject.name.split()[0]].global_batch_size * measurement.steps
-    return tuple(images / seconds for seconds in measurement.column("seconds"))
+def ours() -> List[Subject]:
+    """The subjects that a change of gluonlab changes."""
+    found = [one for network in NETWORKS for one in subjects((), network)]
+    return [one for one in found if one.name.split()[1] in (OURS, SHARING)]
 
 
 def columns() -> List[str]:
@@ -123,56 +108,33 @@ def make_rows(found: Sequence[Series]) -> List[Row]:
 
 def _row(name: str, own: Mapping[str, Series], reference: Mapping[str, Series]) -> Row:
     measured = {column: one.values for column, one in own.items() if one.values}
-    beside = (
-        {}
-        if name in _DIST
-        else {column: one.values for column, one in reference.items() if one.values}
-    )
-    label = _DIST.get(name) or _LABELS.get(name) or f"{int(name):,} looks"
-    return Row(
-        name,
-        label,
-        {column: statistics.median(values) for column, values in measured.items()},
-        {
-            column: statistics.median(mine / its for mine, its in zip(values, beside[column]))
-            for column, values in measured.items()
-            if column in beside
-        },
-        next((one.reason for one in own.values() if one.reason), None),
-    )
+    rates = {column: median(values) for column, values in measured.items()}
+    ratios = {
+        column: ratio(values, reference[column].values)
+        for column, values in measured.items()
+        if name not in (SHARING, NOT_SHARING) and column in reference and reference[column].values
+    }
+    label = _LABELS.get(name) or f"{int(name):,} looks"
+    return Row(name, label, rates, ratios, next((o.reason for o in own.values() if o.reason), None))
 
 
-def table(rows: Sequence[Row], rounds: int, width: int = 80) -> str:
-    """The rows as text, at most ``width`` columns wide."""
-    heading = f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())
+def table(rows: Sequence[Row], rounds: int) -> str:
+    """The rows as text."""
+    lines = [f"{'images/s':<26}" + "".join(f"{column:>13}" for column in columns())]
+    for row in rows:
+        cells = (_cell(row.rates.get(name), row.ratios.get(name)) for name in columns())
+        lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
+        lines += [missing("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {cores.available()} threads, "
-        f"{rounds} interleaved round{'s' * (rounds > 1)}, medians; the smaller numbers: "
-        "as a multiple of OpenMP as it comes. beside: one other process computes. dist_sync: "
-        f"{WORKERS} workers of a parameter server on this host, "
-        "in the second row with OpenMP as it comes."
+        f"One CPU device, {cores.available()} threads, {interleaved(rounds)}, medians; the smaller "
+        "numbers: as a multiple of OpenMP as it comes. beside: one other process computes. "
+        f"dist_sync: {WORKERS} workers of a parameter server on this host, in the second row with "
+        "OpenMP as it comes."
     )
-    return "\n".join(
-        [
-            heading,
-            *(line for row in rows for line in _lines(row, width)),
-            "",
-            textwrap.fill(note, width),
-        ]
-    )
-
-
-def _lines(row: Row, width: int) -> List[str]:
-    cells = [_cell(row.rates.get(column), row.ratios.get(column)) for column in columns()]
-    lines = [f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells)]
-    return (
-        lines
-        if row.reason is None
-        else [*lines, textwrap.shorten(f"  {row.reason}", width, placeholder="...")]
-    )
+    return as_table(lines, note)
 
 
 def _cell(rate: Optional[float], ratio: Optional[float]) -> str:
     if rate is None:
         return "-"
-    return f"{rate:,.0f}" + (f" {ratio:.2f}" if ratio is not None else " " * 5)
+    return f"{rate:,.0f}" + (" " * 5 if ratio is None else f" {ratio:.2f}")

@@ -44,13 +44,13 @@ def test_the_picture_has_every_algorithm_measured_and_predicted_and_the_limit():
         for size in (1024, 4096)
         for name in ("ring", "star", "device")
     ]
-    curves = allreduce_plot.measured_curves(rows)
+    curves = allreduce_plot.make_curves(rows)
     assert [(curve.label, len(curve.predicted)) for curve in curves] == [
         ("ring", 2),
         ("star", 2),
         ("device", 0),
     ]
-    figure = allreduce_plot.make_figure(curves, allreduce_plot.limit_points(rows), 4, "title")
+    figure = allreduce_plot.make_figure(rows, 4, "title")
     time, bus = figure.axes
     drawn = [(line.get_linestyle(), pytest.approx(list(line.get_ydata()))) for line in time.lines]
     # microseconds

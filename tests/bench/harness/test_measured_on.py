@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gluonlab.bench import __main__ as bench
 from gluonlab.bench.gradients import measure as gradients
+from gluonlab.bench.harness.command import Asked
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.harness.record import Record
 from gluonlab.bench.host import table as host
@@ -91,7 +92,7 @@ def test_devices_that_say_nothing_to_a_measurement_are_refused(words, said):
 
 def test_text_and_record_say_on_what_was_measured(capsys):
     record = Record("host", GPUS.title(), 1, "0", {}, ())
-    bench._say(record, lambda: "table", True, None, GPUS)
+    Asked(1, True, None, None).say(record, "table", GPUS)
     assert '"options": {"devices": "gpu(0) gpu(3) gpu(5)"}' in capsys.readouterr().out
-    bench._say(record, lambda: "table", False, None, GPUS)
+    Asked(1, False, None, None).say(record, "table", GPUS)
     assert re.search(r"\ndevices: gpu\(0\) gpu\(3\) gpu\(5\)\n\ntable\n$", capsys.readouterr().out)

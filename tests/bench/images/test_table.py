@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from gluonlab.bench.__main__ import main
+from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.rounds import Measurement, Subject
 from gluonlab.bench.images import readers as image_readers
 from gluonlab.bench.images import table as images
@@ -31,8 +32,8 @@ def folder(tmp_path):
     return tmp_path / "set"
 
 
-def measured(name, rates):
-    answers = [{"images": 10 * rate, "seconds": 10.0} for rate in rates]
+def measured(name, speeds):
+    answers = [{"images": 10 * speed, "seconds": 10.0} for speed in speeds]
     return Measurement(Subject(name, f"the {name}", "images"), answers, steps=1)
 
 
@@ -61,7 +62,7 @@ def test_pytorchs_loader_is_measured_by_a_worker_of_its_own(python, folder):
 def rows_of(label, measurements):
     for one in measurements:
         one.subject = replace(one.subject, name=f"{label}: {one.subject.name}")
-    return make_rows(images.series(measurements))
+    return make_rows(rates.series(measurements))
 
 
 def test_the_rows_are_images_per_second_beside_pytorchs():

@@ -1,0 +1,123 @@
+"""What the commands of all measurements share: options, records, and how they end."""
+
+from __future__ import annotations
+
+import textwrap
+from functools import wraps
+from pathlib import Path
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+
+import click
+
+from gluonlab.bench.harness import beside as _beside
+from gluonlab.bench.harness.machine import describe_machine
+from gluonlab.bench.harness.measured_on import MeasuredOn
+from gluonlab.bench.harness.record import Record, Series
+from gluonlab.bench.harness.rounds import Subject
+from gluonlab.bench.harness.session import Session, Title
+from gluonlab.bench.harness.text import WIDTH
+from gluonlab.config.values import whole
+
+_T = TypeVar("_T")
+
+JSON = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the record as JSON, and nothing else, on standard output",
+)
+OUT = click.option(
+    "--out", metavar="FILE", help="write the record, as --json prints it, into a file"
+)
+ON = click.option(
+    "--devices",
+    metavar="SPEC",
+    help="measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]",
+)
+BESIDE = click.option(
+    "--beside",
+    metavar="DIR",
+    help="take turns with the gluonlab in this other checkout; "
+    "our own rows only, compared at the end",
+)
+RESTART_EVERY = click.option(
+    "--restart-every",
+    metavar="N",
+    help="with --beside: after N rounds both checkouts' processes are started anew, "
+    f"as their luck with memory lasts as long as they do  [default: {_beside.RESTART_EVERY}]",
+)
+
+
+class Asked(NamedTuple):
+    """The options that all measurements have."""
+
+    rounds: int
+    as_json: bool
+    out: Optional[str]
+    beside: Optional[_beside.Beside]
+
+    def take_turns(
+        self, title: Title, ours: Sequence[Subject], to_series: _beside.ToSeries
+    ) -> bool:
+        """Measure ``ours`` in turns with another checkout and print that, if --beside says so."""
+        if self.beside is None:
+            return False
+        records = _beside.take_turns(ours, to_series, title, self.rounds, self.beside)
+        click.echo(_beside.answer(records, self.out))
+        return True
+
+    def record(
+        self, title: Title, measured: Callable[[int], _T], series: Callable[[_T], List[Series]]
+    ) -> Tuple[_T, Record]:
+        """What ``measured(rounds)`` gives, and its record. Warns if the machine had other work."""
+        session = Session()
+        found = measured(self.rounds)
+        record = session.record(title, self.rounds, series(found))
+        session.warn_if_busy()
+        return found, record
+
+    def say(self, record: Record, text: str, on: Optional[MeasuredOn] = None) -> None:
+        """Write the record where --out says, and print it or ``text``, after the machine."""
+        if self.out is not None:
+            record.write(Path(self.out))
+        devices = "" if on is None else f"\n{textwrap.fill(f'devices: {on.words}', WIDTH)}"
+        told = record.as_json() if self.as_json else f"{describe_machine()}{devices}\n\n{text}\n"
+        click.echo(told, nl=False)
+
+
+def measurement(
+    rounds: int, beside: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """``@measurement(5)`` adds the options of `Asked` to a command's function.
+
+    It gets an Asked, and its own options by name. ``rounds``: how many by default.
+    """
+    rounds_option = click.option(
+        "--rounds",
+        metavar="N",
+        default=str(rounds),
+        show_default=True,
+        help="how often each row is measured",
+    )
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(
+            rounds: str,
+            as_json: bool,
+            out: Optional[str],
+            beside: Optional[str] = None,
+            restart_every: Optional[str] = None,
+            **own: Any,
+        ) -> None:
+            count = whole(1)("--rounds", rounds)
+            turns = _beside.check(beside, restart_every, as_json)
+            function(Asked(count, as_json, out, turns), **own)
+
+        shown = [rounds_option, JSON, OUT, *[BESIDE, RESTART_EVERY] * beside]
+        decorated: Callable[..., None] = run
+        for option in reversed(shown):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate

@@ -1,0 +1,136 @@
+"""Workers and their rounds: they take turns, and none outlives what has started it."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gluonlab.bench.harness import rates, rounds
+from gluonlab.bench.harness.environment import child_environment
+from gluonlab.bench.harness.process import Worker, WorkerError
+from gluonlab.bench.harness.rounds import Subject, measure, rotated
+
+# Speaks the protocol of gluonlab.bench.worker, a thousand steps a second, until it misbehaves as it
+# is told.
+FAKE = """
+import json, os, subprocess, sys, time
+how, folder = sys.argv[1:]
+own = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
+with open(os.path.join(folder, "pids"), "a+") as file:
+    print(os.getpid(), own.pid, file=file, flush=True)
+    slowness = file.seek(0) or len(file.readlines()) if how == "lucky" else 1  # for as long as it lives
+print('{"ready": true}', flush=True)
+for number, line in enumerate(sys.stdin):
+    if number == 3 and how == "hangs":
+        time.sleep(60)
+    if number == 3 and how == "dies":
+        sys.exit("out of luck")
+    if number == 3 and how == "reports":
+        print('{"error": "ValueError: too large"}', flush=True)
+    print(json.dumps({"seconds": json.loads(line)["steps"] / 1000 * slowness}), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class FakeSubject(Subject):
+    folder: str = ""
+
+    def command(self):
+        return [sys.executable, "-c", FAKE, self.name, self.folder]
+
+
+def fakes(folder, *names):
+    return [FakeSubject(name, name, "fake", folder=str(folder)) for name in names]
+
+
+def running(folder):
+    """Those of the fakes' processes that have not ended (a zombie has)."""
+    pids = (folder / "pids").read_text().split()
+    time.sleep(0.1)  # what init has to clear away
+    states = [Path(f"/proc/{pid}/stat") for pid in pids]
+    return [stat for stat in states if stat.exists() and ") Z " not in stat.read_text()]
+
+
+def test_a_worker_that_hangs_or_dies_is_a_row_with_a_reason_and_leaves_nothing_running(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rounds, "ROUND_TIMEOUT_S", 1.0)
+    subjects = [
+        *fakes(tmp_path, "works", "hangs", "dies", "reports"),
+        Subject("absent", "absent", "none", missing="not here"),
+    ]
+    works, *broken = measure(subjects, rounds=3)
+    assert works.reason is None and works.steps == 700 and works.column("seconds") == [0.7] * 3
+    assert [measurement.reason for measurement in broken] == [
+        "no answer within 1 s",
+        "ended with status 1: out of luck",
+        "ValueError: too large",
+        "not here",
+    ]
+    assert running(tmp_path) == []
+    lines = [rates.line(rates.make_row(one, (), ()), 28) for one in rates.series(broken)]
+    assert "out of luck" in lines[1] and max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("restart_every", "seconds"),
+    [
+        (None, [0.7] * 5),
+        (5, [0.7] * 5),
+        (2, [0.7, 0.7, 1.4, 1.4, 2.1]),
+        (1, [0.7, 1.4, 2.1, 2.8, 3.5]),
+    ],
+)
+def test_new_processes_share_the_rounds_and_the_old_ones_are_gone(tmp_path, restart_every, seconds):
+    """Each process is as many times slower as there were processes before it; all do the steps that
+    the first one did.
+    """
+    [found] = measure(fakes(tmp_path, "lucky"), rounds=5, restart_every=restart_every)
+    assert (found.reason, found.steps) == (None, 700)
+    assert found.column("seconds") == pytest.approx(seconds)
+    assert running(tmp_path) == []
+
+
+def test_a_worker_that_fails_once_is_not_started_again(tmp_path):
+    works, dies = measure(fakes(tmp_path, "works", "dies"), rounds=4, restart_every=3)
+    assert (
+        dies.reason == "ended with status 1: out of luck" and works.column("seconds") == [0.7] * 4
+    )
+    assert len((tmp_path / "pids").read_text().splitlines()) == 3
+
+
+def test_ctrl_c_leaves_no_worker_running(tmp_path, monkeypatch):
+    def interrupted(self, number, bar):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(rounds._Bench, "round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measure(fakes(tmp_path, "works", "works-too"), rounds=3)
+    assert running(tmp_path) == []
+
+
+def test_the_rounds_begin_with_another_row_each():
+    assert [rotated("abc", number) for number in range(4)] == [
+        list("abc"),
+        list("bca"),
+        list("cab"),
+        list("abc"),
+    ]
+
+
+def test_an_unknown_job_is_reported(tmp_path):
+    command = [sys.executable, "-m", "gluonlab.bench.worker", "nonesuch", "{}"]
+    worker = Worker(command, child_environment({}, tmp_path), tmp_path / "log")
+    with pytest.raises(WorkerError, match="KeyError: 'nonesuch'"):
+        worker.answer(30)
+
+
+def test_what_tunes_an_engine_does_not_reach_the_workers_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    environment = child_environment({"MXNET_CPU_TEMP_COPY": "4"}, tmp_path)
+    assert "OMP_NUM_THREADS" not in environment
+    assert [name for name in environment if name.startswith("MXNET_")] == ["MXNET_CPU_TEMP_COPY"]
