@@ -15,7 +15,7 @@ from gluonlab.bench.allreduce.modes import DEVICES, DRAWN, SIZES, answer
 from gluonlab.bench.allreduce.sizes import parse_sizes
 from gluonlab.bench.harness import compare as _compare
 from gluonlab.bench.harness import rates
-from gluonlab.bench.harness.command import JSON, ON, Asked, measurement
+from gluonlab.bench.harness.command import JSON, ON, Asked, measurement, option
 from gluonlab.bench.harness.measured_on import cpu_devices, measured_on
 from gluonlab.bench.harness.rounds import measure
 from gluonlab.bench.host import table as _host
@@ -34,13 +34,7 @@ INTERRUPTED = "nothing is kept of a measurement"
 @command("python -m gluonlab.bench peers", INTERRUPTED)
 @measurement(_peers.ROUNDS)
 @ON
-@click.option(
-    "--network",
-    metavar="NAME",
-    default="lenet",
-    show_default=True,
-    help=f"one of {', '.join(_peers.COMPARISONS)}",
-)
+@option("--network", "NAME", f"one of {', '.join(_peers.COMPARISONS)}", "lenet")
 def peers(asked: Asked, devices: Optional[str], network: str) -> None:
     """Measure gluonlab on two devices, or those named, the classic Gluon loop and PyTorch.
 
@@ -80,12 +74,8 @@ def images(asked: Asked) -> None:
 
 @command("python -m gluonlab.bench threads", INTERRUPTED)
 @measurement(_threads.ROUNDS)
-@click.option(
-    "--spin-counts",
-    metavar="N,N",
-    default=_threads.SPIN_COUNTS,
-    show_default=True,
-    help="also compare threads that look for work so often",
+@option(
+    "--spin-counts", "N,N", "also compare threads that look for work so often", _threads.SPIN_COUNTS
 )
 def threads(asked: Asked, spin_counts: str) -> None:
     """Measure how one CPU device's idle threads should wait: alone, and beside a busy process.
@@ -102,58 +92,40 @@ def threads(asked: Asked, spin_counts: str) -> None:
 
 
 @command("python -m gluonlab.bench allreduce", INTERRUPTED)
-@click.option(
-    "--devices",
-    metavar="SPEC",
-    help=f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]",
+@option(
+    "--devices", "SPEC", f"gpu:0,2 gpu:* cpu*4, or a number  [default: {DEVICES}; {DRAWN} to draw]"
 )
-@click.option(
+@option(
     "--algorithms",
-    metavar="NAMES",
-    help=f"all, or some of {', '.join(ALGORITHMS)}, sharded-whole, chapter, local, device, "
+    "NAMES",
+    f"all, or some of {', '.join(ALGORITHMS)}, sharded-whole, chapter, local, device, "
     "nccl  [default: all]",
 )
-@click.option(
+@option(
     "--sizes",
-    metavar="SIZES",
-    help=f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
+    "SIZES",
+    f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
 )
-@click.option(
-    "--dtype", metavar="TYPE", help="float16, float32, float64 or int32  [default: float32]"
-)
-@click.option(
-    "--arrays",
-    metavar="N",
-    help="share each size out over N arrays, as gradients come  [default: 1]",
-)
-@click.option(
-    "--repeat", metavar="N", help="allreduces per measurement  [default: as many as take 30 ms]"
-)
-@click.option("--rounds", metavar="N", help="how often each is measured  [default: 7]")
-@click.option(
+@option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
+@option("--arrays", "N", "share each size out over N arrays, as gradients come  [default: 1]")
+@option("--repeat", "N", "allreduces per measurement  [default: as many as take 30 ms]")
+@option("--rounds", "N", "how often each is measured  [default: 7]")
+@option(
     "--topology",
-    metavar="NAME",
-    help=f"price schedules and place rings on {', '.join(TOPOLOGIES)}  [default: this machine]",
+    "NAME",
+    f"price schedules and place rings on {', '.join(TOPOLOGIES)}  [default: this machine]",
 )
-@click.option(
-    "--chunks", metavar="N", help="cut buffers into N chunks, where the algorithm leaves the choice"
+@option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
+@option(
+    "--groups", "RANKS", "those of hierarchical, 0-3/4-7  [default: the topology's, or two halves]"
 )
-@click.option(
-    "--groups",
-    metavar="RANKS",
-    help="those of hierarchical, 0-3/4-7  [default: the topology's, or two halves]",
+@option("--plot", "FILE", "draw time and busbw against size into a new PNG file")
+@option(
+    "--simulate", "NAME", "run nothing: price the algorithms on p3.16xlarge or another topology"
 )
-@click.option("--plot", metavar="FILE", help="draw time and busbw against size into a new PNG file")
-@click.option(
-    "--simulate",
-    metavar="NAME",
-    help="run nothing: price the algorithms on p3.16xlarge or another topology",
-)
-@click.option(
-    "--draw", metavar="ALGORITHM", help="run nothing: show the schedule step by step, as text"
-)
-@click.option("--out", metavar="FILE", help="draw it as a page to step through, in a new HTML file")
-@click.option("--language", metavar="NAME", help="of the page, en or ja  [default: en]")
+@option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
+@option("--out", "FILE", "draw it as a page to step through, in a new HTML file")
+@option("--language", "NAME", "of the page, en or ja  [default: en]")
 @JSON
 def allreduce(as_json: bool, **options: Optional[str]) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
@@ -179,26 +151,10 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
 
 
 @command("python -m gluonlab.bench gradients", INTERRUPTED)
-@measurement(9)
-@click.option(
-    "--size",
-    metavar="SIZE",
-    default="46MB",
-    show_default=True,
-    help="of the buffers for allreduce alone",
-)
-@click.option(
-    "--stores",
-    metavar="NAMES",
-    default="all",
-    show_default=True,
-    help="kvstores for allreduce with update, such as device,ring",
-)
-@click.option(
-    "--world-sizes",
-    metavar="N,N",
-    help="numbers of devices  [default: 2,4; with --devices also all]",
-)
+@measurement(9)  # rounds
+@option("--size", "SIZE", "of the buffers for allreduce alone", "46MB")
+@option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
+@option("--world-sizes", "N,N", "numbers of devices  [default: 2,4; with --devices also all]")
 @ON
 def gradients(
     asked: Asked, size: str, stores: str, world_sizes: Optional[str], devices: Optional[str]
@@ -234,17 +190,10 @@ def gradients(
 @command("python -m gluonlab.bench compare")
 @click.argument("first", metavar="FIRST")
 @click.argument("second", metavar="SECOND")
-@click.option(
-    "--at-least",
-    metavar="RATIO",
-    help="exit with 1 if a row's whole interval lies below this, such as 0.97",
+@option(
+    "--at-least", "RATIO", "exit with 1 if a row's whole interval lies below this, such as 0.97"
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the comparison as JSON, and nothing else, on standard output",
-)
+@JSON
 def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> None:
     """Compare two records of one measurement, or folders of them: ratios with 95 % intervals.
 

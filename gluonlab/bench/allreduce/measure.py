@@ -76,12 +76,9 @@ class Row:
 
     def as_json(self) -> Dict[str, Any]:
         """What --json prints of the row; bandwidths in GB/s, as in the table."""
+        names = ("algorithm", "size_bytes", "count", "dtype", "arrays")
         return {
-            "algorithm": self.algorithm,
-            "size_bytes": self.size_bytes,
-            "count": self.count,
-            "dtype": self.dtype,
-            "arrays": self.arrays,
+            **{name: getattr(self, name) for name in names},
             "time_us": self.time_s * 1e6,
             "lowest_us": min(self.seconds) * 1e6,
             "highest_us": max(self.seconds) * 1e6,

@@ -1,15 +1,17 @@
-"""What this machine's memory allows: a limit for any allreduce, and speeds to price schedules by."""
+"""What this machine's memory allows: a limit for any allreduce, and speeds to price schedules
+by.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Dict, Mapping, Sequence, Tuple
+from typing import Dict, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from gluonlab.bench.harness.turns import time_in_turns
+from gluonlab.bench.harness.turns import Call, time_in_turns
 from gluonlab.collectives.algorithms import ring_all_gather, ring_reduce_scatter
 from gluonlab.collectives.executor import Executor
 from gluonlab.collectives.schedule import ADD, COPY, Schedule, Transfer
@@ -31,8 +33,7 @@ SMALLEST_PROBE, LARGEST_PROBE = 2**20, 2**25
 
 
 class Limit:
-    """Two calls that read as many bytes on every device as they write, by copying and in place, and
-    what follows from their times.
+    """Two calls that read as many bytes on every device as they write: a copy, and one in place.
 
     An allreduce of ``size_bytes`` on CPU devices cannot take less than the quicker one, for these
     bytes.
@@ -44,10 +45,8 @@ class Limit:
         self.sources, self.targets = (
             [nd.zeros((count,), ctx=ctx, dtype=dtype) for ctx in ctxs] for _ in range(2)
         )
-        copies = [
-            OperatorCall("_copyto", [source], target)
-            for source, target in zip(self.sources, self.targets)
-        ]
+        pairs = zip(self.sources, self.targets)
+        copies = [OperatorCall("_copyto", [source], target) for source, target in pairs]
         scalings = [OperatorCall("_mul_scalar", [source], source) for source in self.sources]
         self.calls = {
             "limit by copying": _all(copies, NO_ATTRIBUTES),
@@ -61,7 +60,7 @@ class Limit:
         )
 
 
-def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Callable[[], None]:
+def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Call:
     def run() -> None:
         for call in calls:
             call(attributes)
@@ -71,8 +70,9 @@ def _all(calls: Sequence[OperatorCall], attributes: Attributes) -> Callable[[], 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What `this_machine` takes: seconds of a transfer without bytes; payload bytes/s of all
-    devices together, and of one alone.
+    """What `this_machine` takes.
+
+    Seconds of a transfer without bytes; payload bytes/s of all devices together, and of one alone.
     """
 
     latency_s: float
@@ -83,23 +83,15 @@ class Speeds:
 
     def topology(self, world_size: int) -> Topology:
         """This machine's CPU devices."""
-        return this_machine(
-            world_size,
-            self.latency_s,
-            self.copy_bytes_per_s,
-            self.add_bytes_per_s,
-            device_copy_bytes_per_s=self.device_copy_bytes_per_s,
-            device_add_bytes_per_s=self.device_add_bytes_per_s,
-        )
+        return this_machine(world_size, **vars(self))
 
 
 def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
-    """Measure the speeds with buffers of about ``size_bytes`` on each of at least two devices, by
-    the executor's own transfers.
+    """Measure the speeds of the executor's own transfers, on at least two devices.
 
-    All devices are busy in the two halves of a ring; one works alone where it adds up what all
-    others have, or sends them all it has. The time of a transfer without bytes is that of the
-    ring's copies with one element a chunk.
+    The buffers have about ``size_bytes`` on each. All devices are busy in the two halves of a ring;
+    one works alone where it adds up what all others have, or sends them all it has. The time of a
+    transfer without bytes is that of the ring's copies with one element a chunk.
     """
     world_size = len(ctxs)
     elements = min(max(size_bytes, SMALLEST_PROBE), LARGEST_PROBE) // 4 // world_size * world_size
@@ -110,10 +102,7 @@ def probe(ctxs: Sequence[mx.Context], size_bytes: int) -> Speeds:
     alone_copies = _one_step(world_size, [Transfer(0, rank, 0, COPY) for rank in others])
     alone_adds = _one_step(world_size, [Transfer(rank, 0, 0, ADD) for rank in others])
     large = {"copy": copies, "add": adds, "device copy": alone_copies, "device add": alone_adds}
-    executors = {name: Executor(schedule, arrays) for name, schedule in large.items()}
-    runs: Dict[str, Callable[[], None]] = {
-        name: executor.run for name, executor in executors.items()
-    }
+    runs: Dict[str, Call] = {name: Executor(each, arrays).run for name, each in large.items()}
     runs["latency"] = Executor(copies, tiny).run
     seconds = {name: min(times) for name, times in time_in_turns(runs, PROBE_ROUNDS).items()}
     latency_s = seconds["latency"] / copies.transfers

@@ -78,23 +78,14 @@ def make_plans(
     another than 0, 1, 2, ..., ring-like schedules come in both orders. Raises ScheduleError.
     """
     order = tuple(topology.ring_order()) if topology else tuple(range(world_size))
-    if groups is None and topology is not None and len(topology.groups) > 1:
-        own_groups: Optional[Groups] = topology.groups
-    else:
-        own_groups = None
-    plans = []
+    own = topology.groups if topology is not None and len(topology.groups) > 1 else None
+    named, plans = names is not None, []
     for name in ALGORITHMS if names is None else names:
+        # what was named refuses what it does not take
+        into = chunks if named or _takes(name, chunks=2) else None
         takes_groups = _takes(name, groups=((0,), (1,)))
-        schedule = make_schedule(
-            name,
-            world_size,
-            chunks=chunks if names is not None or _takes(name, chunks=2) else None,
-            groups=(groups or own_groups)
-            if takes_groups
-            else groups
-            if names is not None
-            else None,
-        )
+        within = (groups if named or takes_groups else None) or (own if takes_groups else None)
+        schedule = make_schedule(name, world_size, chunks=into, groups=within)
         plans.append(Plan(name, schedule))
         if name in RING_LIKE and order != tuple(range(world_size)):
             plans.append(Plan(f"{name} placed", schedule.placed(order), order))

@@ -8,8 +8,8 @@ from typing import Dict, Optional, Sequence
 from gluonlab.bench.allreduce.measure import Buffers
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.variants import PEERS, make_variants
+from gluonlab.bench.gradients import steps
 from gluonlab.bench.gradients.measure import ARRAYS, allreduce_name
-from gluonlab.bench.gradients.steps import make_updates, resnet18_shapes, step_name
 from gluonlab.bench.harness.turns import Call, time_block
 from gluonlab.bench.worker import Job
 from gluonlab.devices import devices as find_devices
@@ -35,16 +35,16 @@ def make(
                 calls[name] = variant.make(buffers.arrays)
                 errors[name] = buffers.check(calls[name])
         buffers.clear()
-    for update in make_updates(resnet18_shapes(), stores, ctxs):
-        name = step_name(world_size, update.trainer_name, update.store)
+    for update in steps.make_updates(steps.resnet18_shapes(), stores, ctxs):
+        name = steps.step_name(world_size, update.trainer_name, update.store)
         calls[name], errors[name] = update.step, update.error
     wrong = [name for name, error in errors.items() if error != 0]
     if wrong:
         raise RunError(f"wrong sums by {', '.join(wrong)}")
 
-    def run(steps: int) -> Dict[str, float]:
+    def run(count: int) -> Dict[str, float]:
         began = time.perf_counter()
-        seconds = {name: time_block(call, steps) for name, call in calls.items()}
+        seconds = {name: time_block(call, count) for name, call in calls.items()}
         return {"seconds": time.perf_counter() - began, **seconds}
 
     return run

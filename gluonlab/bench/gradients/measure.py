@@ -12,24 +12,10 @@ from gluonlab.bench.allreduce import table as allreduce_table
 from gluonlab.bench.allreduce.measure import Report
 from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.variants import make_variants
-from gluonlab.bench.gradients.steps import (
-    GLUON,
-    STORES,
-    Shape,
-    StepRow,
-    measure_steps,
-    resnet18_shapes,
-    step_name,
-)
-from gluonlab.bench.gradients.verdicts import (
-    LIMIT,
-    Verdict,
-    allreduce_verdicts,
-    step_verdicts,
-    verdict_lines,
-)
+from gluonlab.bench.gradients import steps, verdicts
+from gluonlab.bench.gradients.steps import GLUON, STORES, Shape, StepRow, step_name
 from gluonlab.bench.harness.interval import ratio
-from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices
+from gluonlab.bench.harness.measured_on import MeasuredOn
 from gluonlab.bench.harness.record import Series
 from gluonlab.bench.harness.rounds import Measurement, Subject
 from gluonlab.bench.harness.text import interleaved, table
@@ -38,8 +24,6 @@ from gluonlab.devices import MOST_CPU_DEVICES, devices
 from gluonlab.errors import ConfigError, KVStoreError, unknown
 from gluonlab.kvstores import KVSTORES
 
-ROUNDS = 9
-SIZE_BYTES = 46_000_000  # ResNet-18's gradients
 ARRAYS = (16, 1)
 WORLD_SIZES = (2, 4)
 
@@ -53,18 +37,18 @@ class Findings:
     shapes: List[Shape]
     rounds: int
 
-    def verdicts(self) -> List[Verdict]:
+    def verdicts(self) -> List[verdicts.Verdict]:
         """What our best reached, for every allreduce and number of devices."""
-        found = [one for report in self.allreduces for one in allreduce_verdicts(report.rows)]
+        found = [one for report in self.allreduces for one in verdicts.of_allreduce(report.rows)]
         for world_size in sorted({row.world_size for row in self.steps}):
-            found += step_verdicts(self.steps, world_size)
+            found += verdicts.of_steps(self.steps, world_size)
         return found
 
     def wrong(self) -> List[str]:
         """What did not compute exact sums."""
         sums = [name for report in self.allreduces for name in allreduce_table.wrong(report.rows)]
-        steps = [f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]
-        return list(dict.fromkeys([*sums, *steps]))
+        updates = [f"{row.store} ({row.trainer})" for row in self.steps if row.error != 0]
+        return list(dict.fromkeys([*sums, *updates]))
 
     def series(self) -> List[Series]:
         """Seconds of every allreduce and step, and of the memory limit, by round."""
@@ -76,8 +60,8 @@ class Findings:
                 name = allreduce_name(row.world_size, row.arrays, row.algorithm)
                 yield Series(name, row.algorithm, "s", row.seconds)
             if rows and rows[0].limit_s:
-                name = allreduce_name(rows[0].world_size, rows[0].arrays, LIMIT)
-                yield Series(name, LIMIT, "s", rows[0].limit_s)
+                name = allreduce_name(rows[0].world_size, rows[0].arrays, verdicts.LIMIT)
+                yield Series(name, verdicts.LIMIT, "s", rows[0].limit_s)
 
     def _steps(self) -> Iterator[Series]:
         for row in self.steps:
@@ -95,14 +79,10 @@ def ours(
 ) -> List[Subject]:
     """What a change of gluonlab changes, as jobs of workers."""
     same = {"size_bytes": size_bytes, "stores": list(stores)}
+    options = [{"world_size": n, **same, **on.options(n)} for n in world_sizes]
     return [
-        Subject(
-            f"gradients-{n}",
-            f"{n} devices",
-            "gradients",
-            {"world_size": n, **same, **on.options(n)},
-        )
-        for n in world_sizes
+        Subject(f"gradients-{n}", f"{n} devices", "gradients", own)
+        for n, own in zip(world_sizes, options)
     ]
 
 
@@ -149,25 +129,24 @@ def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
 
 
 def gradients(
-    stores: Sequence[str] = STORES,
-    world_sizes: Sequence[int] = WORLD_SIZES,
-    size_bytes: int = SIZE_BYTES,
-    rounds: int = ROUNDS,
-    on: Optional[MeasuredOn] = None,
+    stores: Sequence[str],
+    world_sizes: Sequence[int],
+    size_bytes: int,
+    rounds: int,
+    on: MeasuredOn,
 ) -> Findings:
     """Allreduces of ``size_bytes`` in one array and in 16, then steps on ResNet-18's gradients.
 
-    On so many of the devices ``on``, by default of CPU devices.
+    Each on ``world_sizes`` of the devices ``on``.
     """
-    shapes, on = resnet18_shapes(), on or cpu_devices(max(world_sizes))
-    found = Findings([], [], shapes, rounds)
+    found = Findings([], [], steps.resnet18_shapes(), rounds)
     for world_size in world_sizes:
         ctxs = devices(on.first(world_size))
         for arrays in ARRAYS:
             variants = make_variants(None, make_plans(None, world_size), ctxs, arrays)
             report = allreduce.measure([size_bytes], variants, ctxs, arrays=arrays, rounds=rounds)
             found.allreduces.append(report)
-        found.steps.extend(measure_steps(shapes, stores, ctxs, rounds))
+        found.steps.extend(steps.measure_steps(found.shapes, stores, ctxs, rounds))
     return found
 
 
@@ -204,7 +183,5 @@ def report(findings: Findings) -> str:
     """All tables, and the verdicts."""
     rows = [row for each in findings.allreduces for row in each.rows]
     explained = allreduce_table.explain(findings.allreduces[-1])
-    verdicts = "\n".join(verdict_lines(findings.verdicts()))
-    return "\n\n".join(
-        [allreduce_table.rows_table(rows), explained, steps_table(findings), verdicts]
-    )
+    judged = "\n".join(verdicts.lines(findings.verdicts()))
+    return "\n\n".join([allreduce_table.rows_table(rows), explained, steps_table(findings), judged])

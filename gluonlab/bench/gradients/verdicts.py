@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
         return f"{value:g}x" if value == self.at_least else f"{value:.2f}x"
 
 
-def allreduce_verdicts(rows: Sequence[Row]) -> List[Verdict]:
+def of_allreduce(rows: Sequence[Row]) -> List[Verdict]:
     """The best schedule beside MXNet's store, the chapter's allreduce and the memory limit.
 
     ``rows`` are of one size.
@@ -66,7 +66,7 @@ def allreduce_verdicts(rows: Sequence[Row]) -> List[Verdict]:
     return [*verdicts, Verdict(what, LIMIT, best.of_limit, AT_LEAST_OF_LIMIT if judged else None)]
 
 
-def step_verdicts(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
+def of_steps(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
     """The best of our stores beside MXNet's ``device`` under each of the trainers."""
     own = [row for row in rows if row.world_size == world_size]
     ours = [row for row in own if row.store not in PEERS]
@@ -87,9 +87,9 @@ def step_verdicts(rows: Sequence[StepRow], world_size: int) -> List[Verdict]:
     ]
 
 
-def verdict_lines(verdicts: Sequence[Verdict]) -> List[str]:
+def lines(verdicts: Sequence[Verdict]) -> List[str]:
     """In words: what our best is, and a line for each thing that it is compared with."""
-    lines = []
+    found = []
     for best, same in groupby(verdicts, key=lambda verdict: verdict.best):
-        lines += [best, *(f"  {verdict}" for verdict in same)]
-    return lines
+        found += [best, *(f"  {verdict}" for verdict in same)]
+    return found

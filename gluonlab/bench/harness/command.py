@@ -19,32 +19,30 @@ from gluonlab.bench.harness.text import WIDTH
 from gluonlab.config.values import whole
 
 _T = TypeVar("_T")
+Option = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def option(name: str, metavar: str, help: str, default: Optional[str] = None) -> Option:
+    """An option with a value, which is text until a measurement checks it."""
+    shown = default is not None
+    return click.option(name, metavar=metavar, default=default, show_default=shown, help=help)
+
 
 JSON = click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the record as JSON, and nothing else, on standard output",
+    "--json", "as_json", is_flag=True, help="print JSON, and nothing else, on standard output"
 )
-OUT = click.option(
-    "--out", metavar="FILE", help="write the record, as --json prints it, into a file"
-)
-ON = click.option(
-    "--devices",
-    metavar="SPEC",
-    help="measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]",
-)
-BESIDE = click.option(
+OUT = option("--out", "FILE", "write the record, as --json prints it, into a file")
+ON = option("--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [default: CPU devices]")
+BESIDE = option(
     "--beside",
-    metavar="DIR",
-    help="take turns with the gluonlab in this other checkout; "
-    "our own rows only, compared at the end",
+    "DIR",
+    "take turns with the gluonlab in this other checkout; our own rows only, compared at the end",
 )
-RESTART_EVERY = click.option(
+RESTART_EVERY = option(
     "--restart-every",
-    metavar="N",
-    help="with --beside: after N rounds both checkouts' processes are started anew, "
-    f"as their luck with memory lasts as long as they do  [default: {_beside.RESTART_EVERY}]",
+    "N",
+    "with --beside: after N rounds both checkouts' processes are started anew, as their luck with "
+    f"memory lasts as long as they do  [default: {_beside.RESTART_EVERY}]",
 )
 
 
@@ -85,20 +83,12 @@ class Asked(NamedTuple):
         click.echo(told, nl=False)
 
 
-def measurement(
-    rounds: int, beside: bool = True
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def measurement(rounds: int, beside: bool = True) -> Option:
     """``@measurement(5)`` adds the options of `Asked` to a command's function.
 
     It gets an Asked, and its own options by name. ``rounds``: how many by default.
     """
-    rounds_option = click.option(
-        "--rounds",
-        metavar="N",
-        default=str(rounds),
-        show_default=True,
-        help="how often each row is measured",
-    )
+    how_often = option("--rounds", "N", "how often each row is measured", str(rounds))
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
@@ -114,10 +104,10 @@ def measurement(
             turns = _beside.check(beside, restart_every, as_json)
             function(Asked(count, as_json, out, turns), **own)
 
-        shown = [rounds_option, JSON, OUT, *[BESIDE, RESTART_EVERY] * beside]
+        shown: List[Option] = [how_often, JSON, OUT, *[BESIDE, RESTART_EVERY] * beside]
         decorated: Callable[..., None] = run
-        for option in reversed(shown):
-            decorated = option(decorated)
+        for add in reversed(shown):
+            decorated = add(decorated)
         return decorated
 
     return decorate

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.bench.harness import rates
 from gluonlab.bench.harness.environment import COMPILE_IN_PROCESS, LOOPBACK
 from gluonlab.bench.harness.measured_on import MeasuredOn, cpu_devices, measured_on
 from gluonlab.bench.harness.rates import Row
 from gluonlab.bench.harness.record import Record, Series
-from gluonlab.bench.harness.rounds import START_TIMEOUT_S, Subject
+from gluonlab.bench.harness.rounds import Subject
 from gluonlab.bench.harness.text import interleaved, outcome
 from gluonlab.bench.harness.text import table as as_table
 from gluonlab.bench.peers.work import TASKS, Task
@@ -72,54 +71,38 @@ def _gluonlab(
         name, label = f"{name}-{kvstore}", f"{label} {SHORT.get(kvstore, kvstore)}"
     elif device_count == 1 and not on.on_gpus:
         label += f" {threads} thread{'s' * (threads > 1)}"
-    options = {
-        "task": task,
-        "device_count": device_count,
-        "threads": threads,
-        "kvstore": kvstore,
-        **on.options(device_count),
-    }
+    options = {"task": task, "device_count": device_count, "threads": threads, "kvstore": kvstore}
+    options.update(on.options(device_count))
     return Subject(name, label, "gluonlab", options, images=TASKS[task].global_batch_size)
 
 
 def _torch(on: MeasuredOn, task: str) -> List[Subject]:
-    missing, images = CPU_ROW if on.on_gpus else no_torch(), TASKS[task].global_batch_size
-
-    def row(
-        name: str,
-        label: str,
-        variables: Mapping[str, str],
-        timeout_s: float = START_TIMEOUT_S,
-        **options: Any,
-    ) -> Subject:
-        job = "torch-ddp" if name == "torch-ddp" else "torch"
-        options["task"] = task
-        return Subject(
-            name, f"PyTorch {label}", job, options, variables, missing, timeout_s, images
-        )
-
+    missing, two = CPU_ROW if on.on_gpus else no_torch(), {"task": task, "threads": 2}
+    rows: Sequence[Tuple[str, str, str, Dict[str, Any], Dict[str, str]]] = (
+        ("eager", "eager 2 threads", "torch", two, {}),
+        ("channels-last", "channels-last", "torch", {**two, "channels_last": True}, {}),
+        ("compile", "torch.compile", "torch", {**two, "compiled": True}, COMPILE_IN_PROCESS),
+        ("ddp", "DDP 2 processes", "torch-ddp", {"task": task, "world_size": 2}, LOOPBACK),
+    )
+    common = (missing, COMPILE_TIMEOUT_S, TASKS[task].global_batch_size)
     return [
-        row("torch-eager", "eager 2 threads", {}, threads=2),
-        row("torch-channels-last", "channels-last", {}, threads=2, channels_last=True),
-        row(
-            "torch-compile", "torch.compile", COMPILE_IN_PROCESS, COMPILE_TIMEOUT_S,
-            threads=2, compiled=True,
-        ),
-        row("torch-ddp", "DDP 2 processes", LOOPBACK, world_size=2),
-    ]  # fmt: skip
+        Subject(f"torch-{name}", f"PyTorch {label}", job, options, variables, *common)
+        for name, label, job, options, variables in rows
+    ]
 
 
-@dataclass(frozen=True)
-class Target:
-    """What the project wants of the table: to beat the fastest of some rows by this factor."""
+class Target(NamedTuple):
+    """What the project wants of the table: to beat the fastest of some rows by this factor.
+
+    ``rows``: how their names begin.
+    """
 
     at_least: float
     text: str
-    against: Callable[[Row], bool]
+    rows: str
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A network's table: its rows, the reference first, and what is wanted of them."""
 
     task: Task
@@ -127,25 +110,18 @@ class Comparison:
     targets: Sequence[Target]
 
 
-BEST_TORCH = "the best PyTorch row"
+LENET_TARGETS = (
+    Target(2.0, "the classic loop", "classic"),
+    Target(1.15, "the best PyTorch row", "torch"),
+    Target(1.8, "gluonlab 1 device 1 thread", "gluonlab-1x1"),
+)
+RESNET18_TARGETS = (
+    Target(0.95, "gluonlab 1 device 2 threads", "gluonlab-1x2"),
+    Target(1.0, "the best PyTorch row", "torch"),
+)
 COMPARISONS = {
-    "lenet": Comparison(
-        TASKS["lenet"],
-        lenet,
-        (
-            Target(2.0, "the classic loop", lambda row: row.name == "classic"),
-            Target(1.15, BEST_TORCH, lambda row: row.name.startswith("torch")),
-            Target(1.8, "gluonlab 1 device 1 thread", lambda row: row.name == "gluonlab-1x1"),
-        ),
-    ),
-    "resnet18": Comparison(
-        TASKS["resnet18"],
-        resnet18,
-        (
-            Target(0.95, "gluonlab 1 device 2 threads", lambda row: row.name == "gluonlab-1x2"),
-            Target(1.0, BEST_TORCH, lambda row: row.name.startswith("torch")),
-        ),
-    ),
+    "lenet": Comparison(TASKS["lenet"], lenet, LENET_TARGETS),
+    "resnet18": Comparison(TASKS["resnet18"], resnet18, RESNET18_TARGETS),
 }
 
 
@@ -202,7 +178,8 @@ def verdicts(targets: Sequence[Target], rows: Sequence[Row]) -> List[str]:
     lines = []
     for target in targets:
         claim = f"2 devices >= {target.at_least:g}x {target.text}"
-        ratios = [row.ratio for row in rows if target.against(row) and row.ratio is not None]
+        own = (row.ratio for row in rows if row.name.startswith(target.rows))
+        ratios = [ratio for ratio in own if ratio is not None]
         lowest = min(ratios, default=0.0)  # over the fastest of these rows
         shown = f"{lowest:.2f}x" if ratios else None
         lines.append(outcome(claim, shown, lowest >= target.at_least))

@@ -9,6 +9,7 @@ from support.devices import named, on_gpus
 from gluonlab.bench.allreduce.variants import PEERS
 from gluonlab.bench.gradients import job as gradient_job
 from gluonlab.bench.gradients import measure as gradients
+from gluonlab.bench.gradients import steps, verdicts
 from gluonlab.bench.gradients.steps import TRAINERS
 from gluonlab.bench.harness.measured_on import measured_on
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("short")
 
 
 def test_the_command_measures_gradients_and_judges(bench, monkeypatch):
-    monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
+    monkeypatch.setattr(steps, "resnet18_shapes", lambda: [(3, 5), (70,)])
     args = [
         "gradients",
         "--devices",
@@ -45,13 +46,12 @@ def test_the_command_measures_gradients_and_judges(bench, monkeypatch):
     ]
     sums = {tuple(name.split(" ", 3)[1:]) for name in found if name.startswith("allreduce")}
     several, one = ({name for _, arrays, name in sums if arrays == count} for count in ("16", "1"))
-    limit = () if on_gpus() else (gradients.LIMIT,)  # that of the host's memory
+    limit = () if on_gpus() else (verdicts.LIMIT,)  # that of the host's memory
     assert several == {*HERE, *limit} and one == several - {"sharded-whole"}
 
 
 def test_a_worker_makes_the_calls_of_ours_that_the_command_makes(monkeypatch):
-    monkeypatch.setattr(gradients, "resnet18_shapes", lambda: [(3, 5), (70,)])
-    monkeypatch.setattr(gradient_job, "resnet18_shapes", lambda: [(3, 5), (70,)])
+    monkeypatch.setattr(steps, "resnet18_shapes", lambda: [(3, 5), (70,)])
     job = gradient_job.make(2, 2000, ["device", "ring"], named(2))
     names = {
         one.name

@@ -5,7 +5,7 @@ from dataclasses import replace
 from support.bench_command import ROW
 
 from gluonlab.bench.gradients.steps import StepRow
-from gluonlab.bench.gradients.verdicts import allreduce_verdicts, step_verdicts
+from gluonlab.bench.gradients.verdicts import of_allreduce, of_steps
 
 
 def test_verdicts_compare_the_best_with_each_peer_round_by_round():
@@ -18,7 +18,7 @@ def test_verdicts_compare_the_best_with_each_peer_round_by_round():
         row("ring", 1, 2, 1),
         row("star", 2, 4, 2),
     ]
-    device, chapter, limit = allreduce_verdicts(rows)
+    device, chapter, limit = of_allreduce(rows)
     assert (device.found, device.reached) == (1.6, True) and str(
         device
     ) == ">= 1.6x MXNet's device: 1.6x reached"
@@ -28,12 +28,12 @@ def test_verdicts_compare_the_best_with_each_peer_round_by_round():
     ) == ">= 50% of the memory limit: 50% reached"
     assert "our best: ring" in device.best
     # the best of ours, not of all
-    assert allreduce_verdicts([*rows[1:], row("device", 0.5, 0.5, 0.5)])[0].found == 0.5
-    slower = allreduce_verdicts([*rows[1:], row("device", 1.59, 1.59, 1.59)])
+    assert of_allreduce([*rows[1:], row("device", 0.5, 0.5, 0.5)])[0].found == 0.5
+    slower = of_allreduce([*rows[1:], row("device", 1.59, 1.59, 1.59)])
     assert str(slower[0]) == ">= 1.6x MXNet's device: 1.59x not reached"
     four = [replace(each, world_size=4) for each in rows]
-    assert [verdict.reached for verdict in allreduce_verdicts(four)] == [None] * 3
-    assert str(allreduce_verdicts(rows[1:])[0]) == ">= 1.6x MXNet's device: not measured"
+    assert [verdict.reached for verdict in of_allreduce(four)] == [None] * 3
+    assert str(of_allreduce(rows[1:])[0]) == ">= 1.6x MXNet's device: not measured"
 
 
 def test_the_best_store_is_compared_with_device_under_both_trainers():
@@ -47,9 +47,9 @@ def test_the_best_store_is_compared_with_device_under_both_trainers():
         row("gluon.Trainer", "ring", 2, 2),
         row("BucketedTrainer", "ring", 1, 1),
     ]
-    found = step_verdicts(rows, 2)
+    found = of_steps(rows, 2)
     assert [(verdict.found, verdict.reached) for verdict in found] == [(3, True), (1.4, False)]
     assert {verdict.best for verdict in found} == {
         "allreduce and update, 2 devices, our best: ring, BucketedTrainer"
     }
-    assert step_verdicts([replace(each, world_size=4) for each in rows], 4)[0].reached is None
+    assert of_steps([replace(each, world_size=4) for each in rows], 4)[0].reached is None
