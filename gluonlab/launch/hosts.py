@@ -150,7 +150,7 @@ def train_on_hosts(
     net.hybridize(static_alloc=True)
     replicas = Replicas(net, plan.ctxs, make_input(plan.dataset.colours))
     run = (
-        RunDirectory.create(plan.config.out, f"{plan.model}-{plan.dataset.name}")
+        RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
         if group.rank == 0
         else None
     )
@@ -159,7 +159,7 @@ def train_on_hosts(
         plan.dataset.train,
         plan.ctxs,
         global_batch_size,
-        plan.config.seed,
+        plan.seed,
         group.rank,
         group.size,
         raw=True,

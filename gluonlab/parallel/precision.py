@@ -10,11 +10,12 @@ network of the process, by replacing MXNet's functions; converting one graph cha
 
 from __future__ import annotations
 
-from typing import Callable, Collection, Dict, Iterable, List, Set, Tuple
+from typing import Callable, Collection, Dict, Iterable, List, Sequence, Set, Tuple
 
 import mxnet as mx
 from mxnet.contrib import amp
 
+from gluonlab.errors import ConfigError, unknown
 from gluonlab.models.graphs import Entry, Node, new_node, parsed, to_symbol
 
 Conversion = Callable[[mx.sym.Symbol], mx.sym.Symbol]
@@ -29,6 +30,22 @@ SOMETIMES_FULL = tuple(op for op, _, _ in amp.list_conditional_fp32_ops("float16
 # concat, sums of several: all inputs as the widest of them
 WIDEST = tuple(amp.list_widest_type_cast("float16"))
 OWN = "gluonlab_own_"  # begins the name of a copy that only the conversion sees
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise ConfigError for an unknown type."""
+    if dtype not in DTYPES:
+        raise ConfigError(unknown("--dtype", dtype, DTYPES))
+
+
+def check_dtype_on(dtype: str, ctxs: Sequence[mx.Context]) -> None:
+    """Raise ConfigError when these devices cannot compute in a type of DTYPES."""
+    if dtype == "float16" and any(ctx.device_type != "gpu" for ctx in ctxs):
+        shown = " ".join(map(str, ctxs))
+        raise ConfigError(
+            f"--dtype float16 is for GPUs, and MXNet has no float16 matrix products on {shown}: "
+            "leave --dtype out, or name GPUs with --devices"
+        )
 
 
 def as_it_is(graph: mx.sym.Symbol) -> mx.sym.Symbol:

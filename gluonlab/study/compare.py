@@ -14,8 +14,10 @@ from gluonlab.devices import gpu_count
 from gluonlab.errors import ConfigError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.checks import CONFIG, DEVICES, check
+from gluonlab.training.draft import Draft
 from gluonlab.training.loop import prepare, train
-from gluonlab.training.plan import Plan, check_config, make_plan
+from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 
@@ -86,7 +88,7 @@ def _check(configs: Sequence[TrainConfig]) -> Dataset:
     """
     RunDirectory.check(configs[0].out)
     for config in configs:
-        check_config(config)
+        check(Draft(config), CONFIG, DEVICES)
     plans: List[Plan] = []
     for config in configs:
         plans.append(make_plan(config, plans[0].dataset if plans else None))

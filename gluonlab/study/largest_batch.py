@@ -128,7 +128,7 @@ class _Search:
         sizes = LargestSize(
             self._cost,
             self.smallest,
-            self.needs.possible(share),
+            self.needs.limit.largest(share),
             self.ceiling,
             self._planned_image_bytes(),
         )

@@ -2,17 +2,74 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+import mxnet as mx
+from mxnet import gluon
+
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.errors import ConfigError
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.data.replica import IMAGES, LABELS
+
+Shape = Tuple[int, ...]
+
+LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 
 
 def check_elements(images: int, elements: int) -> None:
-    """Raise ConfigError when so many ``images`` make an array of more ``elements`` than MXNet
-    has.
-    """
+    """Raise ConfigError when ``images`` images make an array of more ``elements`` than MXNet has."""
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
             f"{images:,} images make an array of {elements:,} elements, "
             f"and MXNet's have fewer than {ARRAY_LIMIT:,}: "
             "choose a smaller --batch-size, or smaller microbatches"
         )
+
+
+def check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
+    """All that a graph computes for so many images; ``inputs``: the shapes of its arguments."""
+    check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
+
+
+@dataclass(frozen=True)
+class ArrayLimit:
+    """The arrays of a batch: on the host, where it is made in one piece, and in the `loss_graph` of
+    each device.
+    """
+
+    graph: mx.sym.Symbol
+    net: gluon.HybridBlock
+    image_shape: Shape
+    devices: int
+    microbatches: Microbatches
+    mixed: bool = False
+
+    def check(self, images: int) -> None:
+        """Raise ConfigError when batches of so many images per device take too large arrays."""
+        self.check_host(images)
+        part = self.microbatches.largest(images)
+        shapes = {name: param.shape for name, param in self.net.collect_params().items()}
+        shapes[IMAGES] = (part, *self.image_shape)
+        shapes[LABELS] = (part, *[LABELS_MIXED] * self.mixed)
+        check_inside(self.graph, {name: shapes[name] for name in self.graph.list_arguments()}, part)
+
+    def check_host(self, images: int) -> None:
+        """The same for the batch on the host alone."""
+        batch = images * self.devices
+        check_elements(batch, batch * math.prod(self.image_shape))
+
+    def largest(self, most: int) -> int:
+        """The most images per device, from 1 up to ``most``, that pass `check`."""
+        low, high = 1, most
+        while low < high:
+            # all of them first: a data set is rarely so large
+            middle = (low + high + 1) // 2 if high < most else high
+            try:
+                self.check(middle)
+                low = middle
+            except ConfigError:
+                high = middle - 1
+        return low

@@ -52,7 +52,7 @@ def write_extras(
     """Write into ``folder`` what the plan asks for: the picture of the confusion matrix, the
     export. Raises OutputError.
     """
-    if plan.config.export:
+    if plan.export:
         export(net, plan.model, plan.dataset, folder / EXPORT)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
@@ -77,12 +77,9 @@ def _in_words(result: Result) -> str:
 
 def _later(result: Result) -> str:
     """How to get what was asked for besides, from the last finished epoch."""
-    config = result.plan.config
-    asked = [
-        option
-        for option, wanted in (("--confusion", config.confusion), ("--export", config.export))
-        if wanted
-    ]
+    plan = result.plan
+    wanted = {"--confusion": plan.confusion, "--export": plan.export}
+    asked = [option for option in wanted if wanted[option]]
     if not asked:
         return ""
     return (

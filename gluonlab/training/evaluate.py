@@ -56,15 +56,14 @@ class Score(NamedTuple):
 
 def test_loader(plan: Plan) -> Loader:
     """The plan's test images, in order."""
-    config, ctxs, size = plan.config, plan.ctxs, plan.global_batch_size
     return Loader(
         plan.dataset.test,
-        ctxs,
-        size,
+        plan.ctxs,
+        plan.global_batch_size,
         shuffle=False,
         raw=True,
-        prefetch=config.prefetch,
-        resident_bytes=config.resident_bytes,
+        prefetch=plan.prefetch,
+        resident_bytes=plan.resident_bytes,
     )
 
 

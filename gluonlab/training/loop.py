@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import Augment, make_input
+from gluonlab.data.loading.augment import Augment
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.loading.mixup import Mixup
 from gluonlab.data.sets.classes import noted
@@ -27,20 +27,18 @@ from gluonlab.models.shapes import complete
 from gluonlab.optimizers.momentum import MXNET
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.parallel.data.sync_bn import check_network
-from gluonlab.parallel.objective import MixedLoss, make_loss
 from gluonlab.parallel.strategy import Scored
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import Epoch
 from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.checks import BATCH, NETWORK, Made, check
 from gluonlab.training.ending import recorded, write_extras
 from gluonlab.training.evaluate import evaluate, test_loader
 from gluonlab.training.losses import LossLog, StepLoss
-from gluonlab.training.memory import Memory, Needs, check_batch
-from gluonlab.training.optimize import in_words, spare_biases
+from gluonlab.training.memory import Memory, Needs
+from gluonlab.training.optimize import spare_biases
 from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.repeatable import check_repeatable
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.training.trial import in_words as take_in_words
 from gluonlab.training.waiting import Waiting
@@ -68,17 +66,14 @@ Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
 
 def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
     """Every device holds the whole network and works on its shard of each batch."""
-    config = plan.config
     trainer = BucketedTrainer(
         net.collect_params(), plan.make_optimizer(), None, plan.kvstore,
-        bucket_bytes=config.bucket_bytes, clip_norm=config.clip_norm, loss_scale=plan.loss_scale,
+        bucket_bytes=plan.bucket_bytes, clip_norm=plan.clip_norm, loss_scale=plan.loss_scale,
     )  # fmt: skip
-    preprocess = make_input(plan.dataset.colours)
-    step = DataParallelStep(
-        net, loss, trainer, plan.ctxs, preprocess, plan.microbatches, plan.sync_bn, plan.conversion
-    )
-    check_batch(plan, net, step.replicas[0].graph, mixed=isinstance(loss, MixedLoss))
-    return step
+    return DataParallelStep(
+        net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches, plan.sync_bn,
+        plan.conversion,
+    )  # fmt: skip
 
 
 def train(
@@ -119,13 +114,13 @@ def train_plan(
     plan: Plan, strategy: Strategy, reporter: Reporter, taken: Optional[str] = None
 ) -> Result:
     """`train` for a plan. ``taken``: what such a run has been measured to take, in words."""
-    began, config = time.perf_counter(), plan.config
+    began = time.perf_counter()
     ready = prepare(plan, strategy)
-    run = RunDirectory.create(config.out, f"{plan.model}-{plan.dataset.name}")
+    run = RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
     result = Result(plan, ready.net, run.path)
     with recorded(run, result):
         classes = noted(plan.dataset.classes)
-        run.describe(config.to_dict(), settings=plan.settings(), classes=classes)
+        run.describe(plan.config.to_dict(), settings=plan.settings(), classes=classes)
         _Run(plan, ready, reporter, run, result, began).all_epochs(taken)
         if result.confusion is not None:
             run.write(schema.ConfusionEvent(result.confusion.tolist()))
@@ -153,15 +148,15 @@ def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
     Raises a UsageError for what the plan could not show: nothing else is found before the first
     batch.
     """
-    config, net = plan.settled.config, make_net(plan)
+    net = make_net(plan)
     loaded = (
-        load_pretrained(net, config.pretrained, len(plan.dataset.classes))
-        if config.pretrained is not None
+        load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
+        if plan.pretrained is not None
         else None
     )
-    step = strategy(net, make_loss(config.label_smoothing or 0.0, mixed=bool(config.mixup)), plan)
+    step = strategy(net, plan.make_loss(), plan)
     memory = None
-    if config.memory:
+    if plan.memory:
         memory = Needs(plan, net).memory(plan.largest_share)
     return Ready(net, step, loaded, memory)
 
@@ -175,14 +170,14 @@ def make_net(plan: Plan) -> gluon.HybridBlock:
     in this process.
     """
     use_arithmetic(plan.arithmetic, plan.ctxs)
-    mx.random.seed(plan.config.seed)
+    mx.random.seed(plan.seed)
     net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
-    if plan.config.sync_bn:
-        check_network(net, plan.model)
-    check_repeatable(net, plan)
+    made = Made(plan, net, len(plan.ctxs))
+    check(made, NETWORK)
     net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
     complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
-    if plan.settled.config.no_bias_decay:
+    check(made, BATCH)
+    if plan.no_bias_decay:
         spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
     return net
 
@@ -210,18 +205,17 @@ class _Run:
         self.net, self.step = ready.net, ready.step
         self.statistics = RunningStatistics(ready.net, plan.microbatches, plan.sync_bn)
         self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
-        config = plan.settled.config
         common: Dict[str, Any] = dict(
-            raw=True, prefetch=config.prefetch, resident_bytes=config.resident_bytes
+            raw=True, prefetch=plan.prefetch, resident_bytes=plan.resident_bytes
         )
-        padding, flip = config.crop_padding or 0, bool(config.flip)
+        padding, flip = plan.crop_padding, plan.flip
         augment = Augment(padding, flip) if padding or flip else None
-        mixup = Mixup(config.mixup) if config.mixup else None
+        mixup = Mixup(plan.mixup) if plan.mixup else None
         changes: Dict[str, Any] = dict(
-            random_crops=bool(config.random_resized_crop), augment=augment, mixup=mixup
+            random_crops=plan.random_resized_crop, augment=augment, mixup=mixup
         )
         self.loader = Loader(
-            plan.dataset.train, plan.ctxs, plan.global_batch_size, config.seed, **changes, **common
+            plan.dataset.train, plan.ctxs, plan.global_batch_size, plan.seed, **changes, **common
         )
         self.test_loader = test_loader(plan)
 
@@ -246,7 +240,7 @@ class _Run:
                 "decode them once (python -m gluonlab.data pack), with more --decoders, "
                 "or into memory with --resident-bytes"
             )
-            if self.plan.settled.config.random_resized_crop:
+            if self.plan.random_resized_crop:
                 cure = (
                     "decode them with more --decoders, or once and for all with "
                     "--no-random-resized-crop"
@@ -256,7 +250,7 @@ class _Run:
             )
 
     def _introduce(self, taken: Optional[str]) -> None:
-        plan, config = self.plan, self.plan.settled.config
+        plan = self.plan
         if self.ready.pretrained is not None:
             self.reporter.say(f"pretrained {self.ready.pretrained}")
         threads = (
@@ -268,7 +262,7 @@ class _Run:
         place = (
             "resident on the devices"
             if self.loader.resident
-            else f"streamed, {config.prefetch} batches ahead"
+            else f"streamed, {plan.prefetch} batches ahead"
         )
         settings = ", ".join(
             f"{name.replace('_', ' ')} {value:g}"
@@ -298,8 +292,8 @@ class _Run:
                 f"{plan.optimizer}, {settings}"
                 + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET),
             ),
-            *in_words(config, plan.rates, len(plan.ctxs)),
-            ("kvstore", f"{config.kvstore}{plan.placed_in_words()}; seed {config.seed}"),
+            *plan.options_in_words(),
+            ("kvstore", f"{plan.config.kvstore}{plan.placed_in_words()}; seed {plan.seed}"),
             *(
                 [("arithmetic", plan.arithmetic.in_words())]
                 if plan.ctxs[0].device_type == "gpu"
@@ -333,9 +327,7 @@ class _Run:
         self.statistics.average()
         self._note_loss_scale(epoch)
         check_parameters(self.net, f"after step {self.log.step}")
-        score = evaluate(
-            self.step.score, self.test_loader, self.plan.ctxs, self.plan.config.confusion
-        )
+        score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.confusion)
         check_validation_loss(score.loss, f"after step {self.log.step}", self.statistics.exist)
         self.result.confusion = score.confusion
         loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)

@@ -20,20 +20,17 @@ import numpy as np
 from mxnet import gluon, nd
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
-from gluonlab.data.loading.augment import make_input
 from gluonlab.data.loading.loader import stays_on_devices
-from gluonlab.errors import ConfigError
 from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.parallel.data.replica import IMAGES, LABELS, fitted, loss_graph
 from gluonlab.parallel.data.stage_gradients import Kinds
 from gluonlab.parallel.data.stage_memory import allocated_mib, planned_mib
 from gluonlab.parallel.objective import make_loss
-from gluonlab.training.array_limit import check_elements
+from gluonlab.training.array_limit import LABELS_MIXED, ArrayLimit, check_inside
 from gluonlab.training.plan import Plan
 
 MIB = 2**20
 LABEL_BYTES = 4
-LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 PRECISE_MIB = 256  # MXNet tells whole MiB: of a plan as large as this they are precise enough
 PRECISE_MIB_OF_STAGES = 4096  # the same where it tells them of each of some 20 to 60 stages
 
@@ -72,11 +69,15 @@ class Needs:
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, plan.microbatches
-        self._mixed = bool(plan.settled.config.mixup)
+        self._mixed = bool(plan.mixup)
         self._graph = loss_graph(
-            net, make_loss(mixed=self._mixed), make_input(plan.dataset.colours), plan.conversion
+            net, make_loss(mixed=self._mixed), plan.preprocess, plan.conversion
         )
         self._params = dict(net.collect_params().items())
+        self.limit = ArrayLimit(
+            self._graph, net, plan.dataset.image_shape, len(plan.ctxs), plan.microbatches,
+            self._mixed,
+        )  # fmt: skip
         self._staged = plan.sync_bn
         self._activations: Dict[Tuple[int, ...], int] = {}
         trained = [param for param in self._params.values() if param.grad_req != "null"]
@@ -91,7 +92,7 @@ class Needs:
 
         Raises ConfigError for a batch that takes larger arrays than MXNet has.
         """
-        _check_on_host(self.plan, images)
+        self.limit.check_host(images)
         part = self.cut.largest(images)
         # of two or more parts, the first and the others have graphs with inputs of their own
         copies = 2 if part < images else 1
@@ -104,21 +105,6 @@ class Needs:
             self._activation_bytes(images),
             data,
         )
-
-    def possible(self, most: int) -> int:
-        """The most images per device, up to ``most``, for which MXNet has large enough arrays; at
-        least 1.
-        """
-        low, high = 1, most
-        while low < high:
-            # all of them first: a data set is rarely so large
-            middle = (low + high + 1) // 2 if high < most else high
-            try:
-                _check_images(self.plan, self._params, self._graph, middle, self._mixed)
-                low = middle
-            except ConfigError:
-                high = middle - 1
-        return low
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
         optimizer = self.plan.make_optimizer()
@@ -146,20 +132,18 @@ class Needs:
 
         With mixup the partners of the share, or of the batch in the making, are as many.
         """
-        config, dataset = self.plan.settled.config, self.plan.dataset
+        plan, dataset = self.plan, self.plan.dataset
         resident = [
             split
             for split in (dataset.train, dataset.test)
-            if stays_on_devices(split, config.resident_bytes)
+            if stays_on_devices(split, plan.resident_bytes)
         ]
         changed, streamed = (
-            bool(self._mixed or config.crop_padding or config.flip),
+            bool(self._mixed or plan.crop_padding or plan.flip),
             dataset.train not in resident,
         )
-        unchanged = (
-            changed * images if streamed else math.ceil(len(dataset.train) / len(self.plan.ctxs))
-        )
-        ready = (config.prefetch + 2) * images if streamed or changed else 0
+        unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(plan.ctxs))
+        ready = (plan.prefetch + 2) * images if streamed or changed else 0
         stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
         return stored * self._image_bytes + ready * self._input_bytes
 
@@ -232,7 +216,7 @@ class Needs:
         kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         kinds.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
         graph = fitted(self._graph, mx.cpu(), image_shape, labels_shape)
-        _check_inside(graph, {name: kinds[name][0] for name in graph.list_arguments()}, images)
+        check_inside(graph, {name: kinds[name][0] for name in graph.list_arguments()}, images)
         return graph, kinds
 
     def _planned_mib(self, images: int) -> int:
@@ -251,42 +235,6 @@ class Needs:
             {name: arrays[name] for name in graph.list_auxiliary_states()},
         )  # fmt: skip
         return allocated_mib(executor)
-
-
-def check_batch(
-    plan: Plan, net: gluon.HybridBlock, graph: mx.sym.Symbol, mixed: bool = False
-) -> None:
-    """Raise ConfigError when the plan's batches take larger arrays than MXNet has, which it would
-    say in its own words.
-
-    ``graph``: the `loss_graph` of a device; ``mixed``: that of a `MixedLoss`.
-    """
-    _check_images(plan, dict(net.collect_params().items()), graph, plan.largest_share, mixed)
-
-
-def _check_images(
-    plan: Plan, params: Dict[str, gluon.Parameter], graph: mx.sym.Symbol, images: int, mixed: bool
-) -> None:
-    """All arrays of a batch of which each device has so many ``images``; ``mixed``: the graph is of
-    a `MixedLoss`.
-    """
-    _check_on_host(plan, images)
-    part = plan.microbatches.largest(images)
-    labels = (part, LABELS_MIXED) if mixed else (part,)
-    shapes: Dict[str, Tuple[int, ...]] = {name: param.shape for name, param in params.items()}
-    shapes.update({IMAGES: (part, *plan.dataset.image_shape), LABELS: labels})
-    _check_inside(graph, {name: shapes[name] for name in graph.list_arguments()}, part)
-
-
-def _check_on_host(plan: Plan, images: int) -> None:
-    """A batch, of which each device has so many ``images``, is made there in one piece."""
-    batch = images * len(plan.ctxs)
-    check_elements(batch, batch * math.prod(plan.dataset.image_shape))
-
-
-def _check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Tuple[int, ...]], images: int) -> None:
-    """All that a network computes for so many images; ``inputs``: the shapes of its arguments."""
-    check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 
 def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.float32) -> nd.NDArray:

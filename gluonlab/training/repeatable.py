@@ -8,14 +8,13 @@ it says (the .cu files of src/operator).
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Mapping, NamedTuple
+from typing import Callable, Dict, Mapping, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.errors import ModelError
 from gluonlab.models.graphs import parsed
-from gluonlab.training.plan import Plan
 
 Attributes = Mapping[str, str]
 
@@ -64,17 +63,15 @@ def unordered(graph: mx.sym.Symbol) -> "Unordered | None":
     return None
 
 
-def check_repeatable(net: gluon.HybridBlock, plan: Plan) -> None:
-    """Raise ModelError for --deterministic with a network that MXNet cannot compute so.
+def check_repeatable(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Context]) -> None:
+    """Raise ModelError for --deterministic on GPUs with a network that they cannot compute so.
 
-    On CPU devices it can every one.
+    CPU devices can compute every one.
     """
-    if not plan.arithmetic.deterministic or plan.ctxs[0].device_type != "gpu":
-        return
-    found = unordered(net(mx.sym.var("data")))
+    found = unordered(net(mx.sym.var("data"))) if ctxs[0].device_type == "gpu" else None
     if found is not None:
         raise ModelError(
-            f"--deterministic: {plan.model} has {found.operator} ({found.layer}), "
+            f"--deterministic: {name} has {found.operator} ({found.layer}), "
             "whose gradients MXNet adds up on GPUs in an order that changes: "
             "leave it out, or choose another --model"
         )

@@ -8,10 +8,10 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset, Defaults, ReadAheadSplit
 from gluonlab.data.sets.registry import is_cut_already, of_image_files
-from gluonlab.training.optimize import OPTIONS_WIDTH
 from gluonlab.training.recipe import Recipe
 from gluonlab.training.recipes import choose, fitting, network
 
+OPTIONS_WIDTH = 69  # beside their title, in 80 columns
 # They differ in where the gradient is taken; rates and momenta are given for one and used for both.
 WITH_MOMENTUM = ("sgd", "nag")
 

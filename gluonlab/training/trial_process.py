@@ -73,7 +73,7 @@ def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
 
 def cut_plan(plan: Plan) -> Plan:
     """The plan of a run that takes as much memory, in less time, and whose losses stay finite."""
-    dataset, size, resident = plan.dataset, plan.global_batch_size, plan.config.resident_bytes
+    dataset, size, resident = plan.dataset, plan.global_batch_size, plan.resident_bytes
     train, test = cut(dataset.train, size, resident), cut(dataset.test, size, resident)
     part = dataclasses.replace(dataset, train=train, test=test)
     rates = dataclasses.replace(plan.rates, base_lr=SMALL_RATE, final_lr=0.0)

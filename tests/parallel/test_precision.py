@@ -40,6 +40,7 @@ from gluonlab.parallel.precision import (
     FULL,
     HALF,
     as_it_is,
+    check_dtype_on,
     conversion,
     for_sync_bn,
     mixed_precision,
@@ -47,7 +48,6 @@ from gluonlab.parallel.precision import (
 from gluonlab.training import loop, plan
 from gluonlab.training.memory import Needs
 from gluonlab.training.plan import make_plan
-from gluonlab.training.precision import check_devices
 from gluonlab.training.reporter import Reporter
 from gluonlab.update.loss_scale import LossScale
 from gluonlab.update.trainer import BucketedTrainer
@@ -437,7 +437,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     """As MXNet's plan counts, whatever the type: an upper bound, casts included."""
     config = TrainConfig(devices=named(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
     exact = make_plan(config)
-    half = dataclasses.replace(exact, config=config.replace(dtype="float16"))
+    half = dataclasses.replace(exact, dtype="float16")
     first, second = (Needs(plan, loop.make_net(plan)).memory(64) for plan in (exact, half))
     assert second._replace(activations=0) == first._replace(activations=0)
     assert first.activations <= second.activations < 1.5 * first.activations
@@ -452,8 +452,8 @@ def test_float16_is_refused_on_cpus_in_one_line(tmp_path):
     ):
         loop.train(TrainConfig(devices=named(2), dtype="float16", out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()
-    check_devices(TrainConfig(dtype="float16"), [mx.gpu(0), mx.gpu(1)])
-    check_devices(TrainConfig(), contexts(2))
+    check_dtype_on("float16", [mx.gpu(0), mx.gpu(1)])
+    check_dtype_on("float32", contexts(2))
 
 
 @pytest.mark.parametrize(

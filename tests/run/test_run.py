@@ -194,9 +194,9 @@ MISTAKES = {
         "corrected, mxnet",
         "did you mean 'mxnet'?",
     ],
-    ("--momentum-rule", "mxnet"): ["--momentum-rule mxnet says nothing to adam", "sgd or nag"],
+    ("--momentum-rule", "mxnet"): ["--momentum-rule mxnet has no effect with adam", "sgd or nag"],
     ("--momentum-rule", "mxnet", "--optimizer", "lars"): [
-        "--momentum-rule mxnet says nothing to lars",
+        "--momentum-rule mxnet has no effect with lars",
         "sgd or nag",
     ],
     ("--momentum-rule", "mxnet", "--optimizer", "sgd"): [

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from support.full_disk import full_at
 
 import gluonlab
-from gluonlab.config import TrainConfig
 from gluonlab.errors import DivergedError, OutputError
 from gluonlab.models import get_model
 from gluonlab.runs.curves import draw, make_figure
@@ -209,7 +208,7 @@ def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_pat
 def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
     run = RunDirectory.create(str(tmp_path / "run"), "name")
     run.write(*STEPS)
-    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    plan = SimpleNamespace(confusion=False, export=False, epochs=3)
     with full_at(100), pytest.raises(type(first)) as raised, recorded(
         run, Result(plan, None, run.path, history=[None])
     ):
@@ -223,7 +222,7 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
 
     monkeypatch.setattr("gluonlab.runs.curves.draw", interrupted)
     run = RunDirectory.create(str(tmp_path / "run"), "name")
-    plan = SimpleNamespace(config=TrainConfig(), epochs=3)
+    plan = SimpleNamespace(confusion=False, export=False, epochs=3)
     said, result = (
         "run holds every epoch that was finished, 1 of 3$",
         Result(plan, None, run.path, history=[None]),

@@ -13,6 +13,7 @@ from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
+from gluonlab.data.loading.augment import make_input
 from gluonlab.data.loading.loader import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
@@ -105,13 +106,13 @@ def test_evaluation_counts_every_image_once(batch):
         make_optimizer=SGD,
         kvstore=mx.kv.create("device"),
         ctxs=ctxs,
-        config=TrainConfig(),
-        dataset=Dataset("random", split, split, tuple("0123456789"), Defaults()),
+        bucket_bytes=None,
+        clip_norm=None,
+        preprocess=make_input(None),
         loss_scale=None,
         microbatches=WHOLE,
         sync_bn=False,
         conversion=as_it_is,
-        largest_share=-(-batch // 3),
     )
     step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
     found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)
@@ -221,7 +222,7 @@ def test_a_picture_that_cannot_be_drawn_costs_nothing_else(tmp_path):
 def test_a_network_that_does_not_fit_its_images_is_refused(tmp_path, monkeypatch):
     small = ArraySplit(np.zeros((10, 1, 4, 4), np.uint8), np.zeros(10, np.int32))
     dataset = Dataset("tiny", small, small, ("a", "b"), Defaults())
-    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
+    monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
     with pytest.raises(ModelError, match="lenet cannot take images of shape 1x4x4"):
         quick(tmp_path, model="lenet")
     assert not (tmp_path / "run").exists()

@@ -100,8 +100,8 @@ def enormous(tmp_path_factory):
 def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count, batch):
     table = needs(dataset=enormous, devices=named(count))
     assert 174_762 == (2**31 - 2) // (3 * 64 * 64)
-    assert table.possible(180_000) == table.possible(2**31) == batch
-    assert table.possible(1000) == 1000
+    assert table.limit.largest(180_000) == table.limit.largest(2**31) == batch
+    assert table.limit.largest(1000) == 1000
     with pytest.raises(
         ConfigError,
         match=r"make an array of 2,147,\d+,\d+ elements, and MXNet's have fewer than 2,147,483,647",
@@ -111,7 +111,7 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
 
 def test_arrays_inside_of_a_network_count_too(enormous):
     """LeNet's first convolution makes 20 x 62 x 62 numbers of 3 x 64 x 64."""
-    assert needs(dataset=enormous, model="lenet", devices=named(1)).possible(180_000) <= (
+    assert needs(dataset=enormous, model="lenet", devices=named(1)).limit.largest(180_000) <= (
         2**31 - 2
     ) // (20 * 60 * 60)
 

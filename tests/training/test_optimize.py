@@ -1,5 +1,6 @@
 """Weight decay without biases, compressed gradients, and what a run says of its optimization."""
 
+import dataclasses
 import json
 
 import mxnet as mx
@@ -15,11 +16,11 @@ from gluonlab.config import TrainConfig
 from gluonlab.data.loading.loader import Loader, to_float
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.kvstores.compression import compressing
 from gluonlab.training.loop import make_net, train
-from gluonlab.training.optimize import compressing, in_words, spare_biases
+from gluonlab.training.optimize import spare_biases
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.update.rates import Rates
 from gluonlab.update.trainer import BucketedTrainer
 
 
@@ -106,7 +107,7 @@ def test_compressed_gradients_are_thresholds_and_the_rest_is_not_lost(k, bucket_
     """Random gradients, written by hand; each update is minus the sum of what the devices sent."""
     ctxs, threshold, random = contexts(k), 0.25, np.random.RandomState(0)
     net = small_net(ctxs)
-    kvstore = compressing(make_kvstore("device"), TrainConfig(compress="2bit:0.25"), k)
+    kvstore = compressing(make_kvstore("device"), "2bit:0.25", k)
     trainer = BucketedTrainer(
         net.collect_params(), "sgd", {"learning_rate": 1.0}, kvstore, bucket_bytes=bucket_bytes
     )
@@ -209,21 +210,28 @@ def test_a_run_says_and_records_how_it_optimizes(tmp_path, capsys):
 
 
 def test_a_run_names_every_option_that_changes_its_training_in_80_columns():
-    everything = TrainConfig(
-        clip_norm=5, label_smoothing=0.1, random_resized_crop=True, crop_padding=4, flip=True,
-        mixup=0.2, sync_bn=True, no_bias_decay=True, compress="2bit:0.1",
+    everything = dict(
+        clip_norm=5, label_smoothing=0.1, crop_padding=4, flip=True, mixup=0.2, sync_bn=True,
+        no_bias_decay=True, wd=0.1, compress="2bit:0.1",
     )  # fmt: skip
-    titles, texts = zip(*in_words(everything, Rates(0.1, 10), 2))
+    plan = make_plan(TrainConfig(devices=named(2), **everything))
+    plan = dataclasses.replace(plan, random_resized_crop=True)  # of image files
+    titles, texts = zip(*plan.options_in_words())
     assert titles == ("options", *[""] * (len(texts) - 1))
     assert all(len(text) <= 80 - 11 for text in texts)
-    named = (
+    named_all = (
         "clip norm 5, label smoothing 0.1, random resized crop, crop padding 4, flip, "
         "mixup 0.2, sync-bn, no bias decay"
     )
-    assert " ".join(texts) == f"{named}, compress 2bit:0.1"
-    # one device alone has neither
-    assert list(in_words(TrainConfig(sync_bn=True, compress="2bit"), Rates(0.1, 10), 1)) == []
-    assert list(in_words(TrainConfig(), Rates(0.1, 10), 2)) == []
+    assert " ".join(texts) == f"{named_all}, compress 2bit:0.1"
+    assert list(make_plan(TrainConfig(devices=named(2))).options_in_words()) == []
+
+
+@pytest.mark.filterwarnings("ignore:--compress")
+def test_one_device_neither_shares_statistics_nor_compresses():
+    plan = make_plan(TrainConfig(devices=named(1), sync_bn=True, compress="2bit"))
+    assert (plan.sync_bn, plan.compress) == (False, None)
+    assert list(plan.options_in_words()) == []
 
 
 def test_smoothing_is_in_the_training_loss_and_not_in_that_of_validation(tmp_path):

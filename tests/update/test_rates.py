@@ -19,9 +19,9 @@ from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
 from gluonlab.training.loop import make_net, train
-from gluonlab.training.optimize import make_rates
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
+from gluonlab.training.schedule import make_rates
 from gluonlab.update.rates import LR_SCHEDULES, Rates
 from gluonlab.update.trainer import BucketedTrainer
 

@@ -55,7 +55,7 @@ def make(
         plan.ctxs,
         global_batch_size,
         raw=True,
-        resident_bytes=plan.config.resident_bytes,
+        resident_bytes=plan.resident_bytes,
     )
     log, batches = LossLog(plan.ctxs), _for_ever(loader)
 

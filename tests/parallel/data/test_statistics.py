@@ -198,7 +198,7 @@ def striped(monkeypatch):
         ("a", "b", "c"),
         Defaults(model="resnet8", lr=0.05),
     )
-    monkeypatch.setattr("gluonlab.training.plan.load_dataset", lambda name, root: dataset)
+    monkeypatch.setattr("gluonlab.training.draft.load_dataset", lambda name, root: dataset)
     return dataset
 
 

@@ -1,0 +1,149 @@
+"""All that is checked before a run computes or writes anything, in the order in which it is asked.
+
+Each check belongs to the feature that it is about, and raises a UsageError; here it is given what
+it looks at.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import attrgetter
+from typing import Any, Callable, NamedTuple, Tuple
+
+from mxnet import gluon
+
+from gluonlab.data.sets.colours import find_colours
+from gluonlab.data.sets.registry import check_dataset
+from gluonlab.errors import KVStoreError
+from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
+from gluonlab.kvstores import check_kvstore, check_topology
+from gluonlab.kvstores.compression import check_compression
+from gluonlab.models import check_model
+from gluonlab.models.pretrained import check_pretrained
+from gluonlab.parallel.data import sync_bn
+from gluonlab.parallel.data.replica import loss_graph
+from gluonlab.parallel.precision import check_dtype, check_dtype_on
+from gluonlab.training import optimize, schedule
+from gluonlab.training.array_limit import ArrayLimit
+from gluonlab.training.draft import Draft, file_options
+from gluonlab.training.repeatable import check_repeatable
+
+CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
+
+
+class Made(NamedTuple):
+    """A plan and its network; ``devices``: how many of them share a batch."""
+
+    plan: Any  # a Plan, whose module imports this one
+    net: gluon.HybridBlock
+    devices: int
+
+
+def check(subject: "Draft | Made", *stages: str) -> None:
+    """Make the checks of these stages: of a draft, or with the network of a Made."""
+    for each in CHECKS:
+        if each.stage in stages:
+            each.of(subject)
+
+
+def _topology(draft: Draft) -> None:
+    try:
+        check_topology(draft.asked.topology, draft.asked.kvstore)
+    except KVStoreError as error:
+        raise KVStoreError(f"--{error}") from None
+
+
+def _colours(draft: Draft) -> None:
+    if draft.config.normalise is not None:
+        find_colours(draft.config.normalise)
+
+
+def _pretrained(draft: Draft) -> None:
+    if draft.config.pretrained is not None:
+        check_pretrained(draft.config.pretrained)
+
+
+def _arithmetic(draft: Draft) -> None:
+    check_arithmetic(arithmetic(draft.config.deterministic, draft.config.tf32), draft.ctxs)
+
+
+def _sync_bn(made: Made) -> None:
+    if made.plan.config.sync_bn:
+        sync_bn.check_network(made.net, made.plan.model)
+
+
+def _repeatable(made: Made) -> None:
+    if made.plan.arithmetic.deterministic:
+        check_repeatable(made.net, made.plan.model, made.plan.ctxs)
+
+
+def _batch(made: Made) -> None:
+    plan, net, devices = made
+    graph = loss_graph(net, plan.make_loss(), plan.preprocess, plan.conversion)
+    limit = ArrayLimit(
+        graph, net, plan.dataset.image_shape, devices, plan.microbatches, bool(plan.mixup)
+    )
+    limit.check(math.ceil(plan.largest_batch / devices))
+
+
+class Check(NamedTuple):
+    """``of`` looks at a Draft, or at a Made with the network."""
+
+    stage: str
+    name: str
+    of: Callable[[Any], object]
+
+
+# The lambdas give a check what it looks at; a part of the draft that is read here is made then.
+CHECKS: Tuple[Check, ...] = (
+    Check(CONFIG, "kvstore", lambda draft: check_kvstore(draft.asked.kvstore)),
+    Check(CONFIG, "topology", _topology),
+    Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
+    Check(CONFIG, "recipe", attrgetter("settled")),
+    Check(CONFIG, "schedule", lambda draft: schedule.check_schedule(draft.config)),
+    Check(CONFIG, "epochs", lambda draft: schedule.check_epochs(draft.config)),
+    Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
+    Check(
+        CONFIG,
+        "compression",
+        lambda draft: check_compression(
+            draft.asked.compress, draft.asked.kvstore, draft.asked.dtype
+        ),
+    ),
+    Check(CONFIG, "model", lambda draft: check_model(draft.config.model)),
+    Check(CONFIG, "colours", _colours),
+    Check(CONFIG, "files", lambda draft: file_options(draft.asked)),
+    Check(
+        CONFIG,
+        "optimizer",
+        lambda draft: optimize.check_optimizer(draft.config.optimizer, draft.asked),
+    ),
+    Check(CONFIG, "momentum", lambda draft: optimize.check_momentum(draft.config, draft.asked)),
+    Check(CONFIG, "decay", lambda draft: optimize.check_decay(draft.config)),
+    Check(CONFIG, "pretrained", _pretrained),
+    Check(DEVICES, "devices", attrgetter("ctxs")),
+    Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
+    Check(DEVICES, "arithmetic", _arithmetic),
+    Check(
+        DEVICES,
+        "sharding",
+        lambda draft: optimize.check_sharding(
+            draft.config.optimizer, draft.asked.kvstore, len(draft.ctxs)
+        ),
+    ),
+    Check(DEVICES, "kvstore", attrgetter("kvstore")),
+    Check(DATA, "dataset", attrgetter("dataset")),
+    Check(
+        DATA,
+        "microbatches",
+        lambda draft: draft.microbatches.check(draft.step_images, len(draft.ctxs)),
+    ),
+    Check(
+        DATA,
+        "final rate",
+        lambda draft: schedule.check_final_rate(draft.config, draft.rates, draft.scale),
+    ),
+    Check(NETWORK, "sync-bn", _sync_bn),
+    Check(NETWORK, "deterministic", _repeatable),
+    Check(BATCH, "arrays", _batch),
+)

@@ -1,0 +1,188 @@
+"""A plan in the making: what is known of a run when its checks ask for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cached_property
+from typing import Any, Dict, List, Optional
+
+import mxnet as mx
+
+from gluonlab.config import TrainConfig, option_name
+from gluonlab.data.sets import synthetic
+from gluonlab.data.sets.colours import colours_for
+from gluonlab.data.sets.dataset import Dataset
+from gluonlab.data.sets.registry import (
+    all_of_image_files,
+    find_kind,
+    load_dataset,
+    of_image_files,
+    takes,
+)
+from gluonlab.devices import devices, gpu_count, gpus
+from gluonlab.errors import ConfigError, DeviceError
+from gluonlab.gpu.code import NoCode
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.compression import compressing
+from gluonlab.optimizers.momentum import CORRECTED
+from gluonlab.optimizers.registry import optimizer_kind
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.training.array_limit import check_elements
+from gluonlab.training.schedule import make_rates
+from gluonlab.training.settle import Settled, settle, without_crops
+from gluonlab.update.rates import Rates
+
+
+class Draft:
+    """What ``asked`` becomes, part by part: each is made when it is first read, and kept.
+
+    ``dataset``: the one that ``asked`` names, where it has been read already. Every part raises a
+    UsageError when it cannot be made.
+    """
+
+    def __init__(self, asked: TrainConfig, dataset: Optional[Dataset] = None) -> None:
+        self.asked, self._read = asked, dataset
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The recipe, and the settings with its values in their gaps."""
+        defaults = (self._read or find_kind(self.asked.dataset)[0]).defaults
+        return without_crops(settle(self.asked, defaults), self._read)
+
+    @property
+    def config(self) -> TrainConfig:
+        """What was asked, without gaps."""
+        return self.settled.config
+
+    @cached_property
+    def ctxs(self) -> List[mx.Context]:
+        """The devices."""
+        return find_devices(self.asked)
+
+    @cached_property
+    def kvstore(self) -> Any:
+        """A new one for these devices."""
+        store = make_kvstore(self.config.kvstore, self.ctxs, self.config.topology)
+        return compressing(store, self.config.compress, len(self.ctxs))
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data set, with the colours by which the run normalises."""
+        config, dataset = self.config, self._read
+        if dataset is None:
+            options = file_options(self.asked)  # a recipe's are for image files only
+            if config.random_resized_crop:
+                options["random_resized_crop"] = True
+            options.update(self._samples())
+            dataset = load_dataset(config.dataset, config.data_dir, **options)
+        if config.normalise is None:
+            return dataset
+        colours = colours_for(config.normalise, dataset.image_shape[0], dataset.name)
+        return dataclasses.replace(dataset, colours=colours)
+
+    def _samples(self) -> Dict[str, int]:
+        """A data set that is made up has as many images as a batch."""
+        config = self.config
+        images = config.global_batch_size or (config.batch_size or 0) * len(self.ctxs)
+        if images <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
+            return {}
+        check_elements(images, images * math.prod(synthetic.SHAPE))
+        return {"samples": images}
+
+    @property
+    def global_batch_size(self) -> int:
+        """The images of a step over all devices."""
+        return self.config.global_batch_size or (self.config.batch_size or 1) * len(self.ctxs)
+
+    @property
+    def step_images(self) -> int:
+        """The images that a step really has: no batch is larger than the data set."""
+        return min(self.global_batch_size, len(self.dataset.train))
+
+    @property
+    def microbatches(self) -> Microbatches:
+        """How a device's share of a batch is cut."""
+        return Microbatches(self.config.microbatches, self.config.microbatch_size)
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer's name."""
+        return str(self.config.optimizer).lower()
+
+    @property
+    def scale(self) -> float:
+        """What linear scaling multiplies rates by: the images of a step over those for which the
+        rate is made.
+
+        Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section
+        2.1.
+        """
+        settled = self.settled
+        if not settled.scales:
+            return 1.0
+        if settled.is_recipes_rate:
+            return self.step_images / settled.rate_batch
+        return self.step_images / min(settled.rate_batch, len(self.dataset.train))
+
+    @property
+    def optimizer_params(self) -> Dict[str, float]:
+        """Learning rate, after --scale-lr, weight decay, and momentum if there is one."""
+        config = self.config
+        lr = config.lr
+        if lr is None:
+            lr = float(optimizer_kind(self.optimizer).cls().learning_rate)
+        params = {"learning_rate": lr * self.scale, "wd": config.wd or 0.0}
+        if config.momentum is not None:
+            params["momentum"] = config.momentum
+        return params
+
+    @property
+    def momentum_rule(self) -> Optional[str]:
+        """By which rule a changing rate goes into the momentum; None without such a momentum."""
+        has_rules = self.config.momentum and optimizer_kind(self.optimizer).by_mxnets_rule
+        return (self.config.momentum_rule or CORRECTED) if has_rules else None
+
+    @property
+    def rates(self) -> Rates:
+        """The learning rate of every step."""
+        steps_per_epoch = math.ceil(len(self.dataset.train) / self.global_batch_size)
+        return make_rates(
+            self.config,
+            self.optimizer_params["learning_rate"],
+            self.config.epochs or 1,
+            steps_per_epoch,
+            self.scale,
+            self.settled.recipe.decay_shares,
+        )
+
+
+def find_devices(config: TrainConfig) -> List[mx.Context]:
+    """The devices that ``config`` asks for. Raises DeviceError."""
+    if config.gpus is not None:
+        return gpus(config.gpus, emulate=not config.require_gpu, threads=config.threads)
+    if config.require_gpu and config.devices is None and not gpu_count():
+        return gpus(1, emulate=False)
+    try:
+        return devices(config.devices, threads=config.threads)
+    except NoCode:
+        raise
+    except DeviceError as error:
+        raise DeviceError(f"--devices {error}") from None
+
+
+def file_options(config: TrainConfig) -> Dict[str, Any]:
+    """What the loader of a data set of image files takes besides its place.
+
+    Raises ConfigError for a setting that has no effect on other data sets.
+    """
+    names = ("image_size", "decoders", "skip_bad", "random_resized_crop")
+    options = {name: getattr(config, name) for name in names if getattr(config, name)}
+    if of_image_files(config.dataset):
+        return {**options, "memory": config.resident_bytes}
+    for name in options:
+        raise ConfigError(
+            f"{option_name(name)} is for image files, and {config.dataset} has none: "
+            f"leave it out, or choose {', '.join(all_of_image_files())}"
+        )
+    return {}
