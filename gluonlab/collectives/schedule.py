@@ -8,7 +8,7 @@ is; what it costs and what it leaves behind follows from the data.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from gluonlab.errors import ScheduleError
 
@@ -36,6 +36,11 @@ class Transfer(NamedTuple):
 
 
 Step = Tuple[Transfer, ...]
+
+
+def is_whole(value: Any, at_least: int = 1) -> bool:
+    """Whether this is a whole number that is not less."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""Binary trees of ranks, and the pipelined way of chunks up and down them."""
+"""The allreduces on binary trees of ranks, which chunks pass up and down in a pipeline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from itertools import zip_longest
+from typing import List, Optional, Sequence, Tuple
 
-from gluonlab.collectives.schedule import ADD, COPY, Step, Transfer
+from gluonlab.collectives.definition import Definition, chunk_count, defines
+from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Step, Transfer
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,45 @@ def _in_order_tree(world_size: int) -> Tree:
     return Tree(tuple(parent), tuple(wait))
 
 
-def reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
+@defines("tree", ALLREDUCE)
+def tree(world_size: int, chunks: Optional[int]) -> Definition:
+    """Up a balanced binary tree and down again; several chunks make a pipeline, each level busy
+    with another one.
+
+    Cost with c chunks and depth d = floor(log2(p)): (4 (d+c-1) - 2e) (alpha + n/c beta) + (2
+    (d+c-1) - e) n/c gamma, where e = 1 if p is a power of two, whose last level has a single rank,
+    else 0; for p = 2: 2c (alpha + n/c beta) + n gamma; for p = 1 nothing. Source: Sanders, Speck,
+    Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009), section 1.
+    """
+    count = chunk_count("tree", chunks, 1)
+    return [0] * count, _up_and_down([(balanced_tree(world_size), range(count))])
+
+
+@defines("double_tree", ALLREDUCE)
+def double_tree(world_size: int, chunks: Optional[int]) -> Definition:
+    """Two trees at once, half of the chunks each; a rank that passes on in one is a leaf in the
+    other, so every port is used.
+
+    Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2
+    (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as
+    deep as for the next power of two. Source: Sanders, Speck, Träff, "Two-tree algorithms for full
+    bandwidth broadcast, reduction and scan" (2009), section 3.
+    """
+    count = chunk_count("double_tree", chunks, 2, at_least=2)
+    trees = mirrored_trees(world_size)
+    owner = [trees[chunk % 2].root for chunk in range(count)]
+    return owner, _up_and_down([(trees[half], range(half, count, 2)) for half in (0, 1)])
+
+
+def _up_and_down(loads: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
+    """Trees that work at once, each on its chunks: all sums first, then all copies."""
+    up = [_reduce_up(tree, chunks) for tree, chunks in loads]
+    down = [[_reversed(step) for step in reversed(steps)] for steps in up]
+    both = (zip_longest(*steps, fillvalue=()) for steps in (up, down))
+    return [sum(at_once, ()) for way in both for at_once in way]
+
+
+def _reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
     """Every rank adds a chunk to its parent's when its children have added theirs; the next chunk
     follows one step later.
     """
@@ -87,9 +127,5 @@ def reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
     ]
 
 
-def gather_down(tree: Tree, chunks: Sequence[int]) -> List[Step]:
-    """The same way back, copying."""
-    return [
-        tuple(Transfer(t.dst, t.src, t.chunk, COPY) for t in step)
-        for step in reversed(reduce_up(tree, chunks))
-    ]
+def _reversed(step: Step) -> Step:
+    return tuple(Transfer(dst, src, chunk, COPY) for src, dst, chunk, _ in step)

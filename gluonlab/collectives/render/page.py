@@ -9,8 +9,9 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from jinja2 import Environment, PackageLoader
 
-from gluonlab.collectives.algorithms import ALGORITHMS, Groups, make_schedule
+from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.check import Contributions, states
+from gluonlab.collectives.definition import Groups
 from gluonlab.collectives.render.scene import (
     buses,
     description,
@@ -54,8 +55,10 @@ def as_page(
     data = [_as_data(schedule, words) for schedule in chosen]
     first = places.index(start)
     page = _environment().get_template("page.html")
-    told = {"schedules": data, "start": first, "shown": words.shown._asdict()}
-    return page.render(start=data[first], data=told, words=words, language=language)
+    told = {"schedules": data, "start": first, "shown": words.shown}
+    return page.render(
+        start=data[first], data=told, words=words.page, shown=words.shown, language=language
+    )
 
 
 def draw(
