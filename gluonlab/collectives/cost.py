@@ -22,8 +22,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import DefaultDict, List, NamedTuple, Tuple
 
+from gluonlab.collectives.links import Link, Topology
 from gluonlab.collectives.schedule import ADD, ALLREDUCE, Schedule, Step
-from gluonlab.collectives.topology import Link, Topology
 from gluonlab.errors import ScheduleError
 
 

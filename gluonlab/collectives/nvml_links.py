@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence
+from typing import List, Sequence
 
+from gluonlab.collectives.links import Link, Route, Topology
 from gluonlab.collectives.topology import (
     NVLINK,
     PCIE_AND_CPU,
     PEER_COPY_S,
     V100,
-    Link,
-    Pair,
-    Route,
-    Topology,
     nvlink_route,
-    pcie_route,
+    pcie_routes,
 )
 from gluonlab.errors import ScheduleError
 from gluonlab.gpu.nvml import SAME_CPU, SAME_SWITCHES, Driver
@@ -40,20 +37,14 @@ def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
     if missing:
         raise ScheduleError(f"NVML tells of GPUs {sorted(known)}, not of {missing}: see nvidia-smi")
     switches, cpus = (_below(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
-    routes: Dict[Pair, Route] = {}
-    for src, one in enumerate(gpus):
-        for dst, other in enumerate(gpus):
-            if src == dst:
-                continue
-            links = driver.nvlinks.get((min(one, other), max(one, other)), 0)
-            if links:
-                routes[src, dst] = nvlink_route(src, dst, links)
-            elif one in driver.switched and other in driver.switched:
-                routes[src, dst] = _through_switches(src, dst)
-            else:
-                routes[src, dst] = pcie_route(
-                    src, dst, PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__
-                )
+    routes = pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__)
+    for src, dst in routes:
+        one, other = sorted((gpus[src], gpus[dst]))
+        links = driver.nvlinks.get((one, other), 0)
+        if links:
+            routes[src, dst] = nvlink_route(src, dst, links)
+        elif one in driver.switched and other in driver.switched:
+            routes[src, dst] = _through_switches(src, dst)
     halves = {cpu: tuple(i for i, own in enumerate(cpus) if own == cpu) for cpu in cpus}
     return Topology(NAME, len(gpus), routes, V100, groups=tuple(halves.values()), note=NOTE)
 

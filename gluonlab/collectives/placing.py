@@ -6,8 +6,8 @@ from itertools import combinations
 from typing import Callable, List, Sequence
 
 from gluonlab.collectives.cost import price
+from gluonlab.collectives.links import Topology
 from gluonlab.collectives.schedule import Schedule
-from gluonlab.collectives.topology import Topology
 
 JUDGED_BYTES = 25 * 2**20  # what an order is judged by: a bucket of gradients on GPUs
 EQUAL = 1e-9  # relative: prices that differ by less are the same number, rounded otherwise

@@ -1,0 +1,130 @@
+"""A topology: which links a message from one device to another passes, and how fast they are.
+
+A link is one direction of a wire: messages that pass the same link share it, and a wire that works
+both ways is two links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple, Union
+
+from gluonlab.collectives.rings import best_ring
+from gluonlab.collectives.schedule import is_whole
+from gluonlab.errors import ScheduleError
+
+Pair = Tuple[int, int]  # (src, dst)
+INFINITE = float("inf")
+
+
+class Link(NamedTuple):
+    """One direction of a wire, or a bus that all directions share."""
+
+    name: str
+    bytes_per_s: float
+
+
+class Route(NamedTuple):
+    """The links that a message passes, all of them at once, and what every message costs however
+    short it is.
+    """
+
+    links: Tuple[Link, ...]
+    latency_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The speed of the slowest link on the way."""
+        return min(link.bytes_per_s for link in self.links)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices 0 to ``world_size`` - 1 and the way from each to each.
+
+    ``reduce_bytes_per_s``: how fast one device adds what it received;
+    ``shared_reduce_bytes_per_s``: how fast all of them do together, where they share a memory.
+    ``groups``: devices that are closer to each other than to the rest, for the hierarchical
+    algorithm; all in one group by default. ``note``: where the figures come from, and which are
+    inferred.
+
+    Raises ScheduleError for a pair without a route and for speeds that are none.
+    """
+
+    name: str
+    world_size: int
+    routes: Mapping[Pair, Route]
+    reduce_bytes_per_s: float = INFINITE
+    shared_reduce_bytes_per_s: float = INFINITE
+    groups: Tuple[Tuple[int, ...], ...] = ()
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        check_devices(self.name, self.world_size)
+        pairs = pairs_of(self.world_size)
+        if set(self.routes) != set(pairs):
+            raise ScheduleError(
+                f"{self.name}: {self.world_size} devices have {len(pairs)} routes, "
+                "one for every pair (src, dst)"
+            )
+        for route in self.routes.values():
+            speeds = [link.bytes_per_s for link in route.links]
+            if not (speeds and route.latency_s >= 0 and all(speed > 0 for speed in speeds)):
+                raise ScheduleError(
+                    f"{self.name}: {route}: a route has links, each with bytes/s above 0, "
+                    "and a latency of 0 s or more"
+                )
+        if not (self.reduce_bytes_per_s > 0 and self.shared_reduce_bytes_per_s > 0):
+            raise ScheduleError(
+                f"{self.name}: devices that add {self.reduce_bytes_per_s} bytes/s: "
+                "more than 0 are possible"
+            )
+        if not self.groups:
+            object.__setattr__(self, "groups", (tuple(range(self.world_size)),))
+
+    def ring_order(self) -> List[int]:
+        """The order of devices whose ring, device ``order[i]`` to ``order[i + 1]``, is the fastest;
+        for `Schedule.placed`.
+
+        That is the ring whose busiest link is the least busy when all devices send at once; of
+        those, the one with the largest sum of the pairs' bytes/s; of those, the first in lexical
+        order. Every order is tried unless it can no longer win.
+        """
+        return best_ring(self.world_size, self.routes)
+
+    def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
+        """The machine as the first ``devices`` devices see it, or those that are listed: rank i is
+        the i-th of them.
+        """
+        if not isinstance(devices, Sequence):
+            if not is_whole(devices) or devices > self.world_size:
+                raise ScheduleError(
+                    f"{self.name} has {self.world_size} devices: "
+                    f"choose 1 to {self.world_size}, not {devices!r}"
+                )
+            devices = range(devices)
+        chosen = list(devices)
+        known = all(device in range(self.world_size) for device in chosen)
+        if not (chosen and known and len(set(chosen)) == len(chosen)):
+            raise ScheduleError(
+                f"{self.name} has devices 0 to {self.world_size - 1}: "
+                f"choose each at most once, not {chosen}"
+            )
+        routes = {(i, j): self.routes[chosen[i], chosen[j]] for i, j in pairs_of(len(chosen))}
+        groups = [
+            tuple(rank for rank, device in enumerate(chosen) if device in group)
+            for group in self.groups
+        ]
+        kept = tuple(group for group in groups if group)
+        return replace(self, world_size=len(chosen), routes=routes, groups=kept)
+
+
+def pairs_of(world_size: int) -> List[Pair]:
+    """All (src, dst)."""
+    return [(src, dst) for src in range(world_size) for dst in range(world_size) if src != dst]
+
+
+def check_devices(name: str, world_size: Any) -> None:
+    """Raise ScheduleError for a number of devices that is none."""
+    if not is_whole(world_size):
+        raise ScheduleError(f"{name} with {world_size!r} devices: there must be at least 1")
