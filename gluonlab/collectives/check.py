@@ -68,10 +68,9 @@ class _Run:
         before = [list(row) for row in self.tree]
         for position, (src, dst, chunk, op) in enumerate(step):
             sent = before[src][chunk]
-            self.tree[dst][chunk] = (
-                self.sums.add(self.tree[dst][chunk], sent) if op == ADD else sent
-            )
-            self.writes.append(_Write((number, position), (dst, chunk), self.tree[dst][chunk]))
+            tree = self.sums.add(self.tree[dst][chunk], sent) if op == ADD else sent
+            self.tree[dst][chunk] = tree
+            self.writes.append(_Write((number, position), (dst, chunk), tree))
 
     def contributions(self, rank: int, chunk: int) -> Contributions:
         return self.sums.contributions[self.tree[rank][chunk]]
@@ -101,8 +100,7 @@ def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
     """
     run = _Run(schedule)
     ranks, chunks = range(schedule.world_size), range(schedule.chunks)
-    yield [[run.contributions(rank, chunk) for chunk in chunks] for rank in ranks]
-    for number, step in enumerate(schedule.steps):
+    for number, step in enumerate([(), *schedule.steps]):
         run.step(number, step)
         yield [[run.contributions(rank, chunk) for chunk in chunks] for rank in ranks]
 
@@ -129,6 +127,7 @@ def _check_shape(schedule: Schedule) -> None:
 
 def _check_step(schedule: Schedule, number: int, step: Step) -> None:
     """The rules of a step; transfers before the faulty one are right."""
+    n = schedule.world_size
     read: Dict[Cell, int] = {}
     written: Dict[Cell, str] = {}
     for position, transfer in enumerate(step):
@@ -137,15 +136,8 @@ def _check_step(schedule: Schedule, number: int, step: Step) -> None:
         fault: Optional[str] = None
         if op not in OPS:
             fault = f"{op!r} is no operation: choose {', '.join(OPS)}"
-        elif not (
-            0 <= src < schedule.world_size
-            and 0 <= dst < schedule.world_size
-            and 0 <= chunk < schedule.chunks
-        ):
-            fault = (
-                f"there are {schedule.world_size} ranks and {schedule.chunks} chunks, "
-                "counted from 0"
-            )
+        elif not (0 <= src < n and 0 <= dst < n and 0 <= chunk < schedule.chunks):
+            fault = f"there are {n} ranks and {schedule.chunks} chunks, counted from 0"
         elif src == dst:
             fault = "a rank cannot send to itself"
         elif source in written:
@@ -157,9 +149,8 @@ def _check_step(schedule: Schedule, number: int, step: Step) -> None:
                 f"chunk {chunk} of rank {dst} is written twice in the step, not only by additions"
             )
         if fault:
-            raise ScheduleError(
-                f"{_where(schedule, (number, position))}: {fault}", number, position
-            )
+            place = (number, position)
+            raise ScheduleError(f"{_where(schedule, place)}: {fault}", *place)
         read[source], written[target] = position, op
 
 
@@ -168,35 +159,25 @@ def _check_chunk(run: _Run, chunk: int) -> None:
     schedule, owner = run.schedule, run.schedule.owner[chunk]
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:
+        counts, fault = run.contributions(rank, chunk), ""
         if schedule.collective == ALL_GATHER:
             if run.tree[rank][chunk] != owner:
-                _fail(
-                    run,
-                    (rank, chunk),
-                    f"rank {rank} ends with another chunk {chunk} than its owner, rank {owner}, "
-                    "began with",
-                )
-            continue
-        counts = run.contributions(rank, chunk)
-        if any(count != 1 for count in counts):
-            _fail(run, (rank, chunk), f"rank {rank} ends with chunk {chunk} {_miscounted(counts)}")
+                fault = f"another chunk {chunk} than its owner, rank {owner}, began with"
+        elif any(count != 1 for count in counts):
+            fault = f"chunk {chunk} {_miscounted(counts)}"
+        if fault:
+            _fail(run, (rank, chunk), f"rank {rank} ends with {fault}")
     for rank in ranks:
         if run.tree[rank][chunk] != run.tree[ranks[0]][chunk]:
-            _fail(
-                run,
-                (rank, chunk),
-                f"ranks {ranks[0]} and {rank} add up chunk {chunk} in another order, "
-                "and so with other bits",
-            )
+            order = f"ranks {ranks[0]} and {rank} add up chunk {chunk} in another order"
+            _fail(run, (rank, chunk), f"{order}, and so with other bits")
 
 
 def _miscounted(counts: Contributions) -> str:
     without = [rank for rank, count in enumerate(counts) if count == 0]
     often = [rank for rank, count in enumerate(counts) if count > 1]
-    faults = [f"without the contribution of {_ranks(without)}"] * bool(without) + [
-        f"counting {_ranks(often)} more than once"
-    ] * bool(often)
-    return " and ".join(faults)
+    lacks = [f"without the contribution of {_ranks(without)}"] * bool(without)
+    return " and ".join(lacks + [f"counting {_ranks(often)} more than once"] * bool(often))
 
 
 def _ranks(ranks: List[int]) -> str:
@@ -215,11 +196,7 @@ def _first_fault(run: _Run, cell: Cell) -> Optional[Place]:
     else the last into it.
     """
     origin = _origin(run, cell)
-    doubles = [
-        write.place
-        for write in origin
-        if any(count > 1 for count in run.sums.contributions[write.tree])
-    ]
+    doubles = [write.place for write in origin if max(run.sums.contributions[write.tree]) > 1]
     into_cell = [write.place for write in origin if write.cell == cell]
     return next(iter(doubles + into_cell[-1:]), None)
 

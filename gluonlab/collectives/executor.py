@@ -24,9 +24,10 @@ import numpy as np
 from mxnet import autograd, nd
 
 from gluonlab.collectives.algorithms import make_schedule
-from gluonlab.collectives.moves import Move, Overlaps, moves
+from gluonlab.collectives.arrays import check_arrays
+from gluonlab.collectives.moves import Move, Overlaps, into_chunks, moves
 from gluonlab.collectives.partition import Part, partition, split_evenly
-from gluonlab.collectives.schedule import ADD, Schedule, Step, Transfer
+from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.invoke import (
     Call,
     Fence,
@@ -36,9 +37,7 @@ from gluonlab.engine.invoke import (
     is_gpu,
     operator_call,
     settling,
-    share_memory,
 )
-from gluonlab.errors import ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were
@@ -227,38 +226,26 @@ class _Cell:
         return self._staging[turn]
 
 
-def queue_order(
-    schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
-) -> Iterator[Tuple[Part, List[Transfer]]]:
-    """All transfers, as a piece and what goes into it on one rank in one step: additions, or one
-    copy.
-
-    A piece of each chunk is taken through all steps, then the next one. ``parts``: those of each
-    chunk; ``arrays``: any rank's.
-    """
-    targets = [transfers for step in schedule.steps for transfers in _by_target(step)]
-    for pieces in _rounds(parts, arrays):
-        for transfers in targets:
-            if transfers[0].chunk in pieces:
-                yield pieces[transfers[0].chunk], transfers
-
-
 def moves_on(
     schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
 ) -> Iterator[Move]:
-    """All transfers as the devices of ``arrays``, any rank's, are to make them: GPUs few and large
-    ones, CPU devices in pieces.
+    """All transfers as the devices of ``arrays``, any rank's, are to make them.
+
+    GPUs make few and large ones. CPU devices take a piece of each chunk through all steps, then the
+    next one. ``parts``: those of each chunk.
     """
-    return moves(schedule, parts) if is_gpu(arrays[0]) else _pieces(schedule, parts, arrays)
-
-
-def _pieces(
-    schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
-) -> Iterator[Move]:
-    """`queue_order` as moves."""
-    for piece, transfers in queue_order(schedule, parts, arrays):
-        sources = tuple(transfer.src for transfer in transfers)
-        yield Move(piece, transfers[0].op, transfers[0].dst, sources, len(transfers))
+    if is_gpu(arrays[0]):
+        yield from moves(schedule, parts)
+        return
+    targets = [target for step in schedule.steps for target in into_chunks(step)]
+    pieces = [
+        [piece for part in of_chunk for piece in pieces_of(part, arrays[part.array])]
+        for of_chunk in parts
+    ]
+    for turn in range(max(map(len, pieces))):
+        for dst, chunk, op, sources in targets:
+            if turn < len(pieces[chunk]):
+                yield Move(pieces[chunk][turn], op, dst, sources, len(sources))
 
 
 def _ordered(move: Move, ranks: Sequence[_Rank]) -> Iterator[Call]:
@@ -266,31 +253,6 @@ def _ordered(move: Move, ranks: Sequence[_Rank]) -> Iterator[Call]:
     for source in move.sources:
         yield from ranks[source].order(move.part, writes=False)
     yield from ranks[move.dst].order(move.part, writes=True)
-
-
-def _by_target(step: Step) -> List[List[Transfer]]:
-    """The transfers into each chunk of each rank, in the order of the step."""
-    targets: Dict[Tuple[int, int], List[Transfer]] = {}
-    for transfer in step:
-        targets.setdefault((transfer.dst, transfer.chunk), []).append(transfer)
-    return list(targets.values())
-
-
-def _rounds(
-    parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
-) -> Iterator[Dict[int, Part]]:
-    """Chunk -> its first piece, then chunk -> its second, and so on."""
-    pieces: List[List[Part]] = []
-    for chunk_parts in parts:
-        pieces.append(
-            [piece for part in chunk_parts for piece in pieces_of(part, arrays[part.array])]
-        )
-    for number in range(max(map(len, pieces))):
-        yield {
-            chunk: chunk_pieces[number]
-            for chunk, chunk_pieces in enumerate(pieces)
-            if number < len(chunk_pieces)
-        }
 
 
 def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
@@ -301,71 +263,3 @@ def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
         Part(part.array, part.begin + begin, part.begin + end)
         for begin, end in split_evenly(size, count)
     ]
-
-
-def check_arrays(
-    schedule: Schedule, arrays: Sequence[Sequence[nd.NDArray]], written: bool = True
-) -> None:
-    """Raise ScheduleError for arrays that do not fit the schedule or each other; what is
-    ``written`` shares no memory.
-    """
-    if len(arrays) != schedule.world_size:
-        raise ScheduleError(
-            f"{schedule.name} is for {schedule.world_size} ranks, "
-            f"and there are arrays of {len(arrays)}"
-        )
-    if any(isinstance(rank_arrays, nd.NDArray) for rank_arrays in arrays):
-        raise ScheduleError(
-            f"{schedule.name}: each rank has a list of arrays: [[a], [b]], not [a, b]"
-        )
-    if not arrays[0]:
-        raise ScheduleError(f"{schedule.name}: there are no arrays to work on")
-    ctxs = [array.context for rank_arrays in arrays for array in rank_arrays[:1]]
-    first = [(array.shape, np.dtype(array.dtype).name) for array in arrays[0]]
-    for rank, rank_arrays in enumerate(arrays):
-        own = [(array.shape, np.dtype(array.dtype).name) for array in rank_arrays]
-        if own != first:
-            raise ScheduleError(
-                f"{schedule.name}: rank {rank} has {_shapes(own)}, rank 0 {_shapes(first)}: "
-                "they must be alike"
-            )
-        if any(array.context != ctxs[rank] for array in rank_arrays):
-            raise ScheduleError(
-                f"{schedule.name}: the arrays of rank {rank} lie on several devices: "
-                "each rank has one of its own"
-            )
-        if any(array.stype != "default" for array in rank_arrays):
-            raise ScheduleError(
-                f"{schedule.name}: rank {rank} has sparse arrays: "
-                "dense ones can be summed, array.tostype('default')"
-            )
-    if written and share_memory([array for rank_arrays in arrays for array in rank_arrays]):
-        raise ScheduleError(
-            f"{schedule.name}: some of the arrays share memory: give each its own, array.copy()"
-        )
-    kinds = {ctx.device_type for ctx in ctxs}
-    if not kinds <= {"cpu", "gpu"}:
-        raise ScheduleError(
-            f"{schedule.name}: the arrays lie on {', '.join(sorted(kinds))}: "
-            "use devices cpu(i) or gpu(i)"
-        )
-    if any(name == "bool" for _, name in first):
-        raise ScheduleError(
-            f"{schedule.name}: the arrays are of type bool, which has no sum: "
-            "use array.astype('int32')"
-        )
-    if len(set(ctxs)) < len(ctxs):
-        names = ", ".join(str(ctx) for ctx in ctxs)
-        raise ScheduleError(
-            f"{schedule.name}: the ranks lie on {names}: each rank needs a device of its own"
-        )
-    if len(kinds) > 1:
-        raise ScheduleError(
-            f"{schedule.name}: CPU devices and GPUs together: use devices of one kind"
-        )
-
-
-def _shapes(arrays: Sequence[Tuple[Tuple[int, ...], str]]) -> str:
-    return " ".join(f"{type_name}{list(shape)}" for shape, type_name in arrays[:4]) + (
-        " ..." if len(arrays) > 4 else ""
-    )

@@ -35,10 +35,13 @@ def moves(schedule: Schedule, parts: Sequence[Sequence[Part]]) -> Iterator[Move]
     ``parts``: those of each chunk (`gluonlab.collectives.partition`).
     """
     for step in schedule.steps:
+        single = [
+            Move(part, op, dst, sources, len(sources))
+            for dst, chunk, op, sources in into_chunks(step)
+            for part in parts[chunk]
+        ]
         joined: List[Move] = []
-        for move in sorted(
-            _single(step, parts), key=lambda move: (move.dst, move.op, move.sources, move.part)
-        ):
+        for move in sorted(single, key=lambda move: (move.dst, move.op, move.sources, move.part)):
             if joined and _continues(joined[-1], move):
                 before = joined.pop()
                 part = before.part._replace(end=move.part.end)
@@ -47,14 +50,13 @@ def moves(schedule: Schedule, parts: Sequence[Sequence[Part]]) -> Iterator[Move]
         yield from joined
 
 
-def _single(step: Step, parts: Sequence[Sequence[Part]]) -> Iterator[Move]:
-    """What goes into each part of each chunk of a rank, in the order of the step."""
+def into_chunks(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...]]]:
+    """(dst, chunk, op, sources): what goes into each chunk of a rank, in the order of the step."""
     targets: Dict[Tuple[int, int, str], List[int]] = {}
-    for transfer in step:
-        targets.setdefault((transfer.dst, transfer.chunk, transfer.op), []).append(transfer.src)
-    for (dst, chunk, op), sources in targets.items():
-        for part in parts[chunk]:
-            yield Move(part, op, dst, tuple(sources), len(sources))
+    for src, dst, chunk, op in step:
+        targets.setdefault((dst, chunk, op), []).append(src)
+    for target, sources in targets.items():
+        yield (*target, tuple(sources))
 
 
 def _continues(before: Move, after: Move) -> bool:

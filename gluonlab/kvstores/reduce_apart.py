@@ -15,7 +15,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import mxnet as mx
 from mxnet import autograd, nd
 
-from gluonlab.collectives.executor import check_arrays, moves_on, pieces_of
+from gluonlab.collectives.arrays import check_arrays
+from gluonlab.collectives.executor import moves_on, pieces_of
 from gluonlab.collectives.partition import Part, owned_parts, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.invoke import (

@@ -5,7 +5,7 @@ Its template is beside it; the page itself needs no other file and no network.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
 
 from jinja2 import Environment, PackageLoader
 
@@ -77,11 +77,7 @@ def draw(
     """
     asked = make_schedule(name, world_size, chunks=chunks, groups=groups)
     drawable(asked)
-    shown = {
-        (other, ranks): algorithm(ranks)
-        for other, algorithm in ALGORITHMS.items()
-        for ranks in WORLD_SIZES
-    }
+    shown = {(other, n): make(n) for other, make in ALGORITHMS.items() for n in WORLD_SIZES}
     shown[name, world_size] = asked
     return as_page(shown.values(), (name, world_size), language=language)
 
@@ -110,14 +106,11 @@ def _as_data(schedule: Schedule, words: Words) -> Dict[str, Any]:
         [vectors.setdefault(held, len(vectors)) for row in state for held in row]
         for state in states(schedule)
     ]
-    goals = [
-        vectors.setdefault(goal(schedule, chunk), len(vectors)) for chunk in range(schedule.chunks)
-    ]
-    steps: List[Dict[str, Any]] = [
+    wholes = [goal(schedule, chunk) for chunk in range(schedule.chunks)]
+    goals = [vectors.setdefault(whole, len(vectors)) for whole in wholes]
+    steps = [
         {
-            "buses": [
-                (bus.chunk, int(bus.add), bus.hub, bus.lane, bus.others) for bus in buses(step)
-            ],
+            "buses": [(b.chunk, int(b.add), b.hub, b.lane, b.others) for b in buses(step)],
             "sends": [line.replace("->", "\N{RIGHTWARDS ARROW}") for line in sends(step, words)],
         }
         for step in schedule.steps

@@ -61,9 +61,10 @@ def _span(hub: int, others: Sequence[int]) -> Tuple[int, int]:
 
 
 def _overlap(one: Bus, two: Bus) -> bool:
-    return min(one.hub, *one.others) <= max(two.hub, *two.others) and min(
-        two.hub, *two.others
-    ) <= max(one.hub, *one.others)
+    (first, last), (begin, end) = (
+        (min(bus.hub, *bus.others), max(bus.hub, *bus.others)) for bus in (one, two)
+    )
+    return first <= end and begin <= last
 
 
 def sends(step: Step, words: Words = ENGLISH) -> List[str]:
@@ -76,18 +77,16 @@ def sends(step: Step, words: Words = ENGLISH) -> List[str]:
     for src, dst, chunk, op in step:
         messages.setdefault((src, dst, op == ADD), []).append(chunk)
     ends: Dict[Tuple[int, bool, Tuple[int, ...]], List[int]] = {}
-    for (src, dst, add), chunks in messages.items():
+    for (src, dst, add), sent in messages.items():
         hub, other = (dst, src) if add else (src, dst)
-        ends.setdefault((hub, add, tuple(sorted(chunks))), []).append(other)
+        ends.setdefault((hub, add, tuple(sorted(sent))), []).append(other)
     lines = []
     for (hub, add, moved), others in sorted(
         ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0])
     ):
         src_dst = (numbers(others), str(hub)) if add else (str(hub), numbers(others))
-        lines.append(
-            f"{' -> '.join(src_dst)}: {words.chunks[len(moved) > 1].format(numbers(moved))} "
-            f"{SIGNS[add]}"
-        )
+        chunks = words.chunks[len(moved) > 1].format(numbers(moved))
+        lines.append(f"{' -> '.join(src_dst)}: {chunks} {SIGNS[add]}")
     return lines
 
 
@@ -112,20 +111,16 @@ def goal(schedule: Schedule, chunk: int) -> Contributions:
     """What a rank holds that has all of ``chunk``: everyone's contribution once; in an all_gather
     the owner's alone.
     """
-    ranks = range(schedule.world_size)
-    return tuple(
-        int(schedule.collective != ALL_GATHER or rank == schedule.owner[chunk]) for rank in ranks
-    )
+    if schedule.collective != ALL_GATHER:
+        return (1,) * schedule.world_size
+    return tuple(int(rank == schedule.owner[chunk]) for rank in range(schedule.world_size))
 
 
 def in_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
     """``ranks 0 and 2``; a contribution that is in a sum twice is said to be."""
     held = sum(count > 0 for count in contributions)
-    return (
-        words.contributions[held > 1].format(in_few_words(contributions, words))
-        if held
-        else words.nothing
-    )
+    inside = in_few_words(contributions, words)
+    return words.contributions[held > 1].format(inside) if held else words.nothing
 
 
 def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
@@ -135,20 +130,16 @@ def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
         for rank, count in enumerate(contributions)
         if count
     ]
-    return (
-        words.last.join(filter(None, [", ".join(held[:-1]), held[-1]])) if held else words.nothing
-    )
+    if not held:
+        return words.nothing
+    return words.last.join(filter(None, [", ".join(held[:-1]), held[-1]]))
 
 
 def size(schedule: Schedule, words: Words = ENGLISH) -> str:
     """``allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers``"""
     counts = (schedule.world_size, schedule.chunks, len(schedule.steps), schedule.transfers)
-    return words.comma.join(
-        [
-            schedule.collective,
-            *(forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)),
-        ]
-    )
+    sizes = [forms[count != 1].format(count) for forms, count in zip(words.sizes, counts)]
+    return words.comma.join([schedule.collective, *sizes])
 
 
 def plural(count: int, noun: str) -> str:
@@ -164,9 +155,8 @@ def description(schedule: Schedule, words: Words = ENGLISH) -> str:
 def drawable(schedule: Schedule) -> None:
     """Raises ScheduleError for a schedule that is too large for a picture."""
     if schedule.world_size > MOST_RANKS or schedule.chunks > MOST_CHUNKS:
-        asked = (
-            f"{schedule.name} with {plural(schedule.world_size, 'rank')} and "
-            f"{plural(schedule.chunks, 'chunk')}"
+        ranks, chunks = plural(schedule.world_size, "rank"), plural(schedule.chunks, "chunk")
+        raise ScheduleError(
+            f"{schedule.name} with {ranks} and {chunks} is too large to draw: "
+            f"choose up to {MOST_RANKS} ranks and {MOST_CHUNKS} chunks, or print it as text"
         )
-        possible = f"choose up to {MOST_RANKS} ranks and {MOST_CHUNKS} chunks, or print it as text"
-        raise ScheduleError(f"{asked} is too large to draw: {possible}")

@@ -87,39 +87,21 @@ def as_svg(schedule: Schedule) -> str:
     frame, after = _Frame(schedule), list(states(schedule))
     across = max(1, min(len(after), (WIDTH - 2 * MARGIN + BETWEEN) // (frame.width + BETWEEN)))
     width = max(2 * MARGIN + across * (frame.width + BETWEEN) - BETWEEN, NARROWEST)
-    root = Element(
-        "svg",
-        {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-labelledby": "title desc"},
-    )
-    SubElement(root, "title", {"id": "title"}).text = f"{schedule.name}: {size(schedule)}"
-    SubElement(root, "desc", {"id": "desc"}).text = " ".join(
-        filter(None, [description(schedule), _HOW_TO_READ])
-    )
+    described = [description(schedule), _HOW_TO_READ]
+    root = Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
+    root.set("aria-labelledby", "title desc")
+    SubElement(root, "title", id="title").text = f"{schedule.name}: {size(schedule)}"
+    SubElement(root, "desc", id="desc").text = " ".join(filter(None, described))
     SubElement(root, "style").text = " ".join(STYLE.split())
     SubElement(root, "rect", {"class": "paper", "width": "100%", "height": "100%"})
     y = _heading(root, schedule, width)
     for number, now in enumerate(after):
         x = MARGIN + number % across * (frame.width + BETWEEN)
-        panel = SubElement(
-            root,
-            "g",
-            {"transform": f"translate({x} {y + number // across * (frame.height + BETWEEN)})"},
-        )
-        if number:
-            _panel(
-                panel,
-                frame,
-                schedule,
-                schedule.steps[number - 1],
-                f"step {number}",
-                (after[number - 1], now),
-            )
-        else:
-            _panel(panel, frame, schedule, (), "start", (now, now))
+        panel = _group(root, x, y + number // across * (frame.height + BETWEEN))
+        title, step = (f"step {number}", schedule.steps[number - 1]) if number else ("start", ())
+        _panel(panel, frame, schedule, step, title, (after[max(number - 1, 0)], now))
     height = y + math.ceil(len(after) / across) * (frame.height + BETWEEN) - BETWEEN + MARGIN
-    root.attrib.update(
-        {"viewBox": f"0 0 {width} {height}", "width": str(width), "height": str(height)}
-    )
+    root.attrib.update(viewBox=f"0 0 {width} {height}", width=str(width), height=str(height))
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -137,28 +119,21 @@ def _heading(root: Element, schedule: Schedule, width: int) -> int:
     for line in [size(schedule), *textwrap.wrap(description(schedule), (width - 2 * MARGIN) // 7)]:
         _text(root, MARGIN, y, line, "quiet")
         y += 19
-    _legend(SubElement(root, "g", {"transform": f"translate({MARGIN} {y})"}))
+    _legend(_group(root, MARGIN, y))
     return y + CELL + BETWEEN
 
 
 def _legend(group: Element) -> None:
     x = 0
-    for label, before, kind in (
-        ("held before", 1, ""),
-        ("came with the step", 0, "written"),
-        ("whole", 1, "whole"),
-    ):
+    kinds = (("held before", 1, ""), ("came with the step", 0, "written"), ("whole", 1, "whole"))
+    for label, before, kind in kinds:
         _box(group, kind, x, 0, 24)
         _segments(group, x, 0, (16, 0), [before], [1])
         _text(group, x + 32, 15, label)
         x += 54 + 7 * len(label)
     for label, add in (("+ added", True), ("= copied over", False)):
-        _lines(
-            group,
-            [f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"],
-            [(x + 32, 18)],
-            add,
-        )
+        way = f"M{x} 14V7Q{x} 2 {x + 5} 2H{x + 27}Q{x + 32} 2 {x + 32} 7V12"
+        _lines(group, [way], [(x + 32, 18)], add)
         _text(group, x + 44, 15, label)
         x += 66 + 7 * len(label)
 
@@ -173,13 +148,8 @@ def _panel(
 ) -> None:
     """``states``: before and after the step; ``title``: of the panel."""
     _text(group, 0, 14, title, "panel")
-    _text(
-        group,
-        frame.width,
-        14,
-        " and ".join(sorted({transfer.op for transfer in step})),
-        "quiet end",
-    )
+    ops = sorted({transfer.op for transfer in step})
+    _text(group, frame.width, 14, " and ".join(ops), "quiet end")
     _text(group, LABELS - 10, 40, "rank", "quiet end")
     for rank in range(schedule.world_size):
         _text(group, frame.middle(rank), 40, str(rank), "middle")
@@ -188,36 +158,18 @@ def _panel(
         _text(group, LABELS - 10, frame.top(chunk) + 15, f"chunk {chunk}", "quiet end")
         for rank in range(schedule.world_size):
             before, now = (state[rank][chunk] for state in states)
-            kind = (
-                "whole"
-                if now == goal(schedule, chunk)
-                else "written"
-                if (rank, chunk) in written
-                else ""
-            )
-            _cell(group, frame, rank, chunk, kind, before, now)
+            kind = "written" if (rank, chunk) in written else ""
+            kind = "whole" if now == goal(schedule, chunk) else kind
+            cell, x, y = SubElement(group, "g"), frame.left(rank), frame.top(chunk)
+            SubElement(cell, "title").text = f"rank {rank}, chunk {chunk}: {in_words(now)}"
+            _box(cell, kind, x, y, frame.cell)
+            _segments(cell, x, y, frame.segment, before, now)
     # the long ones first: the short ones cross above them
     for bus in sorted(buses(step), key=lambda bus: -bus.lane):
         ways = [(other, bus.hub) if bus.add else (bus.hub, other) for other in bus.others]
         tips = [(frame.middle(dst), frame.top(bus.chunk) - 2.0) for _, dst in ways]
-        _lines(
-            group, [_way(frame, src, dst, bus.chunk, bus.lane) for src, dst in ways], tips, bus.add
-        )
-
-
-def _cell(
-    group: Element,
-    frame: _Frame,
-    rank: int,
-    chunk: int,
-    kind: str,
-    before: Contributions,
-    now: Contributions,
-) -> None:
-    cell = SubElement(group, "g")
-    SubElement(cell, "title").text = f"rank {rank}, chunk {chunk}: {in_words(now)}"
-    _box(cell, kind, frame.left(rank), frame.top(chunk), frame.cell)
-    _segments(cell, frame.left(rank), frame.top(chunk), frame.segment, before, now)
+        lines = [_way(frame, src, dst, bus.chunk, bus.lane) for src, dst in ways]
+        _lines(group, lines, tips, bus.add)
 
 
 def _box(group: Element, kind: str, x: int, y: int, width: int) -> None:
@@ -243,12 +195,8 @@ def _segments(
 
 def _way(frame: _Frame, src: int, dst: int, chunk: int, lane: int) -> str:
     """Up from one cell, along the lane, down to the other; the corners are round."""
-    begin, end, top, y = (
-        frame.middle(src),
-        frame.middle(dst),
-        frame.top(chunk),
-        frame.lane(chunk, lane),
-    )
+    begin, end = frame.middle(src), frame.middle(dst)
+    top, y = frame.top(chunk), frame.lane(chunk, lane)
     turn = math.copysign(CORNER, end - begin)
     return (
         f"M{begin:g} {top - 1}V{y + CORNER}Q{begin:g} {y} {begin + turn:g} {y}"
@@ -269,6 +217,11 @@ def _lines(group: Element, ways: List[str], tips: Sequence[Tuple[float, float]],
 
 def _text(group: Element, x: float, y: float, text: str, kind: str = "") -> None:
     if text:
-        SubElement(
-            group, "text", {"x": f"{x:g}", "y": f"{y:g}", **({"class": kind} if kind else {})}
-        ).text = text
+        shown = SubElement(group, "text", x=f"{x:g}", y=f"{y:g}")
+        shown.text = text
+        if kind:
+            shown.set("class", kind)
+
+
+def _group(parent: Element, x: int, y: int) -> Element:
+    return SubElement(parent, "g", transform=f"translate({x} {y})")

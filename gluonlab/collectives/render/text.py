@@ -50,14 +50,9 @@ def _grids(schedule: Schedule, kept: Sequence[State], width: int) -> Tuple[str, 
     fit.
     """
     legend = "The grid after a step has a row a chunk and a column a rank; a cell"
+    often = "! where one is in it more than once."
     forms: List[Tuple[str, Callable[[Contributions], str]]] = [
-        (
-            (
-                f"{legend} names the ranks whose contributions are in the chunk, ! "
-                "where one is in it more than once."
-            ),
-            _names,
-        ),
+        (f"{legend} names the ranks whose contributions are in the chunk, {often}", _names),
         (f"{legend} is the number of contributions in the chunk.", lambda held: str(sum(held))),
     ]
     heads = [str(rank) for rank in range(schedule.world_size)]
@@ -67,15 +62,14 @@ def _grids(schedule: Schedule, kept: Sequence[State], width: int) -> Tuple[str, 
         column = max(len(cell) for table in tables for row in [heads, *table] for cell in row)
         if len(LABEL) + len(heads) * (column + 1) <= width:
             return words, [_lines(heads, table, column) for table in tables]
-    return f"Without grids: they are too large for {width} columns and {MOST_ROWS} rows.", [
-        [] for _ in kept
-    ]
+    none = f"Without grids: they are too large for {width} columns and {MOST_ROWS} rows."
+    return none, [[] for _ in kept]
 
 
 def _lines(heads: Sequence[str], table: Sequence[Sequence[str]], column: int) -> List[str]:
     rows = [(LABEL, heads), *((str(chunk), row) for chunk, row in enumerate(table))]
     return [
-        f"{label:>{len(LABEL)}}{''.join(f' {cell:>{column}}' for cell in row)}"
+        f"{label:>{len(LABEL)}}" + "".join(f" {cell:>{column}}" for cell in row)
         for label, row in rows
     ]
 
