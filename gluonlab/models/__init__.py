@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Dict, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
@@ -28,13 +28,8 @@ class ModelKind(NamedTuple):
     summary: str
 
 
-def _plain(create: "Callable[[int], HybridBlock]") -> "Callable[..., HybridBlock]":
-    """For networks that are the same for all lanes: their channels are multiples of 16 already."""
-    return lambda classes, lanes: create(classes)
-
-
 # resnet18 and resnet50 are Gluon's own, not gluoncv's of the same name, which are alike and need a
-# second library.
+# second library. LeNet alone is another for other lanes: the others' channels are multiples of 16.
 MODELS: Dict[str, ModelKind] = {
     "lenet": ModelKind(
         lambda classes, lanes: LeNet(classes, "max", lanes),
@@ -44,21 +39,23 @@ MODELS: Dict[str, ModelKind] = {
         lambda classes, lanes: LeNet(classes, "avg", lanes),
         "the same with average pooling (the from-scratch lab's network)",
     ),
-    "mlp": ModelKind(_plain(mlp), "two hidden dense layers of 128 and 64 units"),
+    "mlp": ModelKind(
+        lambda classes, lanes: mlp(classes), "two hidden dense layers of 128 and 64 units"
+    ),
     "resnet8": ModelKind(
-        _plain(resnet8),
+        lambda classes, lanes: resnet8(classes),
         "a residual network for CIFAR-10's size: three basic blocks, 16 to 64 channels",
     ),
     "resnet18": ModelKind(
-        _plain(lambda classes: vision.resnet18_v1(classes=classes)),
+        lambda classes, lanes: vision.resnet18_v1(classes=classes),
         "ResNet-18 (v1) of Gluon's model zoo",
     ),
     "resnet50": ModelKind(
-        _plain(lambda classes: vision.resnet50_v1(classes=classes)),
+        lambda classes, lanes: vision.resnet50_v1(classes=classes),
         "ResNet-50 (v1) of Gluon's model zoo",
     ),
     "cifar_resnet20": ModelKind(
-        _plain(lambda classes: zoo.gluoncv_network("cifar_resnet20_v1", classes)),
+        lambda classes, lanes: zoo.gluoncv_network("cifar_resnet20_v1", classes),
         "gluoncv's cifar_resnet20_v1: nine basic blocks, 16 to 64 channels",
     ),
 }
@@ -87,7 +84,6 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
         raise ModelError(
             f"classes {classes!r}: give how many the data set has, from 1 up: len(dataset.classes)"
         )
-    net: Any
     if mx.util.is_np_array() and (name.startswith(zoo.PREFIX) or name in OF_GLUONCV):
         raise ModelError(
             f"model {name!r} is gluoncv's, which is written for mx.nd: "
@@ -102,4 +98,4 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     # gluonlab.training compiles for itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())
     net.hybridize(static_alloc=True, static_shape=stateless)
-    return net  # type: ignore[no-any-return]
+    return net

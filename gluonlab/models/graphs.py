@@ -28,12 +28,8 @@ def parsed(graph: mx.sym.Symbol) -> Dict[str, Any]:
 
 def new_node(op: str, name: str, inputs: Sequence[Entry], **attrs: Any) -> Node:
     """An operator's node."""
-    return {
-        "op": op,
-        "name": name,
-        "inputs": list(inputs),
-        "attrs": {key: str(value) for key, value in attrs.items()},
-    }
+    texts = {key: str(value) for key, value in attrs.items()}
+    return {"op": op, "name": name, "inputs": list(inputs), "attrs": texts}
 
 
 def to_symbol(
@@ -43,11 +39,8 @@ def to_symbol(
     that it was made from.
     """
     variables = [i for i, node in enumerate(nodes) if node["op"] == "null"]
-    return mx.sym.load_json(
-        json.dumps(
-            {"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}
-        )
-    )
+    graph = {"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}
+    return mx.sym.load_json(json.dumps(graph))
 
 
 def outputs_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
@@ -62,10 +55,10 @@ def outputs_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple
 
 def shapes_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Dict[str, Shape]:
     """`outputs_in` by name, without names that stand for several shapes."""
-    found: Dict[str, Set[Shape]] = {}
+    shapes: Dict[str, Set[Shape]] = {}
     for name, shape in outputs_in(graph, inputs):
-        found.setdefault(name, set()).add(shape)
-    return {name: shapes.pop() for name, shapes in found.items() if len(shapes) == 1}
+        shapes.setdefault(name, set()).add(shape)
+    return {name: own.pop() for name, own in shapes.items() if len(own) == 1}
 
 
 def with_replaced(

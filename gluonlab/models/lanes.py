@@ -35,9 +35,8 @@ def lanes(ctxs: Sequence[mx.Context], cpuinfo: Path = Path("/proc/cpuinfo")) -> 
         text = cpuinfo.read_text()
     except OSError:
         return 1
-    family, model = (
-        re.search(rf"^{name}\s*:\s*(\d+)", text, re.M) for name in ("cpu family", "model")
-    )
+    names = ("cpu family", "model")
+    family, model = (re.search(rf"^{name}\s*:\s*(\d+)", text, re.M) for name in names)
     if not (family and model and re.search(r"^flags\s*:.*\bavx512f\b", text, re.M)):
         return 1
     return MEASURED.get((int(family[1]), int(model[1])), 1)
@@ -66,9 +65,8 @@ class LaneConv2D(nn.Conv2D):
     def hybrid_forward(self, F: Any, x: Any, weight: Any, bias: Any = None) -> Any:
         weight = _with_zeros(F, weight, self._more_in, axis=1)  # (out, in + more, k, k)
         weight = _with_zeros(F, weight, self._more_out, axis=0)  # (out + more, in + more, k, k)
-        return F.Convolution(
-            x, weight, _with_zeros(F, bias, self._more_out, axis=0), **self._kwargs
-        )
+        bias = _with_zeros(F, bias, self._more_out, axis=0)
+        return F.Convolution(x, weight, bias, **self._kwargs)
 
 
 class TrueChannels(HybridBlock):
@@ -92,6 +90,5 @@ def _with_zeros(F: Any, array: Any, more: int, axis: int) -> Any:
     if not more:
         return array
     # zeros of a part of the array itself: they lie on its device, whichever that is
-    return F.concat(
-        array, F.zeros_like(F.slice_axis(array, axis=axis, begin=0, end=more)), dim=axis
-    )
+    zeros = F.zeros_like(F.slice_axis(array, axis=axis, begin=0, end=more))
+    return F.concat(array, zeros, dim=axis)

@@ -26,12 +26,8 @@ class LeNet(nn.HybridSequential):
             self.add(*_block(LaneConv2D(first, 3, lanes), pool))  # (n, 20, 13, 13)
             # (n, 50, 4, 4)
             self.add(*_block(LaneConv2D(second, 5, lanes, in_channels=first), pool))
-            self.add(
-                TrueChannels(second, lanes),
-                nn.Flatten(),
-                nn.Dense(128, activation="relu"),
-                nn.Dense(classes),
-            )  # (n, 800), (n, 128), (n, classes)
+            self.add(TrueChannels(second, lanes), nn.Flatten())  # (n, 800)
+            self.add(nn.Dense(128, activation="relu"), nn.Dense(classes))
 
 
 def _block(convolution: HybridBlock, pool: str) -> List[HybridBlock]:

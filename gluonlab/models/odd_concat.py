@@ -45,9 +45,8 @@ def _is_odd(parts: List[Optional[Shape]]) -> bool:
 
 def _append_plain(node: Node, add: Add, entries: List[Entry]) -> None:
     """What replaces a concatenation."""
-    flat = [
-        add("Reshape", f"_flat{i}", [entry], shape=(0, 0, -1)) for i, entry in enumerate(entries)
-    ]
+    parts = enumerate(entries)
+    flat = [add("Reshape", f"_flat{i}", [entry], shape=(0, 0, -1)) for i, entry in parts]
     joined = add("Concat", "_joined", flat, num_args=len(flat), dim=1)
     ends = {"lhs_begin": 2, "lhs_end": 3, "rhs_begin": 2, "rhs_end": 4}
     add("reshape_like", "", [joined, entries[0]], **ends)

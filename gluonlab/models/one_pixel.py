@@ -51,21 +51,14 @@ def _choose(
 def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[Seen]:
     """What a node sees, if it is a convolution to be replaced."""
     attrs = node.get("attrs", {})
-    if (
-        node["op"] != "Convolution"
-        or image is None
-        or output is None
-        or len(image) != 4
-        or output[2:] != (1, 1)
-    ):
+    if node["op"] != "Convolution" or image is None or output is None:
+        return None
+    if len(image) != 4 or output[2:] != (1, 1):
         return None
     kernel = literal_eval(attrs["kernel"])
     pad, dilate = (literal_eval(attrs.get(name, "()")) for name in ("pad", "dilate"))
-    usual = (
-        set(dilate) <= {1}
-        and attrs.get("num_group", "1") == "1"
-        and attrs.get("layout", "None") in ("None", "NCHW")
-    )
+    whole = set(dilate) <= {1} and attrs.get("num_group", "1") == "1"
+    usual = whole and attrs.get("layout", "None") in ("None", "NCHW")
     begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
     pixels = [
         (max(0, begin), min(side, begin + width))
@@ -86,10 +79,7 @@ def _append_dense(node: Node, seen: Seen, add: Add, entries: List[Entry]) -> Non
         image = add("slice", "_pixels", [image], **_slice(seen.pixels))
     weight = add("slice", "_weights", [weight], **_slice(seen.weights))
     weight = add("Reshape", "_matrix", [weight], shape=(0, -1))
-    attrs = {
-        name: node["attrs"][name] for name in ("num_filter", "no_bias") if name in node["attrs"]
-    }
-    attrs["num_hidden"] = attrs.pop("num_filter")
+    attrs = {"num_hidden": node["attrs"]["num_filter"], "no_bias": not bias}
     dense = add("FullyConnected", "_dense", [image, weight, *bias], **attrs)
     add("Reshape", "", [dense], shape=(0, -1, 1, 1))
 

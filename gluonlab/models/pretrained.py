@@ -59,21 +59,15 @@ def load_parameters(
     if not any("." in name for name in loaded):
         loaded = _without_common_prefix(loaded)
         wanted = _without_common_prefix(dict(net.collect_params().items()))
-    odd = [
-        name
-        for name, param in wanted.items()
-        if name in loaded and loaded[name].shape != param.shape
-    ]
-    head = [name for name in odd if _other_classes(loaded[name].shape, wanted[name].shape, classes)]
-    wrong = [
-        *(f"it lacks {name}" for name in wanted if name not in loaded),
-        *(
-            f"{name} is {loaded[name].shape}, not {wanted[name].shape}"
-            for name in odd
-            if not (new_head and name in head)
-        ),
-        *(f"{name} is too much" for name in loaded if name not in wanted),
-    ]
+    shapes = {
+        name: (loaded[name].shape, param.shape) for name, param in wanted.items() if name in loaded
+    }
+    odd = {name: both for name, both in shapes.items() if both[0] != both[1]}
+    # those whose shapes (classes, ...) differ in the number of classes alone
+    head = [name for name, (a, b) in odd.items() if new_head and a[1:] == b[1:] and b[0] == classes]
+    wrong = [f"it lacks {name}" for name in wanted if name not in loaded]
+    wrong += [f"{name} is {a}, not {b}" for name, (a, b) in odd.items() if name not in head]
+    wrong += [f"{name} is too much" for name in loaded if name not in wanted]
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ModelError(
@@ -87,6 +81,7 @@ def load_parameters(
 
 
 def _read(path: Path, what: str) -> "Dict[str, NDArray]":
+    written = "give a file that Gluon's save_parameters or export wrote"
     if not path.is_file():
         raise ModelError(
             f"{what} is no file: give a local file of parameters; nothing is downloaded"
@@ -94,17 +89,11 @@ def _read(path: Path, what: str) -> "Dict[str, NDArray]":
     try:
         loaded = read_arrays(path)
     except (ValueError, OSError):
-        raise ModelError(
-            f"{what} cannot be read as parameters: give a file that Gluon's save_parameters or "
-            "export wrote"
-        ) from None
+        raise ModelError(f"{what} cannot be read as parameters: {written}") from None
     if not loaded:
-        raise ModelError(
-            f"{what} holds no parameters: give a file that Gluon's save_parameters or export wrote"
-        )
-    return {
-        name[4:] if name[:4] in ("arg:", "aux:") else name: array for name, array in loaded.items()
-    }
+        raise ModelError(f"{what} holds no parameters: {written}")
+    kinds = ("arg:", "aux:")
+    return {name[4:] if name[:4] in kinds else name: array for name, array in loaded.items()}
 
 
 def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Parameter]":
@@ -114,8 +103,3 @@ def _without_common_prefix(named: "Dict[str, Parameter]") -> "Dict[str, Paramete
     """
     length = os.path.commonprefix(list(named)).rfind("_") + 1  # noqa: RUF071  # letter by letter is right here
     return {name[length:]: value for name, value in named.items()}
-
-
-def _other_classes(given: "tuple[int, ...]", wanted: "tuple[int, ...]", classes: int) -> bool:
-    """Whether two shapes (classes, ...) differ in the number of classes alone."""
-    return given[1:] == wanted[1:] and wanted[0] == classes

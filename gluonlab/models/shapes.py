@@ -81,10 +81,8 @@ def _hint(given: "Shape", smallest: "Optional[Shape]") -> str:
     if smallest is None:
         return ""
     larger = given[0] == smallest[0] and min(given[1:]) >= smallest[1]
-    return (
-        f": the smallest square ones that it takes are {_in_words(smallest)}"
-        + ", and not all larger ones fit" * larger
-    )
+    more = ", and not all larger ones fit" if larger else ""
+    return f": the smallest square ones that it takes are {_in_words(smallest)}{more}"
 
 
 def _in_words(shape: "Shape") -> str:

@@ -42,20 +42,18 @@ def _choose(
 
 def _averages_all(node: Node, image: Shape) -> bool:
     attrs = node.get("attrs", {})
-    if (
-        node["op"] != "Pooling"
-        or len(image) != 4
-        or image[2:] == (1, 1)
-        or attrs.get("pool_type") != "avg"
-    ):
+    if node["op"] != "Pooling" or attrs.get("pool_type") != "avg":
         return False
-    if attrs.get("layout", "None") not in ("None", "NCHW"):
+    if (
+        len(image) != 4
+        or image[2:] == (1, 1)
+        or attrs.get("layout", "None") not in ("None", "NCHW")
+    ):
         return False
     if attrs.get("global_pool", "False") in ("True", "1"):
         return True
-    return literal_eval(attrs["kernel"]) == image[2:] and set(
-        literal_eval(attrs.get("pad", "()"))
-    ) <= {0}
+    pad = literal_eval(attrs.get("pad", "()"))
+    return literal_eval(attrs["kernel"]) == image[2:] and set(pad) <= {0}
 
 
 def _append_product(image: Shape, add: Add, entries: List[Entry]) -> None:

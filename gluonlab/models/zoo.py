@@ -49,18 +49,13 @@ def check_gluoncv(name: str) -> None:
     names = gluoncv_names()
     if name in names:
         return
-    begins = [other for other in names if name and other.startswith(name.lower())]
-    close = begins[:_SUGGESTIONS] or difflib.get_close_matches(
-        name.lower(), names, n=_SUGGESTIONS, cutoff=0.5
-    )
+    low = name.lower()
+    close = [other for other in names if low and other.startswith(low)][:_SUGGESTIONS]
+    close = close or difflib.get_close_matches(low, names, n=_SUGGESTIONS, cutoff=0.5)
+    choices = f"choose {PREFIX} and one of {', '.join(names)}"
     if close:
-        raise ModelError(
-            f"unknown model {PREFIX + name!r}: did you mean {', '.join(close)}? {PREFIX}? "
-            f"names all {len(names)}"
-        )
-    raise ModelError(
-        f"unknown model {PREFIX + name!r}: choose {PREFIX} and one of {', '.join(names)}"
-    )
+        choices = f"did you mean {', '.join(close)}? {PREFIX}? names all {len(names)}"
+    raise ModelError(f"unknown model {PREFIX + name!r}: {choices}")
 
 
 def gluoncv_names() -> List[str]:
@@ -68,12 +63,8 @@ def gluoncv_names() -> List[str]:
 
     Raises ModelError when gluoncv cannot be imported.
     """
-    makers = _makers()
-    return sorted(
-        name
-        for name, make in makers.items()
-        if _module(make) in _MODULES and not name.endswith(_NOT_OFFERED)
-    )
+    known = [name for name, make in _makers().items() if _module(make) in _MODULES]
+    return sorted(name for name in known if not name.endswith(_NOT_OFFERED))
 
 
 def gluoncv_network(name: str, classes: int) -> "HybridBlock":
@@ -83,14 +74,20 @@ def gluoncv_network(name: str, classes: int) -> "HybridBlock":
     """
     make = _makers()[name]
     module = _module(make)
-    with redirect_stdout(StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _silently():
         return make(**{_CLASSES.get(module, "classes"): classes}, **_MODULES[module])
 
 
 def _module(make: Any) -> str:
     """gluoncv.model_zoo.yolo.darknet -> yolo.darknet"""
     return str(make.__module__).split(".", 2)[-1]
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
@@ -112,8 +109,7 @@ def _without_torch() -> Iterator[None]:
 def _makers() -> Dict[str, Any]:
     """gluoncv's own registry: name -> function."""
     try:
-        with redirect_stdout(StringIO()), warnings.catch_warnings(), _without_torch():
-            warnings.simplefilter("ignore")
+        with _silently(), _without_torch():
             zoo = importlib.import_module("gluoncv.model_zoo.model_zoo")
     except ImportError as error:
         raise ModelError(
