@@ -13,8 +13,9 @@ NDArray becomes an `ArrayBytes`, any other object a `Record` of its attributes.
 
 from __future__ import annotations
 
-import struct
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from io import BytesIO
+from pickletools import opcodes
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class Unpickler:
     """
 
     def __init__(self, content: bytes) -> None:
-        self._content, self._place = content, 0
+        self._content = BytesIO(content)
         self._stack: List[Any] = []
         self._marked: List[List[Any]] = []  # the stacks below the marks
         self._memo: Dict[int, Any] = {}
@@ -73,137 +74,108 @@ class Unpickler:
     def load(self) -> Any:
         """Carry out the program to its end: what it leaves."""
         for _ in range(MOST_INSTRUCTIONS):
-            code = self._take(1)[0]
-            if code == _STOP:
-                if len(self._stack) != 1 or self._marked or self._place != len(self._content):
-                    raise Refused("a damaged pickle")
+            code = self._content.read(1).decode("latin-1")
+            if code == ".":
+                _need(len(self._stack) == 1 and not self._marked and not self._content.read(1))
                 return self._stack[0]
-            instruction = _INSTRUCTIONS.get(code)
-            if instruction is None:
+            opcode = _OPCODES.get(code)
+            if opcode is None:
                 raise Refused(
-                    f"a pickle with the instruction {bytes([code])!r}, "
-                    "which gluon.Trainer does not write"
+                    f"a pickle with the instruction {code!r}, which gluon.Trainer does not write"
+                    if code
+                    else "a pickle that is cut off"
                 )
-            instruction(self)
+            try:
+                reader = _READERS.get(opcode.name) or getattr(opcode.arg, "reader", None)
+                argument = reader(self._content) if reader is not None else None
+            except ValueError:
+                raise Refused("a pickle that is cut off, or damaged") from None
+            _INSTRUCTIONS[opcode.name](self, argument)
         raise Refused(f"a pickle of more than {MOST_INSTRUCTIONS:,} instructions")
 
-    def find_class(self, module: str, name: str) -> Name:
-        """What stands for a class or a function: its name, whatever it is."""
-        return Name(module, name)
+    # --- the instructions, and what they are made of
 
-    # --- what instructions are made of
+    def frame(self, length: int) -> None:
+        _need(length <= self._content.getbuffer().nbytes - self._content.tell())
 
-    def _take(self, length: int) -> bytes:
-        begin, self._place = self._place, self._place + length
-        if self._place > len(self._content):
-            raise Refused("a pickle that is cut off")
-        return self._content[begin : self._place]
-
-    def _unpacked(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
-
-    def _line(self) -> str:
-        end = self._content.find(b"\n", self._place)
-        if end < 0:
-            raise Refused("a pickle that is cut off")
-        return self._take(end + 1 - self._place)[:-1].decode()
-
-    def _push(self, value: Any) -> None:
+    def push(self, value: Any) -> None:
         self._stack.append(value)
 
-    def _pop(self) -> Any:
-        if not self._stack:
-            raise Refused("a damaged pickle")
+    def pop(self) -> Any:
+        _need(self._stack)
         return self._stack.pop()
 
-    def _top(self, kind: type) -> Any:
-        if not self._stack or type(self._stack[-1]) is not kind:
-            raise Refused("a damaged pickle")
-        return self._stack[-1]
-
-    def _mark(self) -> None:
+    def mark(self) -> None:
         self._marked.append(self._stack)
         self._stack = []
 
-    def _pop_to_mark(self) -> List[Any]:
-        if not self._marked:
-            raise Refused("a damaged pickle")
+    def pop_to_mark(self) -> List[Any]:
+        _need(self._marked)
         values, self._stack = self._stack, self._marked.pop()
         return values
 
-    # --- the instructions that are more than a line
+    def push_tuple(self, length: int) -> None:
+        self.push(tuple(reversed([self.pop() for _ in range(length)])))
 
-    def _frame(self) -> None:
-        if self._unpacked("<Q") > len(self._content) - self._place:
-            raise Refused("a pickle that is cut off")
+    def memoize(self, index: Optional[int]) -> None:
+        _need(self._stack)
+        self._memo[len(self._memo) if index is None else index] = self._stack[-1]
 
-    def _push_text(self, form: str) -> None:
-        self._push(self._take(self._unpacked(form)).decode("utf-8", "surrogatepass"))
+    def recall(self, index: int) -> None:
+        _need(index in self._memo)
+        self.push(self._memo[index])
 
-    def _push_bytes(self, form: str) -> None:
-        self._push(self._take(self._unpacked(form)))
-
-    def _push_tuple(self, length: int) -> None:
-        self._push(tuple(reversed([self._pop() for _ in range(length)])))
-
-    def _memoize(self, index: int) -> None:
-        if not self._stack:
-            raise Refused("a damaged pickle")
-        self._memo[index] = self._stack[-1]
-
-    def _recall(self, index: int) -> None:
-        if index not in self._memo:
-            raise Refused("a damaged pickle")
-        self._push(self._memo[index])
-
-    def _set_items(self, values: List[Any]) -> None:
-        target = self._top(dict)
+    def set_items(self, values: List[Any]) -> None:
+        _need(self._stack and type(self._stack[-1]) is dict)
         if len(values) % 2 or not all(
             type(key) in (int, str, float, bool, type(None)) for key in values[::2]
         ):
             raise Refused("a dict whose keys are neither numbers nor texts")
-        target.update(zip(values[::2], values[1::2]))
+        self._stack[-1].update(zip(values[::2], values[1::2]))
 
-    def _append(self, values: List[Any]) -> None:
-        self._top(list).extend(values)
+    def append(self, values: List[Any]) -> None:
+        _need(self._stack and type(self._stack[-1]) is list)
+        self._stack[-1].extend(values)
 
-    def _name(self) -> None:
-        self._push(self.find_class(self._line(), self._line()))
+    def name_from_stack(self) -> None:
+        name, module = self.pop(), self.pop()
+        _need(type(name) is str and type(module) is str)
+        self.push(Name(module, name))
 
-    def _name_from_stack(self) -> None:
-        name, module = self._pop(), self._pop()
-        if type(name) is not str or type(module) is not str:
-            raise Refused("a damaged pickle")
-        self._push(self.find_class(module, name))
-
-    def _call(self) -> None:
+    def call(self) -> None:
         """A function that is called: only those that make NDArrays and numbers, and not the
         functions themselves.
         """
-        arguments, function = self._pop(), self._pop()
-        if type(function) is not Name or type(arguments) is not tuple:
-            raise Refused("a damaged pickle")
-        self._push(_made(function, arguments))
+        arguments, function = self.pop(), self.pop()
+        _need(type(function) is Name and type(arguments) is tuple)
+        self.push(_made(function, arguments))
 
-    def _new_object(self) -> None:
-        arguments, kind = self._pop(), self._pop()
-        if type(kind) is not Name or arguments != ():
-            raise Refused("a damaged pickle")
-        self._push(Record(kind))
+    def new_object(self) -> None:
+        arguments, kind = self.pop(), self.pop()
+        _need(type(kind) is Name and arguments == ())
+        self.push(Record(kind))
 
-    def _build(self) -> None:
-        state = self._pop()
+    def build(self) -> None:
+        state = self.pop()
         target = self._stack[-1] if self._stack else None
-        if (
-            type(target) is ArrayBytes
-            and type(state) is dict
-            and type(state.get("handle")) is bytes
-        ):
-            target.content = state["handle"]
-        elif type(target) is Record and type(state) is dict:
-            target.attributes = state
+        attributes = state if type(state) is dict else {}
+        if type(target) is ArrayBytes and type(attributes.get("handle")) is bytes:
+            target.content = attributes["handle"]
+        elif type(target) is Record and attributes is state:
+            target.attributes = attributes
         elif type(target) is not _Dtype:  # the state of a type of numbers says nothing new
             raise Refused("a pickle of objects that gluon.Trainer does not write")
+
+
+def _name_in_two_lines(content: BytesIO) -> Name:
+    module, name = content.readline(), content.readline()
+    _need(name.endswith(b"\n"))
+    return Name(module[:-1].decode(), name[:-1].decode())
+
+
+def _need(sound: Any) -> None:
+    if not sound:
+        raise Refused("a damaged pickle")
 
 
 def _made(function: Name, arguments: Tuple[Any, ...]) -> Any:
@@ -215,58 +187,46 @@ def _made(function: Name, arguments: Tuple[Any, ...]) -> Any:
         return bytes(*arguments)
     if function == DTYPE and kinds[:1] == [str] and arguments[0] in SCALAR_TYPES:
         return _Dtype(arguments[0])
-    if (
-        function in SCALARS
-        and kinds == [_Dtype, bytes]
-        and len(arguments[1]) == np.dtype(arguments[0].name).itemsize
-    ):
-        return np.frombuffer(arguments[1], f"<{arguments[0].name}")[0].item()
+    if function in SCALARS and kinds == [_Dtype, bytes]:
+        dtype, content = np.dtype(arguments[0].name), arguments[1]
+        if len(content) == dtype.itemsize:
+            return np.frombuffer(content, dtype.newbyteorder("<"))[0].item()
     raise Refused(f"a pickle that calls {function}")
 
 
-_STOP = ord(".")
-_INSTRUCTIONS: Dict[int, Callable[[Unpickler], Any]] = {
-    code[0]: instruction
-    for code, instruction in {
-        b"\x80": lambda of: of._take(1),  # the protocol
-        b"\x95": lambda of: of._frame(),
-        b"\x94": lambda of: of._memoize(len(of._memo)),
-        b"q": lambda of: of._memoize(of._unpacked("<B")),
-        b"r": lambda of: of._memoize(of._unpacked("<I")),
-        b"h": lambda of: of._recall(of._unpacked("<B")),
-        b"j": lambda of: of._recall(of._unpacked("<I")),
-        b"N": lambda of: of._push(None),
-        b"\x88": lambda of: of._push(True),
-        b"\x89": lambda of: of._push(False),
-        b"K": lambda of: of._push(of._unpacked("<B")),
-        b"M": lambda of: of._push(of._unpacked("<H")),
-        b"J": lambda of: of._push(of._unpacked("<i")),
-        b"\x8a": lambda of: of._push(
-            int.from_bytes(of._take(of._unpacked("<B")), "little", signed=True)
-        ),
-        b"G": lambda of: of._push(of._unpacked(">d")),
-        b"\x8c": lambda of: of._push_text("<B"),
-        b"X": lambda of: of._push_text("<I"),
-        b"C": lambda of: of._push_bytes("<B"),
-        b"B": lambda of: of._push_bytes("<I"),
-        b"\x8e": lambda of: of._push_bytes("<Q"),
-        b"\x96": lambda of: of._push_bytes("<Q"),  # a bytearray
-        b"}": lambda of: of._push({}),
-        b"]": lambda of: of._push([]),
-        b")": lambda of: of._push(()),
-        b"(": lambda of: of._mark(),
-        b"t": lambda of: of._push(tuple(of._pop_to_mark())),
-        b"\x85": lambda of: of._push_tuple(1),
-        b"\x86": lambda of: of._push_tuple(2),
-        b"\x87": lambda of: of._push_tuple(3),
-        b"s": lambda of: of._set_items([of._pop(), of._pop()][::-1]),
-        b"u": lambda of: of._set_items(of._pop_to_mark()),
-        b"a": lambda of: of._append([of._pop()]),
-        b"e": lambda of: of._append(of._pop_to_mark()),
-        b"c": lambda of: of._name(),
-        b"\x93": lambda of: of._name_from_stack(),
-        b"R": lambda of: of._call(),
-        b"\x81": lambda of: of._new_object(),
-        b"b": lambda of: of._build(),
-    }.items()
+# the standard library's reader takes backslashes for escapes, which they are not here
+_READERS: Dict[str, Callable[[BytesIO], Any]] = {"GLOBAL": _name_in_two_lines}
+
+# what pushes its argument
+_PUSHING = (
+    "NONE", "BININT1", "BININT2", "BININT", "LONG1", "BINFLOAT", "SHORT_BINUNICODE", "BINUNICODE",
+    "SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "GLOBAL",
+)  # fmt: skip
+# by the standard library's names; each gets the machine and the instruction's argument
+_INSTRUCTIONS: Dict[str, Callable[[Unpickler, Any], Any]] = {
+    **dict.fromkeys(_PUSHING, Unpickler.push),
+    **dict.fromkeys(("MEMOIZE", "BINPUT", "LONG_BINPUT"), Unpickler.memoize),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), Unpickler.recall),
+    "PROTO": lambda machine, _: None,
+    "FRAME": Unpickler.frame,
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "BYTEARRAY8": lambda machine, content: machine.push(bytes(content)),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "MARK": lambda machine, _: machine.mark(),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.pop_to_mark())),
+    "TUPLE1": lambda machine, _: machine.push_tuple(1),
+    "TUPLE2": lambda machine, _: machine.push_tuple(2),
+    "TUPLE3": lambda machine, _: machine.push_tuple(3),
+    "SETITEM": lambda machine, _: machine.set_items([machine.pop(), machine.pop()][::-1]),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
+    "APPEND": lambda machine, _: machine.append([machine.pop()]),
+    "APPENDS": lambda machine, _: machine.append(machine.pop_to_mark()),
+    "STACK_GLOBAL": lambda machine, _: machine.name_from_stack(),
+    "REDUCE": lambda machine, _: machine.call(),
+    "NEWOBJ": lambda machine, _: machine.new_object(),
+    "BUILD": lambda machine, _: machine.build(),
 }
+_OPCODES = {opcode.code: opcode for opcode in opcodes if opcode.name in _INSTRUCTIONS}
