@@ -95,37 +95,37 @@ class Unpickler:
 
     # --- the instructions, and what they are made of
 
-    def frame(self, length: int) -> None:
+    def _frame(self, length: int) -> None:
         _need(length <= self._content.getbuffer().nbytes - self._content.tell())
 
-    def push(self, value: Any) -> None:
+    def _push(self, value: Any) -> None:
         self._stack.append(value)
 
-    def pop(self) -> Any:
+    def _pop(self) -> Any:
         _need(self._stack)
         return self._stack.pop()
 
-    def mark(self) -> None:
+    def _mark(self) -> None:
         self._marked.append(self._stack)
         self._stack = []
 
-    def pop_to_mark(self) -> List[Any]:
+    def _pop_to_mark(self) -> List[Any]:
         _need(self._marked)
         values, self._stack = self._stack, self._marked.pop()
         return values
 
-    def push_tuple(self, length: int) -> None:
-        self.push(tuple(reversed([self.pop() for _ in range(length)])))
+    def _push_tuple(self, length: int) -> None:
+        self._push(tuple(reversed([self._pop() for _ in range(length)])))
 
-    def memoize(self, index: Optional[int]) -> None:
+    def _memoize(self, index: Optional[int]) -> None:
         _need(self._stack)
         self._memo[len(self._memo) if index is None else index] = self._stack[-1]
 
-    def recall(self, index: int) -> None:
+    def _recall(self, index: int) -> None:
         _need(index in self._memo)
-        self.push(self._memo[index])
+        self._push(self._memo[index])
 
-    def set_items(self, values: List[Any]) -> None:
+    def _set_items(self, values: List[Any]) -> None:
         _need(self._stack and type(self._stack[-1]) is dict)
         if len(values) % 2 or not all(
             type(key) in (int, str, float, bool, type(None)) for key in values[::2]
@@ -133,30 +133,30 @@ class Unpickler:
             raise Refused("a dict whose keys are neither numbers nor texts")
         self._stack[-1].update(zip(values[::2], values[1::2]))
 
-    def append(self, values: List[Any]) -> None:
+    def _append(self, values: List[Any]) -> None:
         _need(self._stack and type(self._stack[-1]) is list)
         self._stack[-1].extend(values)
 
-    def name_from_stack(self) -> None:
-        name, module = self.pop(), self.pop()
+    def _name_from_stack(self) -> None:
+        name, module = self._pop(), self._pop()
         _need(type(name) is str and type(module) is str)
-        self.push(Name(module, name))
+        self._push(Name(module, name))
 
-    def call(self) -> None:
+    def _call(self) -> None:
         """A function that is called: only those that make NDArrays and numbers, and not the
         functions themselves.
         """
-        arguments, function = self.pop(), self.pop()
+        arguments, function = self._pop(), self._pop()
         _need(type(function) is Name and type(arguments) is tuple)
-        self.push(_made(function, arguments))
+        self._push(_made(function, arguments))
 
-    def new_object(self) -> None:
-        arguments, kind = self.pop(), self.pop()
+    def _new_object(self) -> None:
+        arguments, kind = self._pop(), self._pop()
         _need(type(kind) is Name and arguments == ())
-        self.push(Record(kind))
+        self._push(Record(kind))
 
-    def build(self) -> None:
-        state = self.pop()
+    def _build(self) -> None:
+        state = self._pop()
         target = self._stack[-1] if self._stack else None
         attributes = state if type(state) is dict else {}
         if type(target) is ArrayBytes and type(attributes.get("handle")) is bytes:
@@ -204,29 +204,29 @@ _PUSHING = (
 )  # fmt: skip
 # by the standard library's names; each gets the machine and the instruction's argument
 _INSTRUCTIONS: Dict[str, Callable[[Unpickler, Any], Any]] = {
-    **dict.fromkeys(_PUSHING, Unpickler.push),
-    **dict.fromkeys(("MEMOIZE", "BINPUT", "LONG_BINPUT"), Unpickler.memoize),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), Unpickler.recall),
+    **dict.fromkeys(_PUSHING, Unpickler._push),
+    **dict.fromkeys(("MEMOIZE", "BINPUT", "LONG_BINPUT"), Unpickler._memoize),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), Unpickler._recall),
     "PROTO": lambda machine, _: None,
-    "FRAME": Unpickler.frame,
-    "NEWTRUE": lambda machine, _: machine.push(True),
-    "NEWFALSE": lambda machine, _: machine.push(False),
-    "BYTEARRAY8": lambda machine, content: machine.push(bytes(content)),
-    "EMPTY_DICT": lambda machine, _: machine.push({}),
-    "EMPTY_LIST": lambda machine, _: machine.push([]),
-    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
-    "MARK": lambda machine, _: machine.mark(),
-    "TUPLE": lambda machine, _: machine.push(tuple(machine.pop_to_mark())),
-    "TUPLE1": lambda machine, _: machine.push_tuple(1),
-    "TUPLE2": lambda machine, _: machine.push_tuple(2),
-    "TUPLE3": lambda machine, _: machine.push_tuple(3),
-    "SETITEM": lambda machine, _: machine.set_items([machine.pop(), machine.pop()][::-1]),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
-    "APPEND": lambda machine, _: machine.append([machine.pop()]),
-    "APPENDS": lambda machine, _: machine.append(machine.pop_to_mark()),
-    "STACK_GLOBAL": lambda machine, _: machine.name_from_stack(),
-    "REDUCE": lambda machine, _: machine.call(),
-    "NEWOBJ": lambda machine, _: machine.new_object(),
-    "BUILD": lambda machine, _: machine.build(),
+    "FRAME": Unpickler._frame,
+    "NEWTRUE": lambda machine, _: machine._push(True),
+    "NEWFALSE": lambda machine, _: machine._push(False),
+    "BYTEARRAY8": lambda machine, content: machine._push(bytes(content)),
+    "EMPTY_DICT": lambda machine, _: machine._push({}),
+    "EMPTY_LIST": lambda machine, _: machine._push([]),
+    "EMPTY_TUPLE": lambda machine, _: machine._push(()),
+    "MARK": lambda machine, _: machine._mark(),
+    "TUPLE": lambda machine, _: machine._push(tuple(machine._pop_to_mark())),
+    "TUPLE1": lambda machine, _: machine._push_tuple(1),
+    "TUPLE2": lambda machine, _: machine._push_tuple(2),
+    "TUPLE3": lambda machine, _: machine._push_tuple(3),
+    "SETITEM": lambda machine, _: machine._set_items([machine._pop(), machine._pop()][::-1]),
+    "SETITEMS": lambda machine, _: machine._set_items(machine._pop_to_mark()),
+    "APPEND": lambda machine, _: machine._append([machine._pop()]),
+    "APPENDS": lambda machine, _: machine._append(machine._pop_to_mark()),
+    "STACK_GLOBAL": lambda machine, _: machine._name_from_stack(),
+    "REDUCE": lambda machine, _: machine._call(),
+    "NEWOBJ": lambda machine, _: machine._new_object(),
+    "BUILD": lambda machine, _: machine._build(),
 }
 _OPCODES = {opcode.code: opcode for opcode in opcodes if opcode.name in _INSTRUCTIONS}
