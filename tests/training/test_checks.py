@@ -1,0 +1,144 @@
+"""Every check of a run fires, with words of its own, and before those that stand below it."""
+
+import dataclasses
+import itertools
+
+import mxnet as mx
+import pytest
+from mxnet.gluon import nn
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import Dataset, Defaults, load_dataset
+from gluonlab.errors import UsageError
+from gluonlab.gpu import arithmetic
+from gluonlab.models import get_model
+from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
+from gluonlab.training.draft import Draft
+from gluonlab.training.plan import make_plan
+
+pytestmark = pytest.mark.cpu_only("what GPUs could not compute is checked without one")
+
+# What makes a check fire, and what it then says.
+WRONG = {
+    (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
+    (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
+    (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
+    (CONFIG, "recipe"): ({"recipe": "quik"}, "unknown --recipe 'quik'"),
+    (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
+    (CONFIG, "epochs"): (
+        {"warmup_epochs": 10},
+        "--warmup-epochs 10 leaves nothing of the run's 10",
+    ),
+    (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
+    (CONFIG, "compression"): (
+        {"compress": "2bit", "kvstore": "local"},
+        "--compress 2bit:0.5: kvstore 'local' cannot",
+    ),
+    (CONFIG, "model"): ({"model": "lenett"}, "unknown model 'lenett'"),
+    (CONFIG, "colours"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
+    (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
+    (CONFIG, "optimizer"): ({"optimizer": "sdg"}, "unknown optimizer 'sdg'"),
+    (CONFIG, "momentum"): (
+        {"optimizer": "sgd", "momentum_rule": "mxnet"},
+        "--momentum-rule mxnet: the momentum is 0",
+    ),
+    (CONFIG, "decay"): ({"no_bias_decay": True}, "--no-bias-decay: the weight decay is 0"),
+    (CONFIG, "pretrained"): ({"pretrained": "no.params"}, "--pretrained no.params"),
+    (DEVICES, "devices"): ({"devices": "gpu:77"}, "there is no gpu:77"),
+    (DEVICES, "dtype"): ({"dtype": "float16"}, "--dtype float16 is for GPUs"),
+    (DEVICES, "arithmetic"): ({"tf32": True}, "--tf32: this process has computed on GPUs without"),
+    (DEVICES, "sharding"): (
+        {"optimizer": "lamb", "kvstore": "sharded-optimizer"},
+        "--kvstore sharded-optimizer cuts parameters anywhere",
+    ),
+    (DEVICES, "kvstore"): (
+        {"kvstore": "ring", "topology": "p3.16xlarge", "devices": "cpu*9"},
+        "kvstore 'ring' on cpu",
+    ),
+    (DATA, "dataset"): ({"normalise": "cifar10"}, "--normalise cifar10 is for 3 channels"),
+    (DATA, "microbatches"): ({"microbatches": 3, "batch_size": 2}, "--microbatches 3"),
+    (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
+    (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
+    (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),
+    (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet's have fewer than 2,147,483,647"),
+}
+KEYS = list(WRONG)
+NEED_GPUS = [(DEVICES, "arithmetic"), (NETWORK, "deterministic")]  # or what stands for them
+BEFORE_THE_NETWORK = [key for key in KEYS if key[0] not in (NETWORK, BATCH)]
+
+
+class Endless:
+    """A split of more images than any batch has."""
+
+    image_shape = (1, 28, 28)
+
+    def __len__(self):
+        return 10**9
+
+
+def plan_of(settings):
+    split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
+    dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
+    return make_plan(TrainConfig(**{"devices": "cpu*2", **settings}), dataset)
+
+
+def test_every_check_is_tried_here_in_the_order_of_the_list():
+    assert [(each.stage, each.name) for each in CHECKS] == KEYS
+    stages = [stage for stage, _ in KEYS]
+    assert [*dict.fromkeys(stages)] == [CONFIG, DEVICES, DATA, NETWORK, BATCH]
+    assert stages == sorted(stages, key=[CONFIG, DEVICES, DATA, NETWORK, BATCH].index)
+
+
+@pytest.mark.parametrize("key", [key for key in BEFORE_THE_NETWORK if key not in NEED_GPUS])
+def test_a_check_fires_and_none_before_it(key):
+    settings, said = WRONG[key]
+    draft = Draft(TrainConfig(**{"devices": "cpu*2", **settings}))
+    for each in CHECKS[: KEYS.index(key)]:
+        each.of(draft)
+    with pytest.raises(UsageError) as raised:
+        CHECKS[KEYS.index(key)].of(draft)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+    with pytest.raises(UsageError) as again:
+        make_plan(draft.asked)
+    assert str(again.value) == str(raised.value)
+
+
+def test_of_two_mistakes_the_first_of_the_list_is_told():
+    """All pairs of which each setting is wrong by itself."""
+    tried, about_kvstores = 0, ("kvstore", "topology", "compression", "sharding")
+    for first, second in itertools.combinations(BEFORE_THE_NETWORK, 2):
+        one, other = WRONG[first][0], WRONG[second][0]
+        both = first[1] in about_kvstores and second[1] in about_kvstores
+        if both or set(one) & set(other) or {first, second} & set(NEED_GPUS):
+            continue
+        with pytest.raises(UsageError) as raised:
+            make_plan(TrainConfig(**{"devices": "cpu*2", **one, **other}))
+        assert WRONG[first][1] in str(raised.value), (first, second)
+        tried += 1
+    assert tried > 150
+
+
+def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):
+    monkeypatch.setattr(arithmetic, "_in_use", arithmetic.Arithmetic(False, False))
+    settings, said = WRONG[DEVICES, "arithmetic"]
+    draft = Draft(TrainConfig(**settings))
+    draft.ctxs = [mx.gpu(0)]  # as if it were here: nothing is computed
+    with pytest.raises(UsageError, match=said):
+        CHECKS[KEYS.index((DEVICES, "arithmetic"))].of(draft)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in BEFORE_THE_NETWORK])
+def test_a_check_of_the_network_fires_alone(key):
+    settings, said = WRONG[key]
+    plan, net = plan_of(settings), get_model("lenet", 10)
+    if key == (NETWORK, "deterministic"):
+        plan, net = dataclasses.replace(plan, ctxs=[mx.gpu(0)]), nn.MaxPool1D()
+    net.initialize()
+    if key[0] == BATCH:
+        net(mx.nd.zeros((1, 1, 28, 28)))
+    for each in CHECKS:
+        if each.stage == key[0] and each.name != key[1]:
+            each.of(Made(plan, net, 2))
+    with pytest.raises(UsageError) as raised:
+        check(Made(plan, net, 2), key[0])
+    assert said in str(raised.value)
