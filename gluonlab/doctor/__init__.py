@@ -1,3 +1,1 @@
-"""What keeps MXNet from running here, or from running well: each finding with its cause and its
-cure.
-"""
+"""What keeps MXNet from running here, or from running well, with causes and cures."""

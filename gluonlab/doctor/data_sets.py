@@ -1,17 +1,22 @@
-"""Where data sets lie, which are there, and whether the places they come from can be reached."""
+"""Where data sets lie, which are there, and whether their servers can be reached."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import List, Mapping, NamedTuple, Tuple
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
+from gluonlab.doctor.findings import Finding, fault, ok, one_line, plural, warning
 from gluonlab.doctor.host import place
 from gluonlab.errors import GluonlabError
 
 TIMEOUT_S = 8.0
 OWN_FOLDER = "name another folder: export GLUONLAB_DATA=DIR, or --data-dir DIR"
+REASONS = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "Connection refused",
+    "unreachable",
+)
 
 
 def folder() -> List[Finding]:
@@ -21,36 +26,27 @@ def folder() -> List[Finding]:
         from gluonlab.data.fetching.sources import SOURCES
         from gluonlab.data.fetching.verify import folder_of
     except ImportError as error:
-        return [
-            warning(
-                "data",
-                "not looked at",
-                f"it needs {error.name}, which cannot be imported",
-                f"pip install {error.name}",
-            )
-        ]
+        cause = f"it needs {error.name}, which cannot be imported"
+        return [warning("data", "not examined", cause, f"pip install {error.name}")]
     try:
         root = data_root()
     except GluonlabError as error:
         return [warning("data", "there is no folder for data sets", str(error), OWN_FOLDER)]
     here = [name for name, source in SOURCES.items() if folder_of(source, root) is not None]
-    held = (
-        f"here are {', '.join(here)}, and digits"
-        if here
-        else "only digits, which is built in, is here"
-    )
+    held = "only digits, which is built in, is here"
+    held = f"here are {', '.join(here)}, and digits" if here else held
     return [place("data", f"data sets ({held})", root, OWN_FOLDER)]
 
 
 class Reply(NamedTuple):
-    """What an address said to a HEAD request: ``problem`` is empty when the file is there."""
+    """A server's reply to a HEAD request: ``problem`` is empty when the file is there."""
 
     url: str
     problem: str
 
 
 def mirrors(sources: Mapping[str, Tuple[str, ...]], timeout_s: float = TIMEOUT_S) -> List[Finding]:
-    """``sources``: data set -> the addresses of its first file. All are asked at the same time."""
+    """``sources``: data set -> the addresses of its first file. All are tried at the same time."""
     urls = [url for urls in sources.values() for url in urls]
     with ThreadPoolExecutor(max_workers=max(1, len(urls))) as pool:
         replies = dict(zip(urls, pool.map(lambda url: head(url, timeout_s), urls)))
@@ -68,7 +64,7 @@ def addresses() -> Mapping[str, Tuple[str, ...]]:
 
 
 def head(url: str, timeout_s: float = TIMEOUT_S) -> Reply:
-    """Ask for a file's headers alone; proxies are those of the environment."""
+    """Request a file's headers alone; proxies are those of the environment."""
     import requests
 
     try:
@@ -88,49 +84,18 @@ def _reason(error: Exception) -> str:
     """The innermost words of an exception of requests, which wraps three others."""
     text = one_line(str(error))
     proxy = "the proxy: " if "to proxy" in text or type(error).__name__ == "InvalidProxyURL" else ""
-    for known in (
-        "Name or service not known",
-        "Temporary failure in name resolution",
-        "Connection refused",
-        "unreachable",
-    ):
-        if known in text:
-            return proxy + known
-    return f"{proxy}{type(error).__name__}: {text[:120]}"
+    other = f"{type(error).__name__}: {text[:120]}"
+    return proxy + next((reason for reason in REASONS if reason in text), other)
 
 
 def _reached(name: str, replies: List[Reply]) -> Finding:
-    bad = [reply for reply in replies if reply.problem]
-    told = "; ".join(f"{reply.url}: {reply.problem}" for reply in bad)
+    bad, count = [reply for reply in replies if reply.problem], plural(len(replies), "mirror")
+    problems = "; ".join(f"{reply.url}: {reply.problem}" for reply in bad)
     if not bad:
-        return ok("network", f"{name}: {_count(replies)} reached")
-    by_hand = (
-        "check the network and HTTPS_PROXY, or name a copy of your own: "
-        f"gluonlab.data download {name} --mirror URL"
-    )
+        return ok("network", f"{name}: {count} reached")
     if len(bad) < len(replies):
-        return warning(
-            "network",
-            f"{name}: {len(bad)} of {_count(replies)} fail",
-            told,
-            "nothing: the others are tried in turn",
-        )
-    return fault("network", f"{name} cannot be downloaded", told, by_hand)
-
-
-def _count(replies: List[Reply]) -> str:
-    return f"{len(replies)} mirror{'' if len(replies) == 1 else 's'}"
-
-
-def current_folder() -> Finding:
-    """Where runs are written to unless --out says otherwise."""
-    try:
-        here = Path.cwd()
-    except OSError as error:
-        return fault(
-            "runs",
-            "the current folder is gone",
-            error.strerror or str(error),
-            "cd to one that exists",
-        )
-    return place("runs", "runs are written below", here, "name another folder with --out DIR")
+        cure = "nothing: the others are tried in turn"
+        return warning("network", f"{name}: {len(bad)} of {count} fail", problems, cure)
+    cure = "check the network and HTTPS_PROXY, or name a copy of your own: "
+    cure += f"gluonlab.data download {name} --mirror URL"
+    return fault("network", f"{name} cannot be downloaded", problems, cure)

@@ -1,9 +1,10 @@
-"""A finding: one line of the doctor's, with what is wrong, why, and what to do about it."""
+"""A finding: one line of the doctor's report, with what is wrong, why, and the cure."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterable, List, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence
 
 OK, WARNING, FAULT = "ok", "warning", "fault"
 _ORDER = (OK, WARNING, FAULT)
@@ -11,9 +12,9 @@ _ORDER = (OK, WARNING, FAULT)
 
 @dataclass(frozen=True)
 class Finding:
-    """``check``: what was looked at, a stable name.
+    """``check``: what was examined, a stable name.
 
-    ``status``: OK, WARNING (it runs, but not as one may think) or FAULT.
+    ``status``: OK, WARNING (it runs, but slower or otherwise than expected) or FAULT.
     """
 
     check: str
@@ -29,13 +30,23 @@ def ok(check: str, what: str) -> Finding:
 
 
 def warning(check: str, what: str, cause: str = "", cure: str = "") -> Finding:
-    """It runs, but slower or otherwise than one may think."""
+    """It runs, but slower or otherwise than expected."""
     return Finding(check, WARNING, what, cause, cure)
 
 
 def fault(check: str, what: str, cause: str, cure: str) -> Finding:
     """Something does not run."""
     return Finding(check, FAULT, what, cause, cure)
+
+
+def listed(look: Callable[..., Iterator[Finding]]) -> Callable[..., List[Finding]]:
+    """Make a generator of findings a function that returns them all."""
+
+    @functools.wraps(look)
+    def findings(*arguments: Any, **options: Any) -> List[Finding]:
+        return list(look(*arguments, **options))
+
+    return findings
 
 
 def worst(findings: Iterable[Finding]) -> str:
@@ -49,14 +60,18 @@ def guarded(check: str, look: Callable[[], Sequence[Finding]]) -> List[Finding]:
         return list(look())
     except Exception as error:
         what = one_line(f"this check itself broke: {type(error).__name__}: {error}")
-        return [
-            warning(check, what, cure="the other lines hold all the same; please report this one")
-        ]
+        cure = "the other lines hold all the same; please report this one"
+        return [warning(check, what, cure=cure)]
 
 
 def one_line(text: str) -> str:
-    """Whatever somebody else says, without line breaks."""
+    """A text from elsewhere, without its line breaks."""
     return " ".join(text.split())
+
+
+def plural(count: int, noun: str) -> str:
+    """``no cores``, ``1 core``, ``2 cores``."""
+    return f"{count or 'no'} {noun}{'' if count == 1 else 's'}"
 
 
 def as_lines(findings: Sequence[Finding], seconds: float) -> str:
@@ -67,13 +82,9 @@ def as_lines(findings: Sequence[Finding], seconds: float) -> str:
         lines.append(f"{finding.status:<9}{finding.check:<{width}}  {finding.what}")
         for name, text in (("cause", finding.cause), ("cure", finding.cure)):
             lines += [f"{'':<9}{'':<{width}}  {name + ':':<7}{text}"] * bool(text)
-    counts = {
-        status: sum(finding.status == status for finding in findings) for status in (FAULT, WARNING)
-    }
-    told = ", ".join(
-        f"{count or 'no'} {status}{'' if count == 1 else 's'}" for status, count in counts.items()
-    )
-    return "\n".join([*lines, "", f"{told}, {seconds:.1f} s"])
+    statuses = [finding.status for finding in findings]
+    summary = ", ".join(plural(statuses.count(status), status) for status in (FAULT, WARNING))
+    return "\n".join([*lines, "", f"{summary}, {seconds:.1f} s"])
 
 
 def as_object(findings: Sequence[Finding], seconds: float) -> Dict[str, Any]:

@@ -35,37 +35,26 @@ def place(
     check: str, what_for: str, folder: Path, cure: str, usage: Callable[[Path], Usage] = disk_usage
 ) -> Finding:
     """Whether ``folder``, or the nearest one above it that exists, can be written, and has room."""
-    there = nearest(folder)
-    what = f"{what_for}: {folder}"
+    there, what = nearest(folder), f"{what_for}: {folder}"
     refused = why_not_writable(there)
     if refused and "space" not in refused:
         return fault(check, f"{what} cannot be written", f"{there}: {refused}", cure)
     free = usage(there).free
-    room = f"{what}, {free / 2**30:.1f} GiB free"
     if refused or free < FULL:
-        return fault(
-            check,
-            f"{what}: the disk is full",
-            f"{free / 2**20:.0f} MiB are free in {there}",
-            f"make room there, or {cure}",
-        )
+        cause = f"{free / 2**20:.0f} MiB are free in {there}"
+        return fault(check, f"{what}: the disk is full", cause, f"make room there, or {cure}")
+    what += f", {free / 2**30:.1f} GiB free"
     if free < SCARCE:
-        return warning(
-            check,
-            room,
-            "a large data set needs more than it has bytes, while it is unpacked",
-            f"make room, or {cure}",
-        )
-    return ok(check, room)
+        cause = "a large data set needs more than its own size while it is unpacked"
+        return warning(check, what, cause, f"make room, or {cure}")
+    return ok(check, what)
 
 
 def nearest(folder: Path) -> Path:
     """The folder itself, or the first one above it that exists."""
     absolute = Path(os.path.realpath(folder))
     # not Path.exists, which raises below a folder that may not be entered
-    return next(
-        (parent for parent in (absolute, *absolute.parents) if os.path.exists(parent)), Path("/")
-    )
+    return next(parent for parent in (absolute, *absolute.parents) if os.path.exists(parent))
 
 
 def why_not_writable(folder: Path) -> str:
@@ -87,41 +76,40 @@ def temporary() -> Finding:
         return fault("temporary", "no folder for temporary files", str(error), cure)
 
 
+def current_folder() -> Finding:
+    """Where runs are written unless --out says otherwise."""
+    try:
+        here = Path.cwd()
+    except OSError as error:
+        cause, cure = error.strerror or str(error), "cd to one that exists"
+        return fault("runs", "the current folder is gone", cause, cure)
+    return place("runs", "runs are written below", here, "name another folder with --out DIR")
+
+
 def home(environ_home: str) -> Finding:
     """The user's own folder, where caches and settings go."""
+    cure = "export HOME=DIR"
     if not environ_home:
-        return warning(
-            "home",
-            "HOME is not set",
-            "libraries have no place for their settings",
-            "export HOME=DIR",
-        )
+        return warning("home", "HOME is not set", "libraries have no place for settings", cure)
     refused = why_not_writable(nearest(Path(environ_home)))
-    if refused:
-        cure = (
-            "export HOME=DIR with a folder that you may write; "
-            "MPLCONFIGDIR and GLUONLAB_DATA for their files alone"
-        )
-        return warning("home", f"{environ_home} cannot be written", refused, cure)
-    return ok("home", environ_home)
+    if not refused:
+        return ok("home", environ_home)
+    cure += (
+        " with a folder that you may write; MPLCONFIGDIR and GLUONLAB_DATA for their files alone"
+    )
+    return warning("home", f"{environ_home} cannot be written", refused, cure)
 
 
 def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
-    """What this process may still have: of the machine, or of its container or job if that is
-    less.
-    """
-    found = room(proc, cgroups)
-    if found is None:
+    """What this process may still have of the machine, or of its container or job if less."""
+    left = room(proc, cgroups)
+    if left is None:
         return ok("memory", f"this system does not tell ({proc}/meminfo)")
-    what = f"{found.free / 2**30:.1f} GiB of {found.total / 2**30:.1f} GiB free in {found.where}"
-    if found.free < LITTLE_MEMORY:
-        return warning(
-            "memory",
-            what,
-            "MXNet alone takes half a GiB, and data sets are kept in memory",
-            "end other processes",
-        )
-    return ok("memory", what)
+    what = f"{left.free / 2**30:.1f} GiB of {left.total / 2**30:.1f} GiB free in {left.where}"
+    if left.free >= LITTLE_MEMORY:
+        return ok("memory", what)
+    cause = "MXNet alone takes half a GiB, and data sets are kept in memory"
+    return warning("memory", what, cause, "end other processes")
 
 
 def shared_memory(
@@ -129,17 +117,13 @@ def shared_memory(
 ) -> Finding:
     """/dev/shm, through which DataLoader's workers and NCCL hand data to each other."""
     if not folder.is_dir():
-        return warning(
-            "shm", f"no {folder}", "workers of a DataLoader and NCCL need it", "mount a tmpfs there"
-        )
-    found = usage(folder)
-    what = f"{folder}: {found.free / 2**20:,.0f} MiB of {found.total / 2**20:,.0f} MiB free"
-    if found.free < LITTLE_SHM:
-        cause = (
-            "workers of a DataLoader and NCCL put batches and buffers there; "
-            "a full one ends them with a bus error"
-        )
-        return warning(
-            "shm", what, cause, "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm"
-        )
-    return ok("shm", what)
+        cause = "workers of a DataLoader and NCCL need it"
+        return warning("shm", f"no {folder}", cause, "mount a tmpfs there")
+    space = usage(folder)
+    what = f"{folder}: {space.free / 2**20:,.0f} MiB of {space.total / 2**20:,.0f} MiB free"
+    if space.free >= LITTLE_SHM:
+        return ok("shm", what)
+    cause = "workers of a DataLoader and NCCL put batches and buffers there; "
+    cause += "a full one ends them with a bus error"
+    cure = "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm"
+    return warning("shm", what, cause, cure)

@@ -1,7 +1,6 @@
-"""The libraries that libmxnet.so needs, its own and those that these need: where each is found, and
-what is wrong with it.
+"""The libraries that libmxnet.so needs, directly or not: where each is, and what is wrong with it.
 
-The dynamic linker is asked itself, as ldd -r does: it follows every NEEDED entry along its search
+The dynamic linker itself is asked, as ldd -r does: it follows every NEEDED entry along its search
 path, compares versions and symbols, and runs nothing. The wheels' folders come after the user's, as
 `gluonlab.engine.cuda` loads them.
 """
@@ -12,10 +11,11 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
+from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
 from gluonlab.engine.cuda import search_path, wheel_folders
+from gluonlab.engine.installing import AGAIN
 from gluonlab.engine.linking import cure_of_missing, origin, understand
 
 LINKER = "/lib64/ld-linux-x86-64.so.2"  # the place that the ABI of x86-64 Linux gives it
@@ -69,92 +69,71 @@ def trace(
     return Trace(found, complaints)
 
 
+@listed
 def libraries(
     mxnet_folder: Optional[Path], environ: Mapping[str, str] = os.environ
-) -> List[Finding]:
+) -> Iterator[Finding]:
     """Where each library comes from, and a fault for each that is missing or does not fit."""
     if mxnet_folder is None:
-        return []
+        return
     library = mxnet_folder / "libmxnet.so"
     if not library.is_file():
-        cure = (
-            "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
-            "or mxnet-cu112==1.9.1"
-        )
-        return [
-            fault("libraries", f"{library} is missing", "the installation is not complete", cure)
-        ]
-    if not os.path.exists(LINKER):
-        return [
-            warning(
-                "libraries",
-                "not looked at",
-                f"this system has no {LINKER}, which would tell",
-                "see the line import",
-            )
-        ]
-    traced = trace(library, environ)
-    return [*_wrong(traced, environ), *_mixed(traced, environ), *_where(traced, environ)]
+        cause = "the installation is not complete"
+        yield fault("libraries", f"{library} is missing", cause, AGAIN)
+    elif not os.path.exists(LINKER):
+        cause = f"this system has no {LINKER}, which would tell"
+        yield warning("libraries", "not examined", cause, "see the line import")
+    else:
+        traced = trace(library, environ)
+        missing = [name for name, path in traced.found.items() if path is None]
+        # what is missing takes its symbols along
+        yield from _missing(missing, environ) if missing else _unfit(traced.complaints, environ)
+        yield from _mixed(traced)
+        yield from _origins(traced, environ)
 
 
-def _wrong(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
-    found = []
-    for name in [name for name, path in traced.found.items() if path is None]:
+def _missing(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
+    for name in names:
         complaint = understand(f"{name} => not found", environ)
-        cause, cure = (
-            (complaint.cause, complaint.cure) if complaint else ("", cure_of_missing(name))
-        )
-        found.append(
-            fault("libraries", f"{name} is missing", cause or "the linker finds it nowhere", cure)
-        )
-    # what is missing takes its symbols along
-    return [*found, *(_unfit(traced.complaints, environ) if not found else [])]
+        cause = (complaint.cause if complaint else "") or "the linker finds it nowhere"
+        cure = complaint.cure if complaint else cure_of_missing(name)
+        yield fault("libraries", f"{name} is missing", cause, cure)
 
 
-def _unfit(complaints: List[str], environ: Mapping[str, str]) -> List[Finding]:
+def _unfit(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Finding]:
     """The first complaint about each library: an old one lacks hundreds of symbols."""
-    said: Dict[str, Finding] = {}
-    # which alone need not hurt
+    first: Dict[str, Finding] = {}
+    # symbols without versions need not hurt where nothing else is wrong
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
         complaint = understand(text, environ)
+        library, what = text, text
+        cause, cure = "the linker says so", "install MXNet again"
+        if complaint is not None:
+            library, what = complaint.library, f"{complaint.library} does not fit"
+            cause, cure = complaint.cause or text, complaint.cure
         severe = warning if UNVERSIONED in text else fault
-        if complaint is None:
-            said.setdefault(
-                text, severe("libraries", text, "the linker says so", "install MXNet again")
-            )
-        else:
-            what = f"{complaint.library} does not fit"
-            said.setdefault(
-                complaint.library,
-                severe("libraries", what, complaint.cause or text, complaint.cure),
-            )
-    return list(said.values())
+        first.setdefault(library, severe("libraries", what, cause, cure))
+    yield from first.values()
 
 
-def _mixed(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
+def _mixed(traced: Trace) -> Iterator[Finding]:
     folders = {path.parent for path in map(traced.found.get, TOGETHER) if path is not None}
-    if len(folders) < 2:
-        return []
-    what = f"{' and '.join(TOGETHER)} come from different places"
-    cure = (
-        "put both into one folder of LD_LIBRARY_PATH, or neither: "
-        "pip install 'gluonlab[cu112]' brings both"
-    )
-    return [warning("libraries", what, " and ".join(sorted(map(str, folders))), cure)]
+    if len(folders) > 1:
+        what = f"{' and '.join(TOGETHER)} come from different places"
+        cure = "put both into one folder of LD_LIBRARY_PATH, or neither: "
+        cure += "pip install 'gluonlab[cu112]' brings both"
+        yield warning("libraries", what, " and ".join(sorted(map(str, folders))), cure)
 
 
-def _where(traced: Trace, environ: Mapping[str, str]) -> List[Finding]:
+def _origins(traced: Trace, environ: Mapping[str, str]) -> Iterator[Finding]:
     """A line for each kind of place."""
-    places: Dict[str, Dict[Path, List[str]]] = {}
+    places: Dict[str, Dict[Path, List[str]]] = {place: {} for place in TITLES}
     for name, path in traced.found.items():
         if path is not None:
             place = origin(path, environ)
             folder = path.parents[2] if place == "wheel" else path.parent
-            places.setdefault(place, {}).setdefault(folder, []).append(name)
-    lines = []
-    for place in [place for place in TITLES if place in places]:
-        listed = "; ".join(
-            f"{folder}: {', '.join(names)}" for folder, names in places[place].items()
-        )
-        lines.append(ok("libraries", f"{TITLES[place]}: {listed}"))
-    return lines
+            places[place].setdefault(folder, []).append(name)
+    for place, folders in places.items():
+        listing = "; ".join(f"{folder}: {', '.join(names)}" for folder, names in folders.items())
+        if listing:
+            yield ok("libraries", f"{TITLES[place]}: {listing}")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 from gluonlab.collectives.topology import NVLINK, TOPOLOGIES, Topology, make_topology
-from gluonlab.doctor.findings import Finding, ok, warning
+from gluonlab.doctor.findings import Finding, listed, ok, warning
 from gluonlab.gpu.nvml import Driver, Pair
 from gluonlab.host.control_groups import text_of
 
-# When nobody says which of Amazon's machines this is: its GPUs tell. 8 x V100-SXM2-32GB is p3dn,
-# which is linked alike.
+# For a machine of Amazon's whose type is unknown: its GPUs tell. 8 x V100-SXM2-32GB is p3dn, which
+# is linked alike.
 BY_GPUS = {
     ("V100", 8): "p3.16xlarge",
     ("V100", 4): "p3.8xlarge",
@@ -21,41 +21,35 @@ BY_GPUS = {
 }
 # EC2's Nitro machines have their type in product_name, the older ones none
 MACHINE = Path("/sys/devices/virtual/dmi/id")
-UNCURABLE = (
-    "stop and start the instance, so that it comes up on another machine; "
-    "compare with nvidia-smi topo -m"
-)
+INSTANCE = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
+UNCURABLE = "stop and start the instance, so that it comes up on another machine; "
+UNCURABLE += "compare with nvidia-smi topo -m"
 
 
 def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Optional[str]:
-    """``p3.16xlarge``, from SageMaker's environment or the machine's own name; empty for one of
-    Amazon's of another name.
+    """``p3.16xlarge``, from SageMaker's environment or the machine's own name.
 
-    None for a machine that is not Amazon's.
+    Empty for one of Amazon's of another name, None for a machine that is not Amazon's.
     """
-    for told in (
-        environ.get("SM_CURRENT_INSTANCE_TYPE", ""),
-        text_of(machine / "product_name").strip(),
-    ):
-        found = re.fullmatch(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))", told)
-        if found:
-            return found[1]
+    product = text_of(machine / "product_name").strip()
+    for name in (environ.get("SM_CURRENT_INSTANCE_TYPE", ""), product):
+        instance = INSTANCE.fullmatch(name)
+        if instance:
+            return instance[1]
     # "Xen", "4.11.amazon"
     words = " ".join(text_of(machine / name).strip() for name in ("sys_vendor", "bios_version"))
     return "" if "amazon" in words.lower() else None
 
 
-def expected(found: Driver, instance: Optional[str]) -> Optional[Topology]:
+def expected(driver: Driver, instance: Optional[str]) -> Optional[Topology]:
     """The known machine that this one is, or, among Amazon's, looks like."""
     if instance in TOPOLOGIES:
         return make_topology(instance)
-    kinds = {word for gpu in found.gpus for word in re.split(r"[ -]", gpu.name)}
-    names = [
-        name
-        for (kind, count), name in BY_GPUS.items()
-        if kind in kinds and count == len(found.gpus)
-    ]
-    return make_topology(names[0]) if names and instance == "" else None
+    kinds = {word for gpu in driver.gpus for word in re.split(r"[ -]", gpu.name)}
+    for (kind, count), name in BY_GPUS.items():
+        if instance == "" and kind in kinds and count == len(driver.gpus):
+            return make_topology(name)
+    return None
 
 
 def nvlinks_of(topology: Topology) -> Dict[Pair, int]:
@@ -76,8 +70,7 @@ def matrix(nvlinks: Mapping[Pair, int]) -> str:
 def renumbering(
     here: Mapping[Pair, int], wanted: Mapping[Pair, int], count: int
 ) -> Optional[Tuple[int, ...]]:
-    """``order``: GPU r of the known machine is GPU order[r] here, so that all links are the same;
-    None if there is no such order.
+    """``order``: GPU r of the known machine is GPU order[r] here, with the same links; or None.
 
     NVML counts along the PCI bus, and nobody promises that a machine's buses are numbered as those
     of the table were.
@@ -101,77 +94,49 @@ def renumbering(
     return extend(())
 
 
-def links(found: Driver, instance: Optional[str]) -> List[Finding]:
+@listed
+def links(driver: Driver, instance: Optional[str]) -> Iterator[Finding]:
     """The NVLinks and peer-to-peer access between all pairs of GPUs."""
-    count = len(found.gpus)
-    if count < 2:
-        return []
-    topology = expected(found, instance)
-    return [*_nvlinks(found, topology, count), *_peers(found, count)]
+    if len(driver.gpus) > 1:
+        yield _nvlinks(driver, expected(driver, instance))
+        yield _peers(driver)
 
 
-def _nvlinks(found: Driver, topology: Optional[Topology], count: int) -> List[Finding]:
-    if found.switched:
-        return [ok("links", f"NVLinks to switches on GPUs {', '.join(map(str, found.switched))}")]
-    here = (
-        f"NVLinks {matrix(found.nvlinks)}"
-        if found.nvlinks
-        else "no NVLinks between the GPUs, all go over PCIe"
-    )
-    if topology is None or topology.world_size != count or found.silent:
-        return [ok("links", here)]
+def _nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
+    here, count = driver.nvlinks, len(driver.gpus)
+    if driver.switched:
+        return ok("links", f"NVLinks to switches on GPUs {', '.join(map(str, driver.switched))}")
+    what = "no NVLinks between the GPUs, all go over PCIe"
+    what = f"NVLinks {matrix(here)}" if here else what
+    if topology is None or topology.world_size != count or driver.silent:
+        return ok("links", what)
     wanted = nvlinks_of(topology)
-    order = renumbering(found.nvlinks, wanted, count)
+    order = renumbering(here, wanted, count)
     if order is not None:
-        numbers = (
-            ""
-            if order == tuple(range(count))
-            else f", whose GPUs 0, 1, ... are {', '.join(map(str, order))} here"
-        )
-        return [ok("links", f"{here}, as {topology.name} has{numbers}")]
-    pairs = sorted(
-        pair
-        for pair in {*wanted, *found.nvlinks}
-        if wanted.get(pair, 0) != found.nvlinks.get(pair, 0)
+        numbers = f", whose GPUs 0, 1, ... are {', '.join(map(str, order))} here"
+        same = order == tuple(range(count))
+        return ok("links", f"{what}, as {topology.name} has{'' if same else numbers}")
+    counts = {pair: (here.get(pair, 0), wanted.get(pair, 0)) for pair in sorted({*wanted, *here})}
+    differences = ", ".join(
+        f"{a}-{b} has {has} instead of {wants}"
+        for (a, b), (has, wants) in counts.items()
+        if has != wants
     )
-    told = ", ".join(
-        f"{a}-{b} has {found.nvlinks.get((a, b), 0)} instead of {wanted.get((a, b), 0)}"
-        for a, b in pairs
-    )
-    return [
-        warning(
-            "links",
-            f"NVLinks differ from those of {topology.name}: {told}",
-            _why(found, topology),
-            UNCURABLE,
-        )
-    ]
+    cause = f"this is another machine; {topology.note.split(';')[0]}"
+    cause = "links are down" if sum(here.values()) < sum(wanted.values()) else cause
+    what = f"NVLinks differ from those of {topology.name}: {differences}"
+    return warning("links", what, cause, UNCURABLE)
 
 
-def _why(found: Driver, topology: Topology) -> str:
-    fewer = sum(found.nvlinks.values()) < sum(nvlinks_of(topology).values())
-    return "links are down" if fewer else f"this is another machine; {topology.note.split(';')[0]}"
-
-
-def _peers(found: Driver, count: int) -> List[Finding]:
-    pairs = count * (count - 1) // 2
-    if not found.no_peers:
-        return [ok("peers", f"peer-to-peer access between all {pairs} pairs")]
-    told = ", ".join(f"{a}-{b}" for a, b in found.no_peers)
-    linked = [pair for pair in found.no_peers if pair in found.nvlinks]
-    if not linked:  # GPUs below different CPUs have none
-        return [
-            ok("peers", f"no peer-to-peer access between {told}: their copies go through the host")
-        ]
-    cure = (
-        "in a virtual machine or container, ask for direct access of the GPUs to each other; "
-        "see dmesg for the IOMMU"
-    )
-    return [
-        warning(
-            "peers",
-            f"no peer-to-peer access between {told}",
-            "the driver denies it although NVLinks are there",
-            cure,
-        )
-    ]
+def _peers(driver: Driver) -> Finding:
+    count = len(driver.gpus)
+    if not driver.no_peers:
+        return ok("peers", f"peer-to-peer access between all {count * (count - 1) // 2} pairs")
+    pairs = ", ".join(f"{a}-{b}" for a, b in driver.no_peers)
+    what = f"no peer-to-peer access between {pairs}"
+    if not any(pair in driver.nvlinks for pair in driver.no_peers):
+        # GPUs below different CPUs have none
+        return ok("peers", f"{what}: their copies go through the host")
+    cause = "the driver denies it although NVLinks are there"
+    cure = "in a virtual machine or container, ask for direct access of the GPUs to each other; "
+    return warning("peers", what, cause, f"{cure}see dmesg for the IOMMU")

@@ -1,12 +1,25 @@
-"""Whether MXNet loads, and what works with it, as the process that tried has told."""
+"""Whether MXNet loads, and which kvstores and Horovod work with it.
+
+`try_mxnet` runs this module as a process of its own, which tells what it sees, answer by answer;
+`findings` makes findings of the answers.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+import gc
+import importlib
+import importlib.util
+import os
+from typing import Any, Dict, Iterator, List, Optional
 
-from gluonlab.doctor.findings import Finding, fault, ok, one_line, warning
-from gluonlab.engine.setup import FUSION
-from gluonlab.gpu.process import Outcome, ask
+from gluonlab.doctor.findings import Finding, fault, listed, ok, one_line, warning
+from gluonlab.engine import setup
+from gluonlab.engine.installing import AGAIN
+from gluonlab.engine.linking import understand
+from gluonlab.gpu.code import lacking
+from gluonlab.gpu.process import Outcome, ask, message_of, tell
+
+FEATURES = ("CUDA", "CUDNN", "NCCL", "ONEDNN", "MKLDNN", "DIST_KVSTORE", "OPENMP")
 
 FUSES_FROM = "520.61.05"  # the first of CUDA 11.8, whose NVRTC the wheels have
 TIMEOUT_S = 60.0  # it takes two seconds on a slow machine; a cold network disk needs longer
@@ -14,173 +27,210 @@ HOROVOD = (
     "HOROVOD_WITH_MXNET=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation "
     "--force-reinstall --no-deps horovod==0.28.1"
 )
+OTHER_STORE = "choose another with --kvstore"
 
 
 def try_mxnet() -> Outcome:
     """Load MXNet in a process of its own and try what works with it."""
-    return ask("gluonlab.doctor.mxnet_process", timeout_s=TIMEOUT_S)
+    return ask("gluonlab.doctor.mxnet_loads", timeout_s=TIMEOUT_S)
 
 
-def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> List[Finding]:
+@listed
+def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> Iterator[Finding]:
     """``is_installed``: there is an MXNet at all.
 
     ``horovod``: the version that is installed, or None.
     """
-    loads = _loads(outcome, is_installed)
-    loads += _fusion(outcome)
-    return [
-        *loads,
-        *_copies(outcome),
-        *(_kvstores(outcome) if outcome.answer("version") else []),
-        *_horovod(outcome, horovod),
-    ]
+    if is_installed or outcome.answer("version"):  # otherwise the line mxnet says it
+        yield _loads(outcome)
+    fusion, copies = outcome.answer("fusion"), outcome.answer("copies")
+    if fusion is not None:
+        yield _fusion(**fusion["fusion"])
+    if copies is not None:
+        # by MXNet's numbers; the line peers has what NVML tells, by its own
+        yield ok("copies", copies["copies"])
+    if outcome.answer("version"):
+        yield from _kvstores(outcome)
+    yield _horovod(outcome.answer("horovod"), horovod)
 
 
-def _loads(outcome: Outcome, is_installed: bool) -> List[Finding]:
-    told = outcome.answer("version")
-    if told is not None:
-        gpus = told["gpus"]
-        seen = "no GPU" if not gpus else "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        return [
-            ok(
-                "import",
-                f"mxnet {told['version']} loads; built with {', '.join(told['built_with'])}; "
-                f"it sees {seen}",
-            )
-        ]
-    if not is_installed:
-        return []  # said already
-    refused = outcome.answer("error")
+def _loads(outcome: Outcome) -> Finding:
+    loaded, refused = outcome.answer("version"), outcome.answer("error")
+    if loaded is not None:
+        gpus = loaded["gpus"]
+        seen = f"{gpus or 'no'} GPU{'s' if gpus > 1 else ''}"
+        what = f"mxnet {loaded['version']} loads; built with {', '.join(loaded['built_with'])}"
+        return ok("import", f"{what}; it sees {seen}")
     if refused is not None:
-        return [_refused(refused)]
-    cause = (
-        f"the process {outcome.ended or 'ended without a word'} while it did: "
-        f"{_trying(outcome)}. {outcome.said}"
-    ).rstrip(". ")
-    cure = (
-        "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
-        "or mxnet-cu112==1.9.1"
-    )
-    return [fault("import", "mxnet does not load", cause, cure)]
+        return _refused(refused)
+    end = outcome.ended or "ended without a word"
+    cause = f"the process {end} while it did: {_trying(outcome)}. {outcome.said}".rstrip(". ")
+    return fault("import", "mxnet does not load", cause, AGAIN)
 
 
-def _copies(outcome: Outcome) -> List[Finding]:
-    """Between which GPUs, by MXNet's numbers; the line ``peers`` has what NVML tells, by its
-    own.
-    """
-    told = outcome.answer("copies")
-    return [] if told is None else [ok("copies", told["copies"])]
-
-
-def _fusion(outcome: Outcome) -> List[Finding]:
+def _fusion(works: bool, on: bool, because: str) -> Finding:
     """Of machines with GPUs."""
-    told = outcome.answer("fusion")
-    if told is None:
-        return []
-    fusion = told["fusion"]
-    because = one_line(fusion["because"])
-    if fusion["works"]:
-        return [
-            ok(
-                "fusion",
-                f"pointwise operators are{'' if fusion['on'] else ' not'} fused on GPUs: {because}",
-            )
-        ]
-    if fusion["on"]:
-        return [
-            fault(
-                "fusion",
-                "a run ends at its first fused operator",
-                because,
-                f"unset {FUSION}, and none are fused",
-            )
-        ]
+    because = one_line(because)
+    if works:
+        return ok("fusion", f"pointwise operators are{' not' * (not on)} fused on GPUs: {because}")
+    if on:
+        what, cure = (
+            "a run ends at its first fused operator",
+            f"unset {setup.FUSION}, and none are fused",
+        )
+        return fault("fusion", what, because, cure)
     cure = f"a driver from {FUSES_FROM} on; without it all runs, with more launches a step"
-    return [warning("fusion", "pointwise operators are not fused on GPUs", because, cure)]
+    return warning("fusion", "pointwise operators are not fused on GPUs", because, cure)
 
 
 def _refused(answer: Dict[str, Any]) -> Finding:
-    """The engine's error: its own words end with the cure, unless a library was to blame, which was
-    told in parts.
-    """
-    said = one_line(answer["error"])
+    """The engine's error, which ends with the cure, or a library's complaint, told in parts."""
     if "library" in answer:
-        return fault(
-            "import",
-            f"mxnet cannot load {answer['library']}",
-            one_line(answer["cause"]) or "the linker finds it nowhere",
-            answer["cure"],
-        )
-    cause, _, cure = said.partition(": ")
+        cause = one_line(answer["cause"]) or "the linker finds it nowhere"
+        return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
+    message = one_line(answer["error"])
+    cause, _, cure = message.partition(": ")
     if not cure.startswith(("pip ", "install ")):
-        cause, cure = (
-            said,
-            (
-                "see the lines above; if all are ok, make a new environment: "
-                "python3 tools/make_venv.py DIR cpu"
-            ),
-        )
+        cause, cure = message, "see the lines above; if all are ok, make a new environment: "
+        cure += "python3 tools/make_venv.py DIR cpu"
     return fault("import", "mxnet does not load", cause, cure)
 
 
-def _kvstores(outcome: Outcome) -> List[Finding]:
-    tried = [answer for answer in outcome.answers if "kvstore" in answer]
-    works = [answer["kvstore"] for answer in tried if answer["works"]]
-    cannot = [
-        f"{answer['kvstore']} {answer['problem']}" for answer in tried if answer["works"] is None
-    ]
-    found = (
-        [ok("kvstores", ", ".join(works) + " work" + "".join(f"; {text}" for text in cannot))]
-        if works
-        else []
-    )
-    for answer in tried:
-        if answer["works"] is False:
-            found.append(
-                fault(
-                    "kvstores",
-                    f"{answer['kvstore']} fails",
-                    one_line(answer["problem"]),
-                    "choose another with --kvstore",
-                )
-            )
-    trying = _trying(outcome)
-    if (
-        outcome.ended
-        and trying.startswith("kvstore")
-        and trying not in [f"kvstore {answer['kvstore']}" for answer in tried]
-    ):
-        found.append(
-            fault(
-                "kvstores",
-                f"{trying} fails",
-                f"the process {outcome.ended}",
-                "choose another with --kvstore",
-            )
+def _kvstores(outcome: Outcome) -> Iterator[Finding]:
+    tried = {answer["kvstore"]: answer for answer in outcome.answers if "kvstore" in answer}
+    works = [name for name, answer in tried.items() if answer["works"]]
+    if works:
+        impossible = "".join(
+            f"; {name} {answer['problem']}"
+            for name, answer in tried.items()
+            if answer["works"] is None
         )
-    return found
+        yield ok("kvstores", f"{', '.join(works)} work{impossible}")
+    for name, answer in tried.items():
+        if answer["works"] is False:
+            yield fault("kvstores", f"{name} fails", one_line(answer["problem"]), OTHER_STORE)
+    kind, _, last = _trying(outcome).partition(" ")
+    if outcome.ended and kind == "kvstore" and last not in tried:
+        yield fault(
+            "kvstores", f"kvstore {last} fails", f"the process {outcome.ended}", OTHER_STORE
+        )
 
 
-def _horovod(outcome: Outcome, installed: Optional[str]) -> List[Finding]:
+def _horovod(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Finding:
     if installed is None:
-        return [ok("horovod", "not installed: only for training on several machines with Horovod")]
-    told = outcome.answer("horovod")
-    if told is None:
-        return [
-            warning(
-                "horovod",
-                f"{installed} was not tried",
-                "MXNet, which it needs, came to no end",
-                "cure that first",
-            )
-        ]
-    if told["horovod"] is None:
-        return [fault("horovod", f"{installed} does not load", one_line(told["problem"]), HOROVOD)]
-    return [ok("horovod", f"{told['horovod']} loads; built with {', '.join(told['built_with'])}")]
+        return ok("horovod", "not installed: only for training on several machines with Horovod")
+    if loaded is None:
+        cause = "MXNet, which it needs, came to no end"
+        return warning("horovod", f"{installed} was not tried", cause, "cure that first")
+    if loaded["horovod"] is None:
+        cause = one_line(loaded["problem"])
+        return fault("horovod", f"{installed} does not load", cause, HOROVOD)
+    built = ", ".join(loaded["built_with"])
+    return ok("horovod", f"{loaded['horovod']} loads; built with {built}")
 
 
 def _trying(outcome: Outcome) -> str:
-    return next(
-        (str(answer["trying"]) for answer in reversed(outcome.answers) if "trying" in answer),
-        "start",
-    )
+    tried = outcome.last("trying")
+    return str(tried["trying"]) if tried else "start"
+
+
+def main() -> None:
+    """The process: answers version or error, fusion, copies, each kvstore's, and horovod."""
+    if _load():
+        _tell_copies()
+        _try_kvstores()
+        _load_horovod()
+
+
+def _load() -> bool:
+    """Import MXNet as everybody does who imports gluonlab first."""
+    tell(trying="import mxnet")
+    try:
+        import mxnet as mx
+
+        from gluonlab.devices import gpu_count
+
+        features = mx.runtime.Features()
+        built_with = [name for name in FEATURES if name in features and features.is_enabled(name)]
+        tell(version=mx.__version__, built_with=built_with, gpus=gpu_count())
+        if gpu_count():
+            tell(fusion=setup.fusing()._asdict())
+    except Exception as error:
+        reason = error.__cause__ or error
+        complaint = understand(str(reason)) if isinstance(reason, (OSError, ImportError)) else None
+        tell(error=message_of(error), **(complaint._asdict() if complaint else {}))
+        return False
+    return True
+
+
+def _tell_copies() -> None:
+    """Between which GPUs CUDA copies directly; no GPU is touched for it."""
+    import mxnet as mx
+
+    from gluonlab.devices import gpu_count
+    from gluonlab.gpu.peers import in_words
+
+    if gpu_count() > 1:
+        tell(copies=in_words([mx.gpu(i) for i in range(gpu_count())]))
+
+
+def _try_kvstores() -> None:
+    """Sum over each store, on two CPU devices, or on the GPUs for those that are for GPUs only."""
+    import mxnet as mx
+
+    from gluonlab.devices import devices, gpu_count
+    from gluonlab.kvstores import KVSTORES
+
+    gpus = [mx.gpu(i) for i in range(gpu_count()) if not lacking([i], 0)]
+    for name, kind in KVSTORES.items():
+        tell(trying=f"kvstore {name}")
+        if kind.gpus_only and len(gpus) < 2:
+            tell(kvstore=name, works=None, problem="needs two GPUs")
+            continue
+        try:
+            problem = sum_over(name, gpus if kind.gpus_only else devices("cpu*2"))
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        tell(kvstore=name, works=not problem, problem=problem)
+
+
+def sum_over(name: str, ctxs: List[Any]) -> str:
+    """What is wrong with the sum of 1, 2, ... on these devices; nothing, hopefully."""
+    import numpy as np
+    from mxnet import autograd, gluon, init
+
+    from gluonlab.kvstores import make_kvstore
+
+    weight = gluon.Parameter("weight", shape=(64,))
+    weight.initialize(init.Zero(), ctx=ctxs)
+    store = make_kvstore(name, ctxs)
+    trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 1.0}, kvstore=store)
+    with autograd.record():
+        losses = [weight.data(ctx) * (rank + 1) for rank, ctx in enumerate(ctxs)]
+    autograd.backward(losses)
+    trainer.step(1)
+    expected = np.full(64, -sum(range(1, len(ctxs) + 1)), "float32")
+    for ctx in ctxs:
+        updated = weight.data(ctx).asnumpy()
+        if not np.array_equal(updated, expected):
+            return f"the sum is {-updated[0]:g} instead of {-expected[0]:g}"
+    return ""
+
+
+def _load_horovod() -> None:
+    """Only if it is installed."""
+    if importlib.util.find_spec("horovod") is None:
+        return
+    tell(trying="import horovod.mxnet")
+    try:
+        horovod = importlib.import_module("horovod.mxnet")
+        built = [kind for kind in ("mpi", "gloo", "nccl") if getattr(horovod, f"{kind}_built")()]
+        tell(horovod=importlib.import_module("horovod").__version__, built_with=built)
+    except Exception as error:
+        tell(horovod=None, problem=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    gc.disable()  # loading MXNet is sooner done without
+    main()
+    os._exit(0)  # all is told; what libraries do while Python ends, some crash, is of no interest

@@ -1,6 +1,4 @@
-"""Python, numpy, and which MXNet is installed: read from what pip has left, without importing any
-of them.
-"""
+"""Python, numpy and the installed MXNet, from what pip has left: nothing is imported."""
 
 from __future__ import annotations
 
@@ -31,71 +29,38 @@ def python(
     """Whether there is an MXNet for this Python."""
     what = f"{'.'.join(map(str, version))}, {sys.executable}"
     if (system, machine, libc) != ("linux", "x86_64", "glibc"):
-        of = (
-            f" with {libc or 'another C library than glibc'}"
-            if system == "linux" and libc != "glibc"
-            else ""
-        )
-        return fault(
-            "python",
-            what,
-            f"MXNet 1.9.1 has no wheel for {system}{of} on {machine}",
-            "use x86-64 Linux with glibc",
-        )
+        if system == "linux" and libc != "glibc":
+            system += f" with {libc or 'another C library than glibc'}"
+        cause = f"MXNet 1.9.1 has no wheel for {system} on {machine}"
+        return fault("python", what, cause, "use x86-64 Linux with glibc")
     oldest, newest = PYTHONS
     if version[:2] < oldest:
-        return fault(
-            "python", what, "gluonlab needs Python 3.8 or newer", "install Python 3.8 to 3.13"
-        )
+        cause = "gluonlab needs Python 3.8 or newer"
+        return fault("python", what, cause, "install Python 3.8 to 3.13")
     if version[:2] > newest:
-        return warning(
-            "python",
-            what,
-            "newer than the newest that was tried, 3.13",
-            "if MXNet fails, use Python 3.8 to 3.13",
-        )
+        cause = "newer than the newest that was tried, 3.13"
+        return warning("python", what, cause, "if MXNet fails, use Python 3.8 to 3.13")
     return ok("python", what)
 
 
 def numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> Finding:
     """``installed``: numpy's version, or None."""
-    wanted = (
-        "numpy<1.24"
-        if version < (3, 12)
-        else "numpy==1.26.4"
-        if version < (3, 13)
-        else "numpy>=2.1,<2.6"
-    )
+    wanted = "numpy==1.26.4" if version < (3, 13) else "numpy>=2.1,<2.6"
+    cure = f"pip install '{'numpy<1.24' if version < (3, 12) else wanted}'"
     if installed is None:
-        return fault("numpy", "not installed", "MXNet needs numpy", f"pip install '{wanted}'")
-    numbers = numbers_of(installed)
-    if numbers >= NEWEST_NUMPY:
-        return warning(
-            "numpy",
-            installed,
-            "MXNet was not tried with numpy 2.6 and newer",
-            f"pip install '{wanted}'",
-        )
-    if numbers >= (1, 24):
-        cause = (
-            "numpy dropped np.bool and others in 1.24; "
-            "gluonlab puts them back, but only when it is imported before mxnet"
-        )
-        return (
-            warning(
-                "numpy",
-                installed,
-                cause,
-                f"write import gluonlab before import mxnet, or pip install '{wanted}'",
-            )
-            if version < (3, 12)
-            else ok(
-                "numpy",
-                f"{installed}; import gluonlab before mxnet: "
-                "it puts back the names that numpy dropped in 1.24",
-            )
-        )
-    return ok("numpy", installed)
+        return fault("numpy", "not installed", "MXNet needs numpy", cure)
+    if numbers_of(installed) >= NEWEST_NUMPY:
+        cause = "MXNet was not tried with numpy 2.6 and newer"
+        return warning("numpy", installed, cause, cure)
+    if numbers_of(installed) < (1, 24):
+        return ok("numpy", installed)
+    if version < (3, 12):
+        cause = "numpy dropped np.bool and others in 1.24; "
+        cause += "gluonlab puts them back, but only when it is imported before mxnet"
+        cure = f"write import gluonlab before import mxnet, or {cure}"
+        return warning("numpy", installed, cause, cure)
+    order = "import gluonlab before mxnet: it puts back the names that numpy dropped in 1.24"
+    return ok("numpy", f"{installed}; {order}")
 
 
 def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
@@ -104,66 +69,47 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
     ``folder``: where the module lies.
     """
     names = " and ".join(f"{name} {version}" for name, version in installed.items())
+    uninstall = f"pip uninstall -y {' '.join(installed)}, then {either()}"
     if len(installed) > 1:
-        uninstall = f"pip uninstall -y {' '.join(installed)}, then {either()}"
-        return fault(
-            "mxnet",
-            f"{names} are all installed",
-            "they overwrite each other's files in the same folder",
-            uninstall,
-        )
+        cause = "they overwrite each other's files in the same folder"
+        return fault("mxnet", f"{names} are all installed", cause, uninstall)
+    if folder is None and not installed:
+        cause = "gluonlab runs on MXNet and comes without one"
+        return fault("mxnet", "not installed", cause, either())
     if folder is None:
-        if not installed:
-            return fault(
-                "mxnet", "not installed", "gluonlab runs on MXNet and comes without one", either()
-            )
-        again = " ".join(f"{name}=={version}" for name, version in installed.items())
+        again = "".join(f"{name}=={version}" for name, version in installed.items())
         cure = f"pip install --force-reinstall --no-deps {again}"
-        return fault(
-            "mxnet", f"{names} is installed, but its files are gone", "something removed them", cure
-        )
+        what = f"{names} is installed, but its files are gone"
+        return fault("mxnet", what, "something removed them", cure)
     if folder.is_file():
-        return fault(
-            "mxnet",
-            f"{folder} is imported as mxnet",
-            "a file of that name comes first in Python's path",
-            "rename it",
-        )
+        cause = "a file of that name comes first in Python's path"
+        return fault("mxnet", f"{folder} is imported as mxnet", cause, "rename it")
     if not installed:
         cause = f"{folder} belongs to no installed package: built by hand, or left over"
-        return warning(
-            "mxnet",
-            f"unknown build in {folder}",
-            cause,
-            f"if it fails, remove that folder, then {pip_install('cpu')}",
-        )
+        cure = f"if it fails, remove that folder, then {pip_install('cpu')}"
+        return warning("mxnet", f"unknown build in {folder}", cause, cure)
     [(name, version)] = installed.items()
     if name not in FLAVOURS or version != MXNET_VERSION:
         cause = f"gluonlab was tried with mxnet and mxnet-cu112 {MXNET_VERSION} only"
-        return warning(
-            "mxnet", f"{names}, {folder}", cause, f"pip uninstall -y {name}, then {either()}"
-        )
+        return warning("mxnet", f"{names}, {folder}", cause, uninstall)
     return ok("mxnet", f"{names}, {folder}")
 
 
 def installed_mxnets() -> Dict[str, str]:
-    """Distribution -> version of all that bring a module mxnet: mxnet, mxnet-cu112, and others of
-    the family.
+    """Distribution -> version of all that bring a module mxnet: mxnet, mxnet-cu112, and the like.
 
-    Found by the names of the folders that pip leaves: to read what is in all of them takes longer
-    than all other checks.
+    Recognised by the names of the folders that pip leaves: to read what is in all of them takes
+    longer than all other checks.
     """
-    found: Dict[str, str] = {}
+    family = r"(mxnet([-_](cu|mkl|native|nightly)[a-z0-9]*)?)(-.*)?\.(dist|egg)-info"
+    versions: Dict[str, str] = {}
     for folder in [Path(folder or ".") for folder in sys.path]:
         for entry in _entries(folder):
-            left = re.fullmatch(
-                r"(mxnet([-_](cu|mkl|native|nightly)[a-z0-9]*)?)(-.*)?\.(dist|egg)-info",
-                entry.lower(),
-            )
+            left = re.fullmatch(family, entry.lower())
             if left:  # the first in the path is the one that is imported
                 version = importlib.metadata.Distribution.at(folder / entry).version
-                found.setdefault(left[1].replace("_", "-"), version or "of no version")
-    return dict(sorted(found.items()))
+                versions.setdefault(left[1].replace("_", "-"), version or "of no version")
+    return dict(sorted(versions.items()))
 
 
 def _entries(folder: Path) -> List[str]:
@@ -182,9 +128,7 @@ def installed_version(distribution: str) -> Optional[str]:
 
 
 def module_folder(name: str, path: Optional[List[str]] = None) -> Optional[Path]:
-    """Where Python would find a package, without importing it; a file if a module of that name
-    comes first.
-    """
+    """Where Python would find a package; a file if a module of that name comes first."""
     for folder in [Path(folder or ".") for folder in (sys.path if path is None else path)]:
         # not Path.is_file, which raises below a folder that may not be entered
         if os.path.isfile(folder / name / "__init__.py"):

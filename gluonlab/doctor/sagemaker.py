@@ -1,77 +1,61 @@
-"""Whether this is Amazon SageMaker: a notebook instance leaves a file, a training job its
-variables.
-"""
+"""Whether this is Amazon SageMaker: a notebook instance has a file, a training job its variables."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import List, Mapping
+from typing import Iterator, Mapping
 
-from gluonlab.doctor.findings import Finding, ok, warning
+from gluonlab.doctor.findings import Finding, listed, ok, warning
 
 METADATA = Path("/opt/ml/metadata/resource-metadata.json")
 PERSISTENT = Path("/home/ec2-user/SageMaker")  # all that a notebook instance keeps when it stops
 
 
+@listed
 def sagemaker(
     environ: Mapping[str, str] = os.environ,
     metadata: Path = METADATA,
     persistent: Path = PERSISTENT,
-) -> List[Finding]:
+) -> Iterator[Finding]:
     """What SageMaker tells of itself, and what of this environment it will not keep."""
-    job = environ.get("TRAINING_JOB_NAME", "")
-    if job or "SM_CURRENT_HOST" in environ:
-        return [_job(job, environ)]
-    if not metadata.is_file():
-        return [ok("sagemaker", "not on SageMaker")]
-    try:
-        told = json.loads(metadata.read_text())
-        what = f"notebook {told['ResourceName']}, {told['ResourceArn']}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        cure = "restart the notebook instance, which writes it"
-        return [
-            warning(
-                "sagemaker", f"{metadata} cannot be read", f"{type(error).__name__}: {error}", cure
-            )
-        ]
-    return [ok("sagemaker", what), *_kept(persistent)]
+    if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
+        yield _job(environ)
+    elif not metadata.is_file():
+        yield ok("sagemaker", "not on SageMaker")
+    else:
+        try:
+            notebook = json.loads(metadata.read_text())
+            what = f"notebook {notebook['ResourceName']}, {notebook['ResourceArn']}"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            what, cause = f"{metadata} cannot be read", f"{type(error).__name__}: {error}"
+            cure = "restart the notebook instance, which writes it"
+            yield warning("sagemaker", what, cause, cure)
+            return
+        yield ok("sagemaker", what)
+        yield from _lost(persistent)
 
 
-def _job(job: str, environ: Mapping[str, str]) -> Finding:
+def _job(environ: Mapping[str, str]) -> Finding:
+    instance, gpus = environ.get("SM_CURRENT_INSTANCE_TYPE"), environ.get("SM_NUM_GPUS")
+    what = f"training job {environ.get('TRAINING_JOB_NAME', '')}".strip()
+    what += f", {instance}" if instance is not None else ""
+    what += f", {gpus} GPUs" if gpus is not None else ""
     hosts = environ.get("SM_HOSTS", "")
-    facts = [f"training job {job}".strip()]
-    facts += [f"{environ['SM_CURRENT_INSTANCE_TYPE']}"] * ("SM_CURRENT_INSTANCE_TYPE" in environ)
-    facts += [f"{environ['SM_NUM_GPUS']} GPUs"] * ("SM_NUM_GPUS" in environ)
     try:
         count = len(json.loads(hosts)) if hosts else 1
     except (ValueError, TypeError):
-        return warning(
-            "sagemaker",
-            ", ".join(facts),
-            f"SM_HOSTS={hosts} is no list",
-            "it is a JSON list of names: do not set it",
-        )
-    facts += [
-        f"host {environ.get('SM_CURRENT_HOST', '?')}" + (f", one of {count}" if count > 1 else "")
-    ]
-    return ok("sagemaker", ", ".join(facts))
+        cure = "it is a JSON list of names: do not set it"
+        return warning("sagemaker", what, f"SM_HOSTS={hosts} is no list", cure)
+    of_several = f", one of {count}" if count > 1 else ""
+    return ok("sagemaker", f"{what}, host {environ.get('SM_CURRENT_HOST', '?')}{of_several}")
 
 
-def _kept(persistent: Path, package: Path = Path(__file__)) -> List[Finding]:
+def _lost(persistent: Path, package: Path = Path(__file__)) -> Iterator[Finding]:
     """Only one folder outlives a stop of the notebook instance."""
-    if not persistent.is_dir() or persistent in package.resolve().parents:
-        return []
-    cause = (
-        f"a notebook instance keeps {persistent} alone when it stops; "
-        f"gluonlab is installed in {package.resolve().parent.parent}"
-    )
-    return [
-        warning(
-            "sagemaker",
-            "this environment will be gone after a stop",
-            cause,
-            f"make the environment below {persistent}",
-        )
-    ]
+    if persistent.is_dir() and persistent not in package.resolve().parents:
+        cause = f"a notebook instance keeps {persistent} alone when it stops; "
+        cause += f"gluonlab is installed in {package.resolve().parent.parent}"
+        cure = f"make the environment below {persistent}"
+        yield warning("sagemaker", "this environment will be gone after a stop", cause, cure)

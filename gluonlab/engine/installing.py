@@ -1,6 +1,4 @@
-"""What to type for an MXNet that gluonlab runs on: the words of every cure that ends in ``pip
-install``.
-"""
+"""The pip commands that install an MXNet that gluonlab runs on, for the texts of cures."""
 
 from __future__ import annotations
 
@@ -14,6 +12,10 @@ WITHOUT_METADATA = {
     "cpu": "pip install --no-deps mxnet==1.9.1",
     "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
 }
+AGAIN = (
+    "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
+    "or mxnet-cu112==1.9.1"
+)
 
 
 def pip_install(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> str:

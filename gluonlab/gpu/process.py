@@ -1,6 +1,4 @@
-"""A look that may crash or hang is taken in a process of its own, which tells what it saw as lines
-of JSON, one by one.
-"""
+"""Checks that may crash or hang run in a process of their own, which tells of them in JSON lines."""
 
 from __future__ import annotations
 
@@ -11,6 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Set
+
+from gluonlab.errors import GluonlabError
 
 # The child looks for modules where this process does, wherever that came from.
 _RUN = (
@@ -32,9 +32,17 @@ class Outcome:
     ended: str
     said: str
 
+    def all(self, key: str) -> List[Dict[str, Any]]:
+        """The answers that have this key, in order."""
+        return [answer for answer in self.answers if key in answer]
+
     def answer(self, key: str) -> Optional[Dict[str, Any]]:
         """The first answer that has this key."""
-        return next((answer for answer in self.answers if key in answer), None)
+        return next(iter(self.all(key)), None)
+
+    def last(self, key: str) -> Optional[Dict[str, Any]]:
+        """The last answer that has this key."""
+        return next(reversed(self.all(key)), None)
 
 
 def ask(
@@ -66,9 +74,7 @@ def ask(
 
 
 def end_all() -> None:
-    """End the processes that others wait for in `ask`: after Ctrl-C nobody wants to know, and a
-    terminal's does not reach them.
-    """
+    """End the processes that `ask` waits for: Ctrl-C in a terminal does not reach them."""
     for child in list(_running):
         _end(child)
 
@@ -85,24 +91,25 @@ def tell(**answer: Any) -> None:
     print(json.dumps(answer), flush=True)
 
 
+def message_of(error: BaseException) -> str:
+    """An error's own words if they are gluonlab's; else with its type."""
+    return str(error) if isinstance(error, GluonlabError) else f"{type(error).__name__}: {error}"
+
+
 def _answers(out: str) -> List[Dict[str, Any]]:
     """The lines that are JSON objects; a library may have printed others."""
-    found = []
+    answers = []
     for line in out.split("\n"):
         try:
-            answer = json.loads(line)
+            answers.append(json.loads(line))
         except ValueError:
             continue
-        if isinstance(answer, dict):
-            found.append(answer)
-    return found
+    return [answer for answer in answers if isinstance(answer, dict)]
 
 
 def _in_words(status: int) -> str:
-    if status == 0:
-        return ""
-    if status > 0:
-        return f"ended with status {status}"
+    if status >= 0:
+        return f"ended with status {status}" if status else ""
     try:
         return f"crashed ({signal.Signals(-status).name})"
     except ValueError:

@@ -16,7 +16,6 @@ from gluonlab.doctor import (
     findings,
     libraries,
     mxnet_loads,
-    mxnet_process,
     packages,
     sagemaker,
     training,
@@ -242,7 +241,7 @@ def test_a_relative_folder_in_ld_library_path_counts(mxnet_folder, tmp_path, mon
 
 def test_a_system_without_glibcs_linker_is_not_asked(mxnet_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(libraries, "LINKER", str(tmp_path / "none"))
-    assert only(libraries.libraries(mxnet_folder)).what == "not looked at"
+    assert only(libraries.libraries(mxnet_folder)).what == "not examined"
 
 
 def test_without_a_libmxnet_there_is_one_fault(tmp_path):
@@ -269,14 +268,14 @@ def test_copies_between_gpus_have_a_line_where_there_are_several():
 
 
 def test_every_kvstore_that_works_sums():
-    assert mxnet_process.sum_over("ring", devices(3)) == ""
-    assert mxnet_process.sum_over("local", contexts(2)) == ""
+    assert mxnet_loads.sum_over("ring", devices(3)) == ""
+    assert mxnet_loads.sum_over("local", contexts(2)) == ""
 
 
 def test_a_kvstore_that_sums_wrongly_is_found(monkeypatch):
     """A store that hands every device its own gradient back, as kvstore=None does."""
     monkeypatch.setattr("gluonlab.kvstores.make_kvstore", lambda name, ctxs: None)
-    assert mxnet_process.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
+    assert mxnet_loads.sum_over("device", contexts(2)) == "the sum is 1 instead of 3"
 
 
 def test_a_kvstore_that_hangs_or_fails_is_named():
@@ -458,27 +457,21 @@ def test_a_step_on_all_devices_is_that_of_one():
 
 def test_training_that_differs_is_told_by_how_much(monkeypatch):
     """The replicas of a store that sums nothing drift apart."""
-    from gluonlab.doctor import training_process
-
     ctxs = devices(2)
-    assert training_process.difference(ctxs) <= training_process.TOLERANCE
-    real = training_process.trained
+    assert training.difference(ctxs) <= training.TOLERANCE
+    real = training.trained
     monkeypatch.setattr(
-        training_process,
+        training,
         "trained",
         lambda ctxs, *rest: [[np.array(a) * len(ctxs) for a in r] for r in real(ctxs, *rest)],
     )
-    assert training_process.difference(ctxs) > 0.5
+    assert training.difference(ctxs) > 0.5
 
 
 def test_a_parameter_that_is_no_number_is_not_passed_over(monkeypatch):
-    from gluonlab.doctor import training_process
-
     good, bad = np.ones(3), np.array([1, np.nan, 1])
-    monkeypatch.setattr(
-        training_process, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs)
-    )
-    assert np.isnan(training_process.difference([None, None]))
+    monkeypatch.setattr(training, "trained", lambda ctxs, *rest: [[good, bad, good]] * len(ctxs))
+    assert np.isnan(training.difference([None, None]))
 
 
 def test_training_is_compared_without_the_rounding_of_tensor_cores(monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gluonlab.doctor import data_sets, host, packages
+from gluonlab.doctor import host, packages
 from gluonlab.doctor.findings import FAULT, OK, WARNING
 from gluonlab.engine import cuda
 
@@ -82,7 +82,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    found = data_sets.current_folder()
+    found = host.current_folder()
     assert (found.status, found.what, found.cure) == (
         FAULT,
         "the current folder is gone",

@@ -10,10 +10,10 @@ import pytest
 from support.fake_nvml import CUBE, V100, FakeNvml
 
 from gluonlab.doctor.__main__ import main
-from gluonlab.doctor.prove import arithmetic, bits, copies, counts, page, proof, speeds, stores
-from gluonlab.doctor.prove.machine import describe
-from gluonlab.doctor.prove.telling import reason_of
-from gluonlab.doctor.prove.verdict import right, wrong
+from gluonlab.doctor.findings import fault, ok
+from gluonlab.doctor.prove import page, proof
+from gluonlab.doctor.prove.proof import describe, judge
+from gluonlab.doctor.prove.trial import reason_of
 from gluonlab.gpu import nvml
 from gluonlab.gpu.process import Outcome, ask
 
@@ -32,39 +32,39 @@ def a_pair(source, target, changed=0):
 
 def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
     fine = {
-        copies: told(a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)")),
-        arithmetic: told(
+        "copies": told(a_pair("gpu(0)", "gpu(1)"), a_pair("gpu(1)", "gpu(0)")),
+        "arithmetic": told(
             {"device": "gpu(0)", "operation": "softmax", "difference": 1e-7, "alike": True}
         ),
-        stores: told(
+        "stores": told(
             {"store": "ring", "wrong": 0, "unlike": 0, "differs": 1e-7},
             {"store": "sharded-optimizer", "differs": 0.0},
         ),
-        bits: told(
+        "bits": told(
             {"how": "--deterministic", "alike": True},
             {"how": "without --deterministic", "alike": False},
         ),
-        counts: told({"store": "ring", "queued": 143.0, "copies": 44.0}),
-        speeds: told(
+        "counts": told({"store": "ring", "queued": 143.0, "copies": 44.0}),
+        "speeds": told(
             {"network": "lenet", "devices": 1, "images_per_device": 8, "images_per_s": 1000.0}
         ),
     }
     for trial, outcome in fine.items():
-        [verdict] = trial.judge(outcome)
-        assert (verdict.trial, verdict.status) == (trial.NAME, "ok")
+        [verdict] = judge(trial, outcome)
+        assert (verdict.check, verdict.status) == (trial, "ok")
 
 
 @pytest.mark.parametrize(
     "trial, answer, words",
     [
-        (copies, {"device": "gpu(3)", "lost": 5}, "gpu(3) does not hold what it is given"),
+        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not hold what it is given"),
         (
-            copies,
+            "copies",
             a_pair("gpu(0)", "gpu(1)", 7),
             "copies from gpu(0) to gpu(1) do not arrive: 7 of 1,048,576 numbers change",
         ),
         (
-            arithmetic,
+            "arithmetic",
             {
                 "device": "gpu(1)",
                 "operation": "softmax",
@@ -74,36 +74,36 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
             "gpu(1) computes a softmax wrongly",
         ),
         (
-            stores,
+            "stores",
             {"store": "ring", "wrong": 3, "unlike": 0, "differs": 0.0},
             "kvstore ring sums wrongly: 3 elements",
         ),
         (
-            stores,
+            "stores",
             {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0},
             "kvstore ring leaves other bits",
         ),
         (
-            stores,
+            "stores",
             {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
             "kvstore tree trains otherwise",
         ),
-        (stores, {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
-        (bits, {"how": "--deterministic", "alike": False}, "end with other bits"),
+        ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
+        ("bits", {"how": "--deterministic", "alike": False}, "end with other bits"),
     ],
 )
 def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
-    verdicts = trial.judge(told(answer))
+    verdicts = judge(trial, told(answer))
     assert [verdict.status for verdict in verdicts] == ["fault"]
     assert words in verdicts[0].what
 
 
-@pytest.mark.parametrize("trial", [copies, arithmetic, stores, bits, counts, speeds])
+@pytest.mark.parametrize("trial", proof.TRIALS)
 def test_a_process_that_hangs_or_crashes_is_a_fault_that_names_what_it_did(trial):
     hung = told({"trying": "the first"}, {"trying": "the second"}, ended="was still busy after 9 s")
-    assert texts(trial.judge(hung)) == ["fault: the second: was still busy after 9 s"]
+    assert texts(judge(trial, hung)) == ["fault: the second: was still busy after 9 s"]
     gave_up = told({"trying": "the first"}, {"error": "out of memory"})
-    assert texts(trial.judge(gave_up)) == ["fault: the first: out of memory"]
+    assert texts(judge(trial, gave_up)) == ["fault: the first: out of memory"]
 
 
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "counts", "speeds")]
@@ -113,8 +113,8 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("copies", "count
 @pytest.mark.parametrize("name", ["arithmetic", *LONG])
 def test_trials_find_cpu_devices_as_they_should_be(name):
     outcome = ask(f"gluonlab.doctor.prove.{name}", "cpu*2", timeout_s=300)
-    assert {verdict.status for verdict in proof.trial_of(name).judge(outcome)} == {"ok"}
-    assert proof.trial_of(name).numbers(outcome)
+    assert {verdict.status for verdict in judge(name, outcome)} == {"ok"}
+    assert proof.numbers_of(name, outcome)
 
 
 def test_all_trials_end_within_their_time_and_those_that_had_none_say_so(monkeypatch):
@@ -161,8 +161,8 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
         {"store": "<ring>", "gb_per_s": 1234.5},
     ]
     tried = [
-        proof.Tried("copies", 1.25, [wrong("copies", "they <change>")], numbers),
-        proof.Tried("bits", 2.0, [right("bits", "fine")], []),
+        proof.Tried("copies", 1.25, [fault("copies", "they <change>", "", "")], numbers),
+        proof.Tried("bits", 2.0, [ok("bits", "fine")], []),
     ]
     html = page.as_page(proof.as_object(machine(), tried))
     for shown in (
@@ -197,5 +197,5 @@ def test_prove_writes_over_nothing_and_out_alone_says_nothing(ended, empty_cwd):
     code, _, err = ended(main, "--out", "x")
     assert (code, err) == (
         2,
-        "error: --out says where --prove writes: add --prove, or leave --out out\n",
+        "error: --out names what --prove writes: add --prove, or leave --out out\n",
     )

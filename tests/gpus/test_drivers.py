@@ -37,7 +37,7 @@ ctypes.CDLL("libsimulated_gpus.so").gpus_forget_faults()  # nobody here can run 
 STEP = """
 import json, sys, warnings
 import gluonlab, mxnet as mx
-from gluonlab.doctor.training_process import difference
+from gluonlab.doctor.training import difference
 from gluonlab.devices import devices
 from gpus.simulated import counters, faults
 apart = difference(devices("gpu:*"))

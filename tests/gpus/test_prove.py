@@ -10,7 +10,7 @@ import pytest
 from gpus.machines import P3_16XLARGE, environment, v100s
 from support.processes import clean_environment
 
-from gluonlab.doctor.prove.proof import trial_of
+from gluonlab.doctor.prove.proof import judge
 from gluonlab.gpu.process import ask
 
 
@@ -18,7 +18,7 @@ def verdicts(trial, machine, folder, timeout_s=120, devices="gpu:*"):
     """What a trial comes to on such a machine."""
     environ = clean_environment(**environment(machine, folder))
     outcome = ask(f"gluonlab.doctor.prove.{trial}", devices, timeout_s=timeout_s, environ=environ)
-    return [(verdict.status, verdict.what) for verdict in trial_of(trial).judge(outcome)]
+    return [(verdict.status, verdict.what) for verdict in judge(trial, outcome)]
 
 
 def test_copies_that_change_on_their_way_are_named_with_their_direction(tmp_path):

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
-from gluonlab.doctor.prove.telling import run
-from gluonlab.doctor.prove.verdict import Verdict, all_of, right, unfinished, wrong
+from gluonlab.doctor.prove.trial import run
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from mxnet import nd
 
 Array = Any  # numpy's
-NAME = "arithmetic"
+NUMBERS = ("operation",)  # with device, difference and whether it is alike
 # of the largest number; sums of some thousand products of float32 in another order are nearer by
 # far
 TOLERANCE = 1e-4
@@ -54,9 +53,7 @@ def _normalised(x: nd.NDArray, gamma: nd.NDArray, beta: nd.NDArray) -> nd.NDArra
 
 
 def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -> List[Array]:
-    """The result of an operation, and the gradients of its inputs under weights of the result that
-    are drawn once for all.
-    """
+    """An operation's result and its inputs' gradients, under fixed weights of the result."""
     from mxnet import autograd, nd
 
     arrays = [nd.array(given, ctx=ctx) for given in inputs]
@@ -70,8 +67,9 @@ def forward_and_backward(operation: str, inputs: List[Array], ctx: mx.Context) -
 
 
 def compute_on_all(ctxs: List[mx.Context]) -> None:
-    """Answers ``device``, ``operation``, ``difference`` from the CPU and whether it is ``alike``
-    the first GPU's.
+    """Answers device, operation, difference and alike.
+
+    difference: from the CPU's numbers; alike: whether they have the bits of the first GPU's.
     """
     from mxnet import cpu
 
@@ -98,41 +96,26 @@ def distance(found: List[Array], reference: List[Array]) -> float:
     return float(np.max(ratios)) if np.isfinite(ratios).all() else float("inf")
 
 
-def judge(outcome: Outcome) -> List[Verdict]:
-    """Each GPU whose numbers are not those of the CPU; those that merely differ in bits are
-    told.
-    """
-    told = all_of(outcome, "operation")
-    bad = [
-        wrong(
-            NAME,
-            f"{one['device']} computes a {one['operation']} wrongly: "
-            f"it differs from the CPU's by {one['difference']:.1e}",
-        )
-        for one in told
-        if not one["difference"] <= TOLERANCE
-    ] + unfinished(NAME, outcome)
-    if bad:
-        return bad
-    unlike = sorted({one["operation"] for one in told if not one["alike"]})
-    bits = (
-        f"other bits from GPU to GPU, or from time to time: {', '.join(unlike)}"
-        if unlike
-        else "the same bits on all GPUs"
-    )
-    worst = max((one["difference"] for one in told), default=0.0)
+def faults(outcome: Outcome) -> List[str]:
+    """Each GPU whose numbers are not those of the CPU; that bits differ is none."""
     return [
-        right(
-            NAME,
-            f"{len(SHAPES)} operations and their gradients differ from the CPU's by {worst:.1e} "
-            f"at most; {bits}",
-        )
+        f"{answer['device']} computes a {answer['operation']} wrongly: "
+        f"it differs from the CPU's by {answer['difference']:.1e}"
+        for answer in outcome.all("operation")
+        if not answer["difference"] <= TOLERANCE
     ]
 
 
-def numbers(outcome: Outcome) -> List[Dict[str, Any]]:
-    """One for each operation and GPU: ``device``, ``operation``, ``difference``, ``alike``."""
-    return all_of(outcome, "operation")
+def summary(outcome: Outcome) -> str:
+    """By how much results differ from the CPU's, and whether they have the same bits."""
+    answers = outcome.all("operation")
+    unlike = sorted({answer["operation"] for answer in answers if not answer["alike"]})
+    bits = f"other bits from GPU to GPU, or from time to time: {', '.join(unlike)}"
+    worst = max((answer["difference"] for answer in answers), default=0.0)
+    return (
+        f"{len(SHAPES)} operations and their gradients differ from the CPU's by {worst:.1e} "
+        f"at most; {bits if unlike else 'the same bits on all GPUs'}"
+    )
 
 
 if __name__ == "__main__":

@@ -8,17 +8,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import TYPE_CHECKING, List
 
-from gluonlab.doctor.prove.telling import reason_of, run
-from gluonlab.doctor.prove.verdict import Verdict, all_of, right, unfinished, wrong
+from gluonlab.doctor.prove.trial import reason_of, run
 from gluonlab.errors import GluonlabError
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:
     import mxnet as mx
 
-NAME = "bits"
+NUMBERS = ("how",)  # with alike, or refused
 KINDS = {"--deterministic": ["--deterministic"], "without --deterministic": []}
 TIMEOUT_S = 60.0
 PARAMETERS = "model.params"
@@ -43,20 +42,9 @@ def _parameters(devices: str, options: List[str]) -> str:
     """The SHA-256 of the parameters that a run ends with."""
     with tempfile.TemporaryDirectory(prefix="gluonlab-prove-") as folder:
         out = Path(folder) / "run"
-        words = [
-            "--devices",
-            devices,
-            "--epochs",
-            "1",
-            "--seed",
-            "3",
-            "--out",
-            str(out),
-            "--json",
-            *options,
-        ]
+        words = ["--devices", devices, "--epochs", "1", "--seed", "3", "--out", str(out), "--json"]
         ended = subprocess.run(
-            [sys.executable, "-m", "gluonlab.run", *words], stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "gluonlab.run", *words, *options], stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
             timeout=TIMEOUT_S, env=dict(os.environ), check=False,
         )  # fmt: skip
@@ -66,34 +54,25 @@ def _parameters(devices: str, options: List[str]) -> str:
         return hashlib.sha256(parameters.read_bytes()).hexdigest()
 
 
-def judge(outcome: Outcome) -> List[Verdict]:
-    """Only --deterministic promises anything."""
-    found = {told["how"]: told for told in all_of(outcome, "how")}
-    bad = [
-        wrong(NAME, f"runs {how} fail: {told['refused']}")
-        for how, told in found.items()
-        if "refused" in told
+def faults(outcome: Outcome) -> List[str]:
+    """Runs that fail, and unlike ones of --deterministic, which alone promises anything."""
+    answers = outcome.all("how")
+    failed = [
+        f"runs {told['how']} fail: {told['refused']}" for told in answers if "refused" in told
     ]
-    if found.get("--deterministic", {}).get("alike") is False:
-        bad.append(
-            wrong(NAME, "two runs with --deterministic and the same seed end with other bits")
-        )
-    bad += unfinished(NAME, outcome)
-    if bad:
-        return bad
-    without = "so do" if found["without --deterministic"]["alike"] else "other bits have"
-    return [
-        right(
-            NAME,
-            "two runs with --deterministic and the same seed end with the same bits; "
-            f"{without} two without it",
-        )
-    ]
+    if any(told["how"] == "--deterministic" and told.get("alike") is False for told in answers):
+        failed.append("two runs with --deterministic and the same seed end with other bits")
+    return failed
 
 
-def numbers(outcome: Outcome) -> List[Dict[str, Any]]:
-    """One for each of KINDS: ``how``, ``alike``, or ``refused``."""
-    return all_of(outcome, "how")
+def summary(outcome: Outcome) -> str:
+    """Whether runs without --deterministic repeat, too."""
+    alike = {told["how"]: told["alike"] for told in outcome.all("how")}
+    without = "so do" if alike["without --deterministic"] else "other bits have"
+    return (
+        "two runs with --deterministic and the same seed end with the same bits; "
+        f"{without} two without it"
+    )
 
 
 if __name__ == "__main__":

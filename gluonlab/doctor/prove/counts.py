@@ -12,14 +12,13 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
-from gluonlab.doctor.prove.telling import run
-from gluonlab.doctor.prove.verdict import Verdict, all_of, right, unfinished
+from gluonlab.doctor.prove.trial import run
 from gluonlab.gpu.process import Outcome, tell
 
 if TYPE_CHECKING:
     import mxnet as mx
 
-NAME = "counts"
+NUMBERS = ("store",)  # with queued and copies
 NETWORK = "resnet18"
 STORES = ("device", "ring", "sharded-optimizer")
 COPIES = ("Copy", "_copyto")  # MXNet's names of them
@@ -66,20 +65,18 @@ def _profiled(step: Callable[[], Any]) -> "Counter[str]":
     )
 
 
-def judge(outcome: Outcome) -> List[Verdict]:
-    """A count is neither right nor wrong."""
-    found = [
+def faults(outcome: Outcome) -> List[str]:
+    """None: a count is neither right nor wrong."""
+    return []
+
+
+def summary(outcome: Outcome) -> str:
+    """The counts of each store."""
+    counts = "; ".join(
         f"{told['store']} {told['queued']:.0f}, {told['copies']:.0f} of them copies"
-        for told in all_of(outcome, "store")
-    ]
-    return unfinished(NAME, outcome) or [
-        right(NAME, f"a step of {NETWORK} queues: {'; '.join(found)}")
-    ]
-
-
-def numbers(outcome: Outcome) -> List[Dict[str, Any]]:
-    """One for each of STORES: ``store``, ``queued``, ``copies``."""
-    return all_of(outcome, "store")
+        for told in outcome.all("store")
+    )
+    return f"a step of {NETWORK} queues: {counts}"
 
 
 if __name__ == "__main__":

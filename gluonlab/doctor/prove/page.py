@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
@@ -18,14 +18,11 @@ TITLES = {
 
 def as_page(proof: Dict[str, Any]) -> str:
     """An HTML page about the object that `proof.as_object` makes."""
-    # what is around it, and how it looks, is the report's
-    loader = ChoiceLoader(
-        [
-            PackageLoader(package, "template")
-            for package in ("gluonlab.doctor.prove", "gluonlab.report")
-        ]
-    )
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True)
+    # the page's frame and style are the report's
+    templates = [
+        PackageLoader(name, "template") for name in ("gluonlab.doctor.prove", "gluonlab.report")
+    ]
+    environment = Environment(loader=ChoiceLoader(templates), autoescape=True, trim_blocks=True)
     environment.filters["number"] = number
     return environment.get_template("proof.html").render(
         proof=proof,
@@ -35,39 +32,31 @@ def as_page(proof: Dict[str, Any]) -> str:
 
 
 def tables(numbers: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """The numbers as tables, one for each set of columns; a long table of pairs becomes a square
-    one.
-    """
-    found: Dict[Any, List[Dict[str, Any]]] = {}
+    """The numbers as tables, one for each set of columns; a long table of pairs becomes square."""
+    groups: Dict[Any, List[Dict[str, Any]]] = {}
     for row in numbers:
-        found.setdefault(tuple(row), []).append(row)
+        groups.setdefault(tuple(row), []).append(row)
     return [
         square(rows) if {"source", "target", "gb_per_s"} <= set(keys) else plain(rows)
-        for keys, rows in found.items()
+        for keys, rows in groups.items()
     ]
 
 
 def plain(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
     """A row for each."""
-    return {
-        "headings": [name.replace("_", " ") for name in rows[0]],
-        "rows": [list(row.values()) for row in rows],
-    }
+    headings = [name.replace("_", " ") for name in rows[0]]
+    return {"headings": headings, "rows": [list(row.values()) for row in rows]}
 
 
 def square(rows: List[Dict[str, Any]]) -> Dict[str, Any]:
     """From each GPU, to each: GB/s, or how many numbers arrived wrongly."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     cells = {(row["source"], row["target"]): row for row in rows}
-    return {
-        "headings": ["from \\ to, GB/s", *names],
-        "rows": [
-            [source, *(_cell(cells.get((source, target))) for target in names)] for source in names
-        ],
-    }
+    table = [[source, *(_cell(cells.get((source, to))) for to in names)] for source in names]
+    return {"headings": ["from \\ to, GB/s", *names], "rows": table}
 
 
-def _cell(row: "Dict[str, Any] | None") -> str:
+def _cell(row: Optional[Dict[str, Any]]) -> str:
     if row is None:
         return ""
     return f"{row['wrong']:,} wrong" if row["wrong"] else f"{row['gb_per_s']:.1f}"

@@ -1,46 +1,34 @@
-"""All trials, one after the other, within a time; what they came to, as one object that holds
-nothing of its owner's.
+"""All trials, one after the other, within a time; their verdicts as two files to send in.
+
+The files hold nothing of their owner's: no names of hosts, people, folders or processes, no
+addresses, serial numbers or UUIDs.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
+import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Protocol, Tuple, cast
 
-from gluonlab.doctor.findings import FAULT
-from gluonlab.doctor.prove.verdict import Verdict, wrong
+from tqdm import tqdm
+
+from gluonlab.bench.harness.machine import about
+from gluonlab.doctor.findings import FAULT, Finding, ok, one_line, plural
+from gluonlab.doctor.prove.page import as_page
+from gluonlab.errors import DeviceError
+from gluonlab.files.whole import check_new, write_text
+from gluonlab.gpu import nvml
 from gluonlab.gpu.process import Outcome, ask
+from gluonlab.gpu.visible import visible_gpus
 
+OUT = "gpu-proof"
 FORMAT = 1
 TOTAL_S = 300.0
-
-
-class Trial(Protocol):
-    """A module of this package.
-
-    Not imported here by name: each loads MXNet, and they run in processes of their own.
-    """
-
-    NAME: str
-
-    def judge(self, outcome: Outcome) -> List[Verdict]:
-        """At least one verdict."""
-
-    def numbers(self, outcome: Outcome) -> List[Dict[str, Any]]:
-        """What was measured: flat objects."""
-
-
-class Tried(NamedTuple):
-    """A trial that has ended. ``numbers``: flat objects, which the page shows as a table."""
-
-    name: str
-    seconds: float
-    verdicts: List[Verdict]
-    numbers: List[Dict[str, Any]]
-
-
-# The trial, and the longest that it may take; speeds come last, because they are what may be left
-# out.
+# The longest that each trial may take; speeds come last, because they are what may be left out.
 TRIALS = {
     "copies": 60.0,
     "arithmetic": 60.0,
@@ -49,54 +37,151 @@ TRIALS = {
     "counts": 60.0,
     "speeds": 90.0,
 }
+OF_INTEREST = ("gluonlab", "cpu", "cores", "versions")  # what numbers depend on
+
+
+class Trial(Protocol):
+    """A module of this package, imported by its name: most of them load MXNet."""
+
+    NUMBERS: Tuple[str, ...]  # the keys of the answers that are measurements
+
+    def faults(self, outcome: Outcome) -> List[str]:
+        """What is wrong, in words; devices have CUDA's numbers."""
+
+    def summary(self, outcome: Outcome) -> str:
+        """What a trial without faults found."""
+
+
+class Tried(NamedTuple):
+    """A trial that has ended. ``numbers``: flat objects, which the page shows as a table."""
+
+    name: str
+    seconds: float
+    verdicts: List[Finding]
+    numbers: List[Dict[str, Any]]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{each.status:<9}{self.name:<12}{each.what}" for each in self.verdicts)
+
+
+class Proof(NamedTuple):
+    """The two files that are going to be written, and the GPUs that there are."""
+
+    data: Path
+    page: Path
+    driver: nvml.Driver
+
+    @classmethod
+    def named(cls, name: str) -> Proof:
+        """Raises OutputError for files that exist or cannot be written, DeviceError without GPUs."""
+        data, page = Path(f"{name}.json"), Path(f"{name}.html")
+        for path in (data, page):
+            check_new("--out", path)
+        driver, visible = nvml.look(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        if not visible_gpus(driver.gpus, visible).gpus:
+            hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all"
+            why = driver.error or (hidden if driver.gpus else "the driver shows none")
+            raise DeviceError(f"--prove tries GPUs, and here are none ({why}): leave it out")
+        return cls(data, page, driver)
+
+    def prove(self, say: Callable[[str], Any]) -> Dict[str, Any]:
+        """Try everything, write the files, and return the object in one of them.
+
+        ``say`` prints a line.
+        """
+        say(f"\ntrying the GPUs, {TOTAL_S:g} s at most")
+        bar_format = "trying {desc} {bar} {elapsed}"
+        options = dict(total=len(TRIALS), disable=None, leave=False, file=sys.stderr)
+        with tqdm(desc=next(iter(TRIALS)), bar_format=bar_format, **options) as bar:
+
+            def done(tried: Tried) -> None:
+                bar.update()
+                bar.set_description_str([*TRIALS, ""][[*TRIALS].index(tried.name) + 1])
+                with bar.external_write_mode():
+                    say(str(tried))
+
+            proof = as_object(describe(self.driver), try_all("gpu:*", done))
+        write_text(self.data, json.dumps(proof, indent=1) + "\n")
+        write_text(self.page, as_page(proof))
+        say(f"{plural(proof['faults'], 'fault')}; written to {self.data} and {self.page}")
+        return proof
 
 
 def try_all(devices: str, done: Callable[[Tried], None]) -> List[Tried]:
     """Try everything on ``devices``, as --devices names them; ``done`` is called after each."""
     ends, tried = time.monotonic() + TOTAL_S, []
     for name, longest_s in TRIALS.items():
-        tried.append(_try(name, devices, min(longest_s, ends - time.monotonic())))
+        began = time.monotonic()
+        timeout_s = min(longest_s, ends - began)
+        verdicts = [_fault(name, f"there was no time left: all trials have {TOTAL_S:g} s")]
+        numbers: List[Dict[str, Any]] = []
+        if timeout_s >= 1:
+            outcome = ask(f"gluonlab.doctor.prove.{name}", devices, timeout_s=timeout_s)
+            verdicts, numbers = judge(name, outcome), numbers_of(name, outcome)
+        tried.append(Tried(name, time.monotonic() - began, verdicts, numbers))
         done(tried[-1])
     return tried
 
 
-def _try(name: str, devices: str, timeout_s: float) -> Tried:
-    if timeout_s < 1:
-        return Tried(
-            name, 0.0, [wrong(name, f"there was no time left: all trials have {TOTAL_S:g} s")], []
-        )
-    began = time.monotonic()
-    module = f"gluonlab.doctor.prove.{name}"
-    outcome = ask(module, devices, timeout_s=timeout_s)
-    trial = trial_of(name)
-    return Tried(name, time.monotonic() - began, trial.judge(outcome), trial.numbers(outcome))
+def judge(name: str, outcome: Outcome) -> List[Finding]:
+    """At least one verdict on a trial, from what its process told."""
+    trial = _trial(name)
+    faults = [_fault(name, what) for what in [*trial.faults(outcome), *_unfinished(outcome)]]
+    return faults or [ok(name, trial.summary(outcome))]
 
 
-def trial_of(name: str) -> Trial:
-    """The module of a trial."""
-    import importlib
+def numbers_of(name: str, outcome: Outcome) -> List[Dict[str, Any]]:
+    """What a trial measured: flat objects."""
+    return [answer for key in _trial(name).NUMBERS for answer in outcome.all(key)]
 
-    found: Any = importlib.import_module(f"gluonlab.doctor.prove.{name}")
-    trial: Trial = found
-    return trial
+
+def _trial(name: str) -> Trial:
+    return cast(Trial, importlib.import_module(f"gluonlab.doctor.prove.{name}"))
+
+
+def _unfinished(outcome: Outcome) -> List[str]:
+    """Why a process crashed, hung or gave up, and at what; nothing for one that told all."""
+    refused, doing = outcome.answer("error"), outcome.last("trying")
+    reason = one_line(refused["error"]) if refused else outcome.ended
+    return [f"{doing['trying'] if doing else 'its start'}: {reason}"] if reason else []
+
+
+def _fault(trial: str, what: str) -> Finding:
+    return Finding(trial, FAULT, what)
 
 
 def as_object(machine: Dict[str, Any], tried: List[Tried]) -> Dict[str, Any]:
     """For a file: format, machine, and each trial with verdicts and numbers."""
     trials = [
         {
-            "trial": one.name,
-            "seconds": round(one.seconds, 1),
-            "verdicts": [
-                {"status": verdict.status, "what": verdict.what} for verdict in one.verdicts
-            ],
-            "numbers": one.numbers,
+            "trial": trial.name,
+            "seconds": round(trial.seconds, 1),
+            "verdicts": [{"status": each.status, "what": each.what} for each in trial.verdicts],
+            "numbers": trial.numbers,
         }
-        for one in tried
+        for trial in tried
     ]
-    return {"format": FORMAT, "faults": faults(tried), "machine": machine, "trials": trials}
+    faults = sum(each.status == FAULT for trial in tried for each in trial.verdicts)
+    return {"format": FORMAT, "faults": faults, "machine": machine, "trials": trials}
 
 
-def faults(tried: List[Tried]) -> int:
-    """How many verdicts are faults."""
-    return sum(verdict.status == FAULT for one in tried for verdict in one.verdicts)
+def describe(driver: nvml.Driver) -> Dict[str, Any]:
+    """The machine, for the file. GPUs have NVML's numbers, which are nvidia-smi's."""
+    here = about()
+    gpus = [
+        {
+            "name": gpu.name,
+            "capability": list(gpu.capability),
+            "memory_bytes": gpu.memory_bytes,
+            "mig": gpu.parts is not None,
+        }
+        for gpu in driver.gpus
+    ]
+    return {
+        **{name: here[name] for name in OF_INTEREST},
+        "driver": driver.version,
+        "gpus": gpus,
+        "nvlinks": [[a, b, count] for (a, b), count in sorted(driver.nvlinks.items())],
+        "switched": list(driver.switched),
+        "no_peers": [list(pair) for pair in driver.no_peers],
+    }

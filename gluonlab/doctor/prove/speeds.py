@@ -1,23 +1,20 @@
-"""Trial: images a second on one, two, ...
-
-all GPUs, and bytes a second of the sums, for several kvstores.
-"""
+"""Trial: images a second on one, two, ... all GPUs, and bytes a second of several kvstores' sums."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List
+from typing import TYPE_CHECKING, Any, Callable, List
 
-from gluonlab.doctor.prove.telling import run
-from gluonlab.doctor.prove.verdict import Verdict, all_of, right, unfinished
+from gluonlab.doctor.prove.trial import run
 from gluonlab.gpu.process import Outcome, tell
 from gluonlab.kvstores import make_kvstore
 
 if TYPE_CHECKING:
     import mxnet as mx
 
-NAME = "speeds"
+NUMBERS = ("network", "gb_per_s")  # with devices, images_per_s; with store, bytes
 NETWORKS = ("lenet", "resnet18")
 FEWEST, MOST = 8, 512  # images of each device; as few as keep it busy for LONG_ENOUGH_S
 LONG_ENOUGH_S = 0.03
@@ -28,9 +25,7 @@ LEAST_S, MOST_S = 0.2, 3.0  # of a round, of all of them
 
 
 def measure(ctxs: List[mx.Context]) -> None:
-    """Answers ``network``, ``devices``, ``images_per_device``, ``images_per_s``; then ``store``,
-    ``bytes``, ``gb_per_s``.
-    """
+    """Answers network, devices, images_per_s, ...; then store, bytes, gb_per_s."""
     from gluonlab.doctor.prove.work import training_step
 
     for network in NETWORKS:
@@ -41,15 +36,10 @@ def measure(ctxs: List[mx.Context]) -> None:
             step = training_step(network, ctxs[:count], "device", images)
             rate = count * images / seconds_of(step)
             tell(network=network, devices=count, images_per_device=images, images_per_s=rate)
-    for store in STORES:
-        for size in SIZES:
-            if len(ctxs) > 1:
-                tell(trying=f"sums of {size} bytes with {store}")
-                tell(
-                    store=store,
-                    bytes=size,
-                    gb_per_s=bus_bytes(size, len(ctxs)) / 1e9 / seconds_of(_sum(store, size, ctxs)),
-                )
+    for store, size in itertools.product(STORES, SIZES) if len(ctxs) > 1 else ():
+        tell(trying=f"sums of {size} bytes with {store}")
+        speed = bus_bytes(size, len(ctxs)) / 1e9 / seconds_of(_sum(store, size, ctxs))
+        tell(store=store, bytes=size, gb_per_s=speed)
 
 
 def _enough_images(network: str, ctxs: List[mx.Context]) -> int:
@@ -71,15 +61,14 @@ def counts_up_to(most: int) -> List[int]:
 
 
 def bus_bytes(size: int, world_size: int) -> float:
-    """What each device sends in an allreduce of the best kind; nccl-tests calls a rate of it the
-    bus bandwidth.
-    """
+    """What each device sends in the best allreduce; its rate is nccl-tests' bus bandwidth."""
     return size * 2 * (world_size - 1) / world_size
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
-    """Of one repetition, the median of some rounds; each has enough of them that the wait at its
-    end counts for little.
+    """Seconds of one repetition, the median of some rounds.
+
+    Each round has so many repetitions that the wait at its end counts for little.
     """
     _timed(work, 1)
     once = _timed(work, 1)
@@ -107,18 +96,18 @@ def _sum(name: str, size: int, ctxs: List[mx.Context]) -> Callable[[], None]:
     return lambda: store.pushpull(0, arrays)
 
 
-def judge(outcome: Outcome) -> List[Verdict]:
-    """A speed is neither right nor wrong."""
+def faults(outcome: Outcome) -> List[str]:
+    """None: a speed is neither right nor wrong."""
+    return []
+
+
+def summary(outcome: Outcome) -> str:
+    """The speed of each network on each number of GPUs."""
     rates = [
         f"{told['network']} {told['images_per_s']:,.0f} on {told['devices']}"
-        for told in all_of(outcome, "network")
+        for told in outcome.all("network")
     ]
-    return unfinished(NAME, outcome) or [right(NAME, f"images/s: {', '.join(rates)}")]
-
-
-def numbers(outcome: Outcome) -> List[Dict[str, Any]]:
-    """``network``, ``devices``, ``images_per_s``; ``store``, ``bytes``, ``gb_per_s``."""
-    return all_of(outcome, "network") + all_of(outcome, "gb_per_s")
+    return f"images/s: {', '.join(rates)}"
 
 
 if __name__ == "__main__":

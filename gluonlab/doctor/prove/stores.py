@@ -1,6 +1,4 @@
-"""Trial: does every kvstore sum what lies on the GPUs, exactly, and with the same bits in all
-replicas?
-"""
+"""Trial: does every kvstore sum exactly on the GPUs, with the same bits in all replicas?"""
 
 from __future__ import annotations
 
@@ -8,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Dict, List
 
 import numpy as np
 
-from gluonlab.doctor.prove.telling import reason_of, run
-from gluonlab.doctor.prove.verdict import Verdict, all_of, right, unfinished, wrong
-from gluonlab.doctor.training_process import TOLERANCE, difference
+from gluonlab.doctor.prove.trial import reason_of, run
+from gluonlab.doctor.training import TOLERANCE, difference
 from gluonlab.gpu.process import Outcome, tell
 from gluonlab.kvstores import KVSTORES, make_kvstore
 
@@ -18,15 +15,17 @@ if TYPE_CHECKING:
     import mxnet as mx
 
 Array = Any  # numpy's
-NAME = "stores"
+NUMBERS = ("store",)  # with wrong, unlike and differs, or refused
 SHAPES = ((1000, 257), (13,), (1,))  # more than a piece, fewer elements than chunks
 ROUNDS = 3
 SHARDED = "sharded-optimizer"
 
 
 def try_all(ctxs: List[mx.Context]) -> None:
-    """Answers ``store`` with ``wrong`` sums, unlike ``bits``, and how its training ``differs`` from
-    one GPU's; or ``refused``.
+    """Answers store with wrong, unlike and differs, or refused.
+
+    wrong: elements of exact sums; unlike: sums with other bits; differs: its training from one
+    GPU's.
     """
     for name in KVSTORES:
         tell(trying=f"kvstore {name}")
@@ -39,9 +38,7 @@ def try_all(ctxs: List[mx.Context]) -> None:
 
 
 def _sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
-    """Whole numbers have exact sums in float32; others at least the same bits everywhere, each
-    time.
-    """
+    """Whole numbers have exact sums in float32; others at least the same bits, each time."""
     from mxnet import nd
 
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
@@ -67,23 +64,10 @@ def _summed(store: Any, key: int, values: Array, ctxs: List[mx.Context]) -> List
     return [array.asnumpy() for array in arrays]
 
 
-def judge(outcome: Outcome) -> List[Verdict]:
+def faults(outcome: Outcome) -> List[str]:
     """Each store that fails, sums wrongly or gives replicas other bits."""
-    bad, fine = [], []
-    for told in all_of(outcome, "store"):
-        problem = _problem(told)
-        if problem:
-            bad.append(wrong(NAME, f"kvstore {told['store']} {problem}"))
-        else:
-            fine.append(told["store"])
-    bad += unfinished(NAME, outcome)
-    return bad or [
-        right(
-            NAME,
-            f"{', '.join(fine)}: exact sums, the same bits in all replicas, "
-            "and training as on one GPU",
-        )
-    ]
+    problems = {told["store"]: _problem(told) for told in outcome.all("store")}
+    return [f"kvstore {name} {problem}" for name, problem in problems.items() if problem]
 
 
 def _problem(told: Dict[str, Any]) -> str:
@@ -98,9 +82,10 @@ def _problem(told: Dict[str, Any]) -> str:
     return ""
 
 
-def numbers(outcome: Outcome) -> List[Dict[str, Any]]:
-    """One for each store: ``store``, ``wrong``, ``unlike``, ``differs``, or ``refused``."""
-    return all_of(outcome, "store")
+def summary(outcome: Outcome) -> str:
+    """The stores that were tried."""
+    stores = ", ".join(told["store"] for told in outcome.all("store"))
+    return f"{stores}: exact sums, the same bits in all replicas, and training as on one GPU"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""A step of training on made-up images that lie on the devices already: what counts and speeds are
-taken of.
-"""
+"""A step of training on made-up images that lie on the devices, for counts and speeds."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Callable, List, Sequence
 
 from gluonlab.devices import devices
-from gluonlab.errors import GluonlabError
-from gluonlab.gpu.process import tell
+from gluonlab.gpu.process import message_of, tell
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -31,7 +30,5 @@ def run(trial: "Callable[[List[mx.Context]], None]", argv: Sequence[str] = ()) -
 
 def reason_of(error: BaseException) -> str:
     """The first line of an error, without the folders of this machine."""
-    said = str(error).strip().split("\n")[0] if str(error).strip() else type(error).__name__
-    words = [word if "/" not in word else word.rpartition("/")[2] for word in said.split()]
-    name = "" if isinstance(error, GluonlabError) else f"{type(error).__name__}: "
-    return (name + " ".join(words))[:LONGEST_REASON]
+    words = message_of(error).strip().split("\n")[0].split()
+    return " ".join(word.rpartition("/")[2] for word in words)[:LONGEST_REASON]
