@@ -20,12 +20,12 @@ import numpy as np
 
 from gluonlab.data.__main__ import main
 from gluonlab.data.fetching.fetch import CHUNK_BYTES
-from gluonlab.data.fetching.sources import CIFAR10_BATCHES, Contents, KnownFile, Source
+from gluonlab.data.fetching.sources import SOURCES, Contents, KnownFile, Source
 from support.idx_files import NAMES, idx_bytes
 
 IDX_NAMES = [f"{name}.gz" for name in NAMES]
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
-BATCHES = [batch.name for batch in CIFAR10_BATCHES]
+BATCHES = [batch.name for batch in SOURCES["cifar10"].known]
 RECORDS = 3  # images in each of the made-up CIFAR batches
 
 

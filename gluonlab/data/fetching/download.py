@@ -1,5 +1,4 @@
-"""Fetch a data set: mirrors in order, and nothing under its final name before its digest is what it
-should be.
+"""Fetch a data set: mirrors in order, and nothing under its final name before its digest is right.
 
 A file that is being fetched ends in .part; it stays when the command is interrupted, and the next
 one goes on from there. An archive is unpacked beside its place and moved there whole; it is not
@@ -14,7 +13,7 @@ import shutil
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Callable, Iterator, List, Optional
+from typing import Callable, Iterator, List, NamedTuple, Optional
 
 import portalocker
 import requests
@@ -29,7 +28,7 @@ from gluonlab.data.fetching.fetch import (
     shown,
     size_of,
 )
-from gluonlab.data.fetching.sources import Contents, KnownFile, Source
+from gluonlab.data.fetching.sources import KnownFile, Source
 from gluonlab.data.fetching.verify import (
     MANIFEST,
     OK,
@@ -52,10 +51,9 @@ def download(
     timeout_s: float = TIMEOUT_S,
     say: Say = lambda text: None,
 ) -> Path:
-    """Fetch what is missing of a data set, or damaged, into its folder below ``root``; returns the
-    folder that holds it.
+    """Fetch what is missing or damaged of a data set, and return the folder that holds it.
 
-    ``mirror``: an address of one's own, tried before the others, as mirror/FILE and as
+    The folder lies below ``root``. ``mirror``: an address of one's own, tried before the others, as mirror/FILE and as
     mirror/NAME/FILE. ``say`` is told what is done. Processes that fetch the same data set wait for
     each other, and the second finds it there.
 
@@ -69,17 +67,12 @@ def download(
         return folder_of(source, root) or folder
     with on_disk(root, ELSEWHERE):
         root.mkdir(parents=True, exist_ok=True)
-    with _locked(
-        root / f".{source.name}.lock",
-        partial(say, f"waiting for another process that fetches {source.name}"),
-    ):
+    waiting = f"waiting for another process that fetches {source.name}"
+    with _locked(root / f".{source.name}.lock", partial(say, waiting)):
         if not is_complete(source, root):
             with make_session() as session:
                 job = _Job(source, root, mirrors, session, timeout_s, say)
-                if source.contents is None:
-                    job.fetch_files(folder)
-                else:
-                    job.fetch_archive(folder, source.contents)
+                job.fetch_archive() if source.contents else job.fetch_files()
     return folder
 
 
@@ -107,87 +100,59 @@ def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
             portalocker.lock(file, portalocker.LOCK_EX | portalocker.LOCK_NB)
         except portalocker.LockException:
             waiting()
-            _wait_for_lock(file, path)
+            try:
+                portalocker.lock(file, portalocker.LOCK_EX)
+            except portalocker.LockException as error:
+                raise OutputError(f"{path} cannot be locked ({error}): {ELSEWHERE}") from None
         yield
 
 
-def _wait_for_lock(file: IO[str], path: Path) -> None:
-    try:
-        portalocker.lock(file, portalocker.LOCK_EX)
-    except portalocker.LockException as error:
-        raise OutputError(f"{path} cannot be locked ({error}): {ELSEWHERE}") from None
-
-
-class _Job:
+class _Job(NamedTuple):
     """One data set on its way from some mirrors to its folder."""
 
-    def __init__(
-        self,
-        source: Source,
-        root: Path,
-        mirrors: List[str],
-        session: requests.Session,
-        timeout_s: float,
-        say: Say,
-    ) -> None:
-        self.source, self.root, self.mirrors = source, root, mirrors
-        self.session, self.timeout_s, self.say = session, timeout_s, say
+    source: Source
+    root: Path
+    mirrors: List[str]
+    session: requests.Session
+    timeout_s: float
+    say: Say
 
-    def fetch_files(self, folder: Path) -> None:
+    def fetch_files(self) -> None:
         """Files that are used as they come."""
+        folder = self.root / self.source.name
         with on_disk(folder, ELSEWHERE):
             folder.mkdir(exist_ok=True)
-        wanted = [
-            file
-            for file, found in zip(self.source.files, verify(self.source, self.root))
-            if found.state != OK
-        ]
+        findings = verify(self.source, self.root)
+        wanted = [file for file, now in zip(self.source.files, findings) if now.state != OK]
         for position, file in enumerate(wanted):
             by_hand = f"put {', '.join(map(str, wanted[position:]))} into {folder}"
-            self._fetch(
-                file,
-                folder,
-                range(file.size, file.size + 1),
-                partial(_take_file, file, folder),
-                by_hand,
-            )
+            self._fetch(file, folder, partial(_take_file, file, folder), by_hand)
 
-    def fetch_archive(self, folder: Path, contents: Contents) -> None:
-        """An archive, which is unpacked and not kept; or one that has been put here by hand, which
-        is.
-        """
+    def fetch_archive(self) -> None:
+        """An archive, which is unpacked and not kept; one that was put here by hand is kept."""
         [file] = self.source.files
-        take = partial(_take_archive, file, folder, contents)
-        # another packing of the same files may have another size
-        sizes = (
-            range(1, contents.most_bytes + 1) if contents.known else range(file.size, file.size + 1)
-        )
-        by_hand = self.root / file.name
-        if by_hand.is_file():
+        take = partial(_take_archive, self.source, self.root / self.source.name)
+        here = self.root / file.name
+        if here.is_file():
             try:
-                take(by_hand)
+                take(here)
                 return
             except DataError as error:
                 self.say(f"{error}; it is left alone, and another one fetched")
-        self._fetch(
-            file,
-            self.root,
-            sizes,
-            take,
-            f"put {file} into {self.root} and give the same command again",
-        )
+        by_hand = f"put {file} into {self.root} and give the same command again"
+        self._fetch(file, self.root, take, by_hand)
 
     def _fetch(
-        self,
-        file: KnownFile,
-        folder: Path,
-        sizes: range,
-        take: Callable[[Path], None],
-        by_hand: str,
+        self, file: KnownFile, folder: Path, take: Callable[[Path], None], by_hand: str
     ) -> None:
-        """Fetch one file from the first mirror that has it; ``take`` puts it in its place, or
-        raises DataError.
+        """Fetch one file from the first mirror that has it.
+
+        ``take`` puts it in its place, or raises DataError.
         """
+        sizes = range(file.size, file.size + 1)
+        if self.source.contents and self.source.contents.known:
+            # another packing of the same files may have another size
+            sizes = range(1, self.source.contents.most_bytes + 1)
         part = folder / f"{file.name}.part"
         if size_of(part) >= sizes.stop:
             discard(part)
@@ -195,46 +160,35 @@ class _Job:
         for mirror in self.mirrors:
             if reasons:
                 self.say(f"{reasons[-1]}; trying the next address")
-            if self._fetch_from(mirror + file.name, file, part, sizes, take, reasons):
-                return
+            try:
+                return self._fetch_from(mirror + file.name, file, part, sizes, take)
+            except DownloadError as error:
+                reasons.append(str(error))
         addresses = ", ".join(shown(mirror) for mirror in self.source.mirrors)
-        why = "; ".join(reasons)
         raise DownloadError(
-            f"{self.source.name} cannot be fetched: {why}. By hand: {by_hand}. Addresses: "
-            f"{addresses}"
+            f"{self.source.name} cannot be fetched: {'; '.join(reasons)}. "
+            f"By hand: {by_hand}. Addresses: {addresses}"
         )
 
     def _fetch_from(
-        self,
-        url: str,
-        file: KnownFile,
-        part: Path,
-        sizes: range,
-        take: Callable[[Path], None],
-        reasons: List[str],
-    ) -> bool:
-        """Whether one address gave the right file; the reason why not is added to ``reasons``."""
-        while True:
-            resumed = part.exists()
-            self.say(
-                f"{shown(url)} -> {part.with_suffix('')}"
-                + f", from byte {size_of(part):,} on" * resumed
-            )
-            try:
-                if not resumed or size_of(part) != file.size:
-                    fetch(self.session, url, part, sizes, self.timeout_s)
-                take(part)
-            except DownloadError as error:
-                reasons.append(str(error))
-                return False
-            except DataError as error:
-                discard(part)
-                if not resumed:
-                    reasons.append(f"{shown(url)} gives a wrong file: {error}")
-                    return False
-                continue  # what was here may have been of another file: all of it once more
+        self, url: str, file: KnownFile, part: Path, sizes: range, take: Callable[[Path], None]
+    ) -> None:
+        """Fetch a file from one address. Raises DownloadError if it does not give the right one."""
+        resumed = part.exists()
+        begin = f", from byte {size_of(part):,} on" if resumed else ""
+        self.say(f"{shown(url)} -> {part.with_suffix('')}{begin}")
+        if not resumed or size_of(part) != file.size:
+            fetch(self.session, url, part, sizes, self.timeout_s)
+        try:
+            take(part)
+        except DataError as error:
             discard(part)
-            return True
+            if not resumed:
+                raise DownloadError(f"{shown(url)} gives a wrong file: {error}") from None
+            # what was here may have been of another file: all of it once more
+            self._fetch_from(url, file, part, sizes, take)
+        else:
+            discard(part)
 
 
 def _take_file(file: KnownFile, folder: Path, part: Path) -> None:
@@ -244,8 +198,10 @@ def _take_file(file: KnownFile, folder: Path, part: Path) -> None:
         os.replace(part, folder / file.name)
 
 
-def _take_archive(file: KnownFile, folder: Path, contents: Contents, archive: Path) -> None:
+def _take_archive(source: Source, folder: Path, archive: Path) -> None:
     """Unpack an archive to ``folder``, if it or all that it holds is right. Raises DataError."""
+    [file], contents = source.files, source.contents
+    assert contents is not None
     if not contents.known:
         _check_digest(file, archive)
     fresh = folder.with_name(f".{folder.name}.unpacking")
@@ -274,14 +230,12 @@ def _check_digest(file: KnownFile, path: Path) -> None:
 
 
 def _move(fresh: Path, folder: Path) -> None:
-    """Put a folder in its place: at once; or, where there is one, file by file, so that nobody's
-    files are lost.
-    """
+    """Put a folder in its place: at once, or file by file into one that exists."""
     if not folder.exists():
         os.replace(fresh, folder)
         return
     files = sorted(path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file())
-    # which says that all are there
+    # the manifest last, which says that all are there
     for name in sorted(files, key=lambda name: name == Path(MANIFEST)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(fresh / name, folder / name)

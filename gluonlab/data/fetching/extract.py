@@ -1,6 +1,4 @@
-"""Unpack a tar archive that may be hostile: nothing outside the target, no links, no devices, no
-more than was agreed on.
-"""
+"""Unpack a tar archive that may be hostile: no links, no devices, nothing beyond target and size."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Dict, Iterator, Optional
 
+from gluonlab.data.fetching.location import readable
 from gluonlab.data.fetching.sources import Contents
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.whole import on_disk
@@ -20,6 +19,13 @@ CHUNK_BYTES = 2**20
 LONGEST_READ = 2**20  # of tarfile at once: a header, or a long name
 TAR_BLOCKS = 64 * 2**10  # what tar adds at the end of the archive, at most
 HEADER_BYTES = 4 * 512  # and before each file: a header, with a long name or times in another one
+# There is no list of what tarfile raises on hostile headers: besides its own errors, these.
+HOSTILE = (
+    tarfile.TarError, zlib.error, EOFError, OSError, ValueError, ArithmeticError, LookupError,
+    RecursionError,
+)  # fmt: skip
+UNUSED = "nothing of it is used"
+REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
 def unpack(
@@ -43,7 +49,7 @@ def unpack(
             if name is None or member.isdir():
                 continue
             if name in digests:
-                raise DataError(f"{archive}: {member.name!r} is in it twice: nothing of it is used")
+                raise DataError(f"{archive}: {member.name!r} is in it twice: {UNUSED}")
             digests[name] = _write(tar, member, archive, target / name, no_room)
     _compare(archive, target, contents)
     return digests
@@ -52,22 +58,14 @@ def unpack(
 def digest_of(path: Path, algorithm: str = "sha256") -> str:
     """The digest of a file's content, hexadecimal. Raises DataError when it cannot be read."""
     digest = hashlib.new(algorithm)
-    try:
-        with path.open("rb") as file:
-            for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-                digest.update(chunk)
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}): "
-            "make it readable, or give another --data-dir"
-        ) from None
+    with readable(path), path.open("rb") as file:
+        for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
+            digest.update(chunk)
     return digest.hexdigest()
 
 
 class _Bounded:
-    """What tarfile reads from: forwards only, never much at once, and never beyond a number of
-    bytes.
-    """
+    """What tarfile reads from: forwards only, never much at once, and at most ``most_bytes``."""
 
     def __init__(self, file: IO[bytes], most_bytes: int) -> None:
         self.file, self.most_bytes, self.position = file, most_bytes, 0
@@ -100,31 +98,17 @@ def _opened(archive: Path, contents: Contents) -> Iterator[tarfile.TarFile]:
     the way to nowhere.
     """
     most_bytes = contents.most_bytes + contents.most_files * HEADER_BYTES + TAR_BLOCKS
-    with _readable(archive), archive.open("rb") as packed:
-        plain = packed.read(2) != b"\x1f\x8b"
-        packed.seek(0)
-        stream: Any = packed if plain else gzip.GzipFile(fileobj=packed)
-        with tarfile.TarFile(fileobj=_Bounded(stream, most_bytes)) as tar:  # type: ignore[arg-type]
-            yield tar
-
-
-@contextmanager
-def _readable(archive: Path) -> Iterator[None]:
-    """There is no list of what tarfile raises on hostile headers: besides its own errors, these."""
     try:
-        yield
+        with archive.open("rb") as packed:
+            plain = packed.read(2) != b"\x1f\x8b"
+            packed.seek(0)
+            stream: Any = packed if plain else gzip.GzipFile(fileobj=packed)
+            bounded: Any = _Bounded(stream, most_bytes)
+            with tarfile.TarFile(fileobj=bounded) as tar:
+                yield tar
     except (DataError, OutputError):
         raise
-    except (
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        OSError,
-        ValueError,
-        ArithmeticError,
-        LookupError,
-        RecursionError,
-    ) as error:
+    except HOSTILE as error:
         raise DataError(
             f"{archive}: no archive that can be used ({error}): fetch it again"
         ) from None
@@ -139,36 +123,28 @@ def _checked(tar: tarfile.TarFile, archive: Path, contents: Contents) -> Iterato
     for member in iter(tar.next, None):
         count, room = count + 1, room - member.size
         wrong = _what_is_wrong(member)
-        if wrong is None and (room < 0 or count > contents.most_files):
-            wrong = (
-                f"is too much: it may hold {contents.most_bytes:,} bytes in "
-                f"{contents.most_files:,} files"
-            )
-        if wrong is not None:
-            raise DataError(f"{archive}: {member.name!r} {wrong}: nothing of it is used")
+        if not wrong and (room < 0 or count > contents.most_files):
+            limits = f"{contents.most_bytes:,} bytes in {contents.most_files:,} files"
+            wrong = f"is too much: it may hold {limits}"
+        if wrong:
+            raise DataError(f"{archive}: {member.name!r} {wrong}: {UNUSED}")
         yield member
 
 
-def _what_is_wrong(member: tarfile.TarInfo) -> Optional[str]:
+def _what_is_wrong(member: tarfile.TarInfo) -> str:
+    parts = member.name.split("/")
     if member.issym() or member.islnk():
         return f"is a link to {member.linkname!r}"
-    if (
-        member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
-        or member.issparse()
-        or member.size < 0
-    ):
+    if member.type not in REGULAR or member.issparse() or member.size < 0:
         return "is neither a file nor a folder"
     if member.name.startswith("/"):
         return "is an absolute path"
-    if ".." in member.name.split("/"):
+    if ".." in parts:
         return "leads out of the folder"
-    if (
-        not member.name.isprintable()
-        or "\\" in member.name
-        or max(len(part.encode()) for part in member.name.split("/")) > 255
-    ):
+    longest = max(len(part.encode()) for part in parts)
+    if not member.name.isprintable() or "\\" in member.name or longest > 255:
         return "is no name for a file"
-    return None
+    return ""
 
 
 def _known_name(name: str, contents: Contents) -> Optional[str]:
@@ -210,7 +186,7 @@ def _new_file(
             file = path.open("xb")
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise DataError(
-                f"{archive}: {member.name!r} is both a file and a folder: nothing of it is used"
+                f"{archive}: {member.name!r} is both a file and a folder: {UNUSED}"
             ) from None
     try:
         yield file

@@ -1,6 +1,4 @@
-"""One address to one file: what breaks off is gone on with, what was there already is not fetched
-again.
-"""
+"""Fetch one address to one file: a download that breaks off is resumed from where it ended."""
 
 from __future__ import annotations
 
@@ -33,8 +31,7 @@ NO_ROOM = (
 
 
 def make_session() -> requests.Session:
-    """Connections that try again what may pass: no connection, no answer in time, and the statuses
-    of busy servers.
+    """Connections that retry what may pass: no connection, no answer, the statuses of busy servers.
 
     Proxies are those of the environment (HTTPS_PROXY, NO_PROXY, ...), as requests reads it.
     """
@@ -110,25 +107,22 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
             discard(part)
             raise _BrokenOff("it does not go on from where the last connection ended")
         if response.status_code not in (200, 206):
-            raise DownloadError(
-                (
-                    f"{shown(url)} answers with status {response.status_code} "
-                    f"{response.reason or ''}"
-                ).rstrip()
-            )
+            status = f"{response.status_code} {response.reason or ''}".rstrip()
+            raise DownloadError(f"{shown(url)} answers with status {status}")
         length = re.fullmatch(r"[0-9]{1,18}", response.headers.get("Content-Length", ""))
         total = begin + int(length[0]) if length else None
-        if total is not None and total not in sizes:
-            raise DownloadError(f"{shown(url)} has {total:,} bytes, expected {_expected(sizes)}")
+        if total is not None:
+            _check_size(url, total, sizes)
         _note_origin(response, url, part)
         why = _receive(response, part, begin, sizes, total, _Pace(url, timeout_s))
     if why or (total is not None and size_of(part) < total):
         whole = "" if total is None else f" of {total:,}"
         raise _BrokenOff(f"after {size_of(part):,} bytes{whole}: {why or ENDED}")
-    if size_of(part) not in sizes:
-        got = size_of(part)
+    try:
+        _check_size(url, size_of(part), sizes)
+    except DownloadError:
         discard(part)
-        raise DownloadError(f"{shown(url)} has {got:,} bytes, expected {_expected(sizes)}")
+        raise
 
 
 class _Pace:
@@ -145,11 +139,9 @@ class _Pace:
         if seconds < self.window_s:
             return
         if self._bytes < SLOWEST_BYTES_PER_S * seconds:
-            came = (
-                f"{self._bytes:,} bytes in {seconds:.3g} s, "
-                f"{SLOWEST_BYTES_PER_S:,} a second are the least"
-            )
-            raise DownloadError(f"{shown(self.url)} is too slow ({came})")
+            speed = f"{self._bytes:,} bytes in {seconds:.3g} s"
+            least = f"{SLOWEST_BYTES_PER_S:,} a second are the least"
+            raise DownloadError(f"{shown(self.url)} is too slow ({speed}, {least})")
         self._begin, self._bytes = time.monotonic(), 0
 
 
@@ -161,18 +153,10 @@ def _receive(
     total: Optional[int],
     pace: _Pace,
 ) -> str:
-    """Write what comes, from the byte ``begin`` on, until it ends or is too much; if it breaks off,
-    say why.
-    """
-    bar = tqdm(
-        desc=part.stem,
-        initial=begin,
-        total=total,
-        unit="B",
-        unit_scale=True,
-        unit_divisor=1024,
-        disable=None,
-    )  # None: hidden where no terminal is
+    """Write what comes, from the byte ``begin`` on; return why it broke off, or nothing."""
+    # disable=None: hidden where no terminal is
+    units = dict(unit="B", unit_scale=True, unit_divisor=1024, disable=None)
+    bar = tqdm(desc=part.stem, initial=begin, total=total, **units)
     with on_disk(part, NO_ROOM), part.open("ab" if begin else "wb") as file, bar:
         try:
             while file.tell() < sizes.stop:
@@ -197,9 +181,7 @@ def _read(response: requests.Response, most: int) -> bytes:
 
 
 def _resume_headers(url: str, part: Path) -> Dict[str, str]:
-    """Ask for what is missing; and, where the beginning came from the same address, only if that
-    has not changed since.
-    """
+    """Request what is missing; from the same address only if the file has not changed since."""
     if not size_of(part):
         return {}
     headers = {"Range": f"bytes={size_of(part)}-"}
@@ -213,9 +195,7 @@ def _resume_headers(url: str, part: Path) -> Dict[str, str]:
 
 
 def _begin(response: requests.Response, have: int) -> Optional[int]:
-    """The byte at which the content of an answer begins; None when that is not where the ``have``
-    bytes here end.
-    """
+    """The byte at which a response begins; None if the ``have`` bytes here do not end there."""
     if response.status_code == 206:
         match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
         return have if match and int(match[1]) == have else None
@@ -227,27 +207,25 @@ def _origin(part: Path) -> Path:
 
 
 def _note_origin(response: requests.Response, url: str, part: Path) -> None:
-    """Keep what tells whether the file changes before the rest of it is fetched (RFC 9110, 13.1.5:
-    no weak validators).
+    """Keep what tells whether the file changes before the rest of it is fetched.
+
+    RFC 9110, 13.1.5: no weak validators.
     """
-    tag = response.headers.get("ETag", "")
-    validator = (
-        response.headers.get("Last-Modified", "") if not tag or tag.startswith("W/") else tag
-    )
+    tag = response.headers.get("ETag", "W/")
+    validator = response.headers.get("Last-Modified", "") if tag.startswith("W/") else tag
+    origin = json.dumps({"url": shown(url), "validator": validator})
     with on_disk(part, NO_ROOM):
-        _origin(part).write_text(
-            json.dumps({"url": shown(url), "validator": validator}), encoding="utf-8"
-        )
+        _origin(part).write_text(origin, encoding="utf-8")
 
 
-def _expected(sizes: range) -> str:
-    return f"{sizes.start:,}" if len(sizes) == 1 else f"{sizes.start:,} to {sizes.stop - 1:,}"
+def _check_size(url: str, size: int, sizes: range) -> None:
+    if size not in sizes:
+        up_to = f" to {sizes.stop - 1:,}" if len(sizes) > 1 else ""
+        raise DownloadError(f"{shown(url)} has {size:,} bytes, expected {sizes.start:,}{up_to}")
 
 
 def _reason(error: BaseException) -> str:
-    """What the innermost of the network's errors says, without the objects that libraries print
-    with it.
-    """
+    """The message of the innermost of the network's errors, without the objects printed with it."""
     inner = error.__cause__ or error.__context__
     while isinstance(inner, (OSError, HTTPException, HTTPError)):
         error, inner = inner, inner.__cause__ or inner.__context__

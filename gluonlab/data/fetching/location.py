@@ -1,13 +1,12 @@
-"""Where data sets lie: in --data-dir, else in GLUONLAB_DATA, else in a folder of the user's cache;
-each in a folder of its name.
-"""
+"""Where data sets lie: in --data-dir, GLUONLAB_DATA or the user's cache, each in its own folder."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from contextlib import contextmanager
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, Iterator, List, Optional, Sequence
 
 from gluonlab.data.fetching.sources import Source
 from gluonlab.errors import DataError
@@ -42,8 +41,9 @@ def data_root(given: Optional[str] = None) -> Path:
 
 
 def places(root: Path, source: Source) -> List[Path]:
-    """The folders in which the files of a data set may lie, its own first; an archive unpacked by
-    hand made one more in each.
+    """The folders in which a data set's files may lie, its own first.
+
+    An archive unpacked by hand made one more in each.
     """
     unpacked = source.contents.folder if source.contents else ""
     return [
@@ -53,15 +53,58 @@ def places(root: Path, source: Source) -> List[Path]:
     ]
 
 
-def find(file: str, folders: List[Path]) -> Optional[Path]:
-    """The first file of this name."""
-    return next((folder / file for folder in folders if (folder / file).is_file()), None)
+def find(name: str, folders: List[Path], endings: Sequence[str] = ("",)) -> Optional[Path]:
+    """The first file of this name, with one of these ``endings``."""
+    paths = (folder / f"{name}{ending}" for folder in folders for ending in endings)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def locate(
+    source: Source, names: Sequence[str], given: Optional[str], endings: Sequence[str] = ("",)
+) -> Dict[str, Path]:
+    """Name -> path of these files of a data set; nothing is downloaded.
+
+    A run that is started without a network, or a hundred times at once, should not find that out
+    on its way. ``given``: what --data-dir says. Raises DataError for files that are missing, with
+    the command that fetches them.
+    """
+    fetch = download_command(source.name, given)
+    forms = " (plain or .gz)" if ".gz" in endings else ""
+    if given is not None and not Path(given).is_dir():
+        raise DataError(
+            f"--data-dir {given} is no folder: give the one with {', '.join(names)}{forms}, "
+            f"or fetch them: {fetch}"
+        )
+    folders = places(data_root(given), source)
+    paths = {name: find(name, folders, endings) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
+    if missing:
+        raise DataError(
+            f"{source.name} lacks {', '.join(missing)}{forms} in {folders[0]} and "
+            f"{data_root(given)}: fetch what is missing ({fetch}), "
+            "or give another folder with --data-dir DIR"
+        )
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Make a DataError that names ``path`` of every OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}): "
+            "make it readable, or give another --data-dir"
+        ) from None
+
+
+def damaged(path: Path, what: str) -> DataError:
+    """The error for a file whose content is wrong."""
+    return DataError(f"{path}: {what}: fetch it again, or give another --data-dir")
 
 
 def download_command(name: str, given: Optional[str] = None) -> str:
-    """What to type to fetch a data set into the folder that ``--data-dir`` says, or into the usual
-    one.
-    """
-    return f"python -m gluonlab.data download {name}" + (
-        "" if given is None else f" --data-dir {shlex.quote(given)}"
-    )
+    """The command that fetches a data set, into the folder that --data-dir names if ``given``."""
+    folder = "" if given is None else f" --data-dir {shlex.quote(given)}"
+    return f"python -m gluonlab.data download {name}{folder}"

@@ -7,7 +7,7 @@ known by the SHA-1 of each.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict, Iterator, Mapping, Optional, Tuple
 
 from gluonlab.errors import DataError, unknown
 
@@ -59,8 +59,13 @@ class Source:
         """Bytes to fetch."""
         return sum(file.size for file in self.files)
 
+    @property
+    def known(self) -> Tuple[KnownFile, ...]:
+        """The files that the data set is read from, as far as they are known beforehand."""
+        return self.contents.known if self.contents else self.files
 
-def find_source(name: str, sources: "Dict[str, Source]") -> Source:
+
+def find_source(name: str, sources: Mapping[str, Source]) -> Source:
     """The source of a data set.
 
     Raises DataError, with the choices, when there is none of this name.
@@ -70,137 +75,60 @@ def find_source(name: str, sources: "Dict[str, Source]") -> Source:
     return sources[name]
 
 
-MNIST = Source(
-    "mnist",
-    (
-        KnownFile(
-            "train-images-idx3-ubyte.gz",
-            9912422,
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        ),
-        KnownFile(
-            "train-labels-idx1-ubyte.gz",
-            28881,
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        ),
-        KnownFile(
-            "t10k-images-idx3-ubyte.gz",
-            1648877,
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        ),
-        KnownFile(
-            "t10k-labels-idx1-ubyte.gz",
-            4542,
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        ),
-    ),
-    (
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    ),
-)
+def _files(table: str, algorithm: str = "sha256") -> Tuple[KnownFile, ...]:
+    """The files of a table with a line ``name size digest`` for each."""
+    rows = [line.split() for line in table.strip().split("\n")]
+    return tuple(KnownFile(name, int(size), digest, algorithm) for name, size, digest in rows)
 
-FASHION_MNIST = Source(
-    "fashion-mnist",
-    (
-        KnownFile(
-            "train-images-idx3-ubyte.gz",
-            26421880,
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        ),
-        KnownFile(
-            "train-labels-idx1-ubyte.gz",
-            29515,
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        ),
-        KnownFile(
-            "t10k-images-idx3-ubyte.gz",
-            4422102,
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        ),
-        KnownFile(
-            "t10k-labels-idx1-ubyte.gz",
-            5148,
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        ),
-    ),
-    (
-        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    ),
-)
 
-CIFAR10_BATCHES = tuple(
-    KnownFile(name, 30_730_000, sha1, "sha1")
-    for name, sha1 in (
-        ("data_batch_1.bin", "aadd24acce27caa71bf4b10992e9e7b2d74c2540"),
-        ("data_batch_2.bin", "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795"),
-        ("data_batch_3.bin", "1dd00a74ab1d17a6e7d73e185b69dbf31242f295"),
-        ("data_batch_4.bin", "aab85764eb3584312d3c7f65fd2fd016e36a258e"),
-        ("data_batch_5.bin", "26e2849e66a845b7f1e4614ae70f4889ae604628"),
-        ("test_batch.bin", "67eb016db431130d61cd03c7ad570b013799c88c"),
-    )
-)
+MNIST = """
+train-images-idx3-ubyte.gz 9912422 440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609
+train-labels-idx1-ubyte.gz 28881 3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c
+t10k-images-idx3-ubyte.gz 1648877 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6
+t10k-labels-idx1-ubyte.gz 4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
+"""
+FASHION_MNIST = """
+train-images-idx3-ubyte.gz 26421880 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84
+train-labels-idx1-ubyte.gz 29515 a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845
+t10k-images-idx3-ubyte.gz 4422102 346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073
+t10k-labels-idx1-ubyte.gz 5148 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
+"""
+CIFAR10 = """
+cifar-10-binary.tar.gz 170052171 c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd
+"""
+CIFAR10_BATCHES = """
+data_batch_1.bin 30730000 aadd24acce27caa71bf4b10992e9e7b2d74c2540
+data_batch_2.bin 30730000 c0ba65cce70568cd57b4e03e9ac8d2a5367c1795
+data_batch_3.bin 30730000 1dd00a74ab1d17a6e7d73e185b69dbf31242f295
+data_batch_4.bin 30730000 aab85764eb3584312d3c7f65fd2fd016e36a258e
+data_batch_5.bin 30730000 26e2849e66a845b7f1e4614ae70f4889ae604628
+test_batch.bin 30730000 67eb016db431130d61cd03c7ad570b013799c88c
+"""
+# version 2 holds a third of the images back for validation, version 1 only 500; the numbers are the
+# shorter side in pixels
+IMAGENETTE = """
+imagenette2-320.tgz 341663724 569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c
+imagenette2-160.tgz 99003388 64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5
+imagenette-320.tgz 341289752 0e3ac85d7f3fd0a63d5e27d85c68511be9ac4dae260345b6f7434a0d4fa24b3f
+imagenette-160.tgz 98752094 4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7f339cb2ead11
+"""
 
-CIFAR10 = Source(
-    "cifar10",
-    (
-        KnownFile(
-            "cifar-10-binary.tar.gz",
-            170052171,
-            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        ),
-    ),
-    ("https://www.cs.toronto.edu/~kriz/",),
+
+def _sources() -> Iterator[Source]:
+    ossci, cvdf = "ossci-datasets.s3.amazonaws.com", "storage.googleapis.com/cvdf-datasets"
+    yield Source("mnist", _files(MNIST), (f"https://{ossci}/mnist/", f"https://{cvdf}/mnist/"))
+    keras = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
+    zalando = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+    yield Source("fashion-mnist", _files(FASHION_MNIST), (keras, zalando))
+    batches = _files(CIFAR10_BATCHES, "sha1")
     # beside the batches a page and a list of names; tar rounds up
-    Contents(
-        sum(batch.size for batch in CIFAR10_BATCHES) + 2**20,
-        known=CIFAR10_BATCHES,
-        folder="cifar-10-batches-bin",
-    ),
-)
+    most_bytes = sum(batch.size for batch in batches) + 2**20
+    contents = Contents(most_bytes, known=batches, folder="cifar-10-batches-bin")
+    yield Source("cifar10", _files(CIFAR10), ("https://www.cs.toronto.edu/~kriz/",), contents)
+    for file in _files(IMAGENETTE):
+        # JPEGs do not shrink when they are packed: twice the archive is far more than it holds
+        contents, name = Contents(2 * file.size), file.name[: -len(".tgz")]
+        yield Source(name, (file,), ("https://s3.amazonaws.com/fast-ai-imageclas/",), contents)
 
 
-def _imagenette(name: str, size: int, sha256: str) -> Source:
-    """JPEGs do not shrink when they are packed: twice the archive is far more than what it
-    holds.
-    """
-    archive = KnownFile(f"{name}.tgz", size, sha256)
-    return Source(
-        name,
-        (archive,),
-        ("https://s3.amazonaws.com/fast-ai-imageclas/",),
-        Contents(most_bytes=2 * size),
-    )
-
-
-SOURCES: Dict[str, Source] = {
-    source.name: source
-    for source in (
-        MNIST,
-        FASHION_MNIST,
-        CIFAR10,
-        # version 2 holds a third of the images back for validation, version 1 only 500; the numbers
-        # are the shorter side in pixels
-        _imagenette(
-            "imagenette2-320",
-            341663724,
-            "569b4497c98db6dd29f335d1f109cf315fe127053cedf69010d047f0188e158c",
-        ),
-        _imagenette(
-            "imagenette2-160",
-            99003388,
-            "64d0c4859f35a461889e0147755a999a48b49bf38a7e0f9bd27003f10db02fe5",
-        ),
-        _imagenette(
-            "imagenette-320",
-            341289752,
-            "0e3ac85d7f3fd0a63d5e27d85c68511be9ac4dae260345b6f7434a0d4fa24b3f",
-        ),
-        _imagenette(
-            "imagenette-160",
-            98752094,
-            "4bacf19aa3f2454e330ac366c98ac1e470ccc6bebca8ff63ecc7f339cb2ead11",
-        ),
-    )
-}
+SOURCES: Dict[str, Source] = {source.name: source for source in _sources()}

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
 from gluonlab.data.fetching.extract import digest_of
 from gluonlab.data.fetching.location import find, places
-from gluonlab.data.fetching.sources import KnownFile, Source
+from gluonlab.data.fetching.sources import Source
 
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
 # in the folder of an unpacked archive: the digests of its files, as sha256sum -c reads them
 MANIFEST = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
 class Finding(NamedTuple):
-    """What became of one file: ``state`` is ok, missing or damaged; ``found`` is its digest, empty
-    if there is none.
-    """
+    """A file's ``state`` (ok, missing or damaged); ``found`` is its digest, empty without one."""
 
     path: Path
     state: str
@@ -27,40 +26,32 @@ class Finding(NamedTuple):
     found: str = ""
 
     def __str__(self) -> str:
-        if self.state == DAMAGED:
-            return (
-                f"{self.state:<8}{self.path}: {self.algorithm} {self.found}, "
-                f"expected {self.expected}"
-            )
-        return f"{self.state:<8}{self.path}: {self.algorithm} {self.expected}"
+        digest = f"{self.found}, expected " if self.state == DAMAGED else ""
+        return f"{self.state:<8}{self.path}: {self.algorithm} {digest}{self.expected}"
 
 
 def verify(source: Source, root: Path) -> List[Finding]:
-    """Read every file of a data set below the folder ``root``, and compare it with what is known of
-    it.
-    """
-    known = known_files(source)
-    if known:
+    """Read every file of a data set below the folder ``root``, and compare its digest."""
+    if source.known:
         folders = places(root, source)
         return [
             _compare(
                 find(file.name, folders) or folders[0] / file.name, file.algorithm, file.digest
             )
-            for file in known
+            for file in source.known
         ]
     manifest = root / source.name / MANIFEST
     if not manifest.is_file():
         return [Finding(manifest, MISSING, "sha256", "written by download")]
     try:
         lines = manifest.read_text(encoding="utf-8").splitlines()
-        matches = [re.fullmatch(r"([0-9a-f]{64})  ([^/].*)", line) for line in lines]
     except ValueError:
-        matches = []
-    if not matches or not all(matches):
-        return [
-            Finding(manifest, DAMAGED, "sha256", "written by download", "and no list of digests")
-        ]
-    return [_compare(manifest.parent / match[2], "sha256", match[1]) for match in matches if match]
+        lines = []
+    matches = [match for match in map(_LINE.fullmatch, lines) if match]
+    if not matches or len(matches) < len(lines):
+        wrong = "and no list of digests"
+        return [Finding(manifest, DAMAGED, "sha256", "written by download", wrong)]
+    return [_compare(manifest.parent / match[2], "sha256", match[1]) for match in matches]
 
 
 def is_complete(source: Source, root: Path) -> bool:
@@ -68,23 +59,16 @@ def is_complete(source: Source, root: Path) -> bool:
     return all(finding.state == OK for finding in verify(source, root))
 
 
-def known_files(source: Source) -> "tuple[KnownFile, ...]":
-    """The files that a data set is read from, as far as they are known before it is fetched."""
-    return source.contents.known if source.contents else source.files
-
-
-def folder_of(source: Source, root: Path) -> "Path | None":
+def folder_of(source: Source, root: Path) -> Optional[Path]:
     """The folder that a data set is read from, if all its files are there; they are not read."""
-    known = known_files(source) or (KnownFile(MANIFEST, 0, ""),)
-    found = [
-        find(file.name, places(root, source) if known_files(source) else [root / source.name])
-        for file in known
-    ]
-    return found[0].parent if found[0] and all(found) else None
+    folders = places(root, source) if source.known else [root / source.name]
+    names = [file.name for file in source.known] or [MANIFEST]
+    paths = [find(name, folders) for name in names]
+    return paths[0].parent if paths[0] and all(paths) else None
 
 
 def manifest_text(digests: Dict[str, str]) -> str:
-    """What `verify` reads again."""
+    """The content of MANIFEST, which `verify` reads again."""
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 

@@ -1,5 +1,4 @@
-"""CIFAR-10 from its binary version, which needs no pickle: 60,000 colour images of 32x32 in 10
-classes.
+"""CIFAR-10's binary version, which needs no pickle: 60,000 images of 32x32 in 10 classes.
 
 The format: https://www.cs.toronto.edu/~kriz/cifar.html, "Binary version": records of 3,073 bytes,
 the label and then 32x32 red, green and blue values, row by row. A file says nothing of how many
@@ -14,12 +13,10 @@ from typing import Optional, Sequence
 
 import numpy as np
 
-from gluonlab.data.fetching.location import data_root, download_command, find, places
-from gluonlab.data.fetching.sources import CIFAR10, CIFAR10_BATCHES
+from gluonlab.data.fetching.location import damaged, locate, readable
+from gluonlab.data.fetching.sources import SOURCES
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults
-from gluonlab.errors import DataError
 
-*TRAIN_FILES, TEST_FILE = (batch.name for batch in CIFAR10_BATCHES)
 RECORDS = 10_000  # in each file
 IMAGE_SHAPE = (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
@@ -35,32 +32,16 @@ DEFAULTS = Defaults(
 
 
 def load(root: Optional[str] = None, records: int = RECORDS) -> Dataset:
-    """50,000 training and 10,000 test images of shape (3, 32, 32), from ``root``/cifar10 or
-    ``root``.
+    """50,000 training and 10,000 test images of shape (3, 32, 32), from ``root``/cifar10 or ``root``.
 
     ``root`` None: the usual folder (`gluonlab.data.fetching.location.data_root`). ``records``: images in
     each file. Raises DataError for files that are missing, with the command that fetches them, and
     for damaged ones.
     """
-    if root is not None and not Path(root).is_dir():
-        raise DataError(
-            f"--data-dir {root} is no folder: give the one with the files, "
-            f"or {download_command('cifar10', root)}"
-        )
-    folders = places(data_root(root), CIFAR10)
-    found = {batch.name: find(batch.name, folders) for batch in CIFAR10_BATCHES}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        raise DataError(
-            f"cifar10 lacks {', '.join(missing)} in {folders[0]} and {data_root(root)}: "
-            f"fetch what is missing ({download_command('cifar10', root)}), "
-            "or give another folder with --data-dir DIR"
-        )
-    paths = {name: path for name, path in found.items() if path is not None}
-    train, test = ([paths[name] for name in names] for names in (TRAIN_FILES, [TEST_FILE]))
-    return Dataset(
-        "cifar10", read_split(train, records), read_split(test, records), CLASSES, DEFAULTS
-    )
+    source = SOURCES["cifar10"]
+    *train, test = locate(source, [batch.name for batch in source.known], root).values()
+    training, tests = read_split(train, records), read_split([test], records)
+    return Dataset("cifar10", training, tests, CLASSES, DEFAULTS)
 
 
 def read_split(paths: Sequence[Path], records: int = RECORDS) -> ArraySplit:
@@ -83,31 +64,16 @@ def read_records(
 
     Raises DataError that names the file and what is wrong with it.
     """
-    expected = records * RECORD_BYTES
-    try:
-        with path.open("rb") as file:
-            content = file.read(expected + 1)  # one more shows that it is too long
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}): "
-            "make it readable, or give another --data-dir"
-        ) from None
+    expected, last = records * RECORD_BYTES, len(CLASSES) - 1
+    with readable(path), path.open("rb") as file:
+        content = file.read(expected + 1)  # one more shows that it is too long
     if len(content) != expected:
-        word = (
-            f"truncated, {len(content):,}"
-            if len(content) < expected
-            else f"too long, more than {expected:,}"
-        )
-        raise _wrong(path, f"{word} bytes where {records:,} images take {expected:,}")
+        long = len(content) > expected
+        count = f"too long, more than {expected:,}" if long else f"truncated, {len(content):,}"
+        raise damaged(path, f"{count} bytes where {records:,} images take {expected:,}")
     values = np.frombuffer(content, np.uint8).reshape(records, RECORD_BYTES)
-    wrong = np.flatnonzero(values[:, 0] >= len(CLASSES))
+    wrong = np.flatnonzero(values[:, 0] > last)
     if len(wrong):
-        raise _wrong(
-            path,
-            f"label {values[wrong[0], 0]} at position {wrong[0]}, expected 0 to {len(CLASSES) - 1}",
-        )
+        label = values[wrong[0], 0]
+        raise damaged(path, f"label {label} at position {wrong[0]}, expected 0 to {last}")
     return values
-
-
-def _wrong(path: Path, what: str) -> DataError:
-    return DataError(f"{path}: {what}: fetch it again, or give another --data-dir")
