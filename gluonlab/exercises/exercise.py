@@ -1,6 +1,7 @@
 """An exercise: its checker, found by its id in the module of its lab.
 
-A checker is given what the student has and raises Wrong with the first counterexample; it returns if the answer is right::
+A checker is given what the student has. It raises Wrong with the first counterexample, or returns if
+the answer is right::
 
     @exercise("02-1")
     def allreduce(answer):
@@ -37,19 +38,6 @@ class Wrong(Exception):
         self.texts = {"en": en, "ja": ja}
 
 
-def returned(got: Any, call: str, *, en: str, ja: str) -> Wrong:
-    """What is said of a call that gave nothing, or a thing of another kind than the one that ``en``
-    and ``ja`` name.
-    """
-    hint_en, hint_ja = (
-        (" (is `return` missing?)", " (`return` を忘れていませんか)") if got is None else ("", "")
-    )
-    return Wrong(
-        en=f"{call} returned {got!r}{hint_en}: return {en}",
-        ja=f"{call} の戻り値は {got!r} でした{hint_ja}。{ja}を返してください",
-    )
-
-
 class Exercise(NamedTuple):
     """``id`` such as ``"02-1"``, one line about it, its checker, and the time that a check may
     take.
@@ -70,10 +58,9 @@ def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
     """
 
     def register(checker: C) -> C:
-        lab, own = id[:2], getattr(checker, "__module__", "")
-        if not re.fullmatch(r"\d\d-[1-9]\d*", id) or (
-            own.startswith(__package__ + ".lab") and not own.endswith(f".lab{lab}")
-        ):
+        own = getattr(checker, "__module__", "")
+        foreign = own.startswith(f"{__package__}.lab") and own.split(".")[2] != f"lab{id[:2]}"
+        if foreign or not re.fullmatch(r"\d\d-[1-9]\d*", id):
             raise ExerciseError(
                 f"{id!r} names no exercise of {own}: write the two digits of the lab, "
                 "a dash and a number"

@@ -27,14 +27,14 @@ def init_params(spread: Spread = he, seed: int = 0) -> Params:
     """
     random = np.random.RandomState(seed)
     return [
-        nd.array(random.normal(0, spread(_fan_in(shape)), shape))
+        nd.array(random.normal(0, spread(fan_in(shape)), shape))
         if len(shape) > 1
         else nd.zeros(shape)
         for shape in SHAPES
     ]
 
 
-def _fan_in(shape: Tuple[int, ...]) -> int:
+def fan_in(shape: Tuple[int, ...]) -> int:
     """How many values each output of a layer with weights of this shape adds up."""
     return math.prod(shape[1:]) if len(shape) == 4 else shape[0]
 

@@ -1,6 +1,4 @@
-"""The arrays that checkers give to answers: where they lie, what they are in words, whether they
-were left alone.
-"""
+"""The arrays that checkers give to answers: on CPU devices, in words, and not written into."""
 
 from __future__ import annotations
 
@@ -23,11 +21,6 @@ def cpus(n: int) -> List[mx.Context]:
     (`gluonlab.engine.threads`).
     """
     return devices(f"cpu*{max(n, 2)}")[:n]
-
-
-def devices_in_words(k: int) -> str:
-    """``1 device``, ``2 devices``."""
-    return f"{k} device" + "s" * (k > 1)
 
 
 def in_words(array: Any) -> str:

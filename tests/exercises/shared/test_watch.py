@@ -1,19 +1,10 @@
-"""What checkers stand on: they see copies, mixed devices and waits, know how long work takes, and
-say arrays in words.
-"""
+"""Checkers see copies between devices, operations that mix devices, and waits."""
 
-import time
-
-import numpy as np
 import pytest
 from mxnet import gluon, nd
 
-from gluonlab.engine.threads import _team_size
-from gluonlab.exercises import Wrong
-from gluonlab.exercises.arrays import check_arrays, cpus, in_words
-from gluonlab.exercises.live import LivePlot
-from gluonlab.exercises.slow import queue_pause
-from gluonlab.exercises.watch import Copy, watch
+from gluonlab.exercises.shared.arrays import cpus
+from gluonlab.exercises.shared.watch import Copy, watch
 
 pytestmark = pytest.mark.cpu_only(
     "checkers of exercises watch CPU devices: their waits, their threads, operators that mix them"
@@ -80,43 +71,3 @@ def test_watching_ends_with_an_error_too():
     with pytest.raises(ZeroDivisionError), watch():
         raise ZeroDivisionError
     assert (nd.NDArray.asnumpy, nd.waitall) == before
-
-
-def test_pauses_take_their_time_side_by_side_and_none_of_pythons():
-    nd.waitall()
-    began = time.perf_counter()
-    for ctx in cpus(2):
-        queue_pause(ctx, 0.3)
-    queued = time.perf_counter() - began
-    nd.waitall()
-    assert queued < 0.3 <= time.perf_counter() - began < 0.6
-
-
-def test_one_device_of_a_checker_has_one_thread_even_alone():
-    (only,) = cpus(1)
-    assert _team_size(only) == 1
-
-
-def test_arrays_in_words():
-    assert in_words(nd.array([1, 2.5, -3])) == "[1, 2.5, -3]"
-    assert in_words(np.arange(20)) == "20 [0, 1, 2, 3, 4, 5, 6, 7, ...]"
-    assert in_words(np.zeros((2, 2))) == "2x2 [0, 0, 0, 0]"
-
-
-def test_an_array_that_was_written_into_is_told():
-    arrays = [nd.array([1, 2]), nd.array([3, 4])]
-    check_arrays(arrays, [[1, 2], [3, 4]])
-    arrays[1] += 1
-    with pytest.raises(
-        Wrong, match=r"array 1 that it was given was \[3, 4\] and is \[4, 5\] afterwards"
-    ):
-        check_arrays(arrays, [[1, 2], [3, 4]])
-
-
-def test_a_live_plot_holds_all_points_and_grows():
-    plot = LivePlot("epoch", "accuracy", (1, 3))
-    plot.add(1, {"one": 0.5})
-    first = plot.png()
-    plot.add(2, {"one": 0.7, "two": 0.6})
-    assert plot.curves == {"one": [(1, 0.5), (2, 0.7)], "two": [(2, 0.6)]}
-    assert first.startswith(b"\x89PNG") and plot.png() != first

@@ -19,9 +19,7 @@ _kept: List[Any] = []  # what the engine calls must live for as long as it may
 
 
 def queue_pause(ctx: mx.Context, seconds: float) -> None:
-    """Queue an operation on a CPU device that does nothing for so long; `mx.nd.waitall` waits for
-    it.
-    """
+    """Queue an operation that keeps a CPU device idle for so long; `mx.nd.waitall` waits for it."""
 
     def pause(run_context: object, parameter: object) -> None:
         time.sleep(seconds)
@@ -29,24 +27,10 @@ def queue_pause(ctx: mx.Context, seconds: float) -> None:
     if len(_kept) > MOST_KEPT:
         nd.waitall()
         _kept.clear()
-    callback, written, where = (
-        _ON_WORKER(pause),
-        nd.zeros((1,), ctx=ctx),
-        EngineContext(1, ctx.device_id),
-    )
+    callback, written = _ON_WORKER(pause), nd.zeros((1,), ctx=ctx)
+    where, handle = ctypes.byref(EngineContext(1, ctx.device_id)), ctypes.byref(written.handle)
     _kept.append((callback, written))
+    none = (None, None)
     check_call(
-        _LIB.MXEnginePushSyncND(
-            callback,
-            None,
-            None,
-            ctypes.byref(where),
-            None,
-            0,
-            ctypes.byref(written.handle),
-            1,
-            None,
-            0,
-            b"queue_pause",
-        )
+        _LIB.MXEnginePushSyncND(callback, *none, where, None, 0, handle, 1, None, 0, b"queue_pause")
     )

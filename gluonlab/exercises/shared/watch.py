@@ -24,6 +24,8 @@ import numpy as np
 from mxnet.base import _LIB, check_call
 from mxnet.ndarray import register
 
+from gluonlab.exercises.exercise import Wrong
+
 
 class Copy(NamedTuple):
     """One array that went from a device to another one."""
@@ -93,3 +95,24 @@ def _handle(operator: str) -> int:
     handle = ctypes.c_void_p()
     check_call(_LIB.NNGetOpHandle(operator.encode(), ctypes.byref(handle)))
     return int(handle.value or 0)
+
+
+def check_devices(seen: Seen) -> None:
+    """Raise Wrong if an operation mixed devices, or Python waited."""
+    for one, other in seen.mixed:
+        raise Wrong(
+            en=f"the sums are right, but an operation had arrays of {one} and {other}: "
+            "CPU devices bear that, two GPUs do not. Copy the array first: `as_in_context`",
+            ja=f"合計は正しいのですが、{one} と {other} の配列を 1 つの演算に渡しています。"
+            "CPU デバイスでは動きますが、2 個の GPU では動きません。"
+            "先に `as_in_context` でコピーしてください",
+        )
+    if seen.waits:
+        raise Wrong(
+            en=f"the sums are right, but Python waited {seen.waits} times for values (`asnumpy`, "
+            "`print`, `waitall`): the devices stand still meanwhile. "
+            "Copy from device to device",
+            ja=f"合計は正しいのですが、Python が値を {seen.waits} 回待ちました (`asnumpy`、"
+            "`print`、`waitall`)。その間デバイスは止まります。"
+            "デバイスからデバイスへ直接コピーしてください",
+        )

@@ -1,0 +1,96 @@
+"""01-2: a clock that counts all of the work that is queued, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, List, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.lab01.pause import queue_pause
+from gluonlab.exercises.shared.arrays import cpus
+from gluonlab.exercises.shared.counterexamples import NUMBERS
+
+PAUSE_S = 0.3  # of the work that is timed; an idle machine times it to a thousandth of that
+
+Clock = Callable[[Callable[[], None]], float]
+
+
+@exercise("01-2")
+def a_clock_that_tells_the_truth(answer: Clock) -> None:
+    """The seconds of work that is queued: all of it, and nothing else."""
+    first, second = cpus(2)
+    calls: List[float] = []
+
+    def work(ctxs: Sequence[mx.Context] = (first,)) -> None:
+        calls.append(time.perf_counter())
+        for ctx in ctxs:
+            queue_pause(ctx, PAUSE_S)
+
+    def waiting() -> None:
+        work()
+        nd.waitall()
+
+    nd.waitall()
+    got = _seconds(answer, work)
+    if len(calls) != 1:
+        raise Wrong(
+            en=f"`work` was called {len(calls)} times: call it once, "
+            "for its seconds are to be those of one call",
+            ja=f"`work` が {len(calls)} 回呼ばれました。1 回分の秒数を返すので、"
+            "呼び出しは 1 回だけにしてください",
+        )
+    _check_pause(got, first)
+    nd.waitall()
+    _check_pause(_seconds(answer, lambda: work((second,))), second)
+    nd.waitall()
+    got = _seconds(answer, waiting)
+    if got < 0.9 * PAUSE_S:
+        raise Wrong(
+            en=f"work that waits for its own {PAUSE_S} s before it returns was said to take "
+            f"{got:.3f} s: the clock was started when `work` had come back. "
+            "Start it before the call",
+            ja=f"{PAUSE_S} 秒の計算を自分で待ってから戻る処理が {got:.3f} 秒になりました。"
+            "`work` が戻ってから時計を動かしています。呼び出す前に動かしてください",
+        )
+    queue_pause(first, PAUSE_S)
+    got = _seconds(answer, lambda: None)
+    if got > 0.8 * PAUSE_S:
+        raise Wrong(
+            en=f"work that does nothing was said to take {got:.2f} s: "
+            f"{PAUSE_S} s of other work had been queued before, and were counted as well. "
+            "Wait for that before the clock is started",
+            ja=f"何もしない処理に {got:.2f} 秒かかったことになりました。"
+            f"その前にキューに入っていた {PAUSE_S} 秒の別の処理まで数えています。"
+            "時計を動かす前に、それが終わるのを待ってください",
+        )
+
+
+def _seconds(answer: Clock, work: Callable[[], None]) -> float:
+    got = answer(work)
+    if isinstance(got, NUMBERS):
+        return float(got)
+    raise Wrong(
+        en=f"it returned {got!r}: return the number of seconds",
+        ja=f"{got!r} が返りました。秒数を数値で返してください",
+    )
+
+
+def _check_pause(got: float, ctx: mx.Context) -> None:
+    """Raise Wrong unless ``got`` is about what a device was kept busy for."""
+    en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3f}"
+    ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3f}"
+    if got < 0:
+        raise Wrong(
+            en=f"{en} s: subtract the earlier time from the later one",
+            ja=f"{ja} 秒になりました。後の時刻から前の時刻を引いてください",
+        )
+    if got < 0.9 * PAUSE_S:
+        raise Wrong(
+            en=f"{en} s: the clock was read when the work had been queued, before it was done",
+            ja=f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時計を読んでいます",
+        )
+    if got > 100 * PAUSE_S:
+        raise Wrong(en=f"{en}: return seconds", ja=f"{ja} になりました。単位は秒にしてください")

@@ -1,0 +1,93 @@
+"""01-4: the gradient of a batch out of those of its shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, List, Tuple
+
+import numpy as np
+from mxnet import nd
+
+from gluonlab.exercises.exercise import exercise
+from gluonlab.exercises.shared.arrays import check_arrays, cpus, in_words
+from gluonlab.exercises.shared.counterexamples import looks_like, wrong
+from gluonlab.exercises.shared.watch import watch
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+
+
+@exercise("01-4")
+def whole_gradient(answer: Callable[..., Any]) -> None:
+    """The gradient of the whole batch's mean loss out of those of its shards."""
+    random = np.random.RandomState(0)
+    cases: List[Tuple[List[List[float]], List[int]]] = [
+        ([[2, 4]], [3]),
+        ([[1, 0], [3, 0]], [1, 1]),
+        ([[1, 0], [5, 0]], [3, 1]),
+        ([[6, 0], [0, 6], [3, 3]], [1, 2, 3]),
+    ]
+    for n in (2, 3, 4):
+        cases.append((random.randint(-9, 10, (n, 4)).tolist(), random.randint(1, 9, n).tolist()))
+    for values, sizes in cases:
+        ctxs = cpus(len(sizes))
+        arrays = [nd.array(value, ctx=ctx) for value, ctx in zip(values, ctxs)]
+        with watch() as seen:
+            got = answer(list(arrays), list(sizes))
+        _check_whole(got, np.array(values, dtype=np.float64), np.array(sizes, dtype=np.float64))
+        check_arrays(arrays, values)
+        if got.context != ctxs[0]:
+            raise wrong(
+                f"the result of {len(sizes)} gradients lies on {got.context}: "
+                f"it belongs on the first one's device, {ctxs[0]}",
+                f"{len(sizes)} 個の勾配の結果が {got.context} にあります。"
+                f"最初の勾配のデバイス {ctxs[0]} に置いてください",
+            )
+        for one, other in seen.mixed:
+            raise wrong(
+                f"an operation had inputs on {one} and {other}: "
+                "CPU devices bear that, two GPUs do not. Copy first, with `as_in_context`",
+                f"{one} と {other} の配列を 1 つの演算に渡しています。"
+                "CPU デバイスでは動きますが、2 個の GPU では動きません。"
+                "先に `as_in_context` でコピーしてください",
+            )
+
+
+def _check_whole(got: Any, values: "Array", sizes: "Array") -> None:
+    if not isinstance(got, nd.NDArray):
+        raise wrong(
+            f"it returned {type(got).__name__}: return an array of MXNet, like the gradients",
+            f"{type(got).__name__} が返りました。勾配と同じく MXNet の配列を返してください",
+        )
+    weighted, result = (values * sizes[:, None]).sum(0), got.asnumpy()
+
+    def is_near(guess: "Array") -> bool:
+        return result.shape == guess.shape and np.allclose(result, guess, atol=1e-4)
+
+    want = weighted / sizes.sum()
+    if is_near(want):
+        return
+    why = looks_like(
+        (is_near(values.sum(0)),
+         "that is their sum, which is right for losses that are added, not for means",
+         "これは合計で、損失を合計したときの答えです。平均の場合は異なります"),
+        (is_near(values.mean(0)),
+         "that is their mean, in which an image of a small shard counts more than one of a large "
+         "shard",
+         (
+             "これは単純な平均です。"
+             "小さいシャードの画像が大きいシャードの画像より重く数えられています"
+         )),
+        (is_near(weighted),
+         "that is the gradient of the sum of all losses: divide by the number of all images",
+         "これは全損失の合計の勾配です。全体の枚数で割ってください"),
+        (is_near((values / sizes[:, None]).sum(0)),
+         "a larger shard must count more, not less: multiply by its size",
+         "大きいシャードほど重く数える必要があります。枚数は割るのではなく掛けてください"),
+    )  # fmt: skip
+    case = ", ".join(f"{in_words(value)} ({int(size)})" for value, size in zip(values, sizes))
+    raise wrong(
+        f"gradients (and images) {case} gave {in_words(result)}, expected {in_words(want)}",
+        f"勾配 (枚数) が {case} のとき {in_words(result)} になりました。"
+        f"正しくは {in_words(want)} です",
+        why,
+    )

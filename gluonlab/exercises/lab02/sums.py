@@ -1,0 +1,85 @@
+"""Whether an allreduce left the sums, on which devices, and which fault it looks like if not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, List
+
+import numpy as np
+from mxnet import nd
+
+from gluonlab.exercises.shared.arrays import cpus, in_words
+from gluonlab.exercises.shared.counterexamples import Pair, looks_like, wrong
+from gluonlab.exercises.shared.watch import Seen, check_devices, watch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+
+
+def check_allreduce(
+    answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", alone: bool = False
+) -> Seen:
+    """Have ``answer`` sum values[i][j], parameter j on device i, over i; raise Wrong if it does
+    not.
+
+    ``alone``: it is given the one parameter of each device, not a list of them. Returns what was
+    seen of the devices meanwhile.
+    """
+    held = [
+        [nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpus(len(values)))
+    ]
+    rows = [list(row) for row in held]
+    given: List[Any] = [row[0] for row in rows] if alone else rows
+    with watch() as seen:
+        returned = answer(given)
+    now = [[one] for one in given] if alone else given
+    same = all(one is other for row, old in zip(now, held) for one, other in zip(row, old))
+    _check_sums(held, values, returned is not None or not same)
+    check_devices(seen)
+    return seen
+
+
+def _check_sums(held: List[List[nd.NDArray]], values: "List[List[Floats]]", made_new: bool) -> None:
+    """Raise Wrong unless held[i][j], which was values[i][j] on device i, is now the sum over i.
+
+    ``made_new``: other arrays were.
+    """
+    several = len(values[0]) > 1
+    for j in range(len(values[0])):
+        before = [row[j] for row in values]
+        want, got = sum(before[1:], before[0]), [row[j].asnumpy() for row in held]
+        which, which_ja = (
+            (f"parameter {j}, which was ", f"パラメータ {j} が ") if several else ("for ", "")
+        )
+        given = ", ".join(map(in_words, before))
+        for device, result in enumerate(got):
+            if not np.array_equal(result, want):
+                raise wrong(
+                    f"{which}{given}: device {device} holds {in_words(result)} afterwards, "
+                    f"expected {in_words(want)}",
+                    f"{which_ja}{given} のとき: 実行後のデバイス {device} は {in_words(result)} "
+                    f"で、正しくは {in_words(want)} です",
+                    _why_no_sum(before, got, device, made_new),
+                )
+
+
+def _why_no_sum(before: "List[Floats]", got: "List[Floats]", device: int, made_new: bool) -> Pair:
+    """Which fault a result looks like."""
+    total, same = sum(before[1:], before[0]), np.array_equal
+    unchanged = all(map(same, before, got))
+    return looks_like(
+        (unchanged and made_new,
+         "new arrays were made or returned, and the old ones left as they were. "
+         "Write into them: `array[:] = ...`, `+=` or `copyto(array)`",
+         "新しい配列を作っただけで、元の配列は変わっていません。"
+         "`array[:] = ...`、`+=`、`copyto(array)` で元の配列に書き込んでください"),
+        (unchanged, "no array has changed", "どの配列も変わっていません"),
+        (any(same(one, total) for one in got) and same(got[device], before[device]),
+         "the sum never came back to this device", "合計した値がこのデバイスに戻されていません"),
+        (same(got[0], total + before[0]),
+         "the first device's array was counted twice", "最初のデバイスの配列を 2 回足しています"),
+        (np.allclose(got[device], total / len(before)),
+         "that is the mean, not the sum", "これは合計ではなく平均です"),
+        (not same(got[0], got[-1]), "the devices do not agree", "デバイスによって値が違います"),
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""04-3 and 04-4: how busy the busiest link is, and which allreduce is fastest."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Sequence, Tuple
+
+import numpy as np
+
+from gluonlab.collectives.algorithms import ALGORITHMS
+from gluonlab.collectives.check import check as prove
+from gluonlab.collectives.cost import price
+from gluonlab.collectives.schedule import ALLREDUCE, Schedule
+from gluonlab.collectives.topology import Topology, make_topology, switch
+from gluonlab.errors import ScheduleError
+from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.shared.counterexamples import (
+    NOTHING,
+    NUMBERS,
+    Pair,
+    gave,
+    looks_like,
+    wrong,
+)
+
+LENET = [180, 20, 25_000, 50, 102_400, 128, 1_280, 10]
+OWNED: List[Tuple[List[int], List[int], int]] = [  # sizes, owners, devices
+    ([2, 2, 2, 2], [0, 1, 2, 3], 4),  # with four devices, mistakes give different numbers
+    ([4, 2], [0, 1], 4),
+    ([4], [0], 2),
+    ([5], [0], 1),
+    (LENET, [0] * 8, 2),
+    (LENET, [0, 1] * 4, 4),
+]
+
+
+@exercise("04-3")
+def busiest_link(answer: Callable[[Sequence[int], Sequence[int], int], int]) -> None:
+    """How many numbers pass the busiest link when each parameter is summed by its owner."""
+    rng, cases = np.random.RandomState(4), list(OWNED)
+    for _ in range(30):
+        sizes = rng.randint(1, 100, rng.randint(1, 9)).tolist()
+        devices = int(rng.randint(1, 9))
+        cases.append((sizes, rng.randint(0, devices, len(sizes)).tolist(), devices))
+    for sizes, owners, devices in cases:
+        loads = [0] * devices
+        for size, owner in zip(sizes, owners):
+            loads[owner] += size
+        want, got = 2 * (devices - 1) * max(loads), answer(list(sizes), list(owners), devices)
+        if not isinstance(got, NUMBERS) or got != want:
+            call = f"busiest_link({sizes}, {owners}, {devices})"
+            raise gave(call, got, want, _fault_of_link(loads, got))
+
+
+def _fault_of_link(loads: Sequence[int], got: Any) -> Pair:
+    devices, total, most = len(loads), sum(loads), max(loads)
+    return looks_like(
+        (got is None, "the function returns nothing", "関数が何も返していません"),
+        (got == 2 * devices * most,
+         "what an owner has itself does not pass its link",
+         "所有者自身の勾配はリンクを通りません"),
+        (got == (devices - 1) * most,
+         "that is one way; the sums go back over the same link",
+         "これは片道分です。合計も同じリンクを通って戻ります"),
+        (got == 2 * (devices - 1) * total,
+         "that is what passes all links together", "これは全リンクの合計です"),
+        (got == 2 * most,
+         f"it comes from {devices - 1} other devices, and goes to as many",
+         f"ほかの {devices - 1} 台から届き、同じ台数に戻ります"),
+        (got == max((devices - 1) * load + total - load for load in loads),
+         "the sums go out when the gradients have come in; meanwhile the other direction had less "
+         "to do",
+         "合計が出ていくのは勾配が届いた後です。その間、逆方向に流れる量はもっと少なくなります"),
+    )  # fmt: skip
+
+
+PLACES: List[Tuple[Callable[[], Topology], float]] = [
+    (lambda: switch(4, 10e-6, 10e9), 1e3),
+    (lambda: switch(4, 10e-6, 10e9), 1e8),
+    (lambda: make_topology("p3.16xlarge"), 1e8),
+    (lambda: make_topology("p3.16xlarge"), 1e3),
+    (lambda: make_topology("p3.8xlarge"), 1e6),
+    (lambda: make_topology("g4dn.12xlarge"), 1e7),
+    (lambda: make_topology("pcie", 4), 1e8),
+]
+
+
+@exercise("04-4")
+def fastest(answer: Callable[[Topology, float], Schedule]) -> None:
+    """The allreduce with the smallest price on a topology, for a size."""
+    for make, size in PLACES:
+        topology = make()
+        got, ranks = answer(topology, size), topology.world_size
+        what = f"fastest({topology.name}, {size:,.0f})"
+        if not isinstance(got, Schedule) or got.world_size != ranks:
+            raise wrong(
+                f"{what} returned {got!r:.80}: return a Schedule for {ranks} ranks, "
+                f"such as `ring({ranks})`",
+                f"{what} の戻り値は {got!r:.80} でした。`ring({ranks})` のような "
+                f"{ranks} ランクの Schedule を返してください",
+            )
+        _check_allreduce(what, got)
+        order = topology.ring_order()
+        known = [algorithm(ranks) for algorithm in ALGORITHMS.values()]
+        choices = [(one.name, one) for one in known]
+        choices += [(f"{one.name} placed on the ring", one.placed(order)) for one in known]
+        seconds = [price(one, topology, size).seconds for _, one in choices]
+        mine, least = price(got, topology, size).seconds, min(seconds)
+        name, best = choices[seconds.index(least)]
+        if mine > least * 1.000001:
+            en, ja = (
+                "place it, `schedule.placed(topology.ring_order())`",
+                ("`schedule.placed(topology.ring_order())` で配置してください"),
+            )
+            times = (f"{mine * 1e6:,.1f} us", f"{least * 1e6:,.1f} us")
+            raise wrong(
+                f"{what} returned {got.name}, {times[0]}; {name} takes {times[1]}",
+                f"{what} の戻り値は {got.name} ({times[0]}) でした。{name} なら {times[1]} です",
+                (en, ja) if got.name == best.name else NOTHING,
+            )
+
+
+def _check_allreduce(what: str, schedule: Schedule) -> None:
+    """Raise Wrong for a schedule that is cheap because it leaves something out."""
+    try:
+        prove(schedule)
+    except ScheduleError as error:
+        raise Wrong(
+            en=f"{what} returned a schedule that is no right allreduce: {error}",
+            ja=f"{what} の戻り値は正しい allreduce ではありません: {error}",
+        ) from None
+    if schedule.collective != ALLREDUCE:
+        raise wrong(
+            f"{what} returned a {schedule.collective}: "
+            "an allreduce is asked for, as the functions in `ALGORITHMS` make it",
+            f"{what} の戻り値は {schedule.collective} です。"
+            "`ALGORITHMS` の関数が作るような allreduce を返してください",
+        )

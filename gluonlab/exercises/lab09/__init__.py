@@ -1,0 +1,8 @@
+"""The exercises of lab 09: six programs with a fault.
+
+While it is there the checkers name the symptom, not the cure.
+"""
+
+from gluonlab.exercises.lab09 import allreduce, evaluation, idle_replica, replicas, updates
+
+__all__ = ["allreduce", "evaluation", "idle_replica", "replicas", "updates"]

@@ -1,0 +1,92 @@
+"""09-4: an epoch whose last batch has fewer images than there are devices."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Sequence
+
+import mxnet as mx
+from mxnet import gluon
+
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.exercises.exercise import Wrong, exercise
+from gluonlab.exercises.lab09.symptom import STILL
+from gluonlab.exercises.shared.arrays import cpus
+from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_like
+from gluonlab.exercises.shared.microbatches import moved
+from gluonlab.exercises.shared.softmax_regression import (
+    LR,
+    Batch,
+    Values,
+    make_net,
+    make_trainer,
+    on_host,
+    some_batches,
+    some_values,
+    values_of,
+)
+
+
+@exercise("09-4")
+def idle_replica(answer: Callable[..., Any]) -> None:
+    """An epoch whose last batch has fewer images than there are devices."""
+    for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
+        ctxs, begin = cpus(devices), some_values()
+        [(images, labels)] = some_batches([count])
+        batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
+        net = make_net(begin, ctxs)
+        trainer, loss = make_trainer(net), gluon.loss.SoftmaxCrossEntropyLoss()
+        for epoch in (1, 2):
+            answer(net, loss, trainer, *on_host((images, labels)), size, ctxs)
+            for ctx in ctxs:
+                got = values_of(net, ctx)
+                if not got.near(begin.train(batches * epoch)):
+                    raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
+
+
+def _wrong_epoch(
+    got: Values,
+    begin: Values,
+    batches: List[Batch],
+    epoch: int,
+    ctxs: Sequence[mx.Context],
+    ctx: mx.Context,
+) -> Wrong:
+    done, count = batches * epoch, len(ctxs)
+    before, last = begin.train(done[:-1]), batches[-1]
+    left, images, size = len(last[0]), sum(len(y) for _, y in batches), len(batches[0][0])
+    went, wanted = moved(got, before), moved(begin.train(done), before)
+    en = f"{images} images in batches of {size} on {in_english(count, 'device')}"
+    ja = f"{images} 枚を {size} 枚ずつ、{count} 台のデバイスで"
+    if got.near(_stale(begin, done, count)):
+        return STILL.wrong(
+            f"{en}: the last batch, of {left}, moved the weights by {went:.4g}, "
+            f"expected {wanted:.4g}, as on one device",
+            f"{ja}: 最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。"
+            f"1 台のデバイスと同じ {wanted:.4g} になるはずです",
+        )
+    full = [batch for batch in batches if len(batch[0]) >= count]
+    scales = (LR, LR * count / left, LR / count)
+    return Case(en, ja).wrong(
+        f"after epoch {epoch} the parameters on {ctx} are not those of one device; "
+        f"the last batch, of {left}, moved the weights by {went:.4g}, expected {wanted:.4g}",
+        f"エポック {epoch} の後、{ctx} のパラメータが 1 台のデバイスの結果と違います。"
+        f"最後のバッチ ({left} 枚) で重みが {went:.4g} 動きました。{wanted:.4g} のはずです",
+        looks_like(
+            (got.near(begin.train(full * epoch)) or got.near(before),
+             f"the last {left} were not used at all", f"最後の {left} 枚が使われていません"),
+            (any(got.near(before.step(last, scale)) for scale in scales),
+             "an image of the last batch counts more or less than once",
+             "最後のバッチの画像が 1 回ずつ数えられていません"),
+        ),
+    )  # fmt: skip
+
+
+def _stale(begin: Values, batches: List[Batch], count: int) -> Values:
+    """The parameters when a device without a shard adds what it added in the batch before."""
+    values, added = begin, [Values(0 * begin.weight, 0 * begin.bias)] * count
+    for images, labels in batches:
+        for device, (a, b) in enumerate(shard_bounds(len(images), count)):
+            added[device] = values.gradient((images[a:b], labels[a:b]))
+        for gradient in added:
+            values = values.minus(gradient, LR / len(images))
+    return values

@@ -1,0 +1,1 @@
+"""What the checkers of several labs use."""

@@ -1,0 +1,201 @@
+"""Updates from microbatches: which are right, and which mistake a wrong one looks like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+from mxnet import gluon
+
+from gluonlab.data.loading.shards import shard_bounds
+from gluonlab.exercises.exercise import Wrong
+from gluonlab.exercises.shared.arrays import cpus
+from gluonlab.exercises.shared.counterexamples import NOTHING, wrong
+from gluonlab.exercises.shared.softmax_regression import (
+    LR,
+    Batch,
+    Values,
+    make_net,
+    make_trainer,
+    on_host,
+    some_batches,
+    some_values,
+    values_of,
+)
+
+Mistake = Tuple[Values, str, str]  # the parameters that it leads to, and its name in both languages
+
+
+class Update(NamedTuple):
+    """The parameters ``got`` after ``batches``, of which all but the last were trained on
+    rightly.
+    """
+
+    got: Values
+    begin: Values
+    batches: List[Batch]
+    parts: int
+
+    @property
+    def before(self) -> Values:
+        """The parameters before the last batch."""
+        return self.begin.train(self.batches[:-1])
+
+    @property
+    def want(self) -> Values:
+        """The right parameters after it."""
+        return self.begin.train(self.batches)
+
+
+def check_updates(
+    answer: Callable[..., Any],
+    sizes: Sequence[int],
+    parts: int,
+    fault: Callable[[Update], Wrong],
+) -> None:
+    """Have ``answer`` train on batches of these sizes in microbatches.
+
+    Raises ``fault`` of the first update that is not the whole batch's, Wrong where the network did
+    not see the images in so many parts.
+    """
+    [ctx], begin, batches = cpus(1), some_values(), some_batches(sizes)
+    net = make_net(begin, [ctx], "add")
+    trainer, seen = make_trainer(net), []  # type: gluon.Trainer, List[int]
+    net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
+    for number, (batch, size) in enumerate(zip(batches, sizes)):
+        del seen[:]
+        answer(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, *on_host(batch), parts)
+        update = Update(values_of(net, ctx), begin, batches[: number + 1], parts)
+        if not update.got.near(update.want):
+            raise fault(update)
+        _check_parts(seen, size, parts)
+
+
+def _check_parts(seen: List[int], size: int, parts: int) -> None:
+    """Raise Wrong when the images ``seen`` by the network, call by call, are not those of so many
+    microbatches.
+    """
+    most = math.ceil(size / parts)
+    if max(seen) > most:
+        raise wrong(
+            f"the update of a batch of {size} in {parts} microbatches is right, "
+            f"but {max(seen)} images went through the network at once, "
+            f"expected at most {most}: that saves no memory",
+            f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
+            f"一度に {max(seen)} 枚がネットワークを通りました (多くても {most} 枚のはず)。"
+            "これではメモリは減りません",
+        )
+    if len(seen) > parts:
+        raise wrong(
+            f"a batch of {size} went through the network in {len(seen)} parts, expected {parts}",
+            f"{size} 枚のバッチが {len(seen)} 個に分けられました。{parts} 個のはずです",
+        )
+
+
+def wrong_update(update: Update) -> Wrong:
+    """The counterexample of an update, and the mistake that leads to the same parameters."""
+    got, _, batches, parts = update
+    before, last = update.before, batches[-1]
+    went, wanted = moved(got, before), moved(update.want, before)
+    why = next(((en, ja) for wrong, en, ja in _mistakes(update) if got.near(wrong)), NOTHING)
+    if why is NOTHING and abs(went / wanted - 1) < 0.01:
+        why = (
+            "as far as it should, but not in the same direction",
+            "動いた量は合っていますが、向きが違います",
+        )
+    size, number = len(last[0]), len(batches)
+    return wrong(
+        f"batch {number}, of {size} images, in {parts} microbatch{'es' * (parts > 1)}: "
+        f"the weights moved by {went:.4g}, expected {wanted:.4g}, as with the whole batch at once",
+        f"{number} 番目のバッチ ({size} 枚、マイクロバッチ {parts} 個): 重みが {went:.4g} "
+        f"動きました。バッチ全体を一度に使ったときの {wanted:.4g} になるはずです",
+        why,
+    )
+
+
+def moved(after: Values, before: Values) -> float:
+    """How far the weights lie apart."""
+    return float(np.linalg.norm(after.weight - before.weight))
+
+
+def _mistakes(update: Update) -> Iterator[Mistake]:
+    """Each mistake that is often made, and the parameters of its own that it gives."""
+    _, begin, batches, parts = update
+    before, batch = update.before, batches[-1]
+    yield from _scales(before, batch, parts)
+    yield from _parts(before, batch, parts)
+    yield (left_over(begin, batches),
+           "the gradients of the batch before are still in it",
+           "前のバッチの勾配が残ったままです")  # fmt: skip
+
+
+def _scales(before: Values, batch: Batch, parts: int) -> Iterator[Mistake]:
+    """The gradients of all images, divided by a wrong number, or weighted."""
+    size, cuts = len(batch[0]), _cuts(batch, parts)
+    yield before, "the parameters have not changed at all", "パラメータがまったく変わっていません"
+    yield (before.step(batch, LR),
+           "the sum of the gradients was not divided by the number of images",
+           "勾配の合計が画像の枚数で割られていません")  # fmt: skip
+    for cut in (cuts[0], cuts[-1]):
+        yield (before.step(batch, LR / len(cut[0])),
+               "the sum is divided by the images of one part, or means of parts are added up",
+               (
+                   "合計が 1 個のマイクロバッチの枚数で割られているか、"
+                   "部分ごとの平均を足しています"
+               ))  # fmt: skip
+    for factor, en, ja in (
+        (1 / size, "the loss of each part is a mean, and `step` divides once more",
+         "損失が平均なのに `step` がもう一度割っています"),
+        (1 / parts, "a mean of means: images of a small part count more than others",
+         "平均の平均なので、小さい部分の画像が重く数えられます"),
+        (1.0, f"means are added up: the update is {parts} times too large",
+         f"平均を足しているので、更新がおよそ {parts} 倍になっています"),
+    ):  # fmt: skip
+        after = before
+        for cut in cuts:
+            after = after.minus(before.gradient(cut), LR / len(cut[0]) * factor)
+        yield after, en, ja
+
+
+def _parts(before: Values, batch: Batch, parts: int) -> Iterator[Mistake]:
+    """Images are left out, or there is more than one update."""
+    size, cuts = len(batch[0]), _cuts(batch, parts)
+    for cut, en, ja in (
+        (cuts[-1], "only the last part counts", "最後の部分しか効いていません"),
+        (cuts[0], "only the first part counts", "最初の部分しか効いていません"),
+    ):
+        yield before.step(cut, LR / size), en, ja
+    whole = size // parts * parts
+    for used in (size, whole):
+        yield (before.step((batch[0][:whole], batch[1][:whole]), LR / used),
+               "the images that are left over when the batch does not divide are lost",
+               "割り切れずに余った画像が捨てられています")  # fmt: skip
+    for sizes in ([size] * parts, [len(images) for images, _ in cuts]):
+        zeroed = kept = before
+        gradients: List[Values] = []
+        for cut, divisor in zip(cuts, sizes):
+            gradients.append(kept.gradient(cut))
+            zeroed = zeroed.step(cut, LR / divisor)
+            for gradient in gradients:
+                kept = kept.minus(gradient, LR / divisor)
+        for after in (zeroed, kept):
+            yield (after,
+                   "there is an update after every part, expected one for the batch",
+                   "部分ごとに更新しています。バッチに 1 回のはずです")  # fmt: skip
+
+
+def left_over(begin: Values, batches: Sequence[Batch]) -> Values:
+    """The parameters when the last update alone has the gradients of all batches before in it."""
+    before, scale = begin.train(batches[:-1]), LR / len(batches[-1][0])
+    after = before.step(batches[-1], scale)
+    for number in range(len(batches) - 1):
+        after = after.minus(begin.train(batches[:number]).gradient(batches[number]), scale)
+    return after
+
+
+def _cuts(batch: Batch, parts: int) -> List[Batch]:
+    images, labels = batch
+    return [
+        (images[begin:end], labels[begin:end]) for begin, end in shard_bounds(len(images), parts)
+    ]
