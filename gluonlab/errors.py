@@ -25,7 +25,7 @@ A message names the value, what is possible, and the remedy, on one line.
 from __future__ import annotations
 
 import difflib
-from typing import Any, Iterable, List, Optional, Sequence
+from typing import Iterable, List, Optional
 
 
 class GluonlabError(Exception):
@@ -117,13 +117,7 @@ class DivergedError(RunError):
     parameters are not finite.
 
     The message names the step where it began, or after which it was seen.
-
-    ``finished``: the steps before that which had not been reported yet.
     """
-
-    def __init__(self, message: str, finished: Sequence[Any] = ()) -> None:
-        super().__init__(message)
-        self.finished = list(finished)
 
 
 class GluonlabWarning(UserWarning):

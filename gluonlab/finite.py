@@ -87,15 +87,14 @@ def broken_parameters(net: gluon.Block) -> List[str]:
     infinity.
 
     The first is what is saved. No loss tells: the CPU's ReLU makes 0 of NaN. Of healthy parameters
-    one number for each floating type is read; broken ones are fetched to be named.
+    one number for each floating type and device is read; broken ones are fetched to be named.
     """
-    by_type: Dict[Any, Dict[str, nd.NDArray]] = {}
+    by_kind: Dict[Any, Dict[str, nd.NDArray]] = {}
     for name, param in net.collect_params().items():
-        if np.issubdtype(np.dtype(param.dtype), np.floating):
-            by_type.setdefault(np.dtype(param.dtype), {})[name] = param.list_data()[
-                0
-            ].as_nd_ndarray()
-    checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_type.values()]
+        kind, first = np.dtype(param.dtype), param.list_data()[0].as_nd_ndarray()
+        if np.issubdtype(kind, np.floating):
+            by_kind.setdefault((kind, first.context), {})[name] = first
+    checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_kind.values()]
     for check, _ in checks:
         check.look()
     suspects = {

@@ -98,7 +98,8 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     """Each replica's parameters (numpy arrays) after one step of LeNet, as a run computes it."""
     from mxnet import nd
 
-    from gluonlab.data.loading.augment import make_input
+    from gluonlab.data.loading.batch import whole
+    from gluonlab.data.loading.pixels import make_input
     from gluonlab.data.loading.shards import shard
     from gluonlab.kvstores import make_kvstore
     from gluonlab.models import get_model
@@ -110,7 +111,8 @@ def trained(ctxs: List[Any], images: Any, labels: Any, store: str) -> List[List[
     params, kvstore = net.collect_params(), make_kvstore(store, ctxs)
     trainer = BucketedTrainer(params, "sgd", {"learning_rate": 0.1}, kvstore)
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
-    step(shard(nd.array(images, dtype="uint8"), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+    xs = shard(nd.array(images, dtype="uint8"), ctxs)
+    step(whole(xs, shard(nd.array(labels, dtype="int32"), ctxs)))
     return [[param.data(ctx).asnumpy() for param in params.values()] for ctx in ctxs]
 
 

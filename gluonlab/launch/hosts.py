@@ -16,8 +16,9 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.pixels import make_input
 from gluonlab.engine.neighbours import tell
 from gluonlab.errors import ConfigError, EngineError
 from gluonlab.finite import check_parameters, check_validation_loss
@@ -26,8 +27,8 @@ from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.strategy import Scored
 from gluonlab.runs.schema import Epoch
 from gluonlab.runs.writer import RunDirectory
-from gluonlab.training.evaluate import evaluate, test_loader
-from gluonlab.training.loop import make_net
+from gluonlab.training.evaluate import evaluate, evaluation_loader
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.recipes import QUICK
 
@@ -174,16 +175,18 @@ def train_on_hosts(
         run.describe(config.to_dict(), settings=settings)
     for epoch in range(1, plan.epochs + 1):
         began = time.perf_counter()
-        for step, (xs, ys) in enumerate(loader):
-            replicas.gradients(xs, ys)
-            group.step(trainer, min(global_batch_size, images - step * global_batch_size))
+        for batch in loader:
+            replicas.gradients(batch)
+            group.step(trainer, batch.size)
         nd.waitall()
         seconds = time.perf_counter() - began
         replicas.statistics.average()
         # on every rank: all end, and none waits for the others
         check_parameters(net, f"after epoch {epoch}")
         if run is not None:
-            score = evaluate(replicas.score, test_loader(plan), plan.ctxs)
+            score = evaluate(
+                replicas, evaluation_loader(plan, plan.ctxs), len(plan.dataset.classes)
+            )
             check_validation_loss(score.loss, f"after epoch {epoch}", replicas.statistics.exist)
             result = {
                 "epoch": epoch,
@@ -211,17 +214,18 @@ class Replicas:
     """A network on the devices of this process."""
 
     def __init__(self, net: gluon.HybridBlock, ctxs: Sequence[mx.Context], prepare: Any) -> None:
-        self.net, self.ctxs, self.prepare = net, ctxs, prepare
+        self.net, self.outputs, self.prepare = net, list(ctxs), prepare
         self.loss, self.statistics = gluon.loss.SoftmaxCrossEntropyLoss(), RunningStatistics(net)
         self.queued: "Deque[List[nd.NDArray]]" = deque()
         self.learned = [
             param for param in net.collect_params().values() if param.grad_req != "null"
         ]
 
-    def gradients(self, xs: "List[nd.NDArray]", ys: "List[nd.NDArray]") -> None:
+    def gradients(self, batch: Batch) -> None:
         """The sums over the images of each shard; zero on devices without one, where the last ones
         would be added again.
         """
+        xs, ys = batch
         self.statistics.saw(xs)
         with autograd.record():
             losses = [self.loss(self.net(self.prepare(nd, x)), y) for x, y in zip(xs, ys)]
@@ -230,12 +234,13 @@ class Replicas:
         self.queued.append(losses)
         for loss in self.queued.popleft() if len(self.queued) > STEPS_AHEAD else ():
             loss.wait_to_read()
-        for ctx in self.ctxs[len(xs) :]:
+        for ctx in self.outputs[len(xs) :]:
             for param in self.learned:
                 param.grad(ctx)[:] = 0
 
-    def score(self, xs: "Sequence[nd.NDArray]", ys: "Sequence[nd.NDArray]") -> "List[Scored]":
+    def score(self, batch: Batch) -> "List[Scored]":
         """What the network makes of the shards of a batch."""
+        xs, ys = batch
         outputs = [self.net(self.prepare(nd, x)) for x in xs]
         return [
             Scored(i, self.loss(scores, y).sum(), scores, y)

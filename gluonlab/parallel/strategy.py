@@ -1,18 +1,126 @@
-"""What the loop asks of a strategy."""
+"""What the training loop asks of a way to spread a network over devices, and gives to it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Callable, Iterator, List, Mapping, NamedTuple, Optional, Protocol, Tuple
 
-from mxnet import nd
+import mxnet as mx
+from mxnet import gluon, nd
+
+from gluonlab.data.loading.batch import Batch
+from gluonlab.kvstores.groups import Group
+from gluonlab.optimizers.states.states import States
+from gluonlab.parallel.data.microbatches import Microbatches
+from gluonlab.parallel.precision import Conversion
+from gluonlab.update.loss_scale import LossScale
+
+# A named part of a step, and the call that queues it.
+Phase = Tuple[str, Callable[[], None]]
 
 
 class Scored(NamedTuple):
-    """What the network makes of images on a device, which is given by its position: sum of losses
-    (1,), scores (n, classes).
+    """The scores of some images on a device: sum of losses (1,), scores (n, classes), labels (n,).
+
+    ``device`` is a position among the strategy's ``outputs``.
     """
 
     device: int
     loss: nd.NDArray
     scores: nd.NDArray
     labels: nd.NDArray
+
+
+class State(NamedTuple):
+    """What goes on with the same bits needs, besides the parameters and running statistics."""
+
+    optimizer: States
+    loss_scale: Mapping[str, float]
+
+
+class Strategy(Protocol):
+    """A network on some devices, which trains on batches and scores them."""
+
+    @property
+    def net(self) -> gluon.HybridBlock:
+        """The whole network, each parameter on the devices that hold it."""
+
+    @property
+    def inputs(self) -> List[mx.Context]:
+        """The devices that get the shards of a batch."""
+
+    @property
+    def outputs(self) -> List[mx.Context]:
+        """The devices on which losses and scores appear, in the order of the inputs."""
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether layers such as BatchNorm keep running statistics."""
+
+    def step(self, batch: Batch) -> List[nd.NDArray]:
+        """Queue the training on a batch, and return the sum of losses (1,) of each shard.
+
+        Nothing waits; the next step overwrites the losses.
+        """
+
+    def phases(self, batch: Batch) -> Iterator[Phase]:
+        """The parts of `step` in order: call each before taking the next."""
+
+    def score(self, batch: Batch) -> Iterator[Scored]:
+        """The scores of the batch's parts, without training; taking the next overwrites one."""
+
+    def settle_statistics(self) -> None:
+        """Give all replicas the same running statistics, before evaluating and saving."""
+
+    def state(self) -> State:
+        """Copies on the CPU of the optimizer's states, by parameter name, and the loss scale."""
+
+    def restore(self, state: State) -> None:
+        """Go on from a `state`, of any devices. Raises KVStoreError for that of another network."""
+
+
+class StrategyPlan(Protocol):
+    """What a strategy reads of a plan (`gluonlab.training.plan.Plan`)."""
+
+    @property
+    def ctxs(self) -> List[mx.Context]:
+        """This process's devices."""
+
+    @property
+    def kvstore(self) -> Any:
+        """What sums gradients over them."""
+
+    @property
+    def bucket_bytes(self) -> Optional[int]:
+        """How much a bucket of gradients holds; None: the default for such devices."""
+
+    @property
+    def clip_norm(self) -> Optional[float]:
+        """The largest norm of the whole gradient."""
+
+    @property
+    def loss_scale(self) -> Optional[LossScale]:
+        """What the loss is multiplied by, in float16."""
+
+    @property
+    def microbatches(self) -> Microbatches:
+        """How a device's share of a batch is cut."""
+
+    @property
+    def sync_bn(self) -> bool:
+        """Whether BatchNorm layers look at the whole batch."""
+
+    @property
+    def conversion(self) -> Conversion:
+        """How the network computes."""
+
+    @property
+    def preprocess(self) -> Callable[[Any, Any], Any]:
+        """``f(F, images)``: bytes as the network's input."""
+
+    def make_optimizer(self) -> mx.optimizer.Optimizer:
+        """A new one, which follows the schedule of the learning rate."""
+
+
+# The plan's network on the given devices: the same parameters on each, all shapes known.
+MakeNet = Callable[[List[mx.Context]], gluon.HybridBlock]
+MakeStrategy = Callable[[MakeNet, gluon.HybridBlock, StrategyPlan, Group], Strategy]

@@ -16,8 +16,9 @@ from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.checks import CONFIG, DEVICES, check
 from gluonlab.training.draft import Draft
-from gluonlab.training.loop import prepare, train
+from gluonlab.training.loop import train
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.prepare import prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 

@@ -17,8 +17,8 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError
 from gluonlab.host.memory import room
 from gluonlab.study.largest_size import LargestSize
-from gluonlab.training.loop import make_net
 from gluonlab.training.memory import MIB, Memory, Needs
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.trial import TooMuch, measure
 

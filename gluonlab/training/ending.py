@@ -10,6 +10,7 @@ from typing import Iterator, Optional
 
 from mxnet import gluon
 
+from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
@@ -56,6 +57,22 @@ def write_extras(
         export(net, plan.model, plan.dataset, folder / EXPORT)
     if confusion is not None:  # last: nothing is lost if it cannot be drawn
         write_picture(confusion, plan.dataset.classes, folder / CONFUSION)
+
+
+MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
+
+
+def advice(result: Result) -> Iterator[str]:
+    """What would make the next such run faster."""
+    if result.waiting > MUCH_WAITING and isinstance(result.plan.dataset.train, FileSplit):
+        cure = (
+            "with more --decoders, or once and for all with --no-random-resized-crop"
+            if result.plan.random_resized_crop
+            else "once (python -m gluonlab.data pack), with more --decoders, "
+            "or into memory with --resident-bytes"
+        )
+        waiting = f"training waited for images {result.waiting:.0%} of its time"
+        yield f"{waiting}: decode them {cure}"
 
 
 def _note(run: RunDirectory, error: BaseException) -> None:

@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Iterable, List, NamedTuple, Optional, Protocol, Tuple
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
+from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
-from gluonlab.parallel.strategy import Scored
+from gluonlab.finite import check_parameters, check_validation_loss
+from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.parallel.strategy import Scored, Strategy
 from gluonlab.training.plan import Plan
 
 # numpy's (classes, classes) int64: [i, j] counts the images of class i that were taken for class j
 Confusion = Any
 
-
-ScoreShards = Callable[[Sequence[nd.NDArray], Sequence[nd.NDArray]], Iterable[Scored]]
 
 AHEAD = 4  # batches that may wait for the devices: each holds its images
 # the label is looked for among this many best scores, where there are more classes than that
@@ -54,12 +56,14 @@ class Score(NamedTuple):
         return None if self.in_top5 is None else self.in_top5 / self.images
 
 
-def test_loader(plan: Plan) -> Loader:
-    """The plan's test images, in order."""
+def evaluation_loader(plan: Plan, ctxs: List[mx.Context], group: Group = ALONE) -> Loader:
+    """The plan's test images for these devices, in order."""
     return Loader(
         plan.dataset.test,
-        plan.ctxs,
+        ctxs,
         plan.global_batch_size,
+        rank=group.rank,
+        world_size=group.size,
         shuffle=False,
         raw=True,
         prefetch=plan.prefetch,
@@ -67,39 +71,60 @@ def test_loader(plan: Plan) -> Loader:
     )
 
 
-def evaluate(
-    score: ScoreShards, loader: Loader, ctxs: Sequence[mx.Context], confusion: bool = False
+class Scoring(Protocol):
+    """What an evaluation needs of a `gluonlab.parallel.strategy.Strategy`."""
+
+    @property
+    def outputs(self) -> List[mx.Context]:
+        """The devices on which scores appear."""
+
+    def score(self, batch: Batch) -> Iterable[Scored]:
+        """The scores of the batch's parts."""
+
+
+def validate(
+    strategy: Strategy, loader: Loader, plan: Plan, step: int, group: Group = ALONE
 ) -> Score:
-    """One pass over the loader's split; ``score(xs, ys)`` goes through what the network makes of a
-    batch.
+    """`evaluate` a network after training up to this step.
+
+    Raises DivergedError when its parameters are not finite, or its loss is beyond recovery.
     """
-    tallies: Dict[int, _Tally] = {}
+    when = f"after step {step}"
+    strategy.settle_statistics()
+    check_parameters(strategy.net, when)
+    classes = len(plan.dataset.classes)
+    score = evaluate(strategy, loader, classes, plan.confusion, group)
+    check_validation_loss(score.loss, when, strategy.has_statistics)
+    return score
+
+
+def evaluate(
+    strategy: Scoring, loader: Loader, classes: int, confusion: bool = False, group: Group = ALONE
+) -> Score:
+    """One pass over the loader's split, of which each process of a group scores its part."""
+    tallies = [_Tally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
     queued: Deque[List[nd.NDArray]] = deque()
-    for xs, ys in loader:
-        images += sum(len(x) for x in xs)
+    for batch in loader:
+        images += batch.size
         queued.append([])
-        for device, loss, scores, labels in score(xs, ys):
+        for device, loss, scores, labels in strategy.score(batch):
             queued[-1].append(loss.copy())  # ready when this part is
-            if device not in tallies:
-                tallies[device] = _Tally(ctxs[device], scores.shape[1], confusion)
             tallies[device].add(loss, scores, labels)
         if len(queued) > AHEAD:
             for done in queued.popleft():
                 done.wait_to_read()
-    losses, correct, in_top5 = (
-        sum(values) for values in zip(*[tally.read() for tally in tallies.values()])
-    )
-    matrix = (
-        sum(tally.confusion.asnumpy().astype("int64") for tally in tallies.values())
-        if confusion
-        else None
-    )
+    counts = np.array([sum(values) for values in zip(*[tally.read() for tally in tallies])])
+    losses, correct, in_top5 = group.total(counts)  # float64: whole up to 2**53
+    matrix = None
+    if confusion:
+        matrix = group.total(sum(tally.confusion.asnumpy().astype("int64") for tally in tallies))
+        matrix = matrix.astype("int64")
     return Score(
         images,
         int(correct),
         float(losses) / images,
-        int(in_top5) if tallies[0].classes > TOP else None,
+        int(in_top5) if classes > TOP else None,
         matrix,
     )
 

@@ -9,8 +9,9 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
+import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig, option_name
@@ -20,12 +21,14 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ConfigError, DataError, OutputError, RunError
 from gluonlab.files.whole import folder_for
 from gluonlab.finite import broken_parameters, is_healthy, may_be_early, named
+from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
-from gluonlab.parallel.data.statistics import RunningStatistics
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.objective import make_loss
 from gluonlab.runs.reader import Description, read_finished
 from gluonlab.training.ending import write_extras
-from gluonlab.training.evaluate import Score, evaluate, test_loader
-from gluonlab.training.loop import data_parallel, make_net
+from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.recipes import QUICK
 
@@ -103,22 +106,25 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     # what cannot be written is found before anything is computed
     with folder_for(place) if place is not None else nullcontext():
         plan = _plan(found, config, folder)
-        net = make_net(plan)
-        file = found.parameters
-        load_parameters(net, file, str(file), len(plan.dataset.classes))
-        step = data_parallel(net, gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+        classes, file = len(plan.dataset.classes), found.parameters
+
+        def trained(ctxs: List[mx.Context]) -> gluon.HybridBlock:
+            net = make_net(plan, ctxs)
+            load_parameters(net, file, str(file), classes)
+            return net
+
+        strategy = data_parallel(trained, make_loss(), plan, ALONE)
         began = time.perf_counter()
-        score = evaluate(step.score, test_loader(plan), plan.ctxs, config.confusion)
+        loader = evaluation_loader(plan, strategy.inputs)
+        score = evaluate(strategy, loader, classes, config.confusion)
         seconds = time.perf_counter() - began
-        if not is_healthy(score.loss) and not may_be_early(
-            score.loss, RunningStatistics(net).exist
-        ):
+        if not is_healthy(score.loss) and not may_be_early(score.loss, strategy.has_statistics):
             raise RunError(f"the loss of {folder} on its test images is {score.loss}: {GONE_WRONG}")
-        broken = broken_parameters(net)
+        broken = broken_parameters(strategy.net)
         if broken:  # which ReLU may hide from the loss
             raise RunError(f"{file} holds NaN or infinity in {named(broken)}: {GONE_WRONG}")
         if place is not None:
-            write_extras(place, plan, net, score.confusion)
+            write_extras(place, plan, strategy.net, score.confusion)
     return Evaluation(folder, plan, score, seconds, place)
 
 

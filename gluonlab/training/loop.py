@@ -4,182 +4,79 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence
+from typing import Generic, Iterator, Optional, TypeVar
 
-import mxnet as mx
-from mxnet import gluon, nd
+from mxnet import nd
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import Augment
-from gluonlab.data.loading.loader import Loader
-from gluonlab.data.loading.mixup import Mixup
-from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.dataset import Dataset
-from gluonlab.data.sets.folder import FileSplit
-from gluonlab.devices import describe
 from gluonlab.engine.semantics import make_users, nd_semantics
-from gluonlab.errors import DivergedError
-from gluonlab.finite import check_parameters, check_validation_loss
-from gluonlab.gpu.arithmetic import use_arithmetic
-from gluonlab.models import get_model
-from gluonlab.models.pretrained import load_pretrained
-from gluonlab.models.shapes import complete
-from gluonlab.optimizers.momentum import MXNET
-from gluonlab.parallel.data.statistics import RunningStatistics
-from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.parallel.strategy import Scored
+from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
-from gluonlab.runs.schema import Epoch
 from gluonlab.runs.writer import RunDirectory
-from gluonlab.training.checks import BATCH, NETWORK, Made, check
-from gluonlab.training.ending import recorded, write_extras
-from gluonlab.training.evaluate import evaluate, test_loader
+from gluonlab.training.ending import advice, recorded, write_extras
+from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.losses import LossLog, StepLoss
-from gluonlab.training.memory import Memory, Needs
-from gluonlab.training.optimize import spare_biases
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.prepare import measured_memory, prepare, train_loader
 from gluonlab.training.reporter import ConsoleReporter, Reporter
-from gluonlab.training.trial import in_words as take_in_words
-from gluonlab.training.waiting import Waiting
-from gluonlab.update.trainer import BucketedTrainer
 
-MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
-
-
-class Step(Protocol):
-    """What a strategy makes of network, loss and plan; a batch is given as one shard for each
-    device that has one.
-    """
-
-    def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
-        """Train on a batch; each shard's sum of losses (1,)."""
-
-    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:
-        """Without training, the sum of losses and the scores of each part of the batch, until the
-        next is asked for.
-        """
-
-
-Strategy = Callable[[gluon.HybridBlock, gluon.HybridBlock, Plan], Step]
-
-
-def data_parallel(net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
-    """Every device holds the whole network and works on its shard of each batch."""
-    trainer = BucketedTrainer(
-        net.collect_params(), plan.make_optimizer(), None, plan.kvstore,
-        bucket_bytes=plan.bucket_bytes, clip_norm=plan.clip_norm, loss_scale=plan.loss_scale,
-    )  # fmt: skip
-    return DataParallelStep(
-        net, loss, trainer, plan.ctxs, plan.preprocess, plan.microbatches, plan.sync_bn,
-        plan.conversion,
-    )  # fmt: skip
+_T = TypeVar("_T")
 
 
 def train(
     config: "TrainConfig | None" = None,
-    strategy: Strategy = data_parallel,
+    strategy: MakeStrategy = data_parallel,
     reporter: Optional[Reporter] = None,
     dataset: Optional[Dataset] = None,
+    group: Group = ALONE,
 ) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
-    ``dataset``: the one that the config names, where it has been read already. Raises a UsageError
-    before anything is written when the config cannot be carried out, and DivergedError when the
-    loss is no longer a number, or beyond recovery, or the parameters are not finite after an epoch.
-    The run computes with mx.nd; its network is of the user's kind, mx.np after ``npx.set_np()``.
-    After an error or Ctrl-C the folder holds everything up to the last whole epoch; a UsageError
-    before that one, such as for an image that cannot be decoded, takes it away again.
+    ``strategy``: how network and batches lie on the devices. ``dataset``: the one that the config
+    names, where it has been read already. ``group``: the processes that train together. Raises a
+    UsageError before anything is written when the config cannot be carried out, and DivergedError
+    when the loss is no longer a number, or beyond recovery, or the parameters are not finite after
+    an epoch. The run computes with mx.nd; its network is of the user's kind, mx.np after
+    ``npx.set_np()``. After an error or Ctrl-C the folder holds everything up to the last whole
+    epoch; a UsageError before that one, such as for an image that cannot be decoded, takes it away
+    again.
     """
+    config = config or TrainConfig()
     with nd_semantics():
-        result = _train(config or TrainConfig(), strategy, reporter or ConsoleReporter(), dataset)
+        RunDirectory.check(config.out)
+        plan = make_plan(config, dataset)
+        taken = measured_memory(plan, strategy)
+        result = train_plan(plan, strategy, reporter or ConsoleReporter(), group, taken)
     make_users(result.net)
     return result
 
 
-def _train(
-    config: TrainConfig, strategy: Strategy, reporter: Reporter, dataset: Optional[Dataset]
-) -> Result:
-    RunDirectory.check(config.out)
-    plan = make_plan(config, dataset)
-    taken = (
-        take_in_words(config, plan.dataset, plan.ctxs)
-        if config.memory and strategy is data_parallel
-        else None
-    )
-    return train_plan(plan, strategy, reporter, taken)
-
-
 def train_plan(
-    plan: Plan, strategy: Strategy, reporter: Reporter, taken: Optional[str] = None
+    plan: Plan,
+    make_strategy: MakeStrategy,
+    reporter: Reporter,
+    group: Group = ALONE,
+    taken: Optional[str] = None,
 ) -> Result:
-    """`train` for a plan. ``taken``: what such a run has been measured to take, in words."""
+    """`train` for a plan. ``taken``: a line about the memory that such a run takes."""
     began = time.perf_counter()
-    ready = prepare(plan, strategy)
+    strategy, introduction = prepare(plan, make_strategy, group)
     run = RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
-    result = Result(plan, ready.net, run.path)
+    result = Result(plan, strategy.net, run.path)
     with recorded(run, result):
-        classes = noted(plan.dataset.classes)
-        run.describe(plan.config.to_dict(), settings=plan.settings(), classes=classes)
-        _Run(plan, ready, reporter, run, result, began).all_epochs(taken)
+        run.describe(**plan.description())
+        for line in [*introduction, *([taken] if taken is not None else [])]:
+            reporter.say(line)
+        _Run(plan, strategy, reporter, group, run, result, began).all_epochs()
         if result.confusion is not None:
             run.write(schema.ConfusionEvent(result.confusion.tolist()))
-        write_extras(run.path, plan, ready.net, result.confusion)
+        write_extras(run.path, plan, strategy.net, result.confusion)
     result.seconds = time.perf_counter() - began
     return result
-
-
-class Ready(NamedTuple):
-    """What a run has before its first batch.
-
-    ``pretrained``: what was loaded, in words; ``memory``: if the config asks for it.
-    """
-
-    net: gluon.HybridBlock
-    step: Step
-    pretrained: Optional[str]
-    memory: Optional[Memory]
-
-
-@nd_semantics()
-def prepare(plan: Plan, strategy: Strategy = data_parallel) -> Ready:
-    """Make network and step.
-
-    Raises a UsageError for what the plan could not show: nothing else is found before the first
-    batch.
-    """
-    net = make_net(plan)
-    loaded = (
-        load_pretrained(net, plan.pretrained, len(plan.dataset.classes))
-        if plan.pretrained is not None
-        else None
-    )
-    step = strategy(net, plan.make_loss(), plan)
-    memory = None
-    if plan.memory:
-        memory = Needs(plan, net).memory(plan.largest_share)
-    return Ready(net, step, loaded, memory)
-
-
-def make_net(plan: Plan) -> gluon.HybridBlock:
-    """The plan's network with the same parameters on every device, all shapes known.
-
-    Raises ModelError if it does not fit.
-
-    GPUs compute as the plan says from here on. Raises ConfigError when they have computed otherwise
-    in this process.
-    """
-    use_arithmetic(plan.arithmetic, plan.ctxs)
-    mx.random.seed(plan.seed)
-    net = get_model(plan.model, len(plan.dataset.classes), plan.ctxs)
-    made = Made(plan, net, len(plan.ctxs))
-    check(made, NETWORK)
-    net.initialize(mx.init.Xavier(), ctx=plan.ctxs)
-    complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
-    check(made, BATCH)
-    if plan.no_bias_decay:
-        spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
-    return net
 
 
 class _Run:
@@ -188,166 +85,72 @@ class _Run:
     def __init__(
         self,
         plan: Plan,
-        ready: Ready,
+        strategy: Strategy,
         reporter: Reporter,
+        group: Group,
         run: RunDirectory,
         result: Result,
         began: float,
     ) -> None:
-        self.plan, self.ready, self.reporter, self.run, self.result, self.began = (
-            plan,
-            ready,
-            reporter,
-            run,
-            result,
-            began,
-        )
-        self.net, self.step = ready.net, ready.step
-        self.statistics = RunningStatistics(ready.net, plan.microbatches, plan.sync_bn)
-        self.log = LossLog(plan.ctxs, may_overflow=plan.loss_scale is not None)
-        common: Dict[str, Any] = dict(
-            raw=True, prefetch=plan.prefetch, resident_bytes=plan.resident_bytes
-        )
-        padding, flip = plan.crop_padding, plan.flip
-        augment = Augment(padding, flip) if padding or flip else None
-        mixup = Mixup(plan.mixup) if plan.mixup else None
-        changes: Dict[str, Any] = dict(
-            random_crops=plan.random_resized_crop, augment=augment, mixup=mixup
-        )
-        self.loader = Loader(
-            plan.dataset.train, plan.ctxs, plan.global_batch_size, plan.seed, **changes, **common
-        )
-        self.test_loader = test_loader(plan)
+        self.plan, self.strategy, self.reporter, self.group = plan, strategy, reporter, group
+        self.run, self.result, self.began = run, result, began
+        self.log = LossLog(strategy.outputs, plan.loss_scale is not None, group)
+        self.loader = train_loader(plan, strategy.inputs, group)
+        self.evaluation_loader = evaluation_loader(plan, strategy.inputs, group)
 
-    def all_epochs(self, taken: Optional[str]) -> None:
-        self._introduce(taken)
+    def all_epochs(self) -> None:
         for epoch in range(1, self.plan.epochs + 1):
             line = ""
             self.reporter.epoch_begins(epoch, self.plan.epochs, len(self.plan.dataset.train))
             try:
                 done = self._epoch(epoch)
-                self.run.parameters(self.net)
+                self.run.parameters(self.strategy.net)
                 self.run.write(done)
                 self.result.history.append(done)
-                line = _epoch_line(done, self.plan.epochs)  # said when it is true
-            except DivergedError as error:
-                self._note(epoch, error.finished)
-                raise
+                line = _in_words(done, self.plan.epochs)  # said when it is true
             finally:
+                if self.log.rest:  # the loss has diverged
+                    self._note(epoch, self.log.rest)
                 self.reporter.epoch_ends(line)
-        if self.result.waiting > MUCH_WAITING and isinstance(self.plan.dataset.train, FileSplit):
-            cure = (
-                "decode them once (python -m gluonlab.data pack), with more --decoders, "
-                "or into memory with --resident-bytes"
-            )
-            if self.plan.random_resized_crop:
-                cure = (
-                    "decode them with more --decoders, or once and for all with "
-                    "--no-random-resized-crop"
-                )
-            self.reporter.say(
-                f"training waited for images {self.result.waiting:.0%} of its time: {cure}"
-            )
-
-    def _introduce(self, taken: Optional[str]) -> None:
-        plan = self.plan
-        if self.ready.pretrained is not None:
-            self.reporter.say(f"pretrained {self.ready.pretrained}")
-        threads = (
-            ""
-            if plan.ctxs[0].device_type == "gpu"
-            else f", {plan.threads} thread{'s' * (plan.threads > 1)} each"
-        )
-        size = sum(param.data(plan.ctxs[0]).size for param in self.net.collect_params().values())
-        place = (
-            "resident on the devices"
-            if self.loader.resident
-            else f"streamed, {plan.prefetch} batches ahead"
-        )
-        settings = ", ".join(
-            f"{name.replace('_', ' ')} {value:g}"
-            for name, value in plan.optimizer_params.items()
-            if value
-        )
-        for name, text in (
-            ("devices", describe(plan.ctxs) + threads),
-            ("network", f"{plan.model}, {size:,} parameters"),
-            (
-                "data",
-                (
-                    f"{plan.dataset.name}: {len(plan.dataset.train):,} training, "
-                    f"{len(plan.dataset.test):,} test images, {place}"
-                ),
-            ),
-            *plan.settled.in_words(),
-            (
-                "batch",
-                (
-                    f"{plan.batch_in_words()}; {len(self.loader)} "
-                    f"step{'s' * (len(self.loader) > 1)} per epoch"
-                ),
-            ),
-            (
-                "optimizer",
-                f"{plan.optimizer}, {settings}"
-                + f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET),
-            ),
-            *plan.options_in_words(),
-            ("kvstore", f"{plan.config.kvstore}{plan.placed_in_words()}; seed {plan.seed}"),
-            *(
-                [("arithmetic", plan.arithmetic.in_words())]
-                if plan.ctxs[0].device_type == "gpu"
-                else []
-            ),
-        ):
-            self.reporter.say(f"{name:<11}{text}")
-        for line in self.ready.memory.lines() if self.ready.memory is not None else ():
+        for line in advice(self.result):
             self.reporter.say(line)
-        if taken is not None:
-            self.reporter.say(taken)
 
-    def _epoch(self, epoch: int) -> Epoch:
+    def _epoch(self, epoch: int) -> schema.Epoch:
         """Train on every image once, then evaluate."""
         began = time.perf_counter()
-        known: List[StepLoss] = []  # of this epoch
         # its thread ends with the loop, however that ends
         with closing(iter(self.loader)) as batches:
-            waiting = Waiting(batches)
-            for xs, ys in waiting:
-                images = sum(len(x) for x in xs)
-                self.statistics.saw(xs)
-                new = self.log.append(self.step(xs, ys), images)
-                known += self._note(epoch, new)
-                self.reporter.step_done(images, new)
+            waiting = _Waiting(batches)
+            for batch in waiting:
+                known = self.log.append(self.strategy.step(batch), batch.size)
+                self._note(epoch, known)
+                self.reporter.step_done(batch.size, known)
                 if self.log.step == 1:
                     self._first_step()
-        known += self._note(epoch, self.log.flush())
+        self._note(epoch, self.log.flush())
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
-        self.statistics.average()
         self._note_loss_scale(epoch)
-        check_parameters(self.net, f"after step {self.log.step}")
-        score = evaluate(self.step.score, self.test_loader, self.plan.ctxs, self.plan.confusion)
-        check_validation_loss(score.loss, f"after step {self.log.step}", self.statistics.exist)
+        score = validate(
+            self.strategy, self.evaluation_loader, self.plan, self.log.step, self.group
+        )
         self.result.confusion = score.confusion
-        loss, images = _mean_loss(epoch, known), len(self.plan.dataset.train)
-        share = waiting.seconds / seconds
-        return Epoch(
+        return schema.Epoch(
             epoch=epoch,
             step=self.log.step,
-            images=images,
+            images=len(self.plan.dataset.train),
             training_seconds=seconds,
-            loss=loss,
+            loss=self.log.mean(epoch),
             accuracy=score.accuracy,
             validation_loss=score.loss,
             top5_accuracy=score.top5_accuracy,
-            waiting=share,
+            waiting=waiting.seconds / seconds,
             lr=self.plan.rates(self.log.step),
             seconds=time.perf_counter() - self.began,
         )
 
-    def _note(self, epoch: int, known: List[StepLoss]) -> List[StepLoss]:
-        """Record finished steps; the same ones."""
+    def _note(self, epoch: int, known: "list[StepLoss]") -> None:
+        """Record finished steps."""
         seconds, rates = time.perf_counter() - self.began, self.plan.rates
         self.run.write(
             *(
@@ -355,7 +158,6 @@ class _Run:
                 for at, images, loss in known
             )
         )
-        return known
 
     def _note_loss_scale(self, epoch: int) -> None:
         """Record how often gradients overflowed."""
@@ -373,19 +175,25 @@ class _Run:
         self.reporter.say(f"{'first step':<11}after {self.result.first_step_seconds:.2f} s")
 
 
-def _mean_loss(epoch: int, steps: Sequence[StepLoss]) -> float:
-    """Over the images of these steps: all of an epoch, but for those in which float16
-    overflowed.
-    """
-    if not steps:
-        raise DivergedError(
-            f"the loss overflows in every step of epoch {epoch}: "
-            "use a smaller learning rate (--lr), or float32"
-        )
-    return sum(step.loss * step.images for step in steps) / sum(step.images for step in steps)
+class _Waiting(Generic[_T]):
+    """Iterates over ``items``; ``seconds``: how long the loop has waited for them so far."""
+
+    def __init__(self, items: Iterator[_T]) -> None:
+        self._items = items
+        self.seconds = 0.0
+
+    def __iter__(self) -> Iterator[_T]:
+        return self
+
+    def __next__(self) -> _T:
+        began = time.perf_counter()
+        try:
+            return next(self._items)
+        finally:
+            self.seconds += time.perf_counter() - began
 
 
-def _epoch_line(epoch: Epoch, epochs: int) -> str:
+def _in_words(epoch: schema.Epoch, epochs: int) -> str:
     number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
     speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
     return f"{number}  {speed}  loss {epoch.loss:.4f}  validation accuracy {epoch.accuracy:.4f}"

@@ -16,6 +16,7 @@ from mxnet import nd
 from gluonlab.engine.invoke import CopyInto
 from gluonlab.errors import DivergedError
 from gluonlab.finite import diverged, is_healthy
+from gluonlab.kvstores.groups import ALONE, Group
 
 STRIDE = 4
 
@@ -33,17 +34,23 @@ class LossLog:
     known.
 
     A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, naming the step
-    where that began. Where it ``may_overflow``, as in float16, a step without a finite one is left
-    out of those that are returned instead.
+    where that began; ``rest`` are then the known steps before it. Where a loss ``may_overflow``, as
+    in float16, a step without a finite one is left out instead. Of a group of processes each
+    appends the losses of its own shards, and learns those of the whole batches.
     """
 
-    def __init__(self, ctxs: Sequence[mx.Context], may_overflow: bool = False) -> None:
+    def __init__(
+        self, ctxs: Sequence[mx.Context], may_overflow: bool = False, group: Group = ALONE
+    ) -> None:
         self.step = 0  # steps appended so far, in the whole run
-        self._checked = _without_overflows if may_overflow else _healthy
-        self._blocks = [_Block(ctxs), _Block(ctxs)]  # one is filled while the other grows old
+        self.rest: List[StepLoss] = []
+        self._may_overflow = may_overflow
+        # one is filled while the other grows old
+        self._blocks = [_Block(ctxs, group), _Block(ctxs, group)]
+        self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Note a step."""
+        """Note a step of so many ``images``."""
         self.step += 1
         known: List[StepLoss] = []
         if self._blocks[0].full:
@@ -56,29 +63,36 @@ class LossLog:
         """Wait for all steps, and return those not returned yet."""
         return self._checked(self._blocks[1].read() + self._blocks[0].read())
 
+    def mean(self, epoch: int) -> float:
+        """Over the images of the steps returned since the last call, which are those of an epoch.
 
-def _without_overflows(known: List[StepLoss]) -> List[StepLoss]:
-    return _healthy([step for step in known if math.isfinite(step.loss)])
-
-
-def _healthy(known: List[StepLoss]) -> List[StepLoss]:
-    """The same steps.
-
-    Raises DivergedError, which holds those before the first whose loss is beyond recovery, or no
-    number.
-    """
-    for place, step in enumerate(known):
-        if not is_healthy(step.loss):
+        Raises DivergedError when float16 overflowed in all of them.
+        """
+        total, images, self._sum, self._images = self._sum, self._images, 0.0, 0
+        if not images:
             raise DivergedError(
-                diverged("the loss", step.loss, f"at step {step.step}"), known[:place]
+                f"the loss overflows in every step of epoch {epoch}: "
+                "use a smaller learning rate (--lr), or float32"
             )
-    return known
+        return total / images
+
+    def _checked(self, known: List[StepLoss]) -> List[StepLoss]:
+        if self._may_overflow:
+            known = [step for step in known if math.isfinite(step.loss)]
+        for place, step in enumerate(known):
+            if not is_healthy(step.loss):
+                self.rest = known[:place]
+                raise DivergedError(diverged("the loss", step.loss, f"at step {step.step}"))
+            self._sum += step.loss * step.images
+            self._images += step.images
+        return known
 
 
 class _Block:
     """The losses of STRIDE consecutive steps: one row of STRIDE values on each device."""
 
-    def __init__(self, ctxs: Sequence[mx.Context]) -> None:
+    def __init__(self, ctxs: Sequence[mx.Context], group: Group) -> None:
+        self.group = group
         self.rows = [nd.zeros((STRIDE,), ctx=ctx) for ctx in ctxs]
         self.cells = [[CopyInto(row[i : i + 1]) for i in range(STRIDE)] for row in self.rows]
         self.zeros = [nd.zeros((1,), ctx=ctx) for ctx in ctxs]
@@ -103,7 +117,7 @@ class _Block:
         """Wait for the block's steps and return them; the block is empty then."""
         if not self.steps:
             return []
-        sums = sum(row.asnumpy().astype("float64") for row in self.rows)
+        sums = self.group.total(sum(row.asnumpy().astype("float64") for row in self.rows))
         known = [
             StepLoss(step, images, float(total) / images)
             for step, images, total in zip(self.steps, self.images, sums)

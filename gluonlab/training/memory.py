@@ -22,6 +22,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.kvstores.sharded import ShardedKVStore
+from gluonlab.optimizers.states.states import flat
 from gluonlab.parallel.data.replica import IMAGES, LABELS, fitted, loss_graph
 from gluonlab.parallel.data.stage_gradients import Kinds
 from gluonlab.parallel.data.stage_memory import allocated_mib, planned_mib
@@ -110,7 +111,7 @@ class Needs:
         optimizer = self.plan.make_optimizer()
         # states are as large as their weights
         one = nd.zeros([1] * len(param.shape), ctx=mx.cpu(), dtype=param.dtype)
-        arrays = _arrays(optimizer.create_state_multi_precision(0, one))
+        arrays = flat(optimizer.create_state_multi_precision(0, one))
         return sum(_bytes(param.shape, array.dtype) * int(array.size) for array in arrays)
 
     @property
@@ -240,13 +241,6 @@ class Needs:
 def _without_memory(shape: Tuple[int, ...], ctx: mx.Context, dtype: Any = np.float32) -> nd.NDArray:
     """An array that takes its memory when it is first used."""
     return nd.NDArray(_new_alloc_handle(shape, ctx, True, dtype))
-
-
-def _arrays(state: Any) -> List[nd.NDArray]:
-    """The arrays of an optimizer's state, which is None, an array, or a nest of tuples."""
-    if isinstance(state, (tuple, list)):
-        return [array for part in state for array in _arrays(part)]
-    return [] if state is None else [state]
 
 
 def _bytes(shape: Tuple[int, ...], dtype: Any) -> int:

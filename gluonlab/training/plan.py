@@ -16,7 +16,8 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.pixels import make_input
+from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.threads import set_threads
@@ -138,11 +139,12 @@ class Plan:
         """How many batches the training images make."""
         return math.ceil(len(self.dataset.train) / self.global_batch_size)
 
-    def batch_in_words(self) -> str:
-        """``32 per device, 64 in all``; shards differ by at most one image when the sizes do not
-        divide.
+    def batch_in_words(self, devices: int) -> str:
+        """``32 per device, 64 in all``, over so many devices.
+
+        Shards differ by at most one image when the sizes do not divide.
         """
-        each, rest = divmod(self.global_batch_size, len(self.ctxs))
+        each, rest = divmod(self.global_batch_size, devices)
         per_device = str(each) if not rest else f"{each} or {each + 1}"
         return (
             f"{per_device} per device, {self.global_batch_size} in "
@@ -214,6 +216,11 @@ class Plan:
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
+
+    def description(self) -> Dict[str, Any]:
+        """What config.json says of the run: what was asked, what is used, and of which classes."""
+        classes = noted(self.dataset.classes)
+        return {"config": self.config.to_dict(), "settings": self.settings(), "classes": classes}
 
 
 def _recorded(placement: Optional[Placement], ctxs: List[mx.Context]) -> Dict[str, Any]:

@@ -15,18 +15,21 @@ import os
 import sys
 import threading
 from collections import deque
-from typing import Any, Deque, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Sequence, Set, Tuple
 
 from mxnet import gluon, nd
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.data.sets.dataset import ReadAheadSplit, Reading, Split
 from gluonlab.errors import GluonlabError
 from gluonlab.host.memory import children, peak_bytes
-from gluonlab.parallel.strategy import Scored
+from gluonlab.kvstores.groups import Group
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.strategy import MakeNet, Scored, Strategy, StrategyPlan
 from gluonlab.training.evaluate import AHEAD
-from gluonlab.training.loop import Step, data_parallel, train_plan
+from gluonlab.training.loop import train_plan
 from gluonlab.training.losses import STRIDE
 from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.reporter import Reporter
@@ -85,23 +88,28 @@ def cut_plan(plan: Plan) -> Plan:
 
 
 class _Few(Reporter):
-    """A strategy whose steps compute only the first batches of each size, and keep as many as a
-    queue would.
+    """Makes a strategy whose steps compute only the first batches of each size, and keep as many
+    as a queue would.
 
     In the second epoch it is the first size alone: all that other sizes leave behind is there then.
     """
 
     def __init__(self) -> None:
-        self._step: Step
+        self._train: Callable[[Batch], List[nd.NDArray]]
+        self._evaluate: Callable[[Batch], Iterator[Scored]]
         # of each size, from its last step
         self._losses: Dict[Tuple[int, ...], List[nd.NDArray]] = {}
         self._scored: Set[Tuple[int, ...]] = set()
-        self._waiting: Deque[Any] = deque(maxlen=WAITING)
+        self._waiting: Deque[Batch] = deque(maxlen=WAITING)
         self._first = self._first_score = False  # of an epoch
 
-    def strategy(self, net: gluon.HybridBlock, loss: gluon.HybridBlock, plan: Plan) -> Step:
-        self._step = data_parallel(net, loss, plan)
-        return self
+    def strategy(
+        self, make_net: MakeNet, loss: gluon.HybridBlock, plan: StrategyPlan, group: Group
+    ) -> Strategy:
+        made: Any = data_parallel(make_net, loss, plan, group)
+        self._train, self._evaluate = made.step, made.score
+        made.step, made.score = self.step, self.score
+        return made  # type: ignore[no-any-return]
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         self._first = self._first_score = True
@@ -109,20 +117,20 @@ class _Few(Reporter):
     def epoch_ends(self, line: str) -> None:
         self._waiting.clear()
 
-    def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
-        sizes = tuple(map(len, xs))
-        self._waiting.append((xs, ys))
+    def step(self, batch: Batch) -> List[nd.NDArray]:
+        sizes = tuple(map(len, batch.xs))
+        self._waiting.append(batch)
         if self._first or sizes not in self._losses:
             # copies: what a graph leaves behind is lost when one of another size runs
-            self._losses[sizes] = [loss.copy() for loss in self._step(xs, ys)]
+            self._losses[sizes] = [loss.copy() for loss in self._train(batch)]
         self._first = False
         return self._losses[sizes]
 
-    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:
-        sizes = tuple(map(len, xs))
+    def score(self, batch: Batch) -> Iterator[Scored]:
+        sizes = tuple(map(len, batch.xs))
         if self._first_score or sizes not in self._scored:
             self._scored.add(sizes)
-            yield from self._step.score(xs, ys)
+            yield from self._evaluate(batch)
         self._first_score = False
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mxnet as mx
+from mxnet import gluon
 from mxnet.gluon import Parameter
 
 from gluonlab.errors import KVStoreError
@@ -17,13 +18,10 @@ from gluonlab.optimizers.states.states import ParameterState, like
 from gluonlab.optimizers.updates.counts import set_memory, set_updates
 from gluonlab.update.states import states_of
 
-if TYPE_CHECKING:
-    from gluonlab.update.trainer import BucketedTrainer
-
 DEVICES = range(16)  # gluon.Trainer's optimizers count on each device anew
 
 
-def export_gluon_states(trainer: "BucketedTrainer", fname: str) -> None:
+def export_gluon_states(trainer: gluon.Trainer, fname: str) -> None:
     """Write the states for ``gluon.Trainer.load_states``: MXNet's own pickle, states by position.
 
     The trainer that reads it takes over this optimizer, its settings and its schedule, as

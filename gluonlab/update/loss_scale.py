@@ -13,7 +13,7 @@ and is bound to amp.init.
 from __future__ import annotations
 
 import math
-from typing import Optional, Sequence
+from typing import Dict, Mapping, Optional, Sequence
 
 from mxnet import nd
 
@@ -79,6 +79,14 @@ class LossScale:
             self.value, self._good = self.value / 2, 0
         elif self._good == self.good_steps:
             self.value, self._good = min(self.value * 2, self.largest), 0
+
+    def state(self) -> Dict[str, float]:
+        """Where it stands; `restore` goes on from there."""
+        return {name: getattr(self, name) for name in ("value", "steps", "skipped", "_good")}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from a `state`."""
+        vars(self).update(state)
 
     def in_words(self) -> str:
         """``512; 7 of 69 steps left out``."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
-from mxnet import nd
+from mxnet import gluon, nd
 from mxnet.gluon import Parameter
 
 from gluonlab.engine.semantics import nd_semantics
@@ -42,9 +42,6 @@ from gluonlab.optimizers.updates.counts import (
 )
 from gluonlab.update.replica_updates import BucketUpdates
 
-if TYPE_CHECKING:
-    from gluonlab.update.trainer import BucketedTrainer
-
 
 class _Place(NamedTuple):
     """Where a parameter's state lies: the optimizer's key, and its elements among the key's.
@@ -57,7 +54,7 @@ class _Place(NamedTuple):
     end: int
 
 
-def gather_states(trainer: "BucketedTrainer") -> Dict[str, nd.NDArray]:
+def gather_states(trainer: gluon.Trainer) -> Dict[str, nd.NDArray]:
     """All that the trainer's optimizer knows, by name, as in a file of ``save_states``; on the CPU.
 
     Nothing waits for them. A trainer whose parameters have no shapes yet has what it was given by
@@ -66,7 +63,7 @@ def gather_states(trainer: "BucketedTrainer") -> Dict[str, nd.NDArray]:
     return to_arrays(states_of(trainer))
 
 
-def restore_states(trainer: "BucketedTrainer", arrays: Mapping[str, nd.NDArray]) -> None:
+def restore_states(trainer: gluon.Trainer, arrays: Mapping[str, nd.NDArray]) -> None:
     """Have the trainer go on from what `gather_states` gave, of any store, devices and buckets.
 
     Where shapes are still unknown the arrays are kept until the first step. Raises KVStoreError,
@@ -75,7 +72,7 @@ def restore_states(trainer: "BucketedTrainer", arrays: Mapping[str, nd.NDArray])
     restore(trainer, from_arrays(arrays), "these arrays")
 
 
-def load(trainer: "BucketedTrainer", fname: "str | bytes | os.PathLike[str]") -> None:
+def load(trainer: gluon.Trainer, fname: "str | bytes | os.PathLike[str]") -> None:
     """`restore_states` of what is in a file.
 
     Raises KVStoreError, and changes nothing, as ``load_states`` does.
@@ -84,7 +81,7 @@ def load(trainer: "BucketedTrainer", fname: "str | bytes | os.PathLike[str]") ->
 
 
 @nd_semantics()
-def restore(trainer: "BucketedTrainer", states: States, what: str) -> None:
+def restore(trainer: gluon.Trainer, states: States, what: str) -> None:
     """`restore_states` of what was read from ``what``, with which every message begins."""
     states = fitted(trainer._optimizer, states, own_of(trainer._params), what)
     # after Parameter.set_data: without its store, a trainer does not know who updates
@@ -101,7 +98,7 @@ def restore(trainer: "BucketedTrainer", states: States, what: str) -> None:
         trainer._optimizer.num_update = states.num_update
 
 
-def put_awaited(trainer: "BucketedTrainer") -> None:
+def put_awaited(trainer: gluon.Trainer) -> None:
     """Once there are buckets: give them the states that have waited for them.
 
     Raises KVStoreError when they do not fit.
@@ -112,10 +109,11 @@ def put_awaited(trainer: "BucketedTrainer") -> None:
 
 
 @nd_semantics()
-def states_of(trainer: "BucketedTrainer") -> States:
+def states_of(trainer: gluon.Trainer) -> States:
     """`gather_states` before the arrays get their names."""
-    if trainer._awaited is not None:
-        return trainer._awaited
+    awaited: Optional[States] = trainer._awaited
+    if awaited is not None:
+        return awaited
     optimizer, places = trainer._optimizer, _places(trainer)
     of_keys = {place.key: _of_key(trainer, place.key) for place in places.values()}
     parameters = tuple(
@@ -127,7 +125,7 @@ def states_of(trainer: "BucketedTrainer") -> States:
     return States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
 
 
-def _places(trainer: "BucketedTrainer") -> Dict[Parameter, _Place]:
+def _places(trainer: gluon.Trainer) -> Dict[Parameter, _Place]:
     """Of the parameters that are updated, once there are buckets."""
     if not trainer._by_bucket:
         keys = {param: key for key, param in enumerate(trainer._params)}
@@ -143,7 +141,7 @@ def _places(trainer: "BucketedTrainer") -> Dict[Parameter, _Place]:
     return places
 
 
-def _of_key(trainer: "BucketedTrainer", key: Any) -> KeyState:
+def _of_key(trainer: gluon.Trainer, key: Any) -> KeyState:
     """The state of a key, its arrays where they are, or copies on the CPU."""
     if not trainer._kv_initialized:
         trainer._init_kvstore()
@@ -168,7 +166,7 @@ def _part(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
     return array.reshape((-1,))[begin : begin + math.prod(param.shape)].reshape(param.shape or (1,))
 
 
-def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
+def _put(trainer: gluon.Trainer, states: States, what: str) -> None:
     new, of_keys = _made(trainer, dict(zip(trainer._params, states.parameters)), what)
     optimizer, ctxs = trainer._optimizer, trainer._contexts
     optimizer.param_dict = dict(
@@ -194,7 +192,7 @@ def _put(trainer: "BucketedTrainer", states: States, what: str) -> None:
 
 
 def _made(
-    trainer: "BucketedTrainer", of_params: Mapping[Parameter, ParameterState], what: str
+    trainer: gluon.Trainer, of_params: Mapping[Parameter, ParameterState], what: str
 ) -> "Tuple[Dict[Any, Any], Dict[Any, KeyState]]":
     """The keys' nested states on the CPU, none for those that begin anew, and each key's KeyState.
 
@@ -216,7 +214,7 @@ def _made(
 
 
 def _assembled(
-    trainer: "BucketedTrainer",
+    trainer: gluon.Trainer,
     key: Any,
     places: Mapping[Parameter, _Place],
     of_params: Mapping[Parameter, ParameterState],

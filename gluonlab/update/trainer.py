@@ -8,7 +8,7 @@ buffer, with which Gluon goes on working (`gluonlab.update.bucket`).
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from mxnet import autograd, gluon
 from mxnet.gluon import Parameter
@@ -205,9 +205,13 @@ class BucketedTrainer(gluon.Trainer):
             with autograd.pause():  # which costs some microseconds
                 self.apply(batch_size)
             return
+        for _, queue in self.phases(batch_size):
+            queue()
+
+    def phases(self, batch_size: float) -> "Tuple[Tuple[str, Callable[[], None]], ...]":
+        """The two halves of `apply`, each of which is to be called, outside of autograd.record."""
         self._begin(batch_size)
-        self._allreduce_grads()
-        self._update()
+        return ("allreduce", self._allreduce_grads), ("update", self._update)
 
     def allreduce_grads(self) -> None:
         """The first half of `step`: stale gradients are set to zero, none is refused, all

@@ -17,7 +17,8 @@ from mxnet import gluon, nd
 from simulated import counting
 
 import gluonlab  # noqa: F401  before MXNet
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import make_input
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
@@ -62,10 +63,10 @@ def counts_of_step(step, ctxs, shape):
     xs = [nd.zeros((2, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((2,), ctx=ctx, dtype="int32") for ctx in ctxs]
     for _ in range(2):
-        step(xs, ys)
+        step(whole(xs, ys))
     with counting() as happened:
         for _ in range(STEPS):
-            step(xs, ys)
+            step(whole(xs, ys))
     found = {name: getattr(happened, name) / STEPS for name in COUNTED}
     assert all(count == int(count) for count in found.values()), f"steps differ: {found}"
     return {name: int(count) for name, count in found.items()}

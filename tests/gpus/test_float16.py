@@ -15,7 +15,8 @@ from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.reference import as_is, random_batches, values
 
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.loading.shards import shard
 from gluonlab.engine.setup import FUSION
 from gluonlab.kvstores import make_kvstore
@@ -88,7 +89,9 @@ def on_gpus(network, k, batches, convert, sync_bn):
     step = DataParallelStep(net, loss, trainer, ctxs, as_is, sync_bn=sync_bn, convert=convert)
     losses = []
     for images, labels in batches:
-        found = step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        found = step(
+            whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        )
         losses.append(sum(float(loss.asscalar()) for loss in found))
     assert scale is None or scale.skipped == 0
     return [trained(net, ctx) for ctx in ctxs], losses
@@ -202,7 +205,11 @@ def test_what_a_fused_operator_writes_beyond_a_gradient_stops_no_step(settings, 
                         array[place : place + 1] = beyond
             assert beyond == 0.0 or all(bucket.gaps() for bucket in trainer.buckets)
             for images, labels in batches:
-                step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+                step(
+                    whole(
+                        shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+                    )
+                )
         assert trainer.loss_scale is None or trainer.loss_scale.skipped == 0
         found.append(trained(net))
     for clean, other in zip(*found):
@@ -220,9 +227,9 @@ def step_of(net, convert):
         nd.zeros((2, 1, 28, 28), ctx=ctxs[0], dtype="uint8"),
         nd.zeros((2,), ctx=ctxs[0], dtype="int32"),
     )
-    step([images], [labels])
+    step(whole([images], [labels]))
     with counting() as happened:
-        step([images], [labels])
+        step(whole([images], [labels]))
     return happened
 
 

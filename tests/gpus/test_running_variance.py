@@ -9,10 +9,10 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.reference import as_is, random_batches
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
-from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -47,14 +47,12 @@ def statistics_after(ctxs, sizes, cut=WHOLE, sync_bn=False):
     step = DataParallelStep(
         net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
     )
-    statistics = RunningStatistics(net, cut, sync_bn)
     for _ in range(2):
         for images, labels in random_batches(sizes, shape=SHAPE, classes=3):
             xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)
-            statistics.saw(xs)
-            step(xs, ys)
+            step(whole(xs, ys))
         nd.waitall()  # on the CPU it is backward that moves them, unknown to the engine
-        statistics.average()
+        step.statistics.average()
     names = [name for name in net.collect_params() if "running" in name]
     return [
         {name: net.collect_params()[name].data(ctx).asnumpy() for name in names} for ctx in ctxs

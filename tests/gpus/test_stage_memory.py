@@ -1,6 +1,7 @@
 """What `--memory` tells of --sync-bn is what simulated GPUs are asked for: bytes, counted."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 from gpus.simulated import bytes_in_use
@@ -9,9 +10,11 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.loader import Loader
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
-from gluonlab.training.loop import data_parallel, make_net
 from gluonlab.training.memory import Needs
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 
 # images of 16 x 28 x 28 floats, just below 2 MiB, of which MXNet's pool takes whole ones
@@ -38,11 +41,11 @@ def test_memory_of_stages_is_what_is_allocated(samples, microbatches):
     for ctx in plan.ctxs:
         ctx.empty_cache()
     before = bytes_in_use(1)
-    step = data_parallel(make_net(plan), make_loss(), plan)
-    for xs, ys in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
-        step(xs, ys)
-    for xs, ys in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
-        list(step.score(xs, ys))
+    strategy = data_parallel(partial(make_net, plan), make_loss(), plan, ALONE)
+    for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
+        strategy.step(batch)
+    for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
+        list(strategy.score(batch))
     nd.waitall()
     taken = bytes_in_use(1) - before
     assert Needs(plan, make_net(plan)).memory(images).total == pytest.approx(taken, rel=0.2)

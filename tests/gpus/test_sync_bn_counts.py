@@ -7,7 +7,8 @@ import pytest
 from gpus.simulated import counting
 from mxnet import nd
 
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import make_input
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
@@ -31,9 +32,9 @@ def counted(model, sync_bn, count=2):
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None), sync_bn=sync_bn)
     xs = [nd.zeros((1, *SHAPE), ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((1,), ctx, dtype="int32") for ctx in ctxs]
-    step(xs, ys)
+    step(whole(xs, ys))
     with counting() as happened:
-        step(xs, ys)
+        step(whole(xs, ys))
     return happened, sum(name.endswith("running_mean") for name in params)
 
 

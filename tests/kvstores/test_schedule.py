@@ -11,6 +11,7 @@ from support.reference import as_is, distance, values
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.kvstores import make_kvstore
@@ -136,7 +137,7 @@ def test_a_device_without_a_shard_adds_nothing(name):
             as_is,
         )
         for (images, labels), size in zip(BATCHES, [3, 2, 1, 2, 3]):
-            step(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs))
+            step(whole(shard(nd.array(images[:size]), ctxs), shard(nd.array(labels[:size]), ctxs)))
         results.append(values(net, ctxs[2]))
     assert distance(results[1], results[0]) < 1e-5
 

@@ -11,6 +11,7 @@ from support.devices import contexts, named, on_gpus
 from support.reference import as_is, cpus, random_batches
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import DivergedError
 from gluonlab.launch.hosts import Replicas, train_on_hosts
@@ -50,9 +51,8 @@ def test_the_gradients_of_all_devices_add_up_to_those_of_the_batch(k, sizes):
     replicas = Replicas(made(contexts(k)), contexts(k), as_is)
     learned = list(replicas.net.collect_params().values())
     for images, labels in random_batches([k, *sizes], shape=SHAPE, classes=4):
-        replicas.gradients(
-            shard(nd.array(images), contexts(k)), shard(nd.array(labels), contexts(k))
-        )
+        shards = (shard(nd.array(each), contexts(k)) for each in (images, labels))
+        replicas.gradients(whole(*shards))
         found = [sum(grad.asnumpy() for grad in param.list_grad()) for param in learned]
         expected = by_one_device(images, labels) if len(images) else [0 * grad for grad in found]
         for one, other in zip(found, expected):

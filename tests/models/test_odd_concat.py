@@ -11,6 +11,7 @@ from support.completed import completed
 from support.devices import device, devices
 from support.reference import as_is, cpus, distance, random_batches
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.graphs import parsed
@@ -82,7 +83,7 @@ def by_step(net, batch, ctxs):
     )
     xs, ys = shard(nd.array(batch[0]), ctxs), shard(nd.array(batch[1], dtype="int32"), ctxs)
     for _ in range(2):
-        loss = sum(float(part.asscalar()) for part in step(xs, ys))
+        loss = sum(float(part.asscalar()) for part in step(whole(xs, ys)))
     return loss, np.concatenate([grad.ravel() for grad in grads_of(net)])
 
 

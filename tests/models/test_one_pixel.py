@@ -15,6 +15,7 @@ from mxnet.gluon import nn
 from support.devices import contexts, device, on_gpus
 from support.reference import as_is, distance, random_batches, train_on_one_device, values
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -168,7 +169,7 @@ def test_training_and_prediction_are_gluons(sync_bn):
         net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=sync_bn
     )
     for images, labels in batches:
-        step(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs))
+        step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
         scores = [
             part.scores.asnumpy()
             for part in step.score(*(shard(nd.array(a), ctxs) for a in (images, labels)))

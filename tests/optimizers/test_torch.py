@@ -13,6 +13,7 @@ from support.devices import contexts
 from support.reference import as_is, random_batches
 from support.updates import assert_close, updated
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
@@ -109,7 +110,9 @@ def our_losses(net, batches, ctxs, lr, optimizer, store="device", sync_bn=False)
         [],
     )
     for images, labels in batches:
-        found = step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        found = step(
+            whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        )
         losses.append(sum(float(loss.asscalar()) for loss in found) / len(images))
     return np.array(losses)
 

@@ -9,6 +9,7 @@ from support.devices import contexts, device
 from support.kvstore_runs import BATCHES, small_net
 from support.reference import as_is, cpus, distance, values
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.replica import replicas
@@ -93,6 +94,6 @@ def test_k_devices_descend_the_smoothed_loss_as_one(k):
     )
     step = DataParallelStep(net, make_loss(0.3), bucketed, ctxs, as_is)
     for images, labels in BATCHES:
-        step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+        step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
     for ctx in ctxs:
         assert distance(values(net, ctx), values(expected)) <= 1e-5

@@ -23,7 +23,8 @@ from support.reference import as_is, distance, random_batches, values
 from support.run_files import read_metrics
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.loading.shards import shard
 from gluonlab.engine.setup import unfused
 from gluonlab.errors import ConfigError, DivergedError
@@ -35,6 +36,7 @@ from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.stage_gradients import kinds_between
 from gluonlab.parallel.data.stages import cut
 from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.data.strategy import DataParallel, data_parallel
 from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import (
     FULL,
@@ -47,6 +49,7 @@ from gluonlab.parallel.precision import (
 )
 from gluonlab.training import loop, plan
 from gluonlab.training.memory import Needs
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 from gluonlab.update.loss_scale import LossScale
@@ -250,7 +253,7 @@ def make_step(net, ctxs, convert, loss_scale=None, loss=None, **params):
 
 def feed(step, batch, ctxs):
     images, labels = batch
-    return step(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+    return step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)))
 
 
 def lenet(ctxs):
@@ -358,7 +361,7 @@ class Lines(Reporter):
         self.lines.append(line)
 
 
-def whole_run(out, monkeypatch, loss_scale, strategy=loop.data_parallel):
+def whole_run(out, monkeypatch, loss_scale, strategy=data_parallel):
     """A run as on GPUs, with the operators in float16 that a CPU has."""
     monkeypatch.setattr(plan, "make_loss_scale", lambda dtype, images: loss_scale)
     monkeypatch.setattr(plan, "conversion", lambda dtype, sync_bn: HALVES)
@@ -367,8 +370,8 @@ def whole_run(out, monkeypatch, loss_scale, strategy=loop.data_parallel):
     return loop.train(config, strategy, reporter), reporter.lines
 
 
-class BrightBatches:
-    """A step in which the images of some batches are so bright that float16 has no numbers for
+class BrightBatches(DataParallel):
+    """A strategy in which the images of some batches are so bright that float16 has no numbers for
     them.
 
     LeNet's ReLU makes 0 of what is no number; the losses are those of a network that ends where
@@ -376,14 +379,16 @@ class BrightBatches:
     """
 
     def __init__(self, bright, *parts):
-        self.step, self.bright, self.count = loop.data_parallel(*parts), bright, 0
-        self.score = self.step.score
+        super().__init__(*parts)
+        self.bright, self.count = bright, 0
+        self.train, self.step = self.step, self.counted
 
-    def __call__(self, xs, ys):
+    def counted(self, batch):
         self.count += 1
         if self.count not in self.bright:
-            return self.step(xs, ys)
-        return [loss * math.inf for loss in self.step([x.astype("float32") * 1e9 for x in xs], ys)]
+            return self.train(batch)
+        bright = whole([x.astype("float32") * 1e9 for x in batch.xs], batch.ys)
+        return [loss * math.inf for loss in self.train(bright)]
 
 
 def test_a_run_tells_how_often_gradients_overflowed(tmp_path, monkeypatch):
@@ -438,7 +443,7 @@ def test_memory_is_told_as_if_float16_took_four_bytes(sync_bn):
     config = TrainConfig(devices=named(2), model="resnet8", dataset="synthetic", sync_bn=sync_bn)
     exact = make_plan(config)
     half = dataclasses.replace(exact, dtype="float16")
-    first, second = (Needs(plan, loop.make_net(plan)).memory(64) for plan in (exact, half))
+    first, second = (Needs(plan, make_net(plan)).memory(64) for plan in (exact, half))
     assert second._replace(activations=0) == first._replace(activations=0)
     assert first.activations <= second.activations < 1.5 * first.activations
 

@@ -2,6 +2,7 @@
 
 from mxnet import gluon, nd
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep
@@ -20,4 +21,4 @@ def make_step(net, ctxs, cut, preprocess=as_is, **params):
 
 def shards(batch, ctxs):
     images, labels = batch
-    return shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))

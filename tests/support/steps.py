@@ -2,6 +2,7 @@
 
 from mxnet import gluon, nd
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep
@@ -20,7 +21,9 @@ def run(step, batches, ctxs):
     return [
         [
             loss.asscalar()
-            for loss in step(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))
+            for loss in step(
+                whole(shard(nd.array(x), ctxs), shard(nd.array(y, dtype="int32"), ctxs))
+            )
         ]
         for x, y in batches
     ]

@@ -3,6 +3,7 @@
 from mxnet import nd
 from mxnet.gluon import nn
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 
 SHAPE = (2, 8, 8)
@@ -38,4 +39,4 @@ class Residual(nn.HybridBlock):
 
 def shards(batch, ctxs):
     images, labels = batch
-    return shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))

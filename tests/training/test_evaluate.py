@@ -3,6 +3,7 @@
 import ctypes
 import math
 import time
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -21,19 +22,19 @@ from gluonlab.training.confusion import COLUMNS, table, write_picture
 from gluonlab.training.evaluate import AHEAD, evaluate
 
 
-def looked_up(scores):
-    """A network that knows its answers: an image of four bytes holds the row of ``scores`` (N,
-    classes) that it gets.
+def looked_up(scores, k):
+    """A network on k devices that knows its answers: an image of four bytes holds the row of
+    ``scores`` (N, classes) that it gets.
     """
     base = nd.array([1, 256, 65536, 0])
 
-    def score(xs, ys):
-        for device, (x, y) in enumerate(zip(xs, ys)):
+    def score(batch):
+        for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             rows = nd.dot(x.reshape((len(x), 4)).astype("float32"), base.as_in_context(x.context))
             mine = nd.array(scores, ctx=x.context).take(rows)
             yield Scored(device, mx.gluon.loss.SoftmaxCrossEntropyLoss()(mine, y).sum(), mine, y)
 
-    return score
+    return SimpleNamespace(score=score, outputs=contexts(k))
 
 
 def split_of(labels):
@@ -72,7 +73,7 @@ def test_counts_are_numpys_over_any_split_and_number_of_devices(
     loader = Loader(
         split_of(labels), contexts(k), batch, shuffle=False, raw=True, resident_bytes=resident
     )
-    found = evaluate(looked_up(scores), loader, contexts(k), confusion=True)
+    found = evaluate(looked_up(scores, k), loader, scores.shape[1], confusion=True)
     correct, in_top5, matrix = expected(scores, labels)
     assert (found.images, found.correct, found.in_top5) == (
         size,
@@ -94,9 +95,9 @@ def test_the_host_waits_once_for_each_device_and_number(monkeypatch):
     for batch in (60, 3):
         reads.clear()
         evaluate(
-            looked_up(np.eye(10)[labels]),
+            looked_up(np.eye(10)[labels], 2),
             Loader(split_of(labels), contexts(2), batch, raw=True),
-            contexts(2),
+            10,
         )
         counts.append(len(reads))
     assert counts == [4, 4]
@@ -113,8 +114,8 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
         ahead.append(len(handed_out) - len(ahead))
         time.sleep(0.01)
 
-    def score(xs, ys):
-        for device, (x, y) in enumerate(zip(xs, ys)):
+    def score(batch):
+        for device, (x, y) in enumerate(zip(batch.xs, batch.ys)):
             loss = x.astype("float32").sum()
             kept.append(ON_WORKER(worker))
             where = EngineContext(1, x.context.device_id)
@@ -139,7 +140,8 @@ def test_few_batches_wait_for_a_slow_network_whatever_the_size_of_the_split():
             handed_out.append(batch)
             yield batch
 
-    assert evaluate(score, batches(), contexts(1)).correct == 40
+    network = SimpleNamespace(score=score, outputs=contexts(1))
+    assert evaluate(network, batches(), 10).correct == 40
     assert len(ahead) == 40
     assert max(ahead) <= AHEAD + 1
 
@@ -148,7 +150,7 @@ def test_a_confusion_matrix_is_counted_only_on_request():
     labels = np.arange(7)
     assert (
         evaluate(
-            looked_up(np.eye(7)), Loader(split_of(labels), contexts(1), 7, raw=True), contexts(1)
+            looked_up(np.eye(7), 1), Loader(split_of(labels), contexts(1), 7, raw=True), 7
         ).confusion
         is None
     )
@@ -262,9 +264,9 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
     scores = np.array(data.draw(st.lists(rows, min_size=1, max_size=12)), "float32")
     labels = np.array([data.draw(st.integers(0, classes - 1)) for _ in scores])
     found = evaluate(
-        looked_up(scores),
+        looked_up(scores, k),
         Loader(split_of(labels), contexts(k), 5, shuffle=False, raw=True),
-        contexts(k),
+        scores.shape[1],
         confusion=True,
     )
     decided = np.isfinite(scores.max(axis=1))  # NaN is the largest of a row that has one, for numpy
@@ -281,9 +283,9 @@ def test_only_finite_scores_are_right_and_the_diagonal_counts_the_right_ones(cla
 def test_five_rows_of_nan_are_no_five_correct_ones():
     scores, labels = np.full((5, 6), math.nan, "float32"), np.zeros(5, int)
     found = evaluate(
-        looked_up(scores),
+        looked_up(scores, 2),
         Loader(split_of(labels), contexts(2), 5, raw=True),
-        contexts(2),
+        scores.shape[1],
         confusion=True,
     )
     assert (found.accuracy, found.top5_accuracy, found.confusion.sum()) == (0, 0, 0)
@@ -293,7 +295,9 @@ def test_the_last_of_more_classes_than_five_can_be_among_the_first_five_and_the_
     # class 0 is the best everywhere
     scores = np.arange(6, 0, -1, dtype="float32")[None].repeat(6, axis=0)
     found = evaluate(
-        looked_up(scores), Loader(split_of(np.arange(6)), contexts(1), 6, raw=True), contexts(1)
+        looked_up(scores, 1),
+        Loader(split_of(np.arange(6)), contexts(1), 6, raw=True),
+        scores.shape[1],
     )
     assert (found.correct, found.in_top5) == (1, 5)
 
@@ -306,9 +310,9 @@ def test_an_infinitely_small_score_is_right_nowhere():
     scores[:7, :2] = [2, 1]
     labels = np.array([0, 1, 2, 3, 4, 5, 6, 0])
     found = evaluate(
-        looked_up(scores),
+        looked_up(scores, 1),
         Loader(split_of(labels), contexts(1), 8, shuffle=False, raw=True),
-        contexts(1),
+        scores.shape[1],
         confusion=True,
     )
     assert (found.correct, found.in_top5, found.confusion.sum()) == (1, 2, 7)
@@ -319,7 +323,7 @@ def test_the_loss_is_the_mean_over_all_images_of_all_batches(k):
     random = np.random.RandomState(0)
     scores, labels = random.normal(0, 3, (23, 4)), random.randint(0, 4, 23)
     found = evaluate(
-        looked_up(scores), Loader(split_of(labels), contexts(k), 5, raw=True), contexts(k)
+        looked_up(scores, k), Loader(split_of(labels), contexts(k), 5, raw=True), scores.shape[1]
     )
     chosen = scores[np.arange(23), labels]
     assert found.loss == pytest.approx(

@@ -10,17 +10,14 @@ from mxnet import nd
 from support.devices import devices, on_gpus
 from support.reference import values
 from support.run_files import read_metrics
+from support.steps import make_step
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults, Loader
-from gluonlab.data.loading.augment import make_input
-from gluonlab.data.loading.loader import to_float
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.errors import ConfigError, DivergedError, ModelError, OutputError
 from gluonlab.models import get_model
-from gluonlab.optimizers import SGD
 from gluonlab.optimizers.registry import NOT_OFFERED
-from gluonlab.parallel.data.microbatches import WHOLE
-from gluonlab.parallel.precision import as_it_is
 from gluonlab.study.compare import Row, compare, table
 from gluonlab.training import loop
 from gluonlab.training.evaluate import evaluate
@@ -102,20 +99,9 @@ def test_evaluation_counts_every_image_once(batch):
         .asnumpy()
         .astype("float64")
     )
-    plan = SimpleNamespace(
-        make_optimizer=SGD,
-        kvstore=mx.kv.create("device"),
-        ctxs=ctxs,
-        bucket_bytes=None,
-        clip_norm=None,
-        preprocess=make_input(None),
-        loss_scale=None,
-        microbatches=WHOLE,
-        sync_bn=False,
-        conversion=as_it_is,
-    )
-    step = loop.data_parallel(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    found = evaluate(step.score, Loader(split, ctxs, batch, shuffle=False, raw=True), ctxs)
+    step = make_step(net, ctxs, preprocess=to_float)
+    network = SimpleNamespace(score=step.score, outputs=ctxs)
+    found = evaluate(network, Loader(split, ctxs, batch, shuffle=False, raw=True), 10)
     assert (found.images, found.correct) == (50, (scores.argmax(axis=1) == split.labels).sum())
     losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(50), split.labels]
     assert found.loss == pytest.approx(losses.mean(), rel=1e-5)

@@ -18,9 +18,12 @@ from gluonlab.data import load_dataset
 from gluonlab.data.sets.pack import FORMAT, INDEX
 from gluonlab.errors import ConfigError
 from gluonlab.optimizers.registry import OPTIMIZERS, make_optimizer
-from gluonlab.training.loop import make_net, prepare, train
-from gluonlab.training.memory import MIB, Needs, _arrays
+from gluonlab.optimizers.states.states import flat
+from gluonlab.training.loop import train
+from gluonlab.training.memory import MIB, Needs
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
+from gluonlab.training.prepare import prepare
 from gluonlab.training.reporter import ConsoleReporter
 
 IMAGE_BYTES = 28 * 28 + 4  # a digit, and its label
@@ -60,7 +63,7 @@ def test_the_state_is_what_the_optimizer_really_makes(name):
     made = [
         array
         for i, weight in enumerate(weights)
-        for array in _arrays(optimizer.create_state_multi_precision(i, weight))
+        for array in flat(optimizer.create_state_multi_precision(i, weight))
     ]
     assert needs(devices=named(1), optimizer=name).memory(10).optimizer_state == sum(
         array.size * 4 for array in made
@@ -167,7 +170,10 @@ MEASURED.clear()  # no padded channels, which are rearranged in scratch memory
 from mxnet import gluon
 from gluonlab.config import TrainConfig
 from gluonlab.data.loading.loader import Loader
-from gluonlab.training.loop import data_parallel, make_net
+from functools import partial
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.training.network import make_net
 from gluonlab.training.memory import Needs
 from gluonlab.training.plan import make_plan
 from support.process_memory import peak_bytes
@@ -176,13 +182,13 @@ def plan_of(batch_size):
     return make_plan(TrainConfig(devices="cpu*2", dataset="synthetic", batch_size=batch_size, optimizer="adam"))
 
 def work(plan, batches):
-    step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+    strategy = data_parallel(partial(make_net, plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan, ALONE)
     loaders = [Loader(split, plan.ctxs, plan.global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
                for split in (plan.dataset.train, plan.dataset.test)]
-    for (xs, ys), _ in zip(loaders[0], range(batches)):
-        step(xs, ys)
-    for xs, ys in loaders[1]:
-        list(step.score(xs, ys))
+    for batch, _ in zip(loaders[0], range(batches)):
+        strategy.step(batch)
+    for batch in loaders[1]:
+        list(strategy.score(batch))
 
 work(plan_of(8), 2)  # what is loaded and compiled once is no part of a batch
 plan = plan_of(768)

@@ -16,15 +16,16 @@ from support.reference import cpus, distance, set_values, values
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Loader
-from gluonlab.data.loading.loader import to_float
 from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.parallel.objective import make_loss
 from gluonlab.training.finished import evaluate_run
-from gluonlab.training.loop import make_net, train
+from gluonlab.training.loop import train
 from gluonlab.training.memory import Needs
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 from gluonlab.update.trainer import BucketedTrainer
@@ -138,8 +139,8 @@ def test_any_devices_and_microbatches_make_the_update_of_one_device(k, smoothing
         ctxs = contexts(k)
         net = network(ctxs)
         step = make_step(net, ctxs, smoothing, cut)
-        for xs, ys in mixtures(ctxs, resident_bytes=2**20):
-            step(xs, ys)
+        for batch in mixtures(ctxs, resident_bytes=2**20):
+            step(batch)
         for ctx in ctxs:
             assert distance(values(net, ctx), expected) <= 1e-5
 
@@ -150,9 +151,9 @@ def test_batchnorm_over_all_devices_sees_the_mixtures_of_the_whole_batch(k):
     ctxs = contexts(k)
     net, alone = network(ctxs, batch_norm=True), network(cpus(1), batch_norm=True)
     step, reference = make_step(net, ctxs, sync_bn=True), make_step(alone, cpus(1))
-    for batch, whole, _ in zip(mixtures(ctxs), mixtures(contexts(1)), range(3)):
-        step(*batch)
-        reference(*whole)
+    for batch, alone_batch, _ in zip(mixtures(ctxs), mixtures(contexts(1)), range(3)):
+        step(batch)
+        reference(alone_batch)
     for ctx in ctxs:
         assert distance(values(net, ctx), values(alone)) <= 1e-4
 
@@ -162,14 +163,16 @@ def test_evaluation_between_steps_takes_whole_images_and_labels():
     net = network(ctxs)
     step = make_step(net, ctxs, smoothing=0.3, cut=Microbatches(2))
     plain = Loader(SPLIT, ctxs, BATCH, shuffle=False, raw=True)
-    for batch, (xs, ys) in zip(mixtures(ctxs), plain):
-        step(*batch)
-        scores = np.concatenate([net(to_float(nd, x)).asnumpy() for x in xs]).astype("float64")
-        labels = np.concatenate([y.asnumpy() for y in ys])
+    for batch, unmixed in zip(mixtures(ctxs), plain):
+        step(batch)
+        scores = np.concatenate([net(to_float(nd, x)).asnumpy() for x in unmixed.xs]).astype(
+            "float64"
+        )
+        labels = np.concatenate([y.asnumpy() for y in unmixed.ys])
         expected = (
             np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
         ).sum()
-        assert sum(part.loss.asscalar() for part in step.score(xs, ys)) == pytest.approx(
+        assert sum(part.loss.asscalar() for part in step.score(unmixed)) == pytest.approx(
             expected, rel=1e-5
         )
 
@@ -183,7 +186,7 @@ def test_a_new_share_compiles_nothing():
     bound = []
     for _ in range(3):
         for batch in loader:
-            step(*batch)
+            step(batch)
         bound.append([dict(replica._bound) for replica in step.replicas])
     assert [len(graphs) for graphs in bound[0]] == [2, 1]
     assert bound[0] == bound[1] == bound[2]

@@ -13,11 +13,13 @@ from support.kvstore_runs import small_net
 from support.reference import distance, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
-from gluonlab.data.loading.loader import Loader, to_float
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.compression import compressing
-from gluonlab.training.loop import make_net, train
+from gluonlab.training.loop import train
+from gluonlab.training.network import make_net
 from gluonlab.training.optimize import spare_biases
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import ConsoleReporter, Reporter

@@ -13,12 +13,13 @@ from support.peaks import peak_of_a_run
 
 from gluonlab.config import TrainConfig, option_name
 from gluonlab.data import load_dataset
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ModelError
 from gluonlab.host.memory import children
-from gluonlab.training.loop import prepare
 from gluonlab.training.memory import MIB
 from gluonlab.training.plan import make_plan
+from gluonlab.training.prepare import prepare
 from gluonlab.training.trial import DeviceMemory, OtherData, TooMuch, measure
 from gluonlab.training.trial_process import _Few, cut_plan
 
@@ -93,19 +94,21 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
     prepare(cut_plan(plan), few.strategy)
     random, ctxs = np.random.RandomState(0), plan.ctxs
     batches = {
-        size: [
-            shard(mx.nd.array(array), ctxs)
-            for array in (
-                random.uniform(0, 255, (size, *plan.dataset.image_shape)),
-                random.randint(0, 10, size),
+        size: whole(
+            *(
+                shard(mx.nd.array(array), ctxs)
+                for array in (
+                    random.uniform(0, 255, (size, *plan.dataset.image_shape)),
+                    random.randint(0, 10, size),
+                )
             )
-        ]
+        )
         for size in (24, 14, 7)
     }
-    first = {size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()}
+    first = {size: [loss.asscalar() for loss in few.step(batch)] for size, batch in batches.items()}
     assert all(np.isfinite(losses).all() for losses in first.values())
     assert {
-        size: [loss.asscalar() for loss in few(*batch)] for size, batch in batches.items()
+        size: [loss.asscalar() for loss in few.step(batch)] for size, batch in batches.items()
     } == first
 
 

@@ -19,6 +19,7 @@ from support.reference import (
     values,
 )
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores import make_kvstore
@@ -152,9 +153,9 @@ def test_convolutions_are_clipped_between_evaluations():
     step = DataParallelStep(net, LOSS, trainer, ctxs, as_is)
     for images, labels in batches:
         xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
-        list(step.score(xs, ys))
+        list(step.score(whole(xs, ys)))
         net(xs[0]).wait_to_read()  # a prediction, which leaves oneDNN's order behind
-        step(xs, ys)
+        step(whole(xs, ys))
     for ctx in ctxs:
         assert distance(values(net, ctx), expected) <= 1e-5
 

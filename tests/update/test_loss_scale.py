@@ -17,6 +17,7 @@ from support.devices import contexts
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
 from support.reference import as_is, random_batches, values
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ConfigError, DivergedError, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
@@ -55,11 +56,11 @@ def make_step(
 
 def shards(batch, ctxs):
     images, labels = batch
-    return shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
+    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
 
 
 def feed(step, batch, ctxs):
-    step(*shards(batch, ctxs))
+    step(shards(batch, ctxs))
 
 
 def trained(loss_scale, k=2, batches=BATCHES, make_net=small_net, warm=(), **settings):
@@ -68,7 +69,7 @@ def trained(loss_scale, k=2, batches=BATCHES, make_net=small_net, warm=(), **set
     net = make_net(ctxs)
     step = make_step(net, ctxs, loss_scale, **settings)
     for sized in warm:
-        list(step.score(*shards(sized, ctxs)))
+        list(step.score(shards(sized, ctxs)))
     for batch in batches:
         feed(step, batch, ctxs)
     return [values(net, ctx) for ctx in ctxs]

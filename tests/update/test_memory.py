@@ -8,6 +8,7 @@ from mxnet.gluon import nn
 from support.devices import contexts
 from support.reference import as_is, distance, random_batches, set_values, train_on_devices, values
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import RunError
 from gluonlab.kvstores import make_kvstore
@@ -87,9 +88,11 @@ def test_scoring_between_steps_leaves_the_parameters_alone():
             as_is,
         )
         for images, labels in BATCHES:
-            step(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs))
+            step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
             if scored:
-                list(step.score(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
+                list(
+                    step.score(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
+                )
         results.append(values(net, ctxs[1]))
     assert distance(results[1], results[0]) < 1e-4
 

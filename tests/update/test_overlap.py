@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.cpu_only("MXNet's trace of CPU devices is read")
 TRACED_STEP = """
 import sys
+from gluonlab.data.loading.batch import whole
 from gluonlab.devices import devices
 from gluonlab.kvstores import make_kvstore
 from gluonlab.update.trainer import BucketedTrainer
@@ -27,11 +28,11 @@ trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), 
 step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, lambda F, x: x)
 xs, ys = [nd.ones((128, 512), ctx=ctx) for ctx in ctxs], [nd.zeros((128,), ctx=ctx) for ctx in ctxs]
 for _ in range(2):
-    step(xs, ys)
+    step(whole(xs, ys))
 nd.waitall()
 profiler.set_config(profile_symbolic=True, profile_imperative=True, filename=file)
 profiler.set_state("run")
-step(xs, ys)
+step(whole(xs, ys))
 nd.waitall()
 profiler.set_state("stop")
 profiler.dump()

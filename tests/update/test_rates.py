@@ -18,7 +18,8 @@ from gluonlab.data.loading.loader import Loader
 from gluonlab.kvstores import make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
 from gluonlab.optimizers.registry import make_optimizer
-from gluonlab.training.loop import make_net, train
+from gluonlab.training.loop import train
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.training.reporter import Reporter
 from gluonlab.training.schedule import make_rates

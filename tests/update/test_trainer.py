@@ -12,6 +12,7 @@ from mxnet.gluon import nn
 from support.devices import contexts, device
 from support.reference import as_is, cpus, distance, random_batches, train_on_devices, values
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ConfigError, KVStoreError, RunError
 from gluonlab.kvstores import make_kvstore
@@ -133,11 +134,11 @@ def test_parameters_can_be_set_and_loaded_afterwards(tmp_path):
     net.save_parameters(str(tmp_path / "start"))
     start = values(net)
     images, labels = BATCHES[0]
-    step(shard(nd.array(images), contexts(2)), shard(nd.array(labels), contexts(2)))
+    step(whole(shard(nd.array(images), contexts(2)), shard(nd.array(labels), contexts(2))))
     once = values(net)
     net.load_parameters(str(tmp_path / "start"), ctx=contexts(2))
     assert all(np.array_equal(a, b) for a, b in zip(values(net), start))
-    step(shard(nd.array(images), contexts(2)), shard(nd.array(labels), contexts(2)))
+    step(whole(shard(nd.array(images), contexts(2)), shard(nd.array(labels), contexts(2))))
     assert all(np.array_equal(a, b) for a, b in zip(values(net), once))
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
 from gluonlab.bench.worker import Job
-from gluonlab.data.loading.loader import Loader, to_float
+from gluonlab.data.loading.loader import Loader
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.sets.registry import load_dataset
 from gluonlab.devices import devices as find_devices
 from gluonlab.kvstores import make_kvstore
@@ -64,24 +65,13 @@ def _gluonlab(ctxs: List[mx.Context]) -> Job:
     trainer = BucketedTrainer(net.collect_params(), "sgd", SGD, kvstore=make_kvstore("device"))
     step = DataParallelStep(net, loss, trainer, ctxs, to_float)
     batches, log = _batches(ctxs), LossLog(ctxs)
-    xs, ys = next(batches)
-
-    def backward() -> None:
-        for replica in step.replicas:
-            replica.backward()
-
-    parts: List[Part] = [
-        lambda: [replica.forward(x, y) for replica, x, y in zip(step.replicas, xs, ys)],
-        backward,
-        trainer._allreduce_grads,
-        trainer._update,
-    ]
+    batch = next(batches)
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
         medians = [
-            *_medians(parts, steps),
-            *_medians([lambda: step(xs, ys)], steps),
+            *_medians(lambda: (queue for _, queue in step.phases(batch)), steps),
+            *_medians(lambda: [lambda: step(batch)], steps),
             _loader_and_log(batches, step, log, steps),
         ]
         return _report(began, [*PARTS, "total", "loader"], medians, len(ctxs))
@@ -105,12 +95,13 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
         with autograd.record():
             losses[:] = [loss(net(x), y) for x, y in zip(xs, ys)]
 
-    parts: List[Part] = [
-        forward,
-        lambda: autograd.backward(losses),
-        trainer.allreduce_grads,
-        lambda: trainer.update(len(ctxs)),
-    ]
+    def parts() -> List[Part]:
+        return [
+            forward,
+            lambda: autograd.backward(losses),
+            trainer.allreduce_grads,
+            lambda: trainer.update(len(ctxs)),
+        ]
 
     def step() -> None:
         forward()
@@ -120,7 +111,10 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
         return _report(
-            began, [*PARTS, "total"], [*_medians(parts, steps), *_medians([step], steps)], len(ctxs)
+            began,
+            [*PARTS, "total"],
+            [*_medians(parts, steps), *_medians(lambda: [step], steps)],
+            len(ctxs),
         )
 
     return run
@@ -133,16 +127,21 @@ def _batches(ctxs: List[mx.Context]) -> Iterator[Any]:
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-def _medians(parts: Sequence[Part], steps: int) -> List[float]:
-    """The median seconds of each part, called one after the other without waiting in between."""
+def _medians(parts: Callable[[], Iterable[Part]], steps: int) -> List[float]:
+    """The median seconds of each part of a step, called one after the other without waiting in
+    between.
+
+    What is done to get the next part counts for the whole step alone.
+    """
     times = []
     for _ in range(steps):
-        clock = [time.perf_counter()]
-        for part in parts:
+        seconds = []
+        for part in parts():
+            begin = time.perf_counter()
             part()
-            clock.append(time.perf_counter())
+            seconds.append(time.perf_counter() - begin)
         nd.waitall()
-        times.append([end - begin for begin, end in zip(clock, clock[1:])])
+        times.append(seconds)
     return [statistics.median(column) for column in zip(*times)]
 
 
@@ -158,12 +157,12 @@ def _loader_and_log(
         seconds = 0.0
         for _ in range(STRIDE):
             begin = time.perf_counter()
-            xs, ys = next(batches)
+            batch = next(batches)
             seconds += time.perf_counter() - begin
-            losses = step(xs, ys)
+            losses = step(batch)
             nd.waitall()
             begin = time.perf_counter()
-            log.append(losses, len(xs))
+            log.append(losses, batch.size)
             seconds += time.perf_counter() - begin
         blocks.append(seconds / STRIDE)
     return statistics.median(blocks)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from functools import partial
 from typing import Dict, Iterator, Optional
 
-from mxnet import gluon, nd
+from mxnet import nd
 
 from gluonlab.bench.peers.work import CLASSES, LEARNING_RATE, TASKS
 from gluonlab.bench.threads.competitor import competing
 from gluonlab.bench.worker import Job
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets.registry import load_dataset
-from gluonlab.training.loop import data_parallel, make_net
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.objective import make_loss
 from gluonlab.training.losses import LossLog
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 
 
@@ -49,7 +54,7 @@ def make(
     )
     dataset = load_dataset("synthetic", samples=work.samples, shape=work.shape, classes=CLASSES)
     plan = dataclasses.replace(make_plan(config), dataset=dataset)
-    step = data_parallel(make_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
+    strategy = data_parallel(partial(make_net, plan), make_loss(), plan, ALONE)
     loader = Loader(
         plan.dataset.train,
         plan.ctxs,
@@ -62,8 +67,8 @@ def make(
     def run(steps: int) -> Dict[str, float]:
         with competing(competitors):
             began = time.perf_counter()
-            for xs, ys in itertools.islice(batches, steps):
-                log.append(step(xs, ys), sum(len(x) for x in xs))
+            for batch in itertools.islice(batches, steps):
+                log.append(strategy.step(batch), batch.size)
             log.flush()
             nd.waitall()
             return {"seconds": time.perf_counter() - began}
@@ -71,6 +76,6 @@ def make(
     return run
 
 
-def _for_ever(loader: Loader) -> "Iterator[tuple[list[nd.NDArray], list[nd.NDArray]]]":
+def _for_ever(loader: Loader) -> Iterator[Batch]:
     while True:  # an epoch after the other
         yield from loader

@@ -1,4 +1,4 @@
-"""What makes training images differ from epoch to epoch, and networks see them in their own units.
+"""What makes training images differ from epoch to epoch.
 
 The random numbers of a step are drawn on the host for the whole batch, from (seed, epoch, step)
 alone, and each device gets those of its shard: 1, 2 and k devices, and several workers, see the
@@ -13,17 +13,15 @@ BilinearSampler, and multiplying with matrices of zeros and ones, could do the s
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 
 from gluonlab.data.loading.chance import CROPS_AND_FLIPS, chance
-from gluonlab.data.loading.loader import to_float
 from gluonlab.data.loading.pinned import host_memory_for
 from gluonlab.data.loading.shards import shard_bounds
-from gluonlab.data.sets.dataset import Colours
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,17 +133,3 @@ class _Mover:
         # (n, C, lines)
         places = np.where(inside[:, None], first + wanted[:, None], n * self.shape[1] * lines)
         return places.astype(np.int32).ravel()
-
-
-def make_input(colours: Optional[Colours]) -> Callable[[Any, Any], Any]:
-    """``f(F, images)``: uint8 images as the network's input, on the device; 0..1, or normalised by
-    ``colours`` if there are any.
-    """
-    if colours is None:
-        return to_float
-    mean, deviation = colours
-
-    def normalised(F: Any, images: Any) -> Any:
-        return F.image.normalize(to_float(F, images), mean=mean, std=deviation)
-
-    return normalised

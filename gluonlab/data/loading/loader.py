@@ -29,6 +29,8 @@ from mxnet import nd
 
 from gluonlab.config.values import is_count
 from gluonlab.data.loading.ahead import Ahead
+from gluonlab.data.loading.batch import Batch
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
@@ -44,11 +46,6 @@ if TYPE_CHECKING:
     from gluonlab.data.loading.mixup import Mixup
     from gluonlab.data.loading.shards import Shards
     from gluonlab.data.sets.dataset import Indices
-
-
-def to_float(F: Any, images: Any) -> Any:
-    """uint8 0..255 -> float32 0..1, on the device; ``F`` is mx.nd or mx.sym."""
-    return F.cast(images, dtype="float32") * (1 / 255)
 
 
 def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
@@ -70,8 +67,8 @@ def _checked(global_batch_size: Any) -> int:
 
 
 class Loader:
-    """Iterates over a split in batches; each batch is ``(xs, ys)``, with one shard for each device
-    that has one.
+    """Iterates over a split in batches; each `Batch` has one shard for each device that gets one,
+    and unpacks: ``for xs, ys in loader``.
 
     ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
     labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes
@@ -140,8 +137,9 @@ class Loader:
         """Batches per epoch."""
         return math.ceil(len(self.split) / self.global_batch_size)
 
-    def __iter__(self) -> "Generator[Shards, None, None]":
+    def __iter__(self) -> "Generator[Batch, None, None]":
         batches = self._batches()[self.step :]
+        sizes = [wanted[0].size for wanted in batches]
         finish: Callable[[nd.NDArray], nd.NDArray] = (
             (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         )
@@ -150,9 +148,9 @@ class Loader:
         with closing(
             self._ahead.make(made, self.prefetch) if ahead else (shards for shards in made)
         ) as ready:
-            for xs, ys in ready:
+            for (xs, ys), size in zip(ready, sizes):
                 self.step += 1
-                yield as_users([finish(x) for x in xs]), as_users(ys)
+                yield Batch(as_users([finish(x) for x in xs]), as_users(ys), size)
         self.epoch, self.step = self.epoch + 1, 0
 
     def state(self) -> Dict[str, int]:

@@ -7,7 +7,8 @@ from typing import Any, Callable, List, Sequence
 import mxnet as mx
 from mxnet import nd
 
-from gluonlab.data.loading.augment import make_input
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import make_input
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.models.shapes import complete
@@ -33,4 +34,5 @@ def training_step(
     step = DataParallelStep(net, make_loss(), trainer, ctxs, make_input(None))
     xs = [nd.zeros((images, *shape), ctx=ctx, dtype="uint8") for ctx in ctxs]
     ys = [nd.zeros((images,), ctx=ctx, dtype="int32") for ctx in ctxs]
-    return lambda: step(xs, ys)
+    batch = whole(xs, ys)
+    return lambda: step(batch)

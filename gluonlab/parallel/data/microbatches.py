@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
 
+from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.engine.invoke import AddInto, CopyInto
 from gluonlab.errors import ConfigError
@@ -54,21 +55,24 @@ class Microbatches:
         """How many images the largest part of a shard has."""
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
-    def rounds(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[List[Part]]:
-        """The parts of all shards, in rounds: in each, one part of every shard that has any
-        left.
+    def rounds(self, batch: Batch) -> List[List[Part]]:
+        """The parts of all shards, in rounds: in each, one part of every shard that has any left.
+
+        None without shards.
         """
+        xs, ys = batch.xs, batch.ys
         if self.count is None and self.size is None:
-            yield [Part(device, x, y) for device, (x, y) in enumerate(zip(xs, ys))]
-            return
+            return [[Part(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
         cuts = [self.bounds(len(x)) for x in xs]
-        for number in range(max(map(len, cuts), default=0)):
-            yield [
+        return [
+            [
                 # views: nothing is copied before the graph's own input
                 Part(device, x[begin:end], y[begin:end])
                 for device, (x, y, cut) in enumerate(zip(xs, ys, cuts))
                 for begin, end in cut[number : number + 1]
             ]
+            for number in range(max(map(len, cuts), default=0))
+        ]
 
     def check(self, global_batch_size: int, devices: int) -> None:
         """Raise ConfigError when a whole batch gives some device fewer images than it should have

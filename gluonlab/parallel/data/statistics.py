@@ -49,6 +49,8 @@ class RunningStatistics:
 
     def saw(self, shards: Sequence[nd.NDArray]) -> None:
         """Note a batch: ``shards[i]`` are the images that device i is about to be trained on."""
+        if not self.exist:
+            return
         self._images += [0] * (len(shards) - len(self._images))
         for device, shard in enumerate(shards):
             self._images[device] += len(shard)

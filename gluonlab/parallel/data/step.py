@@ -8,22 +8,25 @@ that one device would make.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Callable, Iterator, List, Sequence
 
 import mxnet as mx
-from mxnet import gluon, nd
+from mxnet import autograd, gluon, nd
 
+from gluonlab.data.loading.batch import Batch
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatches, Part
 from gluonlab.parallel.data.replica import Replica, replicas
 from gluonlab.parallel.data.staged import StagedReplicas
+from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.parallel.precision import Conversion, as_it_is
-from gluonlab.parallel.strategy import Scored
+from gluonlab.parallel.strategy import Phase, Scored
 from gluonlab.update.trainer import BucketedTrainer
 
 
 class DataParallelStep:
-    """``step(xs, ys)`` trains on one batch and returns each shard's sum of losses, without waiting
+    """``step(batch)`` trains on one batch and returns each shard's sum of losses, without waiting
     for any of it.
     """
 
@@ -52,48 +55,62 @@ class DataParallelStep:
         self.microbatches = microbatches
         params = dict(net.collect_params().items())
         self.staged = StagedReplicas(self.replicas[0].graph, params, ctxs) if sync_bn else None
+        self.statistics = RunningStatistics(net, microbatches, sync_bn)
         self._sums = LossSums(ctxs)
+        self._losses: List[nd.NDArray] = []
 
-    def __call__(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> List[nd.NDArray]:
-        """``xs[i]``, ``ys[i]``: the shard of device i.
+    def __call__(self, batch: Batch) -> List[nd.NDArray]:
+        """The sum of losses (1,) of each shard; the next step overwrites them."""
+        if autograd.is_recording():
+            with autograd.pause():  # which costs some microseconds
+                return self(batch)
+        for _, queue in self.phases(batch):
+            queue()
+        return self._losses
 
-        The returned arrays (1,) are overwritten by the next step.
+    def phases(self, batch: Batch) -> Iterator[Phase]:
+        """``forward`` and ``backward`` of each microbatch, ``allreduce``, ``update``.
+
+        Call each before taking the next.
         """
-        losses: List[nd.NDArray] = []
-        rounds = list(self.microbatches.rounds(xs, ys))
+        self._losses = []
+        self.statistics.saw(batch.xs)
+        rounds = self.microbatches.rounds(batch)
         for number, parts in enumerate(rounds):
-            found = self._forward(parts, add=number > 0)
-            if len(rounds) > 1:
-                found = [
-                    self._sums.add(part.device, loss, first=number == 0)
-                    for part, loss in zip(parts, found)
-                ]
-            self._backward(parts)
-            losses = losses or found
-        self._silence_idle(len(xs))
-        self.trainer.apply(sum(len(x) for x in xs))  # executors set no flags of freshness
-        return losses
+            yield "forward", partial(self._forward, parts, number, len(rounds) > 1)
+            yield "backward", partial(self._backward, parts)
+        if len(batch.xs) < len(self.replicas):  # idle devices: their last gradients must not count
+            self.trainer.zero_grad(range(len(batch.xs), len(self.replicas)))
+        yield from self.trainer.phases(batch.size)  # executors set no flags of freshness
 
-    def score(self, xs: Sequence[nd.NDArray], ys: Sequence[nd.NDArray]) -> Iterator[Scored]:
+    def score(self, batch: Batch) -> Iterator[Scored]:
         """The scores of all shards, part by part, without training.
 
         Each is overwritten when the next is asked for.
         """
-        for parts in self.microbatches.rounds(xs, ys):
+        for parts in self.microbatches.rounds(batch):
             for part in parts:
                 loss, scores = self.replicas[part.device].forward(
                     part.images, part.labels, train=False
                 )
                 yield Scored(part.device, loss, scores, part.labels)
 
-    def _forward(self, parts: Sequence[Part], add: bool) -> List[nd.NDArray]:
-        """The sum of losses of each part."""
-        if self.staged is not None:
-            return self.staged.forward(parts, add)
-        return [
-            self.replicas[part.device].forward(part.images, part.labels, add=add)[0]
-            for part in parts
-        ]
+    def _forward(self, parts: Sequence[Part], number: int, several: bool) -> None:
+        """Round ``number`` of the batch, which may have ``several``."""
+        losses = (
+            self.staged.forward(parts, number > 0)
+            if self.staged is not None
+            else [
+                self.replicas[part.device].forward(part.images, part.labels, add=number > 0)[0]
+                for part in parts
+            ]
+        )
+        if several:
+            losses = [
+                self._sums.add(part.device, loss, first=number == 0)
+                for part, loss in zip(parts, losses)
+            ]
+        self._losses = self._losses or losses
 
     def _backward(self, parts: Sequence[Part]) -> None:
         scale = self.trainer.loss_scale.value if self.trainer.loss_scale is not None else 1.0
@@ -102,10 +119,3 @@ class DataParallelStep:
         else:
             for part in parts:
                 self.replicas[part.device].backward(scale)
-
-    def _silence_idle(self, busy: int) -> None:
-        """A batch with fewer images than devices leaves some without a shard: their last gradients
-        must not count again.
-        """
-        if busy < len(self.replicas):
-            self.trainer.zero_grad(range(busy, len(self.replicas)))

@@ -21,6 +21,7 @@ from support.reference import (
 )
 
 from gluonlab.config import TrainConfig
+from gluonlab.data.loading.batch import Batch
 from gluonlab.errors import ConfigError
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models.lenet import LeNet
@@ -69,7 +70,7 @@ def test_any_cut_makes_the_update_of_the_whole_batch(k, cut, start, whole):
     set_values(net, start)
     step = make_step(net, ctxs, cut, learning_rate=0.1, momentum=0.9)
     for batch in random_batches(RAGGED, shape=SHAPE):
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
     for ctx in ctxs:
         assert distance(values(net, ctx), whole) <= TOLERANCE
         assert all(np.array_equal(a, b) for a, b in zip(values(net, ctx), values(net, ctxs[0])))
@@ -84,13 +85,13 @@ def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cu
     batches = random_batches((22, 9, 2), shape=SHAPE)
     for images, labels in [*batches, *batches]:
         scores = net(nd.array(images, ctx=ctxs[0])).asnumpy().astype("float64")
-        xs, ys = shards((images, labels), ctxs)
+        batch = shards((images, labels), ctxs)
         expected = (
             np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(labels)), labels]
         ).sum()
         found = [
             (part.device, part.loss.asscalar(), part.scores.asnumpy(), part.labels.asnumpy())
-            for part in step.score(xs, ys)
+            for part in step.score(batch)
         ]
         assert {device for device, *_ in found} == set(range(min(len(labels), 3)))
         assert sum(loss for _, loss, *_ in found) == pytest.approx(expected, rel=1e-5)
@@ -99,7 +100,7 @@ def test_losses_and_answers_of_the_parts_add_up_in_training_and_in_evaluation(cu
             == (scores.argmax(axis=1) == labels).sum()
         )
         assert sum(len(true) for *_, true in found) == len(labels)
-        assert sum(loss.asscalar() for loss in step(xs, ys)) == pytest.approx(expected, rel=1e-5)
+        assert sum(loss.asscalar() for loss in step(batch)) == pytest.approx(expected, rel=1e-5)
 
 
 @given(
@@ -126,7 +127,7 @@ def test_parts_cover_a_shard_in_order_and_differ_by_at_most_one_image(images, cu
 def test_rounds_give_every_image_once_and_each_device_one_part_at_a_time(sizes, count):
     """Also for shards that the loader would not make, such as a small one before a large one."""
     xs = [nd.arange(100 * device, 100 * device + size) for device, size in enumerate(sizes)]
-    rounds = list(Microbatches(count).rounds(xs, xs))
+    rounds = Microbatches(count).rounds(Batch(xs, xs, sum(sizes)))
     for parts in rounds:
         assert len({part.device for part in parts}) == len(parts) > 0
         assert all(np.array_equal(part.images.asnumpy(), part.labels.asnumpy()) for part in parts)
@@ -167,7 +168,7 @@ def test_batchnorm_sees_microbatches_and_not_the_batch():
     assert abs(halves - whole) / whole > 1e-3
     for cut, expected in ((Microbatches(2), halves), (Microbatches(1), whole)):
         step = make_step(net, ctxs, cut, learning_rate=1e-9)
-        assert step(*shards((images, labels), ctxs))[0].asscalar() == pytest.approx(
+        assert step(shards((images, labels), ctxs))[0].asscalar() == pytest.approx(
             expected, rel=1e-4
         )
 
@@ -215,8 +216,8 @@ from support.microbatches import make_step, shards
 def train(parts):
     step = make_step(net, ctxs, Microbatches(parts), learning_rate=0.1)
     for batch in batches:
-        step(*batch)
-        list(step.score(*batch))
+        step(batch)
+        list(step.score(batch))
 
 ctxs = devices("cpu*2")
 net = nn.HybridSequential()
@@ -305,7 +306,7 @@ def test_gradients_of_what_parameters_make_add_up(way, sync):
     for param, total in zip(params, sums):
         param.grad()[:] = nd.array(total)
     gluon.Trainer(params, "sgd", {"learning_rate": 0.1}, kvstore=None).step(6)
-    step(*shards(batches[0], ctxs))
+    step(shards(batches[0], ctxs))
     found, expected = values(net, ctxs[0]), values(one)
     changes = [[after - before for before, after in zip(first, each)] for each in (found, expected)]
     assert distance(*changes) <= 1e-4

@@ -4,6 +4,7 @@ batch; tried on any devices.
 
 import dataclasses
 import re
+from functools import partial
 
 import mxnet as mx
 import numpy as np
@@ -27,13 +28,14 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
 from gluonlab.data.loading.loader import Loader
 from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.groups import ALONE
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.replica import IMAGES, LABELS, loss_graph
 from gluonlab.parallel.data.stages import cut
 from gluonlab.parallel.data.step import DataParallelStep
-from gluonlab.training.loop import data_parallel
-from gluonlab.training.loop import make_net as make_plan_net
+from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.training.memory import MIB, Needs
+from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
 from gluonlab.update.trainer import BucketedTrainer
 
@@ -137,7 +139,7 @@ def test_it_is_batchnorm_of_the_whole_batch(name, k, sizes, mean):
     ctxs = contexts(k)
     net, step = staged(NETWORKS[name], ctxs, rate=0.05)
     for batch in batches:
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
     expected = precise(NETWORKS[name], batches, 0.05)
     for ctx in ctxs:
         assert distance(comparable(net, ctx), expected) <= (1e-5 if mean == 0 else 1e-4)
@@ -168,7 +170,7 @@ def test_where_images_have_a_large_mean_it_is_as_exact_as_batchnorm_on_one_devic
     ctxs = contexts(k)
     net, step = staged(Residual, ctxs, rate=0.05)
     for batch in batches:
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
     # what rounding the mean may cost; one device may have luck
     digits = 2.0**-24 * (1 + (mean / deviation) ** 2 / 256)
     assert distance(comparable(net), wanted) <= 4 * max(distance(comparable(plain), wanted), digits)
@@ -189,7 +191,7 @@ def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
         lambda block, inputs: given_to_it.append(inputs[0].asnumpy())
     )
     for images, labels in batches:
-        step(*shards((images, labels), ctxs))
+        step(shards((images, labels), ctxs))
         with autograd.record():
             loss = gluon.loss.SoftmaxCrossEntropyLoss()(
                 one(nd.array(images, dtype="float64")), nd.array(labels)
@@ -256,7 +258,7 @@ def test_what_several_stages_take_has_the_gradients_of_all(ways, k):
     ctxs = contexts(k)
     net, step = staged(lambda: Crossing(ways), ctxs, rate=0.1)
     for batch in batches:
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
     assert distance(values(net), precise(lambda: Crossing(ways), batches, 0.1)) <= 1e-4
 
 
@@ -286,7 +288,7 @@ def test_a_gamma_that_is_used_elsewhere_has_both_gradients(k):
     ctxs = contexts(k)
     net, step = staged(GammaElsewhere, ctxs, rate=0.05)
     for batch in batches:
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
     assert distance(values(net), precise(GammaElsewhere, batches, 0.05)) <= 1e-5
 
 
@@ -324,7 +326,7 @@ def test_frozen_weights_may_change_between_steps(k):
                 layer.weight.set_data(
                     weight.as_in_context(mx.cpu()) * nd.array([0.5], dtype=weight.dtype)
                 )
-        step(*shards((images, labels), ctxs))
+        step(shards((images, labels), ctxs))
         with autograd.record():
             loss = gluon.loss.SoftmaxCrossEntropyLoss()(
                 one(nd.array(images, dtype="float64")), nd.array(labels)
@@ -348,7 +350,7 @@ def test_the_running_variance_of_equal_images_is_never_negative(k, epsilon):
     step = DataParallelStep(
         net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, sync_bn=True
     )
-    step(*shards((np.full((7, *SHAPE), 3, np.float32), np.zeros(7)), ctxs))
+    step(shards((np.full((7, *SHAPE), 3, np.float32), np.zeros(7)), ctxs))
     for ctx in ctxs:
         assert (net[0].running_var.data(ctx).asnumpy() >= 0).all()
         assert (net[0].running_var.data(ctx).asnumpy() <= 1e-5 * epsilon).all()
@@ -360,7 +362,7 @@ def test_with_microbatches_gradients_add_up(name):
     ctxs = contexts(2)
     ((images, labels),) = random_batches([13], shape=SHAPE)
     net, step = staged(NETWORKS[name], ctxs, Microbatches(size=3))
-    step(*shards((images, labels), ctxs))
+    step(shards((images, labels), ctxs))
     one = at_its_start(NETWORKS[name], [mx.cpu()], "float64")
     trained = [param for param in one.collect_params().values() if param.grad_req != "null"]
     for param in trained:
@@ -381,7 +383,7 @@ def test_the_scale_of_the_loss_changes_no_bit_of_the_gradients():
     found = []
     for scale in (1.0, 256.0):
         net, step = staged(Residual, ctxs)
-        parts = next(iter(WHOLE.rounds(*shards(batch, ctxs))))
+        [parts] = WHOLE.rounds(shards(batch, ctxs))
         for _ in range(2):
             step.staged.forward(parts)
             step.staged.backward(scale)
@@ -426,11 +428,12 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     }
     plan = make_plan(TrainConfig(devices=named(2), microbatches=microbatches, **settings))
     plan = dataclasses.replace(plan, dataset=load_dataset("synthetic", samples=100))
-    step = data_parallel(make_plan_net(plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan)
-    for xs, ys in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
-        step(xs, ys)
-    for xs, ys in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
-        list(step.score(xs, ys))
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    step = data_parallel(partial(make_net, plan), loss, plan, ALONE).step
+    for batch in Loader(plan.dataset.train, plan.ctxs, plan.global_batch_size, raw=True):
+        step(batch)
+    for batch in Loader(plan.dataset.test, plan.ctxs, plan.global_batch_size, raw=True):
+        list(step.score(batch))
     bound = list(step.staged._bound.values())
     # the last batch, and what adds, have their own
     assert len(bound) == (2 if microbatches is None else 5)
@@ -440,7 +443,7 @@ def test_memory_is_told_as_the_stages_take_it(microbatches):
     copies = [array for tower in towers for run in tower.runs for array in (run.heads or ())]
     evaluating = max(map(allocated, step.replicas[0]._bound.values()))
     arrays = sum(array.size * 4 for array in copies) + step.staged._memory[0].gradients.bytes
-    told = Needs(plan, make_plan_net(plan)).memory(32).activations
+    told = Needs(plan, make_net(plan)).memory(32).activations
     # MXNet leaves fractions of a MiB out
     assert abs(told - sum(stages) - arrays - evaluating) <= (len(stages) + 1) * MIB
     assert told > 4 * (len(stages) + 1) * MIB

@@ -24,7 +24,8 @@ from support.steps import make_step, run
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import ArraySplit, Dataset, Defaults
-from gluonlab.data.loading.loader import to_float
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.models import get_model
 from gluonlab.parallel.data.statistics import RunningStatistics
 from gluonlab.runs.schema import PARAMETERS
@@ -248,8 +249,8 @@ def test_dropout_rests_when_the_network_is_evaluated():
     )
     trained, evaluated = [], []
     for _ in range(2):
-        trained.append([loss.asscalar() for loss in step(xs, ys)])
-        evaluated.append([part.scores.asnumpy() for part in step.score(xs, ys)])
+        trained.append([loss.asscalar() for loss in step(whole(xs, ys))])
+        evaluated.append([part.scores.asnumpy() for part in step.score(whole(xs, ys))])
     assert trained[0] != trained[1]
     assert all(np.array_equal(a, b) for a, b in zip(*evaluated))
     assert distance(evaluated[0], [net(x).asnumpy() for x in xs]) <= 1e-5

@@ -17,7 +17,8 @@ from support.reference import (
 )
 from support.steps import make_step, run
 
-from gluonlab.data.loading.loader import to_float
+from gluonlab.data.loading.batch import whole
+from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.loading.shards import shard
 from gluonlab.models import get_model
 from gluonlab.models.lenet import LeNet
@@ -134,14 +135,14 @@ def test_evaluation_uses_the_weights_as_they_are_now(start):
     xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
     x = nd.array(images, ctx=ctxs[0])
     for _ in range(3):
-        found = sum(part.loss.asscalar() for part in step.score(xs, ys))
+        found = sum(part.loss.asscalar() for part in step.score(whole(xs, ys)))
         expected = (
             gluon.loss.SoftmaxCrossEntropyLoss()(net(x), nd.array(labels, ctx=ctxs[0]))
             .sum()
             .asscalar()
         )
         assert found == pytest.approx(expected, rel=1e-4)
-        step(xs, ys)
+        step(whole(xs, ys))
 
 
 def test_to_float_divides_by_255_in_numpys_arithmetic():

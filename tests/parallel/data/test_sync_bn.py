@@ -76,7 +76,7 @@ def trained(start, sizes, k, **settings):
     net = make_net(ctxs, start)
     step = make_step(net, ctxs, **settings)
     for batch in batches_of(sizes):
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
     return [values(net, ctx) for ctx in ctxs]
 
 
@@ -118,10 +118,10 @@ def test_it_evaluates_by_the_running_statistics(start):
     step = make_step(net, ctxs)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     for batch in batches_of((13, 2, 13)):
-        step(*shards(batch, ctxs))
+        step(shards(batch, ctxs))
         images, labels = batch
         x = nd.array(images, ctx=ctxs[0])
-        found = sum(part.loss.asscalar() for part in step.score(*shards(batch, ctxs)))
+        found = sum(part.loss.asscalar() for part in step.score(shards(batch, ctxs)))
         assert found == pytest.approx(
             loss(net(x), nd.array(labels, ctx=ctxs[0])).sum().asscalar(), rel=1e-4
         )
@@ -135,7 +135,7 @@ def test_with_microbatches_the_statistics_are_those_of_a_round_of_all_devices(st
     ((images, labels),) = batches_of([13])
     net, one = make_net(ctxs, start), make_net([mx.cpu(0)], start)
     step = make_step(net, ctxs, Microbatches(size=3), momentum=0.9)
-    step(*shards((images, labels), ctxs))
+    step(shards((images, labels), ctxs))
     rounds = [[0, 1, 2, 7, 8, 9], [3, 4, 10, 11, 12], [5, 6]]
     one.collect_params().setattr("grad_req", "add")
     for param in one.collect_params(".*running").values():
@@ -163,7 +163,7 @@ def test_many_steps_without_a_wait_do_not_hang(start):
     batches = [shards(batch, ctxs) for batch in batches_of((8, 3, 9))]
     for _ in range(20):
         for batch in batches:
-            step(*batch)
+            step(batch)
     nd.waitall()
     assert all(np.isfinite(array).all() for array in values(net))
 
@@ -173,7 +173,7 @@ def test_saved_parameters_fit_the_same_network_without_it(start, tmp_path):
     net = make_net(ctxs, start)
     step = make_step(net, ctxs)
     ((images, labels),) = batches_of([9])
-    step(*shards((images, labels), ctxs))
+    step(shards((images, labels), ctxs))
     net.save_parameters(str(tmp_path / "parameters"))
     plain = make_net([mx.cpu(0)])
     plain.load_parameters(str(tmp_path / "parameters"), ctx=mx.cpu(0))
@@ -261,7 +261,7 @@ def test_layers_with_global_statistics_stay_as_they_are():
     net.initialize(ctx=ctxs)
     net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
     step = make_step(net, ctxs)
-    step(*shards(batches_of([5])[0], ctxs))
+    step(shards(batches_of([5])[0], ctxs))
     for ctx in ctxs:
         assert (net[0].running_mean.data(ctx).asnumpy() == 0).all()
         assert (net[2].running_mean.data(ctx).asnumpy() != 0).all()

@@ -17,6 +17,7 @@ from support.completed import completed
 from support.devices import devices
 from support.reference import as_is, distance, random_batches
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep
@@ -44,7 +45,7 @@ def repeated(net, batch, ctxs):
     xs, ys = shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs)
     losses = []
     for _ in range(REPEATS):
-        losses.append(sum(float(part.asscalar()) for part in step(xs, ys)))
+        losses.append(sum(float(part.asscalar()) for part in step(whole(xs, ys))))
     trained = [param for param in params.values() if param.grad_req != "null"]
     return losses, [param.grad(ctxs[0]).asnumpy() for param in trained]
 

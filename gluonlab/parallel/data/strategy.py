@@ -1,0 +1,52 @@
+"""Data parallelism: every device holds the whole network and trains on its shard of each batch."""
+
+from __future__ import annotations
+
+from mxnet import gluon
+
+from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.parallel.data.step import DataParallelStep
+from gluonlab.parallel.strategy import MakeNet, MakeStrategy, State, StrategyPlan
+from gluonlab.update.states import restore, states_of
+from gluonlab.update.trainer import BucketedTrainer
+
+
+class DataParallel:
+    """The `Strategy` of replicas on ``plan.ctxs``, as `DataParallelStep` trains them."""
+
+    def __init__(
+        self,
+        make_net: MakeNet,
+        loss: gluon.HybridBlock,
+        plan: StrategyPlan,
+        group: Group = ALONE,
+    ) -> None:
+        self.net = make_net(plan.ctxs)
+        store = plan.kvstore if group.size == 1 else GroupKVStore(plan.kvstore, group)
+        self.inputs = self.outputs = plan.ctxs
+        self.trainer = BucketedTrainer(
+            self.net.collect_params(), plan.make_optimizer(), None, store,
+            bucket_bytes=plan.bucket_bytes, clip_norm=plan.clip_norm, loss_scale=plan.loss_scale,
+        )  # fmt: skip
+        self.step = DataParallelStep(
+            self.net, loss, self.trainer, plan.ctxs, plan.preprocess, plan.microbatches,
+            plan.sync_bn, plan.conversion,
+        )  # fmt: skip
+        self.phases, self.score = self.step.phases, self.step.score
+        self.settle_statistics = self.step.statistics.average
+        self.has_statistics = self.step.statistics.exist
+
+    def state(self) -> State:
+        """The optimizer's states, by parameter name, and the loss scale."""
+        scale = self.trainer.loss_scale
+        return State(states_of(self.trainer), {} if scale is None else scale.state())
+
+    def restore(self, state: State) -> None:
+        """Go on from a `state`, of any devices and kvstore."""
+        restore(self.trainer, state.optimizer, "this state")
+        if self.trainer.loss_scale is not None:
+            self.trainer.loss_scale.restore(state.loss_scale)
+
+
+data_parallel: MakeStrategy = DataParallel

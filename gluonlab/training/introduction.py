@@ -1,0 +1,50 @@
+"""What a run says when it begins: devices, network, data, and how it trains."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from gluonlab.data.loading.loader import stays_on_devices
+from gluonlab.devices import describe
+from gluonlab.optimizers.momentum import MXNET
+from gluonlab.parallel.strategy import Strategy
+from gluonlab.training.plan import Plan
+
+
+def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
+    """One line for each, a title of 11 columns in front."""
+    data, on_gpus = plan.dataset, plan.ctxs[0].device_type == "gpu"
+    threads = f", {plan.threads} thread{'s' * (plan.threads > 1)} each" * (not on_gpus)
+    params = strategy.net.collect_params().values()
+    size = sum(param.list_data()[0].size for param in params)
+    place = (
+        "resident on the devices"
+        if stays_on_devices(data.train, plan.resident_bytes)
+        else f"streamed, {plan.prefetch} batches ahead"
+    )
+    steps = plan.steps_per_epoch
+    settings = ", ".join(
+        f"{name.replace('_', ' ')} {value:g}"
+        for name, value in plan.optimizer_params.items()
+        if value
+    )
+    rule = f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)
+    for name, text in (
+        ("devices", describe(plan.ctxs) + threads),
+        ("network", f"{plan.model}, {size:,} parameters"),
+        (
+            "data",
+            f"{data.name}: {len(data.train):,} training, {len(data.test):,} test images, {place}",
+        ),
+        *plan.settled.in_words(),
+        (
+            "batch",
+            f"{plan.batch_in_words(len(strategy.inputs))}; "
+            f"{steps} step{'s' * (steps > 1)} per epoch",
+        ),
+        ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
+        *plan.options_in_words(),
+        ("kvstore", f"{plan.config.kvstore}{plan.placed_in_words()}; seed {plan.seed}"),
+        *([("arithmetic", plan.arithmetic.in_words())] if on_gpus else []),
+    ):
+        yield f"{name:<11}{text}"

@@ -1,0 +1,34 @@
+"""A plan's network on some devices."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+import mxnet as mx
+from mxnet import gluon
+
+from gluonlab.gpu.arithmetic import use_arithmetic
+from gluonlab.models import get_model
+from gluonlab.models.shapes import complete
+from gluonlab.training.checks import NETWORK, Made, check
+from gluonlab.training.optimize import spare_biases
+from gluonlab.training.plan import Plan
+
+
+def make_net(plan: Plan, ctxs: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
+    """The plan's network with the same parameters on each of ``ctxs``, all shapes known.
+
+    They are the plan's devices by default. The parameters depend on the plan's seed alone. GPUs
+    compute as the plan says from here on. Raises ModelError if the network does not fit the images,
+    and ConfigError when GPUs have computed otherwise in this process.
+    """
+    ctxs = plan.ctxs if ctxs is None else ctxs
+    use_arithmetic(plan.arithmetic, ctxs)
+    mx.random.seed(plan.seed)
+    net = get_model(plan.model, len(plan.dataset.classes), ctxs)
+    check(Made(plan, net, len(ctxs)), NETWORK)
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    complete(net, plan.model, plan.dataset.image_shape, len(plan.dataset.classes))
+    if plan.no_bias_decay:
+        spare_biases(net)  # before a trainer puts parameters of equal multipliers side by side
+    return net

@@ -1,0 +1,180 @@
+"""Data parallelism as a strategy: over processes, in phases, and on from a state."""
+
+from types import SimpleNamespace
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts, devices
+from support.process_group import in_processes
+from support.reference import as_is, distance, random_batches, values
+
+from gluonlab.data.loading.batch import Batch, whole
+from gluonlab.data.loading.shards import shard
+from gluonlab.kvstores import KVSTORES, make_kvstore
+from gluonlab.kvstores.groups import ALONE
+from gluonlab.optimizers.registry import make_optimizer
+from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
+from gluonlab.parallel.data.strategy import data_parallel
+from gluonlab.parallel.objective import make_loss
+from gluonlab.parallel.precision import as_it_is
+from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.rates import Rates
+
+SHAPE = (1, 6, 6)
+STORES = [name for name, kind in KVSTORES.items() if not kind.gpus_only]
+
+
+def network(ctxs):
+    mx.random.seed(5)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, activation="tanh"), nn.BatchNorm(), nn.Dense(5))
+    net.initialize(mx.init.Xavier(), ctx=ctxs)
+    net(nd.zeros((1, *SHAPE), ctx=ctxs[0]))
+    return net
+
+
+def made(ctxs, group=ALONE, make_net=network, optimizer="sgd", store="device", **settings):
+    rates = Rates(0.05, 20, "cosine", 2, 0.0, 0.1, ())
+    plan = SimpleNamespace(
+        ctxs=ctxs,
+        make_optimizer=lambda: make_optimizer(
+            optimizer, {"learning_rate": 0.05, "lr_scheduler": rates}
+        ),
+        kvstore=make_kvstore(store, ctxs),
+        bucket_bytes=None,
+        clip_norm=None,
+        loss_scale=None,
+        microbatches=WHOLE,
+        sync_bn=False,
+        conversion=as_it_is,
+        preprocess=as_is,
+    )
+    vars(plan).update(settings)
+    return data_parallel(make_net, make_loss(), plan, group)
+
+
+def sharded(batch, ctxs):
+    images, labels = batch
+    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+
+
+def part_of(batch, ctxs, group):
+    """This process's part of a batch."""
+    images, labels = (np.array_split(array, group.size)[group.rank] for array in batch)
+    shards = sharded((images, labels), ctxs) if len(images) else Batch([], [], 0)
+    return Batch(*shards, len(batch[0]))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    world=st.integers(2, 3),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    settings=st.sampled_from([{}, {"clip_norm": 0.1}, {"microbatches": Microbatches(2)}]),
+)
+def test_processes_some_without_an_image_make_the_update_of_one(world, sizes, settings):
+    """The network has no layer that looks across a batch."""
+
+    def plain(ctxs):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(7, activation="tanh", in_units=36), nn.Dense(5, in_units=7))
+        net.initialize(mx.init.Zero(), ctx=ctxs)
+        random = np.random.RandomState(1)
+        for param in net.collect_params().values():
+            param.set_data(nd.array(random.uniform(-0.5, 0.5, param.shape)))
+        return net
+
+    batches = random_batches([*sizes, 1], shape=SHAPE, classes=5)
+    alone = made(contexts(1), make_net=plain, **settings)
+    for batch in batches:
+        alone.step(sharded(batch, contexts(1)))
+
+    def train(group):
+        ctxs = contexts(2)
+        strategy = made(ctxs, group, plain, **settings)
+        for batch in batches:
+            strategy.step(part_of(batch, ctxs, group))
+        return [values(strategy.net, ctx) for ctx in ctxs]
+
+    for replicas in in_processes(world, train):
+        for replica in replicas:
+            assert distance(replica, values(alone.net)) <= 1e-5
+
+
+def test_a_process_without_an_image_alone_divides_by_the_whole_batch():
+    """Its gradients are zero, and so is the update, momentum apart."""
+    strategy = made(contexts(2))
+    strategy.step(sharded(random_batches([4], shape=SHAPE, classes=5)[0], contexts(2)))
+    before = values(strategy.net)
+    assert strategy.step(Batch([], [], 4)) == []
+    assert list(strategy.score(Batch([], [], 4))) == []
+    assert all(np.array_equal(a, b) for a, b in zip(values(strategy.net), before))
+
+
+@pytest.mark.parametrize("cut", [WHOLE, Microbatches(3)])
+@pytest.mark.parametrize("sync_bn", [False, True])
+def test_the_phases_of_a_step_are_the_step(cut, sync_bn):
+    ctxs = devices(2, threads=1)
+    batches = [sharded(batch, ctxs) for batch in random_batches((8, 5, 1), shape=SHAPE, classes=5)]
+    one, other = (made(ctxs, microbatches=cut, sync_bn=sync_bn) for _ in range(2))
+    for batch in batches:
+        one.step(batch)
+        names = []
+        for name, queue in other.phases(batch):
+            names.append(name)
+            queue()
+        rounds = max(map(len, ([cut.bounds(len(x)) for x in batch.xs])))
+        assert names == ["forward", "backward"] * rounds + ["allreduce", "update"]
+    for ctx in ctxs:
+        assert all(
+            np.array_equal(a, b) for a, b in zip(values(one.net, ctx), values(other.net, ctx))
+        )
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    k=st.integers(1, 3),
+    store=st.sampled_from(STORES),
+    optimizer=st.sampled_from(["sgd", "adam", "nag", "ftml"]),
+    scaled=st.booleans(),
+    steps=st.integers(0, 4),
+)
+def test_what_is_restored_goes_on_with_the_same_bits(k, store, optimizer, scaled, steps):
+    ctxs = devices(k, threads=1)
+    batches = random_batches([7] * (steps + 3), shape=SHAPE, classes=5)
+
+    def new():
+        scale = LossScale(2.0**10, good_steps=2) if scaled else None
+        return made(ctxs, optimizer=optimizer, store=store, loss_scale=scale)
+
+    first, second = new(), new()
+    for batch in batches[:steps]:
+        first.step(sharded(batch, ctxs))
+    nd.waitall()
+    first.settle_statistics()
+    state = first.state()
+    for one, other in zip(
+        first.net.collect_params().values(), second.net.collect_params().values()
+    ):
+        other.set_data(one.data(ctxs[0]))
+    second.restore(state)
+    for strategy in (first, second):
+        for batch in batches[steps:]:
+            strategy.step(sharded(batch, ctxs))
+        nd.waitall()
+        strategy.settle_statistics()
+    for ctx in ctxs:
+        assert all(
+            np.array_equal(a, b) for a, b in zip(values(first.net, ctx), values(second.net, ctx))
+        )
+    again, state = first.state(), second.state()
+    assert again.loss_scale == state.loss_scale
+    for one, other in zip(again.optimizer.parameters, state.optimizer.parameters):
+        assert one.updates == other.updates
+        assert all(
+            np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in zip(one.arrays, other.arrays)
+        )
