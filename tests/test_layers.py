@@ -34,6 +34,13 @@ LAYERS = [
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
+RUN_FILES = {
+    "config.json", "metrics.jsonl", "curves.png", "parameters.params", "compare.json",
+    "confusion.png",
+}  # fmt: skip
+LINE_KEYS = {
+    "kind", "event", "loss", "lr", "accuracy", "validation_loss", "training_seconds", "waiting",
+}  # fmt: skip
 ENGINE_VARIABLE = re.compile(r"(MXNET|G?OMP|DMLC)_[A-Z0-9_]+")
 
 
@@ -203,6 +210,28 @@ def code_from_data(module, source):
             yield f"{module}:{getattr(node, 'lineno', '?')} uses {found}"
 
 
+def run_folder_violations(module, source):
+    """The files of a run's folder, and the keys of a line in them, are named in runs/ alone."""
+    room = module.split(".")[0]
+    for node in ast.walk(ast.parse(source)) if room != "runs" else ():
+        name = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(name, str) and name.split("/")[-1] in RUN_FILES:
+            yield f"{module}:{node.lineno} names {name}"
+        key = key_read(node) if room in ("training", "launch", "study", "report") else ""
+        if key:
+            yield f"{module}:{node.lineno} reads {key}"
+
+
+def key_read(node):
+    """The key of a line that x[key] or x.get(key) reads; an empty string for all else."""
+    key = None
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        key = node.slice
+    elif isinstance(node, ast.Call) and dotted(node.func).endswith(".get") and node.args:
+        key = node.args[0]
+    return key.value if isinstance(key, ast.Constant) and key.value in LINE_KEYS else ""
+
+
 def cycle(graph):
     """Some cycle of a graph {node: successors} as a list, or an empty list."""
     done = set()
@@ -287,6 +316,11 @@ def test_nothing_runs_code_that_came_as_data(module):
     assert list(code_from_data(module, SOURCES[module])) == []
 
 
+@pytest.mark.parametrize("module", SOURCES)
+def test_only_runs_knows_the_format_of_a_runs_folder(module):
+    assert list(run_folder_violations(module, SOURCES[module])) == []
+
+
 # --- and would be noticed if they did not
 
 
@@ -360,6 +394,22 @@ def test_values_may_be_imported_below_training_and_a_train_config_from_there_up(
 )
 def test_an_import_that_goes_down_is_not(module, line):
     assert list(upward_imports(module, line)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "count"),
+    [
+        ("training.loop", "(folder / 'metrics.jsonl').read_text()", 1),
+        ("bench.host.table", "open(f'{folder}/config.json')", 1),
+        ("report.tables", "f'{line[\"validation_loss\"]:.4f}'", 1),
+        ("study.compare", "[each.get('lr') for each in lines if each['kind'] == 'step']", 2),
+        ("training.loop", "'Write config.json and metrics.jsonl.'", 0),
+        ("training.trial", "answer['bytes'], {'kind': 1}, line.loss", 0),
+        ("runs.reader", "json.loads((folder / 'config.json').read_text())['lr']", 0),
+    ],
+)
+def test_a_file_or_a_key_of_a_runs_folder_elsewhere_is_found(module, line, count):
+    assert len(list(run_folder_violations(module, line))) == count
 
 
 def test_a_cycle_is_found():

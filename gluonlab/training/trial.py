@@ -180,7 +180,7 @@ def _taken(answer: Dict[str, Any], ceiling: Optional[int]) -> int:
     if "other" in answer:
         raise OtherData
     if "error" in answer:
-        raise getattr(errors, answer["kind"])(answer["error"])
+        raise getattr(errors, answer["raised"])(answer["error"])
     taken = int(answer["bytes"])
     if ceiling is not None and taken > ceiling:
         raise TooMuch

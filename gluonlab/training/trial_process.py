@@ -150,7 +150,7 @@ def main(words: Sequence[str]) -> None:
         train_plan(cut_plan(plan), few.strategy, few)
         _tell(bytes=memory.taken() if memory.on_gpus else _peak())
     except GluonlabError as error:
-        _tell(error=str(error), kind=type(error).__name__)
+        _tell(error=str(error), raised=type(error).__name__)
 
 
 def _peak() -> int:

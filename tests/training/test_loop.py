@@ -118,6 +118,11 @@ def test_the_folder_of_a_run_holds_everything(tmp_path):
     assert config["settings"]["global_batch_size"] == 80
     lines = read_metrics(run.run_dir)
     steps, epochs = ([line for line in lines if line["kind"] == kind] for kind in ("step", "epoch"))
+    # since the run began, in every line
+    seconds = [line["seconds"] for line in lines]
+    assert seconds == sorted(seconds) and seconds[0] > 0 and seconds[-1] <= run.seconds
+    assert 0 < sum(epoch["training_seconds"] for epoch in epochs) < seconds[-1]
+    assert epochs[-1]["lr"] == steps[-1]["lr"]
     # 1437 images in batches of 80
     assert [line["step"] for line in steps] == list(range(1, 3 * 18 + 1))
     for number, epoch in enumerate(epochs, start=1):
