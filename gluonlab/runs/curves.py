@@ -36,25 +36,14 @@ def make_figure(lines: Sequence[Line]) -> "Figure":
     per_epoch = max(1, epochs[-1].step // len(epochs)) if epochs else len(steps) or 1
     numbers: List[float] = [line.epoch for line in epochs]
 
-    loss.plot(
-        [line.step / per_epoch for line in steps],
-        [line.loss for line in steps],
-        color=BLUE,
-        alpha=0.35,
-        lw=0.8,
-    )
+    at = [line.step / per_epoch for line in steps]
+    loss.plot(at, [line.loss for line in steps], color=BLUE, alpha=0.35, lw=0.8)
     loss.plot(numbers, [line.loss for line in epochs], color=BLUE, marker="o", ms=4)
     _label(loss, "training loss", "each step; dots: mean of the epoch")
 
-    accuracy.plot(
-        numbers,
-        [100 * line.accuracy for line in epochs],
-        color=ORANGE,
-        marker="o",
-        ms=4,
-        clip_on=False,
-    )
-    best = max((100 * line.accuracy for line in epochs), default=0.0)
+    shares = [100 * line.accuracy for line in epochs]
+    accuracy.plot(numbers, shares, color=ORANGE, marker="o", ms=4, clip_on=False)
+    best = max(shares, default=0.0)
     accuracy.axhline(best, color=GREY, lw=0.8, ls=":")
     low, high = accuracy.get_ylim()
     accuracy.set_ylim(min(low, 99), min(high, 100))  # nobody is better than 100 %

@@ -28,17 +28,12 @@ REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leav
 FINISHED = f"give the folder of a finished run, with {CONFIG} and {PARAMETERS}"
 # Fields of TrainConfig -> the setting that says what came of them.
 RESOLVED = {
-    "gpus": "devices",
-    "require_gpu": "devices",
-    "threads": "threads_per_device",
-    "image_size": "image_shape",
-    "batch_size": "global_batch_size",
-    "lr": "learning_rate",
-    "scale_lr": "learning_rate",
-    "warmup_epochs": "warmup_steps",
+    "gpus": "devices", "require_gpu": "devices", "threads": "threads_per_device",
+    "image_size": "image_shape", "batch_size": "global_batch_size", "lr": "learning_rate",
+    "scale_lr": "learning_rate", "warmup_epochs": "warmup_steps",
     "lr_decay_epochs": "lr_decay_steps",
-}
-# what is told and written; the training is the same
+}  # fmt: skip
+# Fields that decide only what a run shows and writes.
 PRODUCTS = ("memory", "confusion", "export", "out")
 DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
 
@@ -75,11 +70,8 @@ class Description:
         """All that decides how the run goes: what it uses, and what was asked for beyond that,
         whatever fields there may be.
         """
-        beyond = {
-            name: value
-            for name, value in self.asked.items()
-            if RESOLVED.get(name, name) not in self.used and name not in PRODUCTS
-        }
+        done = {*self.used, *PRODUCTS}
+        beyond = {k: v for k, v in self.asked.items() if RESOLVED.get(k, k) not in done}
         return {**self.used, **beyond}
 
 
@@ -137,15 +129,9 @@ class Run:
 
     def summary(self) -> Dict[str, Any]:
         """The results as plain values."""
-        return {
-            "run": str(self.path),
-            "devices": self.devices,
-            "epochs": len(self.epochs),
-            "accuracy": self.accuracy,
-            "best_accuracy": self.best_accuracy,
-            "images_per_second": self.images_per_second,
-            "seconds": self.seconds,
-        }
+        names = ("devices", "accuracy", "best_accuracy", "images_per_second", "seconds")
+        results = {name: getattr(self, name) for name in names}
+        return {"run": str(self.path), "epochs": len(self.epochs), **results}
 
 
 def read_runs(paths: Sequence[Path]) -> List[Run]:

@@ -86,6 +86,10 @@ class Step(Line):
     seconds: Optional[float] = _since_start()
 
 
+TOP5 = "share of those whose label is among the five best scores; null for five classes or fewer"
+WAITING = "share of training_seconds in which the loop waited for batches"
+
+
 @dataclass(frozen=True)
 class Epoch(Line):
     """A pass over the training images, and the evaluation after it."""
@@ -100,17 +104,8 @@ class Epoch(Line):
     loss: float = _field("mean training loss of its images", number)
     accuracy: float = _field("share of the test images that the network gets right", share)
     validation_loss: Optional[float] = _field("mean loss of the test images", number, default=None)
-    top5_accuracy: Optional[float] = _field(
-        "share of the test images whose label is among the five best scores; "
-        "null where there are not more than five classes",
-        share,
-        default=None,
-    )
-    waiting: float = _field(
-        "share of the training time in which the loop waited for batches",
-        not_negative,
-        default=0.0,
-    )
+    top5_accuracy: Optional[float] = _field(TOP5, share, default=None)
+    waiting: float = _field(WAITING, not_negative, default=0.0)
     lr: Optional[float] = _field("learning rate of its last step", not_negative, default=None)
     seconds: Optional[float] = _since_start(formerly="")
 

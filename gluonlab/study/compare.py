@@ -99,38 +99,23 @@ def _check(configs: Sequence[TrainConfig]) -> Dataset:
 
 def make_rows(results: Sequence[Result]) -> List[Row]:
     """The table's numbers; speed-up and efficiency are relative to the first result."""
-    first = results[0]
-    rows = []
+    first, rows = results[0], []
     for result in results:
-        devices = len(result.plan.ctxs)
-        speedup = result.images_per_second / first.images_per_second
-        rows.append(
-            Row(
-                devices=devices,
-                global_batch_size=result.plan.global_batch_size,
-                images_per_second=result.images_per_second,
-                speedup=speedup,
-                efficiency=speedup * len(first.plan.ctxs) / devices,
-                accuracy=result.accuracy,
-                run_dir=str(result.run_dir),
-            )
-        )
+        devices, images_per_second = len(result.plan.ctxs), result.images_per_second
+        speedup = images_per_second / first.images_per_second
+        efficiency = speedup * len(first.plan.ctxs) / devices
+        rows.append(Row(
+            devices, result.plan.global_batch_size, images_per_second, speedup, efficiency,
+            result.accuracy, str(result.run_dir),
+        ))  # fmt: skip
     return rows
 
 
 def table(rows: Sequence[Row]) -> str:
     """The comparison as text, for a terminal of 80 columns."""
-    lines = [
-        (
-            f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}  "
-            f"{'accuracy':>8}"
-        )
-    ]
-    lines += [
-        (
-            f"{row.devices:>7}  {row.global_batch_size:>6}  {row.images_per_second:>9,.0f}  "
-            f"{row.speedup:>7.2f}x  {row.efficiency:>10.0%}  {row.accuracy:>8.4f}"
-        )
-        for row in rows
-    ]
+    heads = f"{'devices':>7}  {'batch':>6}  {'images/s':>9}  {'speed-up':>8}  {'efficiency':>10}"
+    lines = [f"{heads}  {'accuracy':>8}"]
+    for row in rows:
+        speed = f"{row.images_per_second:>9,.0f}  {row.speedup:>7.2f}x  {row.efficiency:>10.0%}"
+        lines.append(f"{row.devices:>7}  {row.global_batch_size:>6}  {speed}  {row.accuracy:>8.4f}")
     return "\n".join(lines)
