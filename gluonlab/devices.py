@@ -3,7 +3,7 @@
 ===================================  ============================================================
 what is given                        the devices
 ===================================  ============================================================
-``2``, ``"2"``                       two GPUs; without any GPU, two CPU devices stand in (see `gpus`)
+``2``, ``"2"``                       two GPUs; without any, two CPU devices stand in (see `gpus`)
 ``"gpu"``, ``"gpu:0"``               the first GPU
 ``"gpu:0,2"``                        GPUs 0 and 2
 ``["gpu:0", "gpu:2"]``               the same; the parts of a list may have any form below ``"gpu"``
@@ -55,8 +55,8 @@ def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context
     each.
 
     ``threads``: threads of each CPU device; normally left out (see
-    `gluonlab.engine.threads.threads_per_device`). Raises DeviceError, which names what was asked, what
-    exists, and the remedy.
+    `gluonlab.engine.threads.threads_per_device`). Raises DeviceError, which names what was asked,
+    what exists, and the remedy.
     """
     if spec is None:
         return _ready(_default(), threads)

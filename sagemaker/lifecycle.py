@@ -1,7 +1,9 @@
 """The two scripts of the lifecycle configuration: put together, and made ready for the API.
 
-    python sagemaker/lifecycle.py write                                     # after a change of build-env.sh or idle-stop.py
-    python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30         # its base64, for aws ... --on-start Content=...
+    # after a change of build-env.sh or idle-stop.py
+    python sagemaker/lifecycle.py write
+    # its base64, for aws ... --on-start Content=...
+    python sagemaker/lifecycle.py on-start GLUONLAB_IDLE_MINUTES=30
 
 on-create.sh holds build-env.sh, on-start.sh holds idle-stop.py, and notebook.yaml holds both
 scripts, so that what is uploaded is what lies here. `write` renews these copies, and make

@@ -19,9 +19,9 @@ Definition = Tuple[
 def defines(name: str, collective: str) -> Callable[[Callable[..., Definition]], Algorithm]:
     """Make ``f(world_size, *, chunks=None, groups=None) -> Schedule`` of a definition.
 
-    A definition gets the number of ranks, and ``chunks`` and ``groups`` if it has arguments of these
-    names; without them they are refused. Steps in which nothing happens, as with one rank, are left
-    out.
+    A definition gets the number of ranks, and ``chunks`` and ``groups`` if it has arguments of
+    these names; without them they are refused. Steps in which nothing happens, as with one rank,
+    are left out.
     """
 
     def decorate(definition: Callable[..., Definition]) -> Algorithm:

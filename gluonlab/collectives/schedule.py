@@ -49,16 +49,13 @@ class Schedule:
 
     What it promises, and `gluonlab.collectives.check.check` proves:
 
-    ==============  ==========================================
-    ==============================================
-    collective      before                                      after
-    ==============  ==========================================
-    ==============================================
-    allreduce       every rank has a contribution to a chunk    every rank has the sum, with the same bits
-    reduce_scatter  every rank has a contribution to a chunk    rank ``owner[chunk]`` has the chunk's sum
-    all_gather      rank ``owner[chunk]`` has the chunk         every rank has it
-    ==============  ==========================================
-    ==============================================
+    ==============  =====================================  ====================================
+    collective      before                                    after
+    ==============  =====================================  ====================================
+    allreduce       every rank has a contribution to a chunk  every rank has the sum, the same bits
+    reduce_scatter  every rank has a contribution to a chunk  rank ``owner[chunk]`` has the sum
+    all_gather      rank ``owner[chunk]`` has the chunk       every rank has it
+    ==============  =====================================  ====================================
 
     The transfers of a step happen at once. So no chunk of a rank is both read and written in a
     step, and into one chunk of a rank go either additions, made in the order of the step's list, or

@@ -1,4 +1,4 @@
-"""Whether this is Amazon SageMaker: a notebook instance has a file, a training job its variables."""
+"""Whether this is Amazon SageMaker: notebook instances have a file, training jobs variables."""
 
 from __future__ import annotations
 

@@ -3,14 +3,12 @@
 Two processes that both compute with all cores of a host wait for each other most of the time. What
 tells how many there are, the largest number first:
 
-=================================
-==================================================================
+=================================  ==============================================================
 ``tell``                           the group itself, once it stands (`gluonlab.launch`)
 ``LOCAL_SIZES``                    variables that launchers set for each process
 ``SLURM_STEP_TASKS_PER_NODE``      and SLURM_NODEID; srun's
-DMLC_NUM_WORKER                    of MXNet's parameter server, if its scheduler has a loopback address
-=================================
-==================================================================
+DMLC_NUM_WORKER                    of MXNet's parameter server, if its scheduler is on loopback
+=================================  ==============================================================
 
 A worker of the parameter server whose scheduler is elsewhere cannot know before the group stands.
 It takes the part that is right if all workers are here: the other mistake costs far more.

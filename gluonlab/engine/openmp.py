@@ -45,9 +45,9 @@ def as_mxnet_needs_it() -> Iterator[None]:
     """MXNet and OpenMP read these once, when they are loaded: every worker begins with one thread,
     and idle ones soon sleep.
 
-    Two CPU devices with more would hang. Who is alone gets more from `gluonlab.engine.threads`, which asks
-    for the user's value. All are the user's again afterwards: what this process starts, PyTorch to
-    be compared with, say, begins as it would without us.
+    Two CPU devices with more would hang. Who is alone gets more from `gluonlab.engine.threads`,
+    which asks for the user's value. All are the user's again afterwards: what this process starts,
+    PyTorch to be compared with, say, begins as it would without us.
     """
     global came_first
     came_first = _is_loaded("libgomp.so.1")

@@ -12,9 +12,9 @@ MXNet 1.9.1 is the last of its line and needs six things of a machine of today:
 - shapes written without numpy 2's names of types (`gluonlab.engine.attribute_text`);
 - fused operators only where the driver runs what NVRTC compiles (`gluonlab.engine.fusion`).
 
-An import hook (`gluonlab.engine.mxnet_import`) does all of it at the moment somebody imports mxnet, and
-turns what can go wrong then into an EngineError that names the cure. How many threads compute for
-each device: `gluonlab.engine.threads`.
+An import hook (`gluonlab.engine.mxnet_import`) does all of it at the moment somebody imports mxnet,
+and turns what can go wrong then into an EngineError that names the cure. How many threads compute
+for each device: `gluonlab.engine.threads`.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ OMP_NUM_THREADS=2 in somebody's profile does to two CPU contexts. The size of a 
 thread that opens it, so it is set here on each worker itself, by a function pushed to MXNet's
 engine: that works whatever the environment said when MXNet was loaded.
 
-A worker begins alone (`gluonlab.engine.setup`), so that no CPU context ever hangs, asked for here or not.
-A team is only ever made smaller: oneDNN's compiled operators, which each worker keeps, have scratch
-memory for the team they were compiled with, and write beyond it in a larger one. Where a larger
-team is wanted, all workers are replaced by new ones.
+A worker begins alone (`gluonlab.engine.setup`), so that no CPU context ever hangs, asked for here
+or not. A team is only ever made smaller: oneDNN's compiled operators, which each worker keeps, have
+scratch memory for the team they were compiled with, and write beyond it in a larger one. Where a
+larger team is wanted, all workers are replaced by new ones.
 
 Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
 MXNet replace its workers, too. The new ones get the sizes of the old ones here, or they would hang.
@@ -42,9 +42,9 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     """How many threads each of ``cpu_devices`` CPU devices computes with.
 
     One device: ``asked``, else OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS, else all cores, or this
-    process's part of them where several processes train on this host (`gluonlab.engine.neighbours`).
-    Several: one each, because more would hang. Raises ConfigError when more are asked for; a larger
-    number in the environment is put aside.
+    process's part of them where several processes train on this host
+    (`gluonlab.engine.neighbours`). Several: one each, because more would hang. Raises ConfigError
+    when more are asked for; a larger number in the environment is put aside.
     """
     if cpu_devices <= 1:
         return asked or setup.omp_num_threads() or own_cores()

@@ -23,7 +23,7 @@ def language(name: Optional[str] = None) -> str:
 
     =======================  ======================================================================
     ``GLUONLAB_LANGUAGE``    of the environment
-    the notebook             its metadata, else its folder: Jupyter and VS Code tell kernels its path
+    the notebook             its metadata, else its folder (Jupyter and VS Code name it)
     the current folder       ``labs/ja`` is Japanese
     the locale               ``LC_ALL``, ``LC_MESSAGES``, ``LANG``
     otherwise                English

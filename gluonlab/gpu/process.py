@@ -1,4 +1,4 @@
-"""Checks that may crash or hang run in a process of their own, which tells of them in JSON lines."""
+"""Checks that may crash or hang run in a process of their own, which answers in JSON lines."""
 
 from __future__ import annotations
 

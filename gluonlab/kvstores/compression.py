@@ -10,7 +10,7 @@ from gluonlab.kvstores import KVSTORES
 
 
 def check_compression(compress: Optional[str], kvstore: str, dtype: str) -> None:
-    """Raise KVStoreError for a kvstore that cannot compress what it sums, ConfigError for float16."""
+    """Raise KVStoreError for a kvstore that cannot compress its sums, ConfigError for float16."""
     if compress is not None and not KVSTORES[kvstore].compresses:
         able = " or ".join(name for name, kind in KVSTORES.items() if kind.compresses)
         raise KVStoreError(

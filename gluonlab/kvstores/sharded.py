@@ -143,8 +143,9 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states of all parameters, each whole, as `gluonlab.optimizers.states.states` lays them
-        out. Raises OutputError.
+        """Write the states of all parameters, each whole. Raises OutputError.
+
+        `gluonlab.optimizers.states.states` says how they are laid out.
 
         They are named as the optimizer's ``param_dict`` names their keys, which gluon.Trainer
         fills, or else by their keys. The schedule of learning rates is not in the file, so

@@ -3,20 +3,20 @@
 MXNet has more of them, and other definitions of some. Where its own agrees it is taken as it is;
 where it does not, there is one here; and what cannot be of use here is not offered.
 
-| name     | what it is here      | what MXNet's own does otherwise                                                |
-|----------|----------------------|--------------------------------------------------------------------------------|
-| sgd      | `SGD`                | the rate is part of the momentum (``--momentum-rule mxnet``)                   |
-| nag      | `NAG`                | the same, and weight decay reads the weight that was just updated              |
-| adam     | `Adam`               | 0/0 in float16; else it is MXNet's, epsilon beside the root before correction  |
-| adamax   | `Adamax`             | no epsilon: 0/0 for what has never had a gradient                              |
-| nadam    | `Nadam`              | each parameter and device counts as a step of the momentum's schedule          |
-| adadelta | `AdaDelta`           | no learning rate; weight decay beside it; changes the gradients                |
-| adagrad  | `AdaGrad`            | epsilon 1e-7 under the root, weight decay past the division                    |
-| rmsprop  | `RMSProp`            | float32 only; else it is MXNet's, epsilon under the root, PyTorch's is beside  |
-| ftml     | `FTML`               | divides by the rate, 0/0 at a rate of 0, three states for one                  |
-| signum   | `Signum`             | weight decay means something else without momentum                             |
-| lars     | `LARS`               | corrects the momentum of some parameters only, spares no biases                |
-| lamb     | `LAMB`               | inexact norms                                                                  |
+| name     | here       | what MXNet's own does otherwise                                         |
+|----------|------------|-------------------------------------------------------------------------|
+| sgd      | `SGD`      | the rate is part of the momentum (``--momentum-rule mxnet``)            |
+| nag      | `NAG`      | the same, and weight decay reads the weight that was just updated       |
+| adam     | `Adam`     | 0/0 in float16; else MXNet's, epsilon beside the root before correction |
+| adamax   | `Adamax`   | no epsilon: 0/0 for what has never had a gradient                       |
+| nadam    | `Nadam`    | each parameter and device is a step of the momentum's schedule          |
+| adadelta | `AdaDelta` | no learning rate; weight decay beside it; changes the gradients         |
+| adagrad  | `AdaGrad`  | epsilon 1e-7 under the root, weight decay past the division             |
+| rmsprop  | `RMSProp`  | float32 only; else MXNet's, epsilon under the root (PyTorch: beside)    |
+| ftml     | `FTML`     | divides by the rate, 0/0 at a rate of 0, three states for one           |
+| signum   | `Signum`   | weight decay means something else without momentum                      |
+| lars     | `LARS`     | corrects the momentum of some parameters only, spares no biases         |
+| lamb     | `LAMB`     | inexact norms                                                           |
 
 In all of them but lamb weight decay is the gradient of a penalty wd / 2 |w|^2, so adaptive ones
 divide it, too.

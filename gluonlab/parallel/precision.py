@@ -120,14 +120,14 @@ def _without_own_inputs(graph: mx.sym.Symbol) -> mx.sym.Symbol:
 def for_sync_bn(graph: mx.sym.Symbol) -> mx.sym.Symbol:
     """`mixed_precision` with float32 images for BatchNorm.
 
-    `gluonlab.parallel.data.shared_statistics` completes their gradients by sums over all devices, for
-    which float16 is too small.
+    `gluonlab.parallel.data.shared_statistics` completes their gradients by sums over all devices,
+    for which float16 is too small.
     """
     return mixed_precision(graph, full=(*FULL, "BatchNorm"))
 
 
 def conversion(dtype: str, sync_bn: bool) -> Conversion:
-    """What a type of DTYPES does to the graph of a network, whose BatchNorm layers may be shared."""
+    """What a type of DTYPES does to a network's graph, whose BatchNorm layers may be shared."""
     if dtype == "float32":
         return as_it_is
     return for_sync_bn if sync_bn else mixed_precision

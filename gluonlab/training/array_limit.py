@@ -20,7 +20,7 @@ LABELS_MIXED = 3  # what `gluonlab.data.loading.mixup` gives for an image
 
 
 def check_elements(images: int, elements: int) -> None:
-    """Raise ConfigError when ``images`` images make an array of more ``elements`` than MXNet has."""
+    """Raise ConfigError when ``images`` images make more ``elements`` than an array has."""
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
             f"{images:,} images make an array of {elements:,} elements, "

@@ -89,7 +89,7 @@ _TRICKS = replace(
     source="gluon-cv, train_imagenet.py; He et al., Bag of tricks, 2019",
     label_smoothing=0.1,
     no_bias_decay=True,
-    reported="on ImageNet; theirs jitters colours, too, and ResNets begin with the last gammas at 0",
+    reported="on ImageNet; theirs also jitters colours, and ResNets begin with last gammas of 0",
 )
 
 RECIPES: Tuple[Recipe, ...] = (

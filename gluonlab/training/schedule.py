@@ -61,7 +61,7 @@ def check_epochs(config: TrainConfig) -> None:
 
 
 def check_final_rate(config: TrainConfig, rates: Rates, scale: float) -> None:
-    """Raise ConfigError when ``rates``, which are multiplied by ``scale``, end above their begin."""
+    """Raise ConfigError when ``rates``, multiplied by ``scale``, end above their begin."""
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
             f"--final-lr {config.final_lr:g} is above the learning rate "

@@ -74,7 +74,8 @@ def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
             if attribute.startswith("on") or (
                 attribute.endswith("href") and not value.startswith("#")
             ):
-                yield f'has {attribute.split("}")[-1]}="{value[:30]}" in <{name}>: pictures refer to nothing but themselves'
+                reference = f'{attribute.split("}")[-1]}="{value[:30]}"'
+                yield f"has {reference} in <{name}>: pictures refer to nothing but themselves"
 
 
 def _untranslated(root: ElementTree.Element) -> Iterator[str]:

@@ -128,9 +128,10 @@ class Rehearsal(Caller):
         if self._status is None:
             raise self._missing()
         name = parameters["NotebookInstanceName"]
+        place = f"arn:aws:sagemaker:{self.region}:<account>"
         return {
             "NotebookInstanceName": name,
-            "NotebookInstanceArn": f"arn:aws:sagemaker:{self.region}:<account>:notebook-instance/{name}",
+            "NotebookInstanceArn": f"{place}:notebook-instance/{name}",
             "NotebookInstanceStatus": self._status,
             "RoleArn": f"arn:aws:iam::<account>:role/{name}",
         }

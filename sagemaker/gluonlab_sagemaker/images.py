@@ -11,8 +11,8 @@ from gluonlab_sagemaker.errors import RefusedError
 
 TAG = "mxnet-training:1.9.0-gpu-py38-cu112-ubuntu20.04-sagemaker"
 _MOST = """
-ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1 eu-north-1 eu-west-1 eu-west-2
-eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2"""
+ap-northeast-1 ap-northeast-2 ap-south-1 ap-southeast-1 ap-southeast-2 ca-central-1 eu-central-1
+eu-north-1 eu-west-1 eu-west-2 eu-west-3 sa-east-1 us-east-1 us-east-2 us-west-1 us-west-2"""
 ACCOUNTS = {
     **dict.fromkeys(_MOST.split(), "763104351884"),
     "af-south-1": "626614931356",

@@ -215,9 +215,8 @@ class Notebook:
         )
         for what, end in (("lifecycle configuration", delete_config), ("role", delete_role)):
             try:
-                self._say(
-                    f"{what}: {'deleted' if end(self._call, self.name) else 'there is none that was made here'}"
-                )
+                ended = end(self._call, self.name)
+                self._say(f"{what}: {'deleted' if ended else 'there is none that was made here'}")
             except AWSError as error:  # neither costs anything
                 self._say(f"warning: {what}: {error}")
 

@@ -20,7 +20,8 @@ wanted()
 # All that is seen, and what is said of it to those who do not see.
 WORDS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
     return [document.title, document.body.innerText, ...all('[aria-label]', (e) => e.ariaLabel),
-            ...all('svg title', (e) => e.textContent), document.getElementById('slider').ariaValueText].join(' ');"""
+            ...all('svg title', (e) => e.textContent),
+            document.getElementById('slider').ariaValueText].join(' ');"""
 
 
 @pytest.fixture(scope="module")

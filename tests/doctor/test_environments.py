@@ -22,7 +22,8 @@ FULL = """
 import os
 class Full:
     def __init__(self, real):
-        self.f_frsize, self.f_blocks, self.f_bfree, self.f_bavail = real.f_frsize, real.f_blocks, 0, 0
+        self.f_frsize, self.f_blocks = real.f_frsize, real.f_blocks
+        self.f_bfree = self.f_bavail = 0
 real = os.statvfs
 os.statvfs = lambda path: Full(real(path))
 """

@@ -22,7 +22,8 @@ import json, sys
 sys.path.insert(0, {site!r})
 from gluonlab.engine import cuda
 cuda.load_cuda_libraries()
-print(json.dumps(sorted({{line.split()[-1] for line in open("/proc/self/maps") if {root!r} in line}})))
+maps = [line.split()[-1] for line in open("/proc/self/maps") if {root!r} in line]
+print(json.dumps(sorted(set(maps))))
 """
 IMPORT = """
 import gluonlab, gluonlab.engine.setup as engine

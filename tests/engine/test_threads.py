@@ -138,7 +138,8 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
         "import json, sys, warnings, gluonlab.engine.cuda, gluonlab.engine.setup\n"
         # or MXNet cannot be imported first at all, with a newer numpy, or its CUDA build
         "gluonlab.engine.setup.uninstall(); gluonlab.engine.cuda.load_cuda_libraries()\n"
-        "for name in [name for name in sys.modules if name.startswith('gluonlab')]: del sys.modules[name]\n"
+        "for name in [name for name in sys.modules if name.startswith('gluonlab')]:\n"
+        "    del sys.modules[name]\n"
         "import mxnet, gluonlab.devices; from support import workers\n"
         "with warnings.catch_warnings(record=True) as said:\n"
         "    warnings.simplefilter('always')\n"
@@ -155,10 +156,10 @@ def test_two_devices_compute_when_mxnet_was_imported_first(python):
 def test_two_devices_compute_after_the_process_has_forked(python, environment):
     """A fork makes MXNet replace its workers; so does every subprocess on Python 3.8 and 3.9."""
     code = (
-        "import json, os, subprocess, sys, warnings, gluonlab.devices; from support import workers\n"
-        "warnings.simplefilter('ignore')\nctxs = gluonlab.devices.devices('cpu*2')\n"
-        "child = os.fork()\nif not child: os._exit(0)\nos.waitpid(child, 0)\n"
-        "sizes = [workers.team_size(ctx) for ctx in ctxs]\n"
+        "import json, os, subprocess, sys, warnings, gluonlab.devices; "
+        "from support import workers\nwarnings.simplefilter('ignore')\n"
+        "ctxs = gluonlab.devices.devices('cpu*2')\nchild = os.fork()\nif not child: os._exit(0)\n"
+        "os.waitpid(child, 0)\nsizes = [workers.team_size(ctx) for ctx in ctxs]\n"
         "subprocess.run([sys.executable, '-c', ''])\n"
         "print(json.dumps([sizes, [workers.team_size(ctx) for ctx in ctxs], "
         "workers.compute(ctxs)]))"
@@ -210,7 +211,8 @@ def test_a_team_is_never_smaller_than_onednn_was_told(python, exported):
 
 TORCH_FIRST = (
     "import json, torch, warnings; before = torch.get_num_threads()\n"
-    "import gluonlab, mxnet as mx\nfrom support import workers\nfrom gluonlab.devices import devices\n"
+    "import gluonlab, mxnet as mx\nfrom support import workers\n"
+    "from gluonlab.devices import devices\n"
     "plain = [workers.team_size(mx.cpu(i)) for i in range(2)]\n"
     "values = workers.compute([mx.cpu(0), mx.cpu(1)])\n"
     "with warnings.catch_warnings(record=True) as said:\n"

@@ -31,7 +31,8 @@ for ptx in json.loads(sys.argv[1]):
     driver.cuGetErrorString(status, ctypes.byref(words))
     told.append([status, words.value.decode()])
 print(json.dumps([version.value, told]))
-ctypes.CDLL("libsimulated_gpus.so").gpus_forget_faults()  # nobody here can run PTX that NVRTC has not made
+# nobody here can run PTX that NVRTC has not made
+ctypes.CDLL("libsimulated_gpus.so").gpus_forget_faults()
 """
 
 STEP = """
@@ -42,7 +43,8 @@ from gluonlab.devices import devices
 from gpus.simulated import counters, faults
 apart = difference(devices("gpu:*"))
 told = counters()
-print(json.dumps({"apart": apart, "fused": told["fused_launches"], "launches": told["launches"], "faults": faults()}))
+counts = {"fused": told["fused_launches"], "launches": told["launches"]}
+print(json.dumps({"apart": apart, **counts, "faults": faults()}))
 """
 
 

@@ -17,8 +17,10 @@ import gluonlab
 from gluonlab import TrainConfig, train
 from gluonlab.training.reporter import Reporter
 from gpus import simulated
-result = train(TrainConfig(epochs=1, batch_size=600, **json.loads(sys.argv[1])), reporter=Reporter())
-weights = [param.list_data()[0].asnumpy().ravel()[:50].tolist() for param in result.net.collect_params().values()]
+config = TrainConfig(epochs=1, batch_size=600, **json.loads(sys.argv[1]))
+result = train(config, reporter=Reporter())
+first = [param.list_data()[0].asnumpy() for param in result.net.collect_params().values()]
+weights = [array.ravel()[:50].tolist() for array in first]
 used = json.load(open(result.run_dir / "config.json"))["settings"]
 used = {name: used[name] for name in ("deterministic", "tf32")}
 print(json.dumps({"weights": weights, "names": simulated.names(), "used": used}))

@@ -26,7 +26,8 @@ from gluonlab.gpu import nvml, code, peers
 ctxs = [mx.gpu(i) for i in range(mx.context.num_gpus())]
 kinds = [code.kind_of(i) for i in range(len(ctxs))]
 import pynvml
-print(json.dumps({"nvml": nvml.read(pynvml), "kinds": kinds, "buses": peers.pci_bus_ids(ctxs), "pairs": peers.peer_pairs(ctxs)}))
+found = {"buses": peers.pci_bus_ids(ctxs), "pairs": peers.peer_pairs(ctxs)}
+print(json.dumps({"nvml": nvml.read(pynvml), "kinds": kinds, **found}))
 """
 
 

@@ -17,7 +17,9 @@ AXPY = """extern "C" __global__ void axpy(const float* x, float* y, float factor
 KERNELS = """template <class T> __global__ void filled(T* out) { out[threadIdx.x] = T(1); }
 namespace op { template <int n> struct Shape { int x[n]; size_t size; }; }
 __launch_bounds__(512)
-__global__ void shaped(size_t N, const op::Shape<2> out_shape, float* out) { out[0] = out_shape.x[1]; }
+__global__ void shaped(size_t N, const op::Shape<2> out_shape, float* out) {
+  out[0] = out_shape.x[1];
+}
 """
 GOOD = [
     Program(AXPY),

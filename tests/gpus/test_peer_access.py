@@ -37,7 +37,8 @@ told(sums=[float(out[7].asscalar()) for out in outs])
 TRAINER = """
 net = gluon.nn.Dense(3, in_units=4)
 net.initialize(ctx=ctxs)
-trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=make_kvstore(sys.argv[1], ctxs))
+store = make_kvstore(sys.argv[1], ctxs)
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=store)
 for _ in range(2):
     with autograd.record():
         losses = [net(nd.ones((2, 4), ctx=ctx) * (rank + 1)).sum() for rank, ctx in enumerate(ctxs)]

@@ -130,8 +130,9 @@ import json
 import mxnet as mx
 from mxnet import nd
 a = nd.full((4, 4), 1 + 2**-11 + 2**-20, ctx=mx.gpu(0))  # rounds up to 1 + 2**-10
-found = [nd.linalg.gemm2(a, a), nd.dot(a, a), nd.Convolution(a.reshape((4, 4, 1, 1)), a.reshape((4, 4, 1, 1)), kernel=(1, 1),
-         num_filter=4, no_bias=True)]
+pixels = a.reshape((4, 4, 1, 1))
+convolved = nd.Convolution(pixels, pixels, kernel=(1, 1), num_filter=4, no_bias=True)
+found = [nd.linalg.gemm2(a, a), nd.dot(a, a), convolved]
 print(json.dumps([float(array.asnumpy().ravel()[0]) for array in found]))
 """
 

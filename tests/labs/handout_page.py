@@ -68,9 +68,11 @@ class Handout(Page):
         return len(boxes), {(round(float(width)), round(float(height))) for width, height in boxes}
 
 
-OVERFLOW = """const width = document.documentElement.clientWidth, wide = document.documentElement.scrollWidth - width;
-    const first = wide > 0 && [...document.body.querySelectorAll('*')].find((e) => e.getBoundingClientRect().right > width + 1
-        && !e.parentElement.closest('pre, .wide, .math.block, svg'));
+OVERFLOW = """const page = document.documentElement, width = page.clientWidth;
+    const wide = page.scrollWidth - width;
+    const beyond = (e) => e.getBoundingClientRect().right > width + 1
+        && !e.parentElement.closest('pre, .wide, .math.block, svg');
+    const first = wide > 0 && [...document.body.querySelectorAll('*')].find(beyond);
     return [wide, first ? first.outerHTML.slice(0, 200) : ''];"""
 
 GLYPHS = r"""const canvas = document.createElement('canvas'), size = 40;
@@ -86,33 +88,39 @@ GLYPHS = r"""const canvas = document.createElement('canvas'), size = 40;
     const look = (font, character) => {
         if (seen.has(character) || /[\p{Z}\p{Cc}\p{Cf}\p{M}]/u.test(character)) return;
         seen.add(character);
-        if (!absent.has(font)) absent.set(font, drawn(font, '\u0378'));  // a code point that Unicode has not assigned
+        // a code point that Unicode has not assigned
+        if (!absent.has(font)) absent.set(font, drawn(font, '\u0378'));
         if (drawn(font, character) === absent.get(font)) missing.add(character);
     };
     const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
         const text = walker.currentNode, element = text.parentElement;
         if (element.closest('script, style')) continue;
-        const style = getComputedStyle(element), font = `${style.fontWeight} 24px ${style.fontFamily}`;
+        const style = getComputedStyle(element);
+        const font = `${style.fontWeight} 24px ${style.fontFamily}`;
         for (const character of text.data) look(font, character);
         // MathML draws a single letter in the italics of Unicode's block for mathematics
         if (element.localName === 'mi' && /^[A-Za-z]$/.test(text.data) && text.data !== 'h') {
             const letter = text.data.charCodeAt(0);
-            look(font, String.fromCodePoint(letter < 97 ? 0x1D434 + letter - 65 : 0x1D44E + letter - 97));
+            const italic = letter < 97 ? 0x1D434 + letter - 65 : 0x1D44E + letter - 97;
+            look(font, String.fromCodePoint(italic));
         }
     }
-    if (drawn('24px sans-serif', '\u0379') !== drawn('24px sans-serif', '\u0378')) missing.add('this check finds nothing');
-    if (drawn('24px sans-serif', 'A') === drawn('24px sans-serif', '\u0378')) missing.add('this check finds everything');
+    const [a, one, other] = ['A', '\u0378', '\u0379'].map((text) => drawn('24px sans-serif', text));
+    if (one !== other) missing.add('this check finds nothing');
+    if (a === one) missing.add('this check finds everything');
     return [...missing];"""
 
 ALTERNATIVES = """const all = (which) => [...document.querySelectorAll(which)];
     return [...all('img').filter((e) => !(e.alt || '').trim()),
             ...all('iframe').filter((e) => !(e.title || '').trim()),
-            ...all('figure svg, .drawn svg').filter((e) => !e.closest('[role=img][aria-label]') && !e.closest('svg svg')),
+            ...all('figure svg, .drawn svg').filter(
+                (e) => !e.closest('[role=img][aria-label]') && !e.closest('svg svg')),
             ...all('figure').filter((e) => !e.querySelector('figcaption').innerText.trim()),
            ].map((e) => e.outerHTML.slice(0, 200));"""
 
-MATCHES = """const walker = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT), found = [];
+MATCHES = """const main = document.querySelector('main'), found = [];
+    const walker = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) {
         const text = walker.currentNode;
         const counts = !text.parentElement.closest('pre, code, iframe, svg, script, style');
@@ -121,7 +129,8 @@ MATCHES = """const walker = document.createTreeWalker(document.querySelector('ma
     return found;"""
 
 CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
-    const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
         .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
     const ground = (e) => {
         for (; e; e = e.parentElement) {
@@ -134,7 +143,8 @@ CONTRAST = """const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
     while (walker.nextNode()) {
         const e = walker.currentNode.parentElement;
         if (!walker.currentNode.data.trim() || e.closest('script, style, svg')) continue;
-        const [low, high] = [light(parts(getComputedStyle(e).color)), light(ground(e))].sort((a, b) => a - b);
+        const lights = [light(parts(getComputedStyle(e).color)), light(ground(e))];
+        const [low, high] = lights.sort((a, b) => a - b);
         const ratio = (high + 0.05) / (low + 0.05);
         if (ratio < 4.5) found.push([ratio, walker.currentNode.data.trim().slice(0, 40)]);
     }

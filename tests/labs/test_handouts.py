@@ -20,7 +20,10 @@ PAGES = [
     *(f"{language}/{lab.name}.html" for lab in LABS.values() for language in LANGUAGES),
 ]
 A4 = (595, 842)
-FETCHED = r"""(?:src|srcset|action)=["'](?!data:)[^"'>]+|url\(["']?(?!#|data:)[^)]+|@import|<link[^>]+href="(?!data:)"""
+FETCHED = (
+    r"""(?:src|srcset|action)=["'](?!data:)[^"'>]+|url\(["']?(?!#|data:)[^)]+"""
+    r"""|@import|<link[^>]+href="(?!data:)"""
+)
 
 
 @pytest.fixture(scope="module")

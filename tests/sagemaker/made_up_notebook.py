@@ -34,7 +34,8 @@ cp "{root}/python" "$2/bin/python"
 
 PYTHON = """\
 case "$*" in
-  *make_venv.py*) [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }} ;;
+  *make_venv.py*)
+    [ ! -e "{root}/install-fails" ] || {{ echo "no matching distribution" >&2; exit 1; }} ;;
   *"ipykernel install"*) mkdir -p "$HOME/.local/share/jupyter/kernels/gluonlab" ;;
 esac
 """

@@ -243,7 +243,8 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("idle_stop", sys.argv.pop(1))
 idle_stop = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(idle_stop)
-idle_stop.METADATA, idle_stop.BUSY_CPU, idle_stop.HEARTBEAT = sys.argv.pop(1), 1e9, "/nonexistent"  # other tests compute, too
+idle_stop.METADATA, idle_stop.HEARTBEAT = sys.argv.pop(1), "/nonexistent"
+idle_stop.BUSY_CPU = 1e9  # other tests compute, too
 idle_stop.main()
 """
 

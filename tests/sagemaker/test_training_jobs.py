@@ -178,7 +178,8 @@ group.store.broadcast = broadcast
 trainer = group.trainer(net, "sgd", {"learning_rate": 0.1})
 with autograd.record():
     weights = [layer.weight.data() for layer in net]
-    loss = mx.nd.add_n(*[2.5 * weight ** 2 for weight in weights[::2]], *[5 * weight for weight in weights[1::2]])
+    squares = [2.5 * weight ** 2 for weight in weights[::2]]
+    loss = mx.nd.add_n(*squares, *[5 * weight for weight in weights[1::2]])
 loss.backward()
 group.step(trainer, images=2)
 print("weights", *[float(layer.weight.data().asscalar()) for layer in net])

@@ -170,8 +170,9 @@ READ_ALL = """const field = arguments[0], next = document.getElementById('next')
 
 READ_ARROWS = """const all = (which, read) => [...document.querySelectorAll(which)].map(read);
     return [all('#stage text.middle', (text) => [text.x.baseVal[0].value, text.textContent]),
-            all('#stage rect', (cell) => [cell.x.baseVal.value + cell.width.baseVal.value / 2, cell.y.baseVal.value,
-                                          cell.parentNode.dataset.rank, cell.parentNode.dataset.chunk]),
+            all('#stage rect', (cell) => [
+                cell.x.baseVal.value + cell.width.baseVal.value / 2, cell.y.baseVal.value,
+                cell.parentNode.dataset.rank, cell.parentNode.dataset.chunk]),
             all('.line[data-op]', (line) => [line.dataset.op, line.getAttribute('d')])];"""
 
 

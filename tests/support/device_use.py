@@ -227,8 +227,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     say = terminalreporter.write_line
     for test in USES.left_out():
         say(
-            f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says that it "
-            "does not",
+            f"error: {test} takes devices: WITHOUT_DEVICES in tests/support/device_use.py says "
+            "that it does not",
             red=True,
         )
     if CHOICE.asked != "gpu" or not USES.of_tests:
@@ -236,7 +236,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     say(f"ran on GPUs: {len(USES.on_gpus())} of {len(USES.of_tests)} tests that use devices")
     if not USES.enough():
         say(
-            f"error: fewer than {LEAST_PERCENT} % of them: take devices from tests/support/devices.py",
+            f"error: fewer than {LEAST_PERCENT} % of them: "
+            "take devices from tests/support/devices.py",
             red=True,
         )
     why = Counter(

@@ -1,4 +1,4 @@
-"""Processes that tests start know of gluonlab and of the tests' helpers, and of no setting of this one."""
+"""Processes that tests start find gluonlab and the tests' helpers, and no setting of this one."""
 
 import os
 from pathlib import Path

@@ -27,7 +27,8 @@ import numpy as np
 import mxnet as mx
 net = mx.gluon.SymbolBlock.imports(sys.argv[1], ["data"], sys.argv[2], ctx=mx.cpu(0))
 np.save("scores.npy", net(mx.nd.array(np.load("images.npy"))).asnumpy())
-assert not [name for name in sys.modules if name.startswith(("gluonlab.models", "gluonlab.training"))]
+ours = ("gluonlab.models", "gluonlab.training")
+assert not [name for name in sys.modules if name.startswith(ours)]
 """
 
 

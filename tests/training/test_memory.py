@@ -179,11 +179,14 @@ from gluonlab.training.plan import make_plan
 from support.process_memory import peak_bytes
 
 def plan_of(batch_size):
-    return make_plan(TrainConfig(devices="cpu*2", dataset="synthetic", batch_size=batch_size, optimizer="adam"))
+    settings = dict(devices="cpu*2", dataset="synthetic", optimizer="adam")
+    return make_plan(TrainConfig(batch_size=batch_size, **settings))
 
 def work(plan, batches):
-    strategy = data_parallel(partial(make_net, plan), gluon.loss.SoftmaxCrossEntropyLoss(), plan, ALONE)
-    loaders = [Loader(split, plan.ctxs, plan.global_batch_size, raw=True, resident_bytes=plan.config.resident_bytes)
+    loss, settings = gluon.loss.SoftmaxCrossEntropyLoss(), dict(raw=True)
+    strategy = data_parallel(partial(make_net, plan), loss, plan, ALONE)
+    settings["resident_bytes"] = plan.config.resident_bytes
+    loaders = [Loader(split, plan.ctxs, plan.global_batch_size, **settings)
                for split in (plan.dataset.train, plan.dataset.test)]
     for batch, _ in zip(loaders[0], range(batches)):
         strategy.step(batch)
@@ -192,7 +195,8 @@ def work(plan, batches):
 
 work(plan_of(8), 2)  # what is loaded and compiled once is no part of a batch
 plan = plan_of(768)
-print(json.dumps([peak_bytes(lambda: work(plan, 2)), 2 * Needs(plan, make_net(plan)).memory(768).total]))
+peak = peak_bytes(lambda: work(plan, 2))
+print(json.dumps([peak, 2 * Needs(plan, make_net(plan)).memory(768).total]))
 """
 
 

@@ -24,7 +24,8 @@ for _ in range(12):
     net.add(nn.Dense(512, activation="relu"))
 net.initialize(ctx=ctxs)
 net(nd.zeros((1, 512), ctx=ctxs[0]))
-trainer = BucketedTrainer(net.collect_params(), "sgd", {}, make_kvstore(store), bucket_bytes=bucket_bytes)
+params, store = net.collect_params(), make_kvstore(store)
+trainer = BucketedTrainer(params, "sgd", {}, store, bucket_bytes=bucket_bytes)
 step = DataParallelStep(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, lambda F, x: x)
 xs, ys = [nd.ones((128, 512), ctx=ctx) for ctx in ctxs], [nd.zeros((128,), ctx=ctx) for ctx in ctxs]
 for _ in range(2):

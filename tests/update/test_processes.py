@@ -155,19 +155,24 @@ def train(make_trainer):
     for _ in range(5):
         images = random.uniform(-1, 1, (store.num_workers, devices, 2, 5)).astype("float32")
         with autograd.record():
-            losses = [(net(nd.array(x, ctx=ctx)) ** 2).sum() for x, ctx in zip(images[store.rank], ctxs)]
+            xs = [nd.array(x, ctx=ctx) for x, ctx in zip(images[store.rank], ctxs)]
+            losses = [(net(x) ** 2).sum() for x in xs]
         autograd.backward(losses)
         trainer.step(store.num_workers * devices * 2)
-    return begin, [[param.data(ctx).asnumpy().tolist() for param in net.collect_params().values()] for ctx in ctxs]
+    params = net.collect_params().values()
+    return begin, [[param.data(ctx).asnumpy().tolist() for param in params] for ctx in ctxs]
 
 settings = {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}
 found = {
-    "gluon": train(lambda params: gluon.Trainer(params, "sgd", settings, kvstore=store, update_on_kvstore=False)),
+    "gluon": train(lambda params: gluon.Trainer(
+        params, "sgd", settings, kvstore=store, update_on_kvstore=False)),
     "ours": train(lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store)),
-    "single": train(lambda params: BucketedTrainer(params, "sgd", settings, kvstore=store, bucket_bytes=0)),
+    "single": train(lambda params: BucketedTrainer(
+        params, "sgd", settings, kvstore=store, bucket_bytes=0)),
 }
 try:
-    train(lambda params: BucketedTrainer(params, "sgd", kvstore=store, compression_params={"type": "2bit"}))
+    twobit = {"type": "2bit"}
+    train(lambda params: BucketedTrainer(params, "sgd", kvstore=store, compression_params=twobit))
 except KVStoreError as error:
     found["refused"] = str(error)
 print(json.dumps(found))

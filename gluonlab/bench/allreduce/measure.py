@@ -71,7 +71,7 @@ class Row:
 
     @property
     def of_limit(self) -> Optional[float]:
-        """The part of the memory limit's speed that is reached: the median of the rounds' ratios."""
+        """The share of the memory limit's speed: the median of the rounds' ratios."""
         return ratio(self.limit_s, self.seconds) if self.limit_s else None
 
     def as_json(self) -> Dict[str, Any]:
@@ -93,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What one run measured; ``speeds``: of the probe that ``topology`` is made of, if there was one."""
+    """What one run measured; ``speeds``: those that ``topology`` is made of, if probed."""
 
     rows: List[Row]
     rounds: int

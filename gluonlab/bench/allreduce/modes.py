@@ -1,4 +1,4 @@
-"""``bench allreduce`` in its three modes: measure, price (--simulate), and draw a schedule (--draw).
+"""``bench allreduce`` in its three modes: measure, price (--simulate), draw (--draw).
 
 Each takes the given options, and returns the text to print. Only measuring, and writing files,
 imports MXNet.

@@ -32,7 +32,7 @@ def table(report: Report, notes: Sequence[str] = ()) -> str:
 
 
 def rows_table(rows: Sequence[Row]) -> str:
-    """The rows alone: a line for each size, number of devices and of arrays, and what belongs to it."""
+    """The rows alone, below a line for each size, number of devices and number of arrays."""
     columns = f"{'time us':>11}{'algbw':>7}{'busbw':>7}{'error':>8}{'price us':>10}{'of limit':>10}"
     lines = [f"{'size B':>12}{'count':>12}  type", f"  {'algorithm':<25}{columns}"]
     for _, group in groupby(rows, key=lambda row: (row.size_bytes, row.world_size, row.arrays)):

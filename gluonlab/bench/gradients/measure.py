@@ -152,6 +152,8 @@ def gradients(
 
 def steps_table(findings: Findings) -> str:
     """The steps as text."""
+    columns = f"{'ms':>8}  {'lowest..highest':>16}{'error':>8}{'device /':>9}"
+    heading = f"  {'':<16}{'kvstore':<19}{columns}"
     lines: List[str] = []
     for world_size, same in groupby(findings.steps, key=lambda row: row.world_size):
         own = list(same)
@@ -160,7 +162,7 @@ def steps_table(findings: Findings) -> str:
         lines += [
             *[""] * bool(lines),
             f"allreduce and update of {what}, on {world_size} devices",
-            f"  {'':<16}{'kvstore':<19}{'ms':>8}  {'lowest..highest':>16}{'error':>8}{'device /':>9}",
+            heading,
             *(_step_line(row, beside) for row in own),
         ]
     note = (

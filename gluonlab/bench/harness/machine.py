@@ -82,7 +82,7 @@ class Others:
         self._began, self._at_first = time.monotonic(), self._seconds()
 
     def cores(self) -> float:
-        """The mean number of cores that they used; call it when the children to leave out are gone."""
+        """The mean number of cores that they used; own children count until they have ended."""
         return max(0.0, self._seconds() - self._at_first) / (time.monotonic() - self._began)
 
     def _seconds(self) -> float:

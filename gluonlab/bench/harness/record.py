@@ -28,7 +28,7 @@ HEAD = {"bench": str, "options": dict, "rounds": int, "turns": str, "about": dic
 
 @dataclass(frozen=True)
 class Series:
-    """One row of a table: a number for each round in ``unit``, or the ``reason`` for having none."""
+    """One row of a table: a number for each round in ``unit``, or the ``reason`` for none."""
 
     name: str
     label: str

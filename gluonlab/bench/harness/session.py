@@ -33,7 +33,7 @@ class Session:
         checkout: Path = HERE,
         **more: Any,
     ) -> Record:
-        """The numbers of the gluonlab in ``checkout`` together with what they depend on, and ``more``."""
+        """The numbers of the gluonlab in ``checkout`` with what they depend on, and ``more``."""
         found = {
             **about(checkout),
             "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._began)),
@@ -45,7 +45,7 @@ class Session:
         return Record(*title, rounds, self.turns, found, tuple(series))
 
     def warn_if_busy(self) -> None:
-        """Warn when the machine had other work meanwhile: what others use is missing in every rate."""
+        """Warn when the machine had other work meanwhile, which makes every rate lower."""
         others = self._others.cores()
         if others > BUSY_CORES:
             message = (

@@ -37,7 +37,7 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A setting: images/s by column, and their ratios to OpenMP as it comes; medians over rounds."""
+    """A setting: images/s by column, and ratios to OpenMP as it comes; medians over rounds."""
 
     name: str
     label: str

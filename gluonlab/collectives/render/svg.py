@@ -33,13 +33,18 @@ HEIGHTS = {"empty": 2, "held": 7, "new": 12, "often": 12}  # of a segment
 # On white, what carries meaning has a contrast of at least 4.5 and differs in shape as well as in
 # colour.
 STYLE = """
-text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px; fill: #1c2430 }
-.name { font-size: 24px; font-weight: 600 } .panel { font-size: 15px; font-weight: 600 } .quiet { fill: #566072 }
+text { font-family: system-ui, "Segoe UI", "Helvetica Neue", Arial, sans-serif; font-size: 13px;
+  fill: #1c2430 }
+.name { font-size: 24px; font-weight: 600 } .panel { font-size: 15px; font-weight: 600 }
+.quiet { fill: #566072 }
 .middle { text-anchor: middle } .end { text-anchor: end } .paper { fill: #ffffff }
-.cell { fill: #f3f5f9; stroke: #c5ccd8; stroke-width: 1 } .written { stroke: #1c2430; stroke-width: 1.6 }
+.cell { fill: #f3f5f9; stroke: #c5ccd8; stroke-width: 1 }
+.written { stroke: #1c2430; stroke-width: 1.6 }
 .whole { fill: #dff3e7; stroke: #1b7f4d; stroke-width: 2.2 }
-.empty { fill: #d5dbe5 } .held { fill: #2c66c9 } .new { fill: #c2410c } .often { fill: #ffffff; stroke: #b00020; stroke-width: 2 }
-.line { fill: none; stroke: #1c2430; stroke-width: 1.6 } .head { fill: #1c2430; stroke: #1c2430; stroke-width: 1.4 }
+.empty { fill: #d5dbe5 } .held { fill: #2c66c9 } .new { fill: #c2410c }
+.often { fill: #ffffff; stroke: #b00020; stroke-width: 2 }
+.line { fill: none; stroke: #1c2430; stroke-width: 1.6 }
+.head { fill: #1c2430; stroke: #1c2430; stroke-width: 1.4 }
 .line.copy { stroke: #6b3fa0; stroke-dasharray: 5 3 } .head.copy { fill: #ffffff; stroke: #6b3fa0 }
 .halo { fill: none; stroke: #ffffff; stroke-width: 5 }
 """

@@ -53,9 +53,9 @@ def download(
 ) -> Path:
     """Fetch what is missing or damaged of a data set, and return the folder that holds it.
 
-    The folder lies below ``root``. ``mirror``: an address of one's own, tried before the others, as mirror/FILE and as
-    mirror/NAME/FILE. ``say`` is told what is done. Processes that fetch the same data set wait for
-    each other, and the second finds it there.
+    The folder lies below ``root``. ``mirror``: an address of one's own, tried before the others, as
+    mirror/FILE and as mirror/NAME/FILE. ``say`` is told what is done. Processes that fetch the same
+    data set wait for each other, and the second finds it there.
 
     Raises DownloadError when no address gives a file, with what to put where by hand; OutputError
     when there is no room for it; ConfigError for a ``mirror`` that is no http:// or https://

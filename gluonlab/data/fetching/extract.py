@@ -1,4 +1,4 @@
-"""Unpack a tar archive that may be hostile: no links, no devices, nothing beyond target and size."""
+"""Unpack a tar archive that may be hostile: no links, no devices, nothing outside or too large."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
     """The image as (3, ``size``, ``size``): the short side resized to ``size``, the centre of the
     long one; grey becomes colour.
 
-    With a ``seed`` it is what `gluonlab.data.images.crop.random_box` cuts out, resized. Raises DataError
-    for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off, and for one
-    whose header promises more than MAX_PIXELS, before memory is taken for them. Whether Pillow's
-    warnings are shown is up to who calls it.
+    With a ``seed`` it is what `gluonlab.data.images.crop.random_box` cuts out, resized. Raises
+    DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off,
+    and for one whose header promises more than MAX_PIXELS, before memory is taken for them. Whether
+    Pillow's warnings are shown is up to who calls it.
     """
     return _open(path, partial(_whole if seed is None else partial(_cut, seed), path, size))
 

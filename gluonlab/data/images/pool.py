@@ -1,8 +1,8 @@
 """Processes that decode image files side by side.
 
-Not forks of this one, which would make MXNet replace its engine's workers (`gluonlab.engine.threads`), but
-new processes that load Pillow and nothing of MXNet. Pixels come back through memory that both sides
-map, paths and messages through pipes.
+Not forks of this one, which would make MXNet replace its engine's workers
+(`gluonlab.engine.threads`), but new processes that load Pillow and nothing of MXNet. Pixels come
+back through memory that both sides map, paths and messages through pipes.
 
 Start them where MXNet has nothing to do: before Python 3.10 a new process begins as a fork.
 """
@@ -187,9 +187,7 @@ class _Request(NamedTuple):
 
 
 class _Child:
-    """A process of `gluonlab.data.images.worker` and the memory that it shares with this one: for the
-    images of two requests.
-    """
+    """A process of `gluonlab.data.images.worker`, which shares memory for two requests' images."""
 
     def __init__(self, size: int) -> None:
         # has no name in any folder: nothing is left behind, whoever is killed

@@ -1,4 +1,6 @@
-"""The child's end of `gluonlab.data.images.pool`: ``python -m gluonlab.data.images.worker FD SLOTS SIZE``.
+"""The child's end of `gluonlab.data.images.pool`.
+
+Started as ``python -m gluonlab.data.images.worker FD SLOTS SIZE``.
 
 FD is a file in memory with SLOTS images of SIZE. For every line ``{"paths": [...], "seeds": [...],
 "first": 0}`` on standard input it decodes these files into the slots from ``first`` on, and answers

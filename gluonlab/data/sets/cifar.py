@@ -32,11 +32,11 @@ DEFAULTS = Defaults(
 
 
 def load(root: Optional[str] = None, records: int = RECORDS) -> Dataset:
-    """50,000 training and 10,000 test images of shape (3, 32, 32), from ``root``/cifar10 or ``root``.
+    """50,000 training and 10,000 test images (3, 32, 32), from ``root``/cifar10 or ``root``.
 
-    ``root`` None: the usual folder (`gluonlab.data.fetching.location.data_root`). ``records``: images in
-    each file. Raises DataError for files that are missing, with the command that fetches them, and
-    for damaged ones.
+    ``root`` None: the usual folder (`gluonlab.data.fetching.location.data_root`). ``records``:
+    images in each file. Raises DataError for files that are missing, with the command that fetches
+    them, and for damaged ones.
     """
     source = SOURCES["cifar10"]
     *train, test = locate(source, [batch.name for batch in source.known], root).values()

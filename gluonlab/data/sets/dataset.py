@@ -53,8 +53,8 @@ class ReadAheadSplit(Split, Protocol):
     def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
         """Begin with a batch.
 
-        ``seeds``: of each image what `gluonlab.data.images.crop.random_box` cuts out for its own, below
-        2**32.
+        ``seeds``: of each image what `gluonlab.data.images.crop.random_box` cuts out for its own,
+        below 2**32.
         """
 
 

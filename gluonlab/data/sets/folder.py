@@ -2,8 +2,8 @@
 
 Every image is resized and cropped to the same square (`gluonlab.data.images.decode`). A split whose
 pixels fit the memory meant for it is decoded once, before training; a larger one batch by batch,
-ahead of the devices, by processes of their own; and one that was packed (`gluonlab.data.sets.pack`) is
-read as it lies on the disk. README.md, "Images from files", has what was measured.
+ahead of the devices, by processes of their own; and one that was packed (`gluonlab.data.sets.pack`)
+is read as it lies on the disk. README.md, "Images from files", has what was measured.
 """
 
 from __future__ import annotations
@@ -152,8 +152,7 @@ def load(
     random_resized_crop: bool = False,
     name: Optional[str] = None,
 ) -> Dataset:
-    """The folder ``path`` as a data set; ``path`` may also be what `gluonlab.data.sets.pack` made of
-    one.
+    """The folder ``path`` as a data set, as it is or packed by `gluonlab.data.sets.pack`.
 
     ``image_size``: width and height of all images; by default that of the images themselves, at
     most 224. ``decoders``: processes that decode (by default one for each core, or for each of this

@@ -75,8 +75,8 @@ def find(name: str, root: Optional[str]) -> Path:
     """The folder with train and val: ``root``/``name``, ``root`` itself, or what the archive
     unpacks to there.
 
-    ``root`` None is the usual folder, see `gluonlab.data.fetching.location`. Raises DataError that says what
-    is missing.
+    ``root`` None is the usual folder, see `gluonlab.data.fetching.location`. Raises DataError that
+    says what is missing.
     """
     if root is not None and not Path(root).is_dir():
         raise DataError(

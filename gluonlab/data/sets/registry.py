@@ -108,10 +108,10 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     """Read a data set by its name; those that are files lie in the folder ``root``, or below the
     PATH of ``folder:PATH``.
 
-    ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them: GLUONLAB_DATA, or
-    ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and ``shape`` to
-    ``synthetic``. Raises DataError for an unknown name, for missing or damaged files, and for a
-    ``root`` that would not be used.
+    ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them:
+    GLUONLAB_DATA, or ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and
+    ``shape`` to ``synthetic``. Raises DataError for an unknown name, for missing or damaged files,
+    and for a ``root`` that would not be used.
     """
     kind, named = find_kind(name)
     if takes(name, "root"):

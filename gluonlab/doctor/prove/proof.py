@@ -73,7 +73,7 @@ class Proof(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Proof:
-        """Raises OutputError for files that exist or cannot be written, DeviceError without GPUs."""
+        """Raises OutputError for files that exist or cannot be written, DeviceError for no GPUs."""
         data, page = Path(f"{name}.json"), Path(f"{name}.html")
         for path in (data, page):
             check_new("--out", path)

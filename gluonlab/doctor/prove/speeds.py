@@ -1,4 +1,4 @@
-"""Trial: images a second on one, two, ... all GPUs, and bytes a second of several kvstores' sums."""
+"""Trial: images/s on one, two, ... all GPUs, and bytes/s of several kvstores' sums."""
 
 from __future__ import annotations
 

@@ -3,22 +3,22 @@ and however they lie in memory.
 
 A file is MXNet's own list of named arrays (`gluonlab.files.arrays`), without pickle:
 
-====================  ======================
-========================================================================
-name                  array                   meaning
-====================  ======================
-========================================================================
-optimizer/KIND        int64 (1,)              the optimizer's class, and its ``num_update``, by which schedules go
-number/ATTRIBUTE      float64 (1,)            a number that the optimizer changes: the learning rate where no schedule
-                                              sets it, Nadam's ``m_schedule``, LARS's ``cur_lr`` and
-                                              ``last_lr``
-parameter/NAME        int64 (1 + ndim,)       how many updates the parameter has seen, and its shape
-state/I/NAME          of the state            array I of its state, in the order in which the optimizer nests them
-former_rate/NAME      float64 (1,)            the learning rate of its last update, where the momentum goes by it
-num_cums/NAME,        int64 (1,), the         what LBSGD gathers
+====================  =================  ==========================================================
+name                  array              meaning
+====================  =================  ==========================================================
+optimizer/KIND        int64 (1,)         the optimizer's class, and its ``num_update``, by which
+                                         schedules go
+number/ATTRIBUTE      float64 (1,)       a number that the optimizer changes: the learning rate
+                                         where no schedule sets it, Nadam's ``m_schedule``, LARS's
+                                         ``cur_lr`` and ``last_lr``
+parameter/NAME        int64 (1 + ndim,)  how many updates the parameter has seen, and its shape
+state/I/NAME          of the state       array I of its state, in the order in which the optimizer
+                                         nests them
+former_rate/NAME      float64 (1,)       the learning rate of its last update, where the momentum
+                                         goes by it
+num_cums/NAME,        int64 (1,), the    what LBSGD gathers
 cum_grad/NAME         parameter's shape
-====================  ======================
-========================================================================
+====================  =================  ==========================================================
 
 Not in the file, because the user gives it anew: the schedule of the learning rate, momenta, weight
 decay and other settings, the scale of the loss, what compressed gradients have left over.

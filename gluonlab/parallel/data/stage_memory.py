@@ -38,10 +38,10 @@ def planned_mib(
     """What one device needs to train by all of these graphs, one after the other.
 
     Each graph comes with shapes and types of all its arguments and states. ``without_memory(shape,
-    dtype=...)``: an array that has none. As in `gluonlab.parallel.data.tower.Memory`, stages of the same
-    place lie in the memory of the largest, and gradients between stages in arrays that all graphs
-    of a size use. But MXNet makes a copy of the gradients that a stage's backward begins with, for
-    each graph, and its plan does not tell of them.
+    dtype=...)``: an array that has none. As in `gluonlab.parallel.data.tower.Memory`, stages of the
+    same place lie in the memory of the largest, and gradients between stages in arrays that all
+    graphs of a size use. But MXNet makes a copy of the gradients that a stage's backward begins
+    with, for each graph, and its plan does not tell of them.
     """
     arrays, copies = Arrays(without_memory), 0
     told: List[List[float]] = []  # MiB of each stage of each graph

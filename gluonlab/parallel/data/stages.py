@@ -59,7 +59,8 @@ def check_graph(graph: mx.sym.Symbol) -> None:
     """Raise ModelError when a BatchNorm in it normalises another axis than 1, is of another kind,
     or tells its statistics.
 
-    `gluonlab.parallel.data.sync_bn.check_network` looks at layers; operators may be called without one.
+    `gluonlab.parallel.data.sync_bn.check_network` looks at layers; operators may be called without
+    one.
     """
     whole = parsed(graph)
     nodes = whole["nodes"]

@@ -4,9 +4,9 @@ networks it suits.
 MXNet's SyncBatchNorm waits inside an operator until all devices have come that far, averages their
 means whatever the sizes of their shards, and so is wrong for unequal ones and hangs for ever when a
 device has none. Here nothing waits: a network is cut in front of its BatchNorm layers
-(`gluonlab.parallel.data.stages`), and between the stages mean and variance of the whole batch are made
-of those of the devices (`gluonlab.parallel.data.shared_statistics`), all of which MXNet's engine orders
-like any other work.
+(`gluonlab.parallel.data.stages`), and between the stages mean and variance of the whole batch are
+made of those of the devices (`gluonlab.parallel.data.shared_statistics`), all of which MXNet's
+engine orders like any other work.
 
 One graph of all devices (``group2ctx``), in which the statistics are sums and backward follows by
 differentiation, would be the other way. On GPUs each of its sums is a launch, 1,380 in a step of a

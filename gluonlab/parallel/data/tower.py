@@ -1,6 +1,4 @@
-"""One device's copy of a network that is cut into stages (`gluonlab.parallel.data.stages`), bound to its
-arrays.
-"""
+"""One device's copy of a network in stages (`parallel.data.stages`), bound to its arrays."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ how, folder = sys.argv[1:]
 own = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
 with open(os.path.join(folder, "pids"), "a+") as file:
     print(os.getpid(), own.pid, file=file, flush=True)
-    slowness = file.seek(0) or len(file.readlines()) if how == "lucky" else 1  # for as long as it lives
+    # for as long as it lives
+    slowness = file.seek(0) or len(file.readlines()) if how == "lucky" else 1
 print('{"ready": true}', flush=True)
 for number, line in enumerate(sys.stdin):
     if number == 3 and how == "hangs":

@@ -2,10 +2,12 @@
 
 PROBE = """
 import json
-differ = float(np.linalg.norm(gradients[0].asnumpy() - gradients[1].asnumpy()) / np.linalg.norm(gradients[0].asnumpy()))
+first, second = (gradient.asnumpy() for gradient in gradients[:2])
+differ = float(np.linalg.norm(first - second) / np.linalg.norm(first))
 print(json.dumps({
     "queued": queued / done, "shards": shard_sizes, "equal": equal, "shape_before": shape_before,
-    "differ": differ, "sum": distance(total), "mean": distance(total / 2), "milliseconds": milliseconds,
+    "differ": differ, "sum": distance(total), "mean": distance(total / 2),
+    "milliseconds": milliseconds,
 }))
 """
 

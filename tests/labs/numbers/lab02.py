@@ -3,10 +3,12 @@
 PROBE = """
 import json
 print(json.dumps({
-    "moved": moved, "score_size": score_size, "reduced": reduced, "one_or_two": one_or_two, "between": between_replicas,
-    "one": one.accuracies, "two": two.accuracies, "one_losses": one.losses, "two_losses": two.losses, "drift": apart(*two.replicas),
-    "chapter": chapter.accuracies, "chapter_loss": chapter.losses[-1], "parts": list(parts.values()),
-    "scaling": [base.losses[-1], same_rate.losses[-1], twice_the_rate.losses[-1]], "digits": here.data == "digits",
+    "moved": moved, "score_size": score_size, "reduced": reduced, "one_or_two": one_or_two,
+    "between": between_replicas, "one": one.accuracies, "two": two.accuracies,
+    "one_losses": one.losses, "two_losses": two.losses, "drift": apart(*two.replicas),
+    "chapter": chapter.accuracies, "chapter_loss": chapter.losses[-1],
+    "parts": list(parts.values()), "digits": here.data == "digits",
+    "scaling": [base.losses[-1], same_rate.losses[-1], twice_the_rate.losses[-1]],
 }))
 """
 

@@ -4,15 +4,25 @@ PROBE = """
 import json
 print(json.dumps({
     "data": here.data, "epochs": epochs, "parameters": int(numbers),
-    "update_of_all_stores": max(float(abs(weights - after["local", True]).max()) for weights in after.values()),
+    "update_of_all_stores": max(
+        float(abs(weights - after["local", True]).max()) for weights in after.values()
+    ),
     "runs": {
-        name: {"updates": history[-1][0], "accuracy": [float(one[2]) for one in history]} for name, (_, _, history) in runs.items()
+        name: {"updates": history[-1][0], "accuracy": [float(one[2]) for one in history]}
+        for name, (_, _, history) in runs.items()
     },
-    "scaled": {"lr": result.plan.lr / lr, "images": result.plan.global_batch_size, "accuracy": result.accuracy},
+    "scaled": {
+        "lr": result.plan.lr / lr,
+        "images": result.plan.global_batch_size,
+        "accuracy": result.accuracy,
+    },
     "outputs": [float(value) for output in outputs for value in output.asnumpy().ravel()],
     "running_means": [float(mean.asscalar()) for mean in norm.running_mean.list_data()],
     "evaluated": [float(norm(nd.ones((1, 1), ctx=ctx)).asscalar()) for ctx in two],
-    "parts": [[count, size, {name: time[0] for name, time in parts.items()}] for (count, size), parts in measured.items()],
+    "parts": [
+        [count, size, {name: time[0] for name, time in parts.items()}]
+        for (count, size), parts in measured.items()
+    ],
     "their_ms": their_ms, "bytes_ms": bytes_ms,
 }))
 """

@@ -4,17 +4,34 @@ PROBE = """
 import json
 print(json.dumps({
     "proved": proved,
-    "counts": {name: [*busiest(algorithm(8)), len(algorithm(8).steps)] for name, algorithm in ALGORITHMS.items()},
-    "sent": {schedule.name: [device.sent for device in traffic(schedule, 1)] for schedule in (ring(4), star(4))},
+    "counts": {
+        name: [*busiest(algorithm(8)), len(algorithm(8).steps)]
+        for name, algorithm in ALGORITHMS.items()
+    },
+    "sent": {
+        schedule.name: [device.sent for device in traffic(schedule, 1)]
+        for schedule in (ring(4), star(4))
+    },
     "link_mb": [[network, count, *numbers] for (network, count), numbers in link_mb.items()],
-    "share": max(networks["LeNet"]) / sum(networks["LeNet"]), "resnet": [len(networks["ResNet-18"]), sum(networks["ResNet-18"])],
+    "share": max(networks["LeNet"]) / sum(networks["LeNet"]),
+    "resnet": [len(networks["ResNet-18"]), sum(networks["ResNet-18"])],
     "order": list(order),
     "prices_us": {
-        size: {name: price(schedule, p3, size).seconds * 1e6 for name, schedule in schedules.items()} for size in (10**3, 10**8)
+        size: {
+            name: price(schedule, p3, size).seconds * 1e6 for name, schedule in schedules.items()
+        }
+        for size in (10**3, 10**8)
     },
-    "errors": [row.error for row in report.rows], "rows": [[row.algorithm, row.size_bytes, row.time_s] for row in report.rows],
-    "weights": {name: float(abs(replicas[0] - weights["device"][0]).max()) for name, replicas in weights.items()},
-    "apart": max(float(abs(replica - replicas[0]).max()) for replicas in weights.values() for replica in replicas),
+    "errors": [row.error for row in report.rows],
+    "rows": [[row.algorithm, row.size_bytes, row.time_s] for row in report.rows],
+    "weights": {
+        name: float(abs(replicas[0] - weights["device"][0]).max())
+        for name, replicas in weights.items()
+    },
+    "apart": max(
+        float(abs(replica - replicas[0]).max())
+        for replicas in weights.values() for replica in replicas
+    ),
 }))
 """
 

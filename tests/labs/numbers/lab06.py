@@ -11,7 +11,9 @@ print(json.dumps({
     "peaks": {str(parts): peak for parts, peak in peaks.items()},
     "same_update": same_update,
     "activations": {str(count): mib for count, (mib, rate) in measured.items()},
-    "found": {str(part): {"images": best.images, "taken": best.taken} for part, best in found.items()},
+    "found": {
+        str(part): {"images": best.images, "taken": best.taken} for part, best in found.items()
+    },
     "budget": budget,
     "running": {str(parts): value for parts, value in running.items()},
     "with_norm": with_norm,

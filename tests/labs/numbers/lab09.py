@@ -5,13 +5,17 @@ mended.
 PROBE = """
 import json
 mended = {
-    "09-1": bool(check("09-1", allreduce)), "09-2": bool(check("09-2", train_batch)), "09-3": bool(check("09-3", train_batch_on)),
-    "09-4": bool(check("09-4", train_epoch)), "09-5": bool(check("09-5", accuracy)), "09-6": bool(check("09-6", make_replicas)),
+    "09-1": bool(check("09-1", allreduce)), "09-2": bool(check("09-2", train_batch)),
+    "09-3": bool(check("09-3", train_batch_on)), "09-4": bool(check("09-4", train_epoch)),
+    "09-5": bool(check("09-5", accuracy)), "09-6": bool(check("09-6", make_replicas)),
 }
 print(json.dumps({
     "mended": mended,
     "shown": [float(each.asnumpy()[0, 0]) for each in data],
-    **{id: list(seen.values()) if isinstance(seen, dict) else seen for id, seen in symptoms.items()},
+    **{
+        id: list(seen.values()) if isinstance(seen, dict) else seen
+        for id, seen in symptoms.items()
+    },
     "drift": drift,
 }))
 """

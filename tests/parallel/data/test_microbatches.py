@@ -221,7 +221,8 @@ def train(parts):
 
 ctxs = devices("cpu*2")
 net = nn.HybridSequential()
-net.add(*[nn.Conv2D(16, 1, activation="tanh") for _ in range(6)], nn.GlobalAvgPool2D(), nn.Dense(10))
+net.add(*[nn.Conv2D(16, 1, activation="tanh") for _ in range(6)])
+net.add(nn.GlobalAvgPool2D(), nn.Dense(10))
 net.initialize(ctx=ctxs)
 net(nd.zeros((1, 3, 32, 32), ctx=ctxs[0]))
 batches = [shards(batch, ctxs) for batch in random_batches((256, 250), shape=(3, 32, 32))]
