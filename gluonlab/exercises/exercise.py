@@ -1,7 +1,6 @@
 """An exercise: its checker, found by its id in the module of its lab.
 
-A checker is given what the student has. It raises Wrong with the first counterexample, or returns
-if
+A checker gets the student's answer. It raises Wrong with the first counterexample, or returns if
 the answer is right::
 
     @exercise("02-1")
