@@ -16,6 +16,7 @@ from gluonlab.bench.harness.process import Worker
 from gluonlab.bench.harness.rounds import Measurement
 from gluonlab.bench.peers import table as peers
 from gluonlab.bench.peers.classic_loop import lenet, train_batch
+from gluonlab.data.loading.batch import whole
 from gluonlab.kvstores import make_kvstore
 from gluonlab.models import get_model
 from gluonlab.parallel.data.step import DataParallelStep
@@ -98,12 +99,8 @@ def test_the_classic_loop_and_gluonlabs_step_make_the_same_parameters():
     )
     for batch in batches:
         train_batch(batch, ctxs, classic, loss, trainer)
-        step(
-            *(
-                gluon.utils.split_and_load(array, ctxs)
-                for array in (batch.data[0], batch.label[0].astype("int32"))
-            )
-        )
+        arrays = (batch.data[0], batch.label[0].astype("int32"))
+        step(whole(*(gluon.utils.split_and_load(array, ctxs) for array in arrays)))
     for theirs, mine in pairs:
         want, got = theirs.data(ctxs[1]).asnumpy(), mine.data(ctxs[1]).asnumpy()
         assert np.linalg.norm(got - want) <= 1e-5 * np.linalg.norm(want)
