@@ -29,11 +29,7 @@ def check(id: str, answer: Any) -> Verdict:
     """
     verdict = judge(find(id), answer)
     if os.environ.get(GRADES):
-        line = {
-            "exercise": verdict.exercise,
-            "status": verdict.status,
-            "message": verdict.texts["en"],
-        }
+        line = dict(exercise=verdict.exercise, status=verdict.status, message=verdict.texts["en"])
         with Path(os.environ[GRADES]).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     return verdict
@@ -62,9 +58,8 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
     except OutOfTime:
         return verdict(TOO_SLOW, _too_slow(exercise.seconds))
     except NotImplementedError as error:
-        return verdict(
-            *(_unwritten(error, exercise, answer) or (RAISED, _fault(error, exercise, answer)))
-        )
+        unwritten = _unwritten(error, exercise, answer)
+        return verdict(*(unwritten or (RAISED, _fault(error, exercise, answer))))
     except (Exception, SystemExit) as error:
         return verdict(RAISED, _fault(error, exercise, answer))
     return verdict(PASSED, _both("", ""))

@@ -81,7 +81,7 @@ def all_exercises() -> List[Exercise]:
     """Every exercise of every lab, in order."""
     for lab in labs():
         importlib.import_module(f"gluonlab.exercises.lab{lab}")
-    return [EXERCISES[id] for id in sorted(EXERCISES, key=_in_order)]
+    return [EXERCISES[id] for id in sorted(EXERCISES, key=in_order)]
 
 
 def find(id: object) -> Exercise:
@@ -95,5 +95,6 @@ def find(id: object) -> Exercise:
     return EXERCISES[id]
 
 
-def _in_order(id: str) -> "tuple[int, ...]":
+def in_order(id: str) -> "tuple[int, ...]":
+    """``"02-10"`` comes after ``"02-9"``."""
     return tuple(map(int, id.split("-")))

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 
 from gluonlab.errors import ExerciseError, NotebookError
 from gluonlab.exercises.checking import GRADES
-from gluonlab.exercises.exercise import all_exercises
+from gluonlab.exercises.exercise import all_exercises, in_order
 from gluonlab.exercises.kernel import start
 from gluonlab.exercises.languages import LANGUAGES
 from gluonlab.exercises.verdict import PASSED
@@ -48,12 +48,9 @@ def submissions(given: Sequence[Path]) -> List[Path]:
             for one in inside
             if not any(part.startswith(".") for part in one.relative_to(path).parts)
         ]
-        if not path.exists():
-            raise ExerciseError(f"there is no {path}: name notebooks, or folders that hold them")
-        if not inside:
-            raise ExerciseError(
-                f"no notebook lies below {path}: name notebooks, or folders that hold them"
-            )
+        if not path.exists() or not inside:
+            fault = "no notebook lies below" if path.exists() else "there is no"
+            raise ExerciseError(f"{fault} {path}: name notebooks, or folders that hold them")
     return list(dict.fromkeys(found))
 
 
@@ -85,16 +82,13 @@ def as_csv(grades: Sequence[Grade]) -> str:
     """A line for each notebook: its path, a status for each exercise, how many passed, and the
     note.
     """
-    ids = sorted(
-        {id for one in grades for id in one.statuses}, key=lambda id: tuple(map(int, id.split("-")))
-    )
+    ids = sorted({id for one in grades for id in one.statuses}, key=in_order)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["notebook", *ids, "passed", "note"])
     for one in grades:
-        writer.writerow(
-            [one.notebook, *(one.statuses.get(id, "") for id in ids), one.passed, one.note]
-        )
+        statuses = (one.statuses.get(id, "") for id in ids)
+        writer.writerow([one.notebook, *statuses, one.passed, one.note])
     return out.getvalue()
 
 
@@ -142,9 +136,8 @@ def _verdicts(path: Path, known: Dict[str, str]) -> Dict[str, str]:
     writes, count for nothing.
     """
     found: Dict[str, str] = {}
-    for line in (
-        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    ):
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.splitlines():
         try:
             verdict = json.loads(line)
             id, status = verdict["exercise"], str(verdict["status"])

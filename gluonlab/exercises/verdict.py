@@ -11,19 +11,12 @@ from gluonlab.exercises.languages import Texts
 PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW = "passed", "wrong", "unwritten", "raised", "too slow"
 
 _NAME = {"en": "Exercise", "ja": "演習"}
-_HEADINGS = {
-    PASSED: {"en": "correct", "ja": "正解です"},
-    WRONG: {"en": "not right yet", "ja": "まだ正しくありません"},
-    UNWRITTEN: {"en": "not written yet", "ja": "まだ書かれていません"},
-    RAISED: {"en": "stopped by an error", "ja": "エラーで止まりました"},
-    TOO_SLOW: {"en": "not finished in time", "ja": "時間内に終わりませんでした"},
-}
-_COLOURS = {
-    PASSED: "#1a7f37",
-    WRONG: "#bc4c00",
-    UNWRITTEN: "#8c959f",
-    RAISED: "#cf222e",
-    TOO_SLOW: "#cf222e",
+_STATUSES = {  # its colour, and what it is called
+    PASSED: ("#1a7f37", {"en": "correct", "ja": "正解です"}),
+    WRONG: ("#bc4c00", {"en": "not right yet", "ja": "まだ正しくありません"}),
+    UNWRITTEN: ("#8c959f", {"en": "not written yet", "ja": "まだ書かれていません"}),
+    RAISED: ("#cf222e", {"en": "stopped by an error", "ja": "エラーで止まりました"}),
+    TOO_SLOW: ("#cf222e", {"en": "not finished in time", "ja": "時間内に終わりませんでした"}),
 }
 
 
@@ -46,7 +39,8 @@ class Verdict:
     @property
     def heading(self) -> str:
         """Which exercise, and how it went."""
-        return f"{_NAME[self.language]} {self.exercise}: {_HEADINGS[self.status][self.language]}"
+        _, names = _STATUSES[self.status]
+        return f"{_NAME[self.language]} {self.exercise}: {names[self.language]}"
 
     @property
     def message(self) -> str:
@@ -60,10 +54,8 @@ class Verdict:
         """A box with a coloured edge, in the colours that the page has."""
         message = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(self.message))
         body = f'<div style="white-space: pre-wrap">{message}</div>' if message else ""
-        edge = (
-            f"border-left: 4px solid {_COLOURS[self.status]}; padding: 0.3em 0.9em; margin: 0.3em 0"
-        )
+        edge = f"border-left: 4px solid {_STATUSES[self.status][0]}"
         return (
-            f'<div lang="{self.language}" '
-            f'style="{edge}"><strong>{html.escape(self.heading)}</strong>{body}</div>'
+            f'<div lang="{self.language}" style="{edge}; padding: 0.3em 0.9em; margin: 0.3em 0">'
+            f"<strong>{html.escape(self.heading)}</strong>{body}</div>"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, List, Optional
+from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
 import click
 
@@ -23,56 +23,34 @@ CHAPTERS = "star"  # what the chapter's own allreduce is called among ALGORITHMS
 USUAL, DIGITS = Recipe(), RECIPES["digits"]
 
 
+OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, default, help
+    ("--gpus", "N", None,
+     "use N GPUs; on a machine without any, N CPU devices stand in  [default: one device]"),
+    ("--dataset", "NAME", "digits",
+     "digits, fashion-mnist, mnist, synthetic  [default: digits]"),
+    ("--data-dir", "DIR", None,
+     "the folder of the data set's files  [default: where gluonlab.data downloads to]"),
+    ("--global-batch-size", "N", None,
+     f"images per step over all devices  [default: {USUAL.global_batch_size}]"),
+    ("--lr", "RATE", None, f"learning rate of the whole batch  [default: {USUAL.lr:g}]"),
+    ("--epochs", "N", None,
+     f"passes over the training images  [default: {DIGITS.epochs} for digits, else {USUAL.epochs}]"),
+    ("--init", "NAME", None,
+     "he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]"),
+    ("--seed", "N", "0", "the seed of initialisation and shuffling  [default: 0]"),
+    ("--allreduce", "NAME", CHAPTERS,
+     f"{', '.join(ALGORITHMS)}  [default: {CHAPTERS}, the chapter's]"),
+)  # fmt: skip
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    for name, metavar, default, help in reversed(OPTIONS):
+        function = click.option(name, metavar=metavar, default=default, help=help)(function)
+    return function
+
+
 @command("python -m gluonlab.scratch", interrupted="a training by hand keeps nothing")
-@click.option(
-    "--gpus",
-    metavar="N",
-    help="use N GPUs; on a machine without any, N CPU devices stand in  [default: one device]",
-)
-@click.option(
-    "--dataset",
-    metavar="NAME",
-    default="digits",
-    show_default=True,
-    help="digits, fashion-mnist, mnist, synthetic",
-)
-@click.option(
-    "--data-dir",
-    metavar="DIR",
-    help="the folder of the data set's files  [default: where gluonlab.data downloads to]",
-)
-@click.option(
-    "--global-batch-size",
-    metavar="N",
-    help=f"images per step over all devices  [default: {USUAL.global_batch_size}]",
-)
-@click.option(
-    "--lr", metavar="RATE", help=f"learning rate of the whole batch  [default: {USUAL.lr:g}]"
-)
-@click.option(
-    "--epochs",
-    metavar="N",
-    help=f"passes over the training images  [default: {DIGITS.epochs} for digits, "
-    f"else {USUAL.epochs}]",
-)
-@click.option(
-    "--init",
-    metavar="NAME",
-    help="he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]",
-)
-@click.option(
-    "--seed",
-    metavar="N",
-    default="0",
-    show_default=True,
-    help="the seed of initialisation and shuffling",
-)
-@click.option(
-    "--allreduce",
-    metavar="NAME",
-    default=CHAPTERS,
-    help=f"{', '.join(ALGORITHMS)}  [default: {CHAPTERS}, the chapter's]",
-)
+@_options
 @click.option(
     "--json",
     "as_json",
@@ -135,26 +113,18 @@ def main(
         click.echo(f"\ntest accuracy {trained.accuracy:.4f}, {speed} on {describe(ctxs)}")
 
 
-def _recipe(
-    dataset: str,
-    init: Optional[str],
-    epochs: Optional[str],
-    global_batch_size: Optional[str],
-    lr: Optional[str],
-) -> Recipe:
+def _recipe(dataset: str, **given: Optional[str]) -> Recipe:
     """The data set's recipe, with what the options say instead."""
-    usual = recipe_for(dataset)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    init, epochs, batch, lr = recipe_for(dataset)._replace(**chosen)  # type: ignore[arg-type]
     recipe = Recipe(
-        usual.init if init is None else init,
-        whole(1)("--epochs", usual.epochs if epochs is None else epochs),
-        whole(1)(
-            "--global-batch-size",
-            usual.global_batch_size if global_batch_size is None else global_batch_size,
-        ),
-        real(0, LARGEST_RATE, above_minimum=True)("--lr", usual.lr if lr is None else lr),
+        init,
+        whole(1)("--epochs", epochs),
+        whole(1)("--global-batch-size", batch),
+        real(0, LARGEST_RATE, above_minimum=True)("--lr", lr),
     )
-    if recipe.init not in INITIALISATIONS:
-        raise ConfigError(unknown("initialisation", recipe.init, INITIALISATIONS))
+    if init not in INITIALISATIONS:
+        raise ConfigError(unknown("initialisation", init, INITIALISATIONS))
     return recipe
 
 

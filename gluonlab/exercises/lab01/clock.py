@@ -11,7 +11,7 @@ from mxnet import nd
 from gluonlab.exercises.exercise import Wrong, exercise
 from gluonlab.exercises.lab01.pause import queue_pause
 from gluonlab.exercises.shared.arrays import cpus
-from gluonlab.exercises.shared.counterexamples import NUMBERS
+from gluonlab.exercises.shared.counterexamples import NUMBERS, check
 
 PAUSE_S = 0.3  # of the work that is timed; an idle machine times it to a thousandth of that
 
@@ -82,15 +82,12 @@ def _check_pause(got: float, ctx: mx.Context) -> None:
     """Raise Wrong unless ``got`` is about what a device was kept busy for."""
     en = f"work that keeps {ctx} busy for {PAUSE_S} s was said to take {got:.3f}"
     ja = f"{ctx} での {PAUSE_S} 秒の処理が {got:.3f}"
-    if got < 0:
-        raise Wrong(
-            en=f"{en} s: subtract the earlier time from the later one",
-            ja=f"{ja} 秒になりました。後の時刻から前の時刻を引いてください",
-        )
-    if got < 0.9 * PAUSE_S:
-        raise Wrong(
-            en=f"{en} s: the clock was read when the work had been queued, before it was done",
-            ja=f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時計を読んでいます",
-        )
-    if got > 100 * PAUSE_S:
-        raise Wrong(en=f"{en}: return seconds", ja=f"{ja} になりました。単位は秒にしてください")
+    check(
+        (got < 0, f"{en} s: subtract the earlier time from the later one",
+         f"{ja} 秒になりました。後の時刻から前の時刻を引いてください"),
+        (got < 0.9 * PAUSE_S,
+         f"{en} s: the clock was read when the work had been queued, before it was done",
+         f"{ja} 秒になりました。処理をキューに入れただけで、終わる前に時計を読んでいます"),
+        (got > 100 * PAUSE_S,
+         f"{en}: return seconds", f"{ja} になりました。単位は秒にしてください"),
+    )  # fmt: skip

@@ -56,25 +56,19 @@ def shards_for_unequal_devices(answer: Callable[..., Any]) -> None:
         for shard, end, size, ctx in zip(got, np.cumsum(sizes), sizes, ctxs):
             want = array[end - size : end]
             Case(en, ja).check(
-                (
-                    not np.array_equal(shard.asnumpy(), want),
-                    f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
-                    "a shard begins where the one before it ends, the sum of the sizes before it",
-                    f"{ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。"
-                    "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります",
-                ),
-                (
-                    shard.context != ctx,
-                    f"the shard for {ctx} lies on {shard.context}: "
-                    "it was cut, but never moved to its device",
-                    f"{ctx} のシャードが {shard.context} にあります。"
-                    "分割しただけで、デバイスに移していません",
-                ),
-                (
-                    shard.dtype != array.dtype,
-                    f"{array.dtype} became {np.dtype(shard.dtype)}: "
-                    "cut and copy the array itself; `nd.array` of numbers makes float32",
-                    f"型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。"
-                    "配列そのものを分割してコピーしてください。`nd.array` は float32 を作ります",
-                ),
-            )
+                (not np.array_equal(shard.asnumpy(), want),
+                 f"the shard for {ctx} is {in_words(shard)}, expected {in_words(want)}: "
+                 "a shard begins where the one before it ends, the sum of the sizes before it",
+                 f"{ctx} のシャードが {in_words(shard)} です。正しくは {in_words(want)} です。"
+                 "シャードは直前のシャードの終わり (それまでの大きさの合計) から始まります"),
+                (shard.context != ctx,
+                 f"the shard for {ctx} lies on {shard.context}: "
+                 "it was cut, but never moved to its device",
+                 f"{ctx} のシャードが {shard.context} にあります。"
+                 "分割しただけで、デバイスに移していません"),
+                (shard.dtype != array.dtype,
+                 f"{array.dtype} became {np.dtype(shard.dtype)}: "
+                 "cut and copy the array itself; `nd.array` of numbers makes float32",
+                 f"型が {array.dtype} から {np.dtype(shard.dtype)} に変わりました。"
+                 "配列そのものを分割してコピーしてください。`nd.array` は float32 を作ります"),
+            )  # fmt: skip

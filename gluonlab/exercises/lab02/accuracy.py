@@ -50,21 +50,17 @@ def accuracy_on_all_devices(answer: Callable[..., Any]) -> None:
     for case, *_, rows, share, waits, seen in evaluations:
         busiest = max(rows, key=lambda ctx: rows[ctx])
         case.check(
-            (
-                rows[busiest] > share,
-                f"the result is right, but {busiest} computed {rows[busiest]} of the "
-                f"images, {share} are its share: split every batch over all devices",
-                f"結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。"
-                f"担当分は {share} 枚です。すべてのバッチを全デバイスに分割してください",
-            ),
-            (
-                waits,
-                f"the result is right, but Python waited {waits} times before the last "
-                "shard was queued: let each device count, and ask for the counts at the end",
-                "結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
-                f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください",
-            ),
-        )
+            (rows[busiest] > share,
+             f"the result is right, but {busiest} computed {rows[busiest]} of the "
+             f"images, {share} are its share: split every batch over all devices",
+             f"結果は正しいのですが、{busiest} が {rows[busiest]} 枚を計算しました。"
+             f"担当分は {share} 枚です。すべてのバッチを全デバイスに分割してください"),
+            (waits,
+             f"the result is right, but Python waited {waits} times before the last "
+             "shard was queued: let each device count, and ask for the counts at the end",
+             "結果は正しいのですが、最後のシャードをキューに入れるまでに Python が "
+             f"{waits} 回待ちました。各デバイスに数えさせ、結果は最後に読み出してください"),
+        )  # fmt: skip
         check_devices(Seen(mixed=seen.mixed))
 
 

@@ -85,29 +85,23 @@ def _check_update(batch: OneBatch, moved: Array) -> None:
     factor = float((moved * step).sum() / (step * step).sum())
     by_means = -LR * sum(batch.gradient(*way) / (way[1] - way[0]) for way in ways)
     batch.case.check(
-        (
-            not np.any(moved),
-            "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
-            "パラメータが変化していません。"
-            "`trainer.step` を呼んでいないか、計算が記録されていません",
-        ),
-        (
-            _parallel(moved, step),
-            f"the update is {factor:.3g} times the right one: "
-            "`trainer.step` divides the sum of the gradients by the number that it is given, "
-            "which must be that of all images in the batch",
-            f"更新量が正しい値の {factor:.3g} 倍です。"
-            "`trainer.step` は勾配の合計を渡された数で割ります。"
-            "バッチ全体の画像の枚数を渡してください",
-        ),
-        (
-            len(ways) > 1 and _parallel(moved, -batch.gradient(*ways[0])),
-            "only the gradient of device 0 is in the update: "
-            "run backward for the losses of all shards",
-            "デバイス 0 の勾配だけで更新されています。"
-            "すべてのシャードの損失に対して backward を実行してください",
-        ),
-    )
+        (not np.any(moved),
+         "no parameter changed: `trainer.step` was not called, or nothing was recorded for it",
+         "パラメータが変化していません。"
+         "`trainer.step` を呼んでいないか、計算が記録されていません"),
+        (_parallel(moved, step),
+         f"the update is {factor:.3g} times the right one: "
+         "`trainer.step` divides the sum of the gradients by the number that it is given, "
+         "which must be that of all images in the batch",
+         f"更新量が正しい値の {factor:.3g} 倍です。"
+         "`trainer.step` は勾配の合計を渡された数で割ります。"
+         "バッチ全体の画像の枚数を渡してください"),
+        (len(ways) > 1 and _parallel(moved, -batch.gradient(*ways[0])),
+         "only the gradient of device 0 is in the update: "
+         "run backward for the losses of all shards",
+         "デバイス 0 の勾配だけで更新されています。"
+         "すべてのシャードの損失に対して backward を実行してください"),
+    )  # fmt: skip
     sizes = " + ".join(str(end - begin) for begin, end in ways)
     if _parallel(moved, by_means):
         raise Case(f"{batch.case.en} ({sizes})", f"{batch.case.ja} ({sizes})").wrong(

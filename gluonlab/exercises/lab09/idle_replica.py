@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable, List, Sequence
 
 import mxnet as mx
-from mxnet import gluon
 
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong, exercise
@@ -16,13 +15,9 @@ from gluonlab.exercises.shared.microbatches import moved
 from gluonlab.exercises.shared.softmax_regression import (
     LR,
     Batch,
+    Training,
     Values,
-    make_net,
-    make_trainer,
-    on_host,
     some_batches,
-    some_values,
-    values_of,
 )
 
 
@@ -30,15 +25,13 @@ from gluonlab.exercises.shared.softmax_regression import (
 def idle_replica(answer: Callable[..., Any]) -> None:
     """An epoch whose last batch has fewer images than there are devices."""
     for count, size, devices in ((8, 4, 2), (5, 4, 2), (9, 4, 3), (10, 4, 3), (21, 5, 2)):
-        ctxs, begin = cpus(devices), some_values()
-        [(images, labels)] = some_batches([count])
+        ctxs, [(images, labels)] = cpus(devices), some_batches([count])
         batches = [(images[i : i + size], labels[i : i + size]) for i in range(0, count, size)]
-        net = make_net(begin, ctxs)
-        trainer, loss = make_trainer(net), gluon.loss.SoftmaxCrossEntropyLoss()
+        training = Training(ctxs)
         for epoch in (1, 2):
-            answer(net, loss, trainer, *on_host((images, labels)), size, ctxs)
+            training.run(answer, (images, labels), size, ctxs)
             for ctx in ctxs:
-                got = values_of(net, ctx)
+                got, begin = training.values(ctx), training.begin
                 if not got.near(begin.train(batches * epoch)):
                     raise _wrong_epoch(got, begin, batches, epoch, ctxs, ctx)
 

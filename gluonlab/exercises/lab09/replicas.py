@@ -12,7 +12,7 @@ import numpy as np
 from gluonlab.exercises.exercise import exercise
 from gluonlab.exercises.lab09.symptom import still
 from gluonlab.exercises.shared.arrays import cpus
-from gluonlab.exercises.shared.counterexamples import in_english, returned, wrong
+from gluonlab.exercises.shared.counterexamples import check, in_english, returned, wrong
 from gluonlab.scratch.lenet import SHAPES, fan_in
 from gluonlab.scratch.recipes import he
 
@@ -66,22 +66,20 @@ def _check_form(replicas: Any, ctxs: List[mx.Context]) -> None:
         )
     for replica, ctx in zip(replicas, ctxs):
         shapes = tuple(param.shape for param in replica.params)
-        if shapes != SHAPES:
-            raise wrong(
-                f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
-                f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです",
-            )
+        check(
+            (shapes != SHAPES,
+             f"the parameters on {ctx} have the shapes {shapes}, expected {SHAPES}",
+             f"{ctx} のパラメータの形状が {shapes} です。{SHAPES} のはずです"),
+        )  # fmt: skip
         for number, param in enumerate(replica.params):
-            if param.context != ctx:
-                raise wrong(
-                    f"parameter {number} of the replica for {ctx} lies on {param.context}",
-                    f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります",
-                )
-            if param.grad is None or len(replica.grads) != len(SHAPES):
-                raise wrong(
-                    f"parameter {number} on {ctx} has no gradient: attach one to every copy",
-                    f"{ctx} のパラメータ {number} に勾配がありません。コピーごとに付けてください",
-                )
+            check(
+                (param.context != ctx,
+                 f"parameter {number} of the replica for {ctx} lies on {param.context}",
+                 f"{ctx} 用のレプリカのパラメータ {number} が {param.context} にあります"),
+                (param.grad is None or len(replica.grads) != len(SHAPES),
+                 f"parameter {number} on {ctx} has no gradient: attach one to every copy",
+                 f"{ctx} のパラメータ {number} に勾配がありません。コピーごとに付けてください"),
+            )  # fmt: skip
 
 
 def _check_equal(values: List[List[Any]], ctxs: List[mx.Context]) -> None:
@@ -138,20 +136,13 @@ def _check_memory(replicas: Any, ctxs: List[mx.Context]) -> None:
             replica.params[number].grad[:] = place
         for place, (replica, ctx) in enumerate(zip(replicas, ctxs)):
             param = replica.params[number]
-            own, grad, listed = (
-                bool((array.asnumpy() == place).all())
-                for array in (param, param.grad, replica.grads[number])
-            )
-            if not own or not grad:
-                raise wrong(
-                    f"parameter {number} on {ctx} changes when another replica's is written: "
-                    "each needs a copy of its own",
-                    f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。"
-                    "それぞれに自分のコピーが要ります",
-                )
-            if not listed:
-                raise wrong(
-                    f"`grads[{number}]` of the replica on {ctx} is not the gradient of its "
-                    "parameter",
-                    f"{ctx} のレプリカの `grads[{number}]` が、そのパラメータの勾配ではありません",
-                )
+            check(
+                (any((array.asnumpy() != place).any() for array in (param, param.grad)),
+                 f"parameter {number} on {ctx} changes when another replica's is written: "
+                 "each needs a copy of its own",
+                 f"{ctx} のパラメータ {number} が、別のレプリカに書き込むと変わります。"
+                 "それぞれに自分のコピーが要ります"),
+                ((replica.grads[number].asnumpy() != place).any(),
+                 f"`grads[{number}]` of the replica on {ctx} is not the gradient of its parameter",
+                 f"{ctx} のレプリカの `grads[{number}]` が、そのパラメータの勾配ではありません"),
+            )  # fmt: skip

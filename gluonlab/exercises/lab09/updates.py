@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any, Callable, List, Sequence, Tuple
 
 import mxnet as mx
-from mxnet import gluon
 
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong, exercise
@@ -24,13 +23,9 @@ from gluonlab.exercises.shared.microbatches import (
 from gluonlab.exercises.shared.softmax_regression import (
     LR,
     Batch,
+    Training,
     Values,
-    make_net,
-    make_trainer,
-    on_host,
     some_batches,
-    some_values,
-    values_of,
 )
 
 
@@ -59,14 +54,13 @@ def _fault_of_update(update: Update) -> Wrong:
 def step_size(answer: Callable[..., Any]) -> None:
     """An update that is the same on one device and on several."""
     for size, count in ((4, 1), (4, 2), (6, 3), (7, 2), (10, 4), (5, 4), (33, 2)):
-        ctxs, begin, batches = cpus(count), some_values(), some_batches([size, size])
-        net = make_net(begin, ctxs)
-        trainer = make_trainer(net)
+        ctxs, batches = cpus(count), some_batches([size, size])
+        training = Training(ctxs)
         for number, batch in enumerate(batches):
-            answer(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, *on_host(batch), ctxs)
-            before, want = begin.train(batches[:number]), begin.train(batches[: number + 1])
+            training.run(answer, batch, ctxs)
+            before, want = map(training.begin.train, (batches[:number], batches[: number + 1]))
             for ctx in ctxs:
-                got = values_of(net, ctx)
+                got = training.values(ctx)
                 if not got.near(want):
                     raise _wrong_step(got, before, want, batch, ctxs, ctx)
 

@@ -28,14 +28,19 @@ class Case(NamedTuple):
 
     def check(self, *faults: Look) -> None:
         """Raise Wrong for the first fault that is there."""
-        found = looks_like(*faults)
-        if found is not NOTHING:
-            raise self.wrong(*found)
+        check(*((is_so, f"{self.en}: {en}", f"{self.ja}: {ja}") for is_so, en, ja in faults))
 
 
 def wrong(en: str, ja: str, why: Pair = NOTHING) -> Wrong:
     """A counterexample, and what it looks like, if that is known."""
     return Wrong(en=f"{en}: {why[0]}", ja=f"{ja}。{why[1]}") if any(why) else Wrong(en=en, ja=ja)
+
+
+def check(*faults: Look) -> None:
+    """Raise Wrong for the first fault that is there."""
+    found = looks_like(*faults)
+    if found is not NOTHING:
+        raise wrong(*found)
 
 
 def looks_like(*looks: Look) -> Pair:

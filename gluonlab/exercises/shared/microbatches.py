@@ -6,22 +6,17 @@ import math
 from typing import Any, Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
-from mxnet import gluon
 
 from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.exercises.exercise import Wrong
 from gluonlab.exercises.shared.arrays import cpus
-from gluonlab.exercises.shared.counterexamples import NOTHING, wrong
+from gluonlab.exercises.shared.counterexamples import NOTHING, check, wrong
 from gluonlab.exercises.shared.softmax_regression import (
     LR,
     Batch,
+    Training,
     Values,
-    make_net,
-    make_trainer,
-    on_host,
     some_batches,
-    some_values,
-    values_of,
 )
 
 Mistake = Tuple[Values, str, str]  # the parameters that it leads to, and its name in both languages
@@ -59,14 +54,13 @@ def check_updates(
     Raises ``fault`` of the first update that is not the whole batch's, Wrong where the network did
     not see the images in so many parts.
     """
-    [ctx], begin, batches = cpus(1), some_values(), some_batches(sizes)
-    net = make_net(begin, [ctx], "add")
-    trainer, seen = make_trainer(net), []  # type: gluon.Trainer, List[int]
-    net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
+    [ctx], batches = cpus(1), some_batches(sizes)
+    training, seen = Training([ctx], "add"), []  # type: Training, List[int]
+    training.net.register_forward_pre_hook(lambda block, inputs: seen.append(len(inputs[0])))
     for number, (batch, size) in enumerate(zip(batches, sizes)):
         del seen[:]
-        answer(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, *on_host(batch), parts)
-        update = Update(values_of(net, ctx), begin, batches[: number + 1], parts)
+        training.run(answer, batch, parts)
+        update = Update(training.values(ctx), training.begin, batches[: number + 1], parts)
         if not update.got.near(update.want):
             raise fault(update)
         _check_parts(seen, size, parts)
@@ -77,20 +71,18 @@ def _check_parts(seen: List[int], size: int, parts: int) -> None:
     microbatches.
     """
     most = math.ceil(size / parts)
-    if max(seen) > most:
-        raise wrong(
-            f"the update of a batch of {size} in {parts} microbatches is right, "
-            f"but {max(seen)} images went through the network at once, "
-            f"expected at most {most}: that saves no memory",
-            f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
-            f"一度に {max(seen)} 枚がネットワークを通りました (多くても {most} 枚のはず)。"
-            "これではメモリは減りません",
-        )
-    if len(seen) > parts:
-        raise wrong(
-            f"a batch of {size} went through the network in {len(seen)} parts, expected {parts}",
-            f"{size} 枚のバッチが {len(seen)} 個に分けられました。{parts} 個のはずです",
-        )
+    check(
+        (max(seen) > most,
+         f"the update of a batch of {size} in {parts} microbatches is right, "
+         f"but {max(seen)} images went through the network at once, expected at most {most}: "
+         "that saves no memory",
+         f"{size} 枚のバッチを {parts} 個のマイクロバッチにした更新は正しいのですが、"
+         f"一度に {max(seen)} 枚がネットワークを通りました (多くても {most} 枚のはず)。"
+         "これではメモリは減りません"),
+        (len(seen) > parts,
+         f"a batch of {size} went through the network in {len(seen)} parts, expected {parts}",
+         f"{size} 枚のバッチが {len(seen)} 個に分けられました。{parts} 個のはずです"),
+    )  # fmt: skip
 
 
 def wrong_update(update: Update) -> Wrong:

@@ -7,7 +7,7 @@ softmax(scores) - onehot(y).
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -45,11 +45,11 @@ class Values(NamedTuple):
         chances[np.arange(len(labels)), labels] -= 1
         return Values(chances.T @ images, chances.sum(axis=0))
 
-    def train(self, batches: Sequence[Batch], lr: float = LR) -> "Values":
+    def train(self, batches: Sequence[Batch]) -> "Values":
         """Plain SGD, one update for each batch: the mean of its gradients."""
         values = self
         for batch in batches:
-            values = values.step(batch, lr / len(batch[0]))
+            values = values.step(batch, LR / len(batch[0]))
         return values
 
     def near(self, other: "Values") -> bool:
@@ -63,15 +63,15 @@ def distance(a: Values, b: Values) -> float:
     return float(np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) or 1))
 
 
-def some_values(seed: int = 0) -> Values:
+def some_values() -> Values:
     """Those that trainings begin with."""
-    random = np.random.RandomState(seed)
+    random = np.random.RandomState(0)
     return Values(random.normal(0, 0.5, (CLASSES, FEATURES)), random.normal(0, 0.5, CLASSES))
 
 
-def some_batches(sizes: Sequence[int], seed: int = 0) -> List[Batch]:
+def some_batches(sizes: Sequence[int]) -> List[Batch]:
     """Random batches of these sizes; neither gradients nor labels of any two are alike."""
-    random = np.random.RandomState([seed, *sizes])
+    random = np.random.RandomState([0, *sizes])
     return [
         (
             random.normal(0, 1, (size, FEATURES)).astype(np.float32),
@@ -91,19 +91,31 @@ def make_net(values: Values, ctxs: Sequence[mx.Context], grad_req: str = "write"
     return net
 
 
-def make_trainer(net: gluon.Block, lr: float = LR, **settings: Any) -> gluon.Trainer:
+def make_trainer(net: gluon.Block, **settings: Any) -> gluon.Trainer:
     """Plain SGD."""
-    return gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr}, **settings)
-
-
-def values_of(net: gluon.Block, ctx: mx.Context) -> Values:
-    """What the layer has on a device."""
-    return Values(
-        *(param.data(ctx).asnumpy().astype(np.float64) for param in (net.weight, net.bias))
-    )
+    return gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": LR}, **settings)
 
 
 def on_host(batch: Batch) -> Tuple[nd.NDArray, nd.NDArray]:
     """The batch as arrays on the CPU."""
     images, labels = batch
     return nd.array(images, dtype="float32"), nd.array(labels, dtype="int32")
+
+
+class Training:
+    """What the answers that train are given: the layer on some devices, a loss, a trainer."""
+
+    def __init__(self, ctxs: Sequence[mx.Context], grad_req: str = "write") -> None:
+        self.begin = some_values()
+        self.net = make_net(self.begin, ctxs, grad_req)
+        self.trainer = make_trainer(self.net)
+
+    def run(self, answer: Callable[..., Any], batch: Batch, *more: Any) -> None:
+        """Have the answer train on images and labels."""
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()
+        answer(self.net, loss, self.trainer, *on_host(batch), *more)
+
+    def values(self, ctx: mx.Context) -> Values:
+        """What the layer now has on a device."""
+        params = (self.net.weight, self.net.bias)
+        return Values(*(param.data(ctx).asnumpy().astype(np.float64) for param in params))
