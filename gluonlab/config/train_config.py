@@ -25,21 +25,27 @@ from gluonlab.config.values import (
 )
 from gluonlab.errors import ConfigError
 
+
+class Group:
+    """Settings that belong together: a heading of --help. Called, it makes a field of TrainConfig,
+    with what its command line option needs to know.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, check: Check, help: str, *, default: Any = None, metavar: str = "N") -> Any:
+        about = {"group": self.name, "check": check, "help": help, "metavar": metavar}
+        return dataclasses.field(default=default, metadata=about)
+
+
 GROUPS = ("devices", "data", "network", "batch", "optimiser", "summing", "output")
-DEVICES, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = GROUPS
+DEVICES, DATA, NETWORK, BATCH, OPTIMISER, SUMMING, OUTPUT = map(Group, GROUPS)
 
 
 def option_name(field_name: str) -> str:
     """The option that sets a field: ``batch_size`` -> ``--batch-size``."""
     return "--" + field_name.replace("_", "-")
-
-
-def setting(group: str, default: Any, check: Check, help: str, metavar: str = "N") -> Any:
-    """A field of TrainConfig together with what its command line option needs to know."""
-    return dataclasses.field(
-        default=default,
-        metadata={"group": group, "check": check, "help": help, "metavar": metavar},
-    )
 
 
 @dataclass(frozen=True)
@@ -52,255 +58,167 @@ class TrainConfig:
     ``global_batch_size`` is over all devices.
     """
 
-    gpus: Optional[int] = setting(
-        DEVICES, None, whole(1), "use N GPUs; without any, N CPU devices stand in"
+    gpus: Optional[int] = DEVICES(whole(1), "use N GPUs; without any, N CPU devices stand in")
+    devices: Union[str, Sequence[str], None] = DEVICES(
+        device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", metavar="SPEC"
     )
-    devices: Union[str, Sequence[str], None] = setting(
-        DEVICES, None, device_names, "devices by name: gpu:0,2 gpu:* gpu:[0-3] cpu cpu*4", "SPEC"
+    require_gpu: bool = DEVICES(
+        flag, "fail when there are no GPUs: no CPU devices stand in", default=False
     )
-    require_gpu: bool = setting(
-        DEVICES, False, flag, "fail when there are no GPUs: no CPU devices stand in"
+    threads: Optional[int] = DEVICES(
+        whole(1, 1024), "threads per CPU device (default: all cores for one, 1 each for several)"
     )
-    threads: Optional[int] = setting(
-        DEVICES,
-        None,
-        whole(1, 1024),
-        "threads per CPU device (default: all cores for one device, 1 each for several)",
+    dtype: str = DEVICES(
+        text, "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
+        default="float32", metavar="TYPE",
+    )  # fmt: skip
+    seed: int = DEVICES(
+        whole(0, 2**32 - 1), "seed of initialisation, shuffling and all else that is random; "
+        "the same seed gives the same bits, on GPUs with --deterministic", default=0,
+    )  # fmt: skip
+    deterministic: bool = DEVICES(
+        flag, "on GPUs, use only algorithms that repeat their bits, "
+        "as CPU devices always do (with as many --threads)", default=False,
+    )  # fmt: skip
+    tf32: Optional[bool] = DEVICES(
+        flag, "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: "
+        "faster, but k GPUs then equal one only to 1e-3 (default: no)",
+    )  # fmt: skip
+    dataset: str = DATA(text, "the data set (see --list)", default="digits", metavar="NAME")
+    data_dir: Optional[str] = DATA(
+        text, "folder of its files (default: gluonlab.data's)", metavar="DIR"
     )
-    dtype: str = setting(
-        DEVICES,
-        "float32",
-        text,
-        "float32, or on GPUs float16: mixed precision with a dynamic loss scale",
-        "TYPE",
+    image_size: Optional[int] = DATA(
+        whole(8, 2048), "width and height of images from files (default: their own, at most 224)",
+        metavar="PIXELS",
+    )  # fmt: skip
+    decoders: Optional[int] = DATA(
+        whole(1, 256), "processes that decode files (default: one per core)"
     )
-    seed: int = setting(
-        DEVICES,
-        0,
-        whole(0, 2**32 - 1),
-        "seed of initialisation, shuffling and all else that is random; the same seed gives the "
-        "same bits, on GPUs with --deterministic",
+    skip_bad: bool = DATA(
+        flag, "try all files first; leave out those that fail to decode", default=False
     )
-    deterministic: bool = setting(
-        DEVICES,
-        False,
-        flag,
-        "on GPUs, use only algorithms that repeat their bits, as CPU devices always do (with as "
-        "many --threads)",
+    random_resized_crop: Optional[bool] = DATA(
+        flag, "train on random, resized parts of image files, decoded every epoch"
     )
-    tf32: Optional[bool] = setting(
-        DEVICES,
-        None,
-        flag,
-        "GPUs of compute capability 8.0 and newer may round float32 factors to TF32: faster, but "
-        "k GPUs then equal one only to 1e-3 (default: no)",
+    crop_padding: Optional[int] = DATA(
+        whole(0, 1024), "shift training images at random by up to N pixels; 0: no"
     )
-    dataset: str = setting(DATA, "digits", text, "the data set (see --list)", "NAME")
-    data_dir: Optional[str] = setting(
-        DATA, None, text, "folder of its files (default: gluonlab.data's)", "DIR"
+    flip: Optional[bool] = DATA(flag, "mirror half of the training images, at random")
+    mixup: Optional[float] = DATA(
+        real(0, LARGEST_RATE), "mix training images in pairs, "
+        "in shares drawn from Beta(ALPHA, ALPHA); 0: no", metavar="ALPHA",
+    )  # fmt: skip
+    normalise: Optional[str] = DATA(
+        colours, "normalise colours by imagenet, cifar10, mnist, none, "
+        "or means/deviations M,M,M/S,S,S", metavar="NAME",
+    )  # fmt: skip
+    prefetch: int = DATA(
+        whole(0), "batches prepared ahead of their step, if not resident", default=2
     )
-    image_size: Optional[int] = setting(
-        DATA,
-        None,
-        whole(8, 2048),
-        "width and height of images from files (default: their own, at most 224)",
-        "PIXELS",
-    )
-    decoders: Optional[int] = setting(
-        DATA, None, whole(1, 256), "processes that decode files (default: one per core)"
-    )
-    skip_bad: bool = setting(
-        DATA, False, flag, "try all files first; leave out those that fail to decode"
-    )
-    random_resized_crop: Optional[bool] = setting(
-        DATA, None, flag, "train on random, resized parts of image files, decoded every epoch"
-    )
-    crop_padding: Optional[int] = setting(
-        DATA, None, whole(0, 1024), "shift training images at random by up to N pixels; 0: no"
-    )
-    flip: Optional[bool] = setting(
-        DATA, None, flag, "mirror half of the training images, at random"
-    )
-    mixup: Optional[float] = setting(
-        DATA,
-        None,
-        real(0, LARGEST_RATE),
-        "mix training images in pairs, in shares drawn from Beta(ALPHA, ALPHA); 0: no",
-        "ALPHA",
-    )
-    normalise: Optional[str] = setting(
-        DATA,
-        None,
-        colours,
-        "normalise colours by imagenet, cifar10, mnist, none, or means/deviations M,M,M/S,S,S",
-        "NAME",
-    )
-    prefetch: int = setting(
-        DATA, 2, whole(0), "batches prepared ahead of their step, if not resident"
-    )
-    resident_bytes: int = setting(
-        DATA,
-        256 * 2**20,
-        size_in_bytes,
-        "keep a split on the devices when it fits; 0: stream",
-        "BYTES",
-    )
-    model: Optional[str] = setting(
-        NETWORK,
-        None,
+    resident_bytes: int = DATA(
+        size_in_bytes, "keep a split on the devices when it fits; 0: stream",
+        default=256 * 2**20, metavar="BYTES",
+    )  # fmt: skip
+    model: Optional[str] = NETWORK(
         text,
         "the network (default: see --list), or gluoncv:NAME for one of gluoncv's",
-        "NAME",
+        metavar="NAME",
     )
-    pretrained: Optional[str] = setting(
-        NETWORK, None, text, "local file with parameters of this network to begin with", "FILE"
+    pretrained: Optional[str] = NETWORK(
+        text, "local file with parameters of this network to begin with", metavar="FILE"
     )
-    recipe: Optional[str] = setting(
-        NETWORK,
-        None,
-        text,
-        "source of all settings that are not given: quick, published, ... (see --list)",
-        "NAME",
+    recipe: Optional[str] = NETWORK(
+        text, "source of all settings that are not given: quick, published, ... (see --list)",
+        metavar="NAME",
+    )  # fmt: skip
+    sync_bn: bool = NETWORK(
+        flag, "BatchNorm takes mean and variance over the batch on all devices, "
+        "instead of over each device's share", default=False,
+    )  # fmt: skip
+    batch_size: Optional[int] = BATCH(whole(1), "images per device and step")
+    global_batch_size: Optional[int] = BATCH(
+        whole(1), "images per step over all devices, instead of --batch-size"
     )
-    sync_bn: bool = setting(
-        NETWORK,
-        False,
-        flag,
-        "BatchNorm takes mean and variance over the batch on all devices, instead of over each "
-        "device's share",
+    microbatches: Optional[int] = BATCH(
+        whole(1), "cut each device's share of a batch into N parts that run one after the other: "
+        "less memory, the same update",
+    )  # fmt: skip
+    microbatch_size: Optional[int] = BATCH(
+        whole(1), "parts of at most N images, instead of --microbatches"
     )
-    batch_size: Optional[int] = setting(BATCH, None, whole(1), "images per device and step")
-    global_batch_size: Optional[int] = setting(
-        BATCH, None, whole(1), "images per step over all devices, instead of --batch-size"
+    epochs: Optional[int] = BATCH(whole(1), "passes over the training images")
+    optimizer: Optional[str] = OPTIMISER(
+        text, "the optimizer (see --list): sgd, nag, adam, ...", metavar="NAME"
     )
-    microbatches: Optional[int] = setting(
-        BATCH,
-        None,
-        whole(1),
-        "cut each device's share of a batch into N parts that run one after the other: less "
-        "memory, the same update",
+    lr: Optional[float] = OPTIMISER(
+        real(0, LARGEST_RATE, above_minimum=True), "learning rate", metavar="RATE"
     )
-    microbatch_size: Optional[int] = setting(
-        BATCH, None, whole(1), "parts of at most N images, instead of --microbatches"
+    scale_lr: bool = OPTIMISER(
+        flag, "scale the learning rate with the images of a step, "
+        "from the batch that it is made for (the recipe's; for an --lr of your own: --batch-size)",
+        default=False,
+    )  # fmt: skip
+    lr_schedule: Optional[str] = OPTIMISER(text, "constant, step, cosine or linear", metavar="NAME")
+    warmup_epochs: Optional[float] = OPTIMISER(
+        real(0, LARGEST_RATE), "grow the rate evenly from near 0 over E epochs", metavar="E"
     )
-    epochs: Optional[int] = setting(BATCH, None, whole(1), "passes over the training images")
-    optimizer: Optional[str] = setting(
-        OPTIMISER, None, text, "the optimizer (see --list): sgd, nag, adam, ...", "NAME"
+    lr_decay: Optional[float] = OPTIMISER(
+        real(0, below=1, above_minimum=True), "factor of each step of the schedule step "
+        "(default: the recipe's, else 0.1)", metavar="FACTOR",
+    )  # fmt: skip
+    lr_decay_epochs: Optional[str] = OPTIMISER(
+        epoch_list, "finished epochs after which it steps "
+        "(default: the recipe's, else 1/2 and 3/4 of those after the warm-up)", metavar="E,E",
+    )  # fmt: skip
+    final_lr: Optional[float] = OPTIMISER(
+        real(0, LARGEST_RATE), "last rate of cosine and linear (default: 0)", metavar="RATE"
     )
-    lr: Optional[float] = setting(
-        OPTIMISER, None, real(0, LARGEST_RATE, above_minimum=True), "learning rate", "RATE"
+    momentum: Optional[float] = OPTIMISER(
+        real(0, below=1), "momentum of sgd, nag, signum and lars", metavar="M"
     )
-    scale_lr: bool = setting(
-        OPTIMISER,
-        False,
-        flag,
-        "scale the learning rate with the images of a step, from the batch that it is made for "
-        "(the recipe's; for an --lr of your own: --batch-size)",
+    momentum_rule: Optional[str] = OPTIMISER(
+        text, "when the rate changes: corrected, as in papers and PyTorch, "
+        "or mxnet, which keeps the rate in the momentum (sgd, nag)", metavar="NAME",
+    )  # fmt: skip
+    wd: Optional[float] = OPTIMISER(real(0, LARGEST_RATE), "weight decay", metavar="WD")
+    no_bias_decay: Optional[bool] = OPTIMISER(flag, "no weight decay for biases, gamma and beta")
+    clip_norm: Optional[float] = OPTIMISER(
+        real(SMALLEST_LIMIT, LARGEST_RATE), "scale a batch's mean gradient down to this norm",
+        metavar="NORM",
+    )  # fmt: skip
+    label_smoothing: Optional[float] = OPTIMISER(
+        real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )
-    lr_schedule: Optional[str] = setting(
-        OPTIMISER, None, text, "constant, step, cosine or linear", "NAME"
+    kvstore: str = SUMMING(
+        text, "how gradients are summed over devices (see --list)", default="device", metavar="NAME"
     )
-    warmup_epochs: Optional[float] = setting(
-        OPTIMISER,
-        None,
-        real(0, LARGEST_RATE),
-        "grow the rate evenly from near 0 over E epochs",
-        "E",
+    topology: Optional[str] = SUMMING(
+        text, "place the devices of a scheduled kvstore (ring, tree, ...) "
+        "by the links of p3.16xlarge or another machine "
+        "(default: by those of the GPUs here, from NVML)", metavar="NAME",
+    )  # fmt: skip
+    compress: Optional[str] = SUMMING(
+        compression, "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD "
+        "(kvstore device only)", metavar="2bit:THRESHOLD",
+    )  # fmt: skip
+    bucket_bytes: Optional[int] = SUMMING(
+        size_in_bytes, "sum gradients in buckets of at most this size; 0: each parameter by itself "
+        "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
+    )  # fmt: skip
+    memory: bool = OUTPUT(
+        flag, "first print what a batch needs on each device, and measure what the process takes",
+        default=False,
+    )  # fmt: skip
+    confusion: bool = OUTPUT(
+        flag, "print and draw which classes are taken for which others", default=False
     )
-    lr_decay: Optional[float] = setting(
-        OPTIMISER,
-        None,
-        real(0, below=1, above_minimum=True),
-        "factor of each step of the schedule step (default: the recipe's, else 0.1)",
-        "FACTOR",
-    )
-    lr_decay_epochs: Optional[str] = setting(
-        OPTIMISER,
-        None,
-        epoch_list,
-        "finished epochs after which it steps (default: the recipe's, else 1/2 and 3/4 of those "
-        "after the warm-up)",
-        "E,E",
-    )
-    final_lr: Optional[float] = setting(
-        OPTIMISER,
-        None,
-        real(0, LARGEST_RATE),
-        "last rate of cosine and linear (default: 0)",
-        "RATE",
-    )
-    momentum: Optional[float] = setting(
-        OPTIMISER, None, real(0, below=1), "momentum of sgd, nag, signum and lars", "M"
-    )
-    momentum_rule: Optional[str] = setting(
-        OPTIMISER,
-        None,
-        text,
-        "when the rate changes: corrected, as in papers and PyTorch, or mxnet, which keeps the "
-        "rate in the momentum (sgd, nag)",
-        "NAME",
-    )
-    wd: Optional[float] = setting(OPTIMISER, None, real(0, LARGEST_RATE), "weight decay", "WD")
-    no_bias_decay: Optional[bool] = setting(
-        OPTIMISER, None, flag, "no weight decay for biases, gamma and beta"
-    )
-    clip_norm: Optional[float] = setting(
-        OPTIMISER,
-        None,
-        real(SMALLEST_LIMIT, LARGEST_RATE),
-        "scale a batch's mean gradient down to this norm",
-        "NORM",
-    )
-    label_smoothing: Optional[float] = setting(
-        OPTIMISER,
-        None,
-        real(0, below=1),
-        "spread this share of a label over all classes",
-        "SHARE",
-    )
-    kvstore: str = setting(
-        SUMMING, "device", text, "how gradients are summed over devices (see --list)", "NAME"
-    )
-    topology: Optional[str] = setting(
-        SUMMING,
-        None,
-        text,
-        "place the devices of a scheduled kvstore (ring, tree, ...) by the links of p3.16xlarge "
-        "or another machine (default: by those of the GPUs here, from NVML)",
-        "NAME",
-    )
-    compress: Optional[str] = setting(
-        SUMMING,
-        None,
-        compression,
-        "send gradients in 2 bits each: -THRESHOLD, 0 or THRESHOLD (kvstore device only)",
-        "2bit:THRESHOLD",
-    )
-    bucket_bytes: Optional[int] = setting(
-        SUMMING,
-        None,
-        size_in_bytes,
-        "sum gradients in buckets of at most this size; 0: each parameter by itself (default: "
-        "4 MiB on CPU devices, 25 MiB on GPUs)",
-        "BYTES",
-    )
-    memory: bool = setting(
-        OUTPUT,
-        False,
-        flag,
-        "first print what a batch needs on each device, and measure what the process takes",
-    )
-    confusion: bool = setting(
-        OUTPUT, False, flag, "print and draw which classes are taken for which others"
-    )
-    export: bool = setting(
-        OUTPUT,
-        False,
-        flag,
-        "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab",
-    )
-    out: Optional[str] = setting(
-        OUTPUT, None, text, "folder of the run (default: a new one below runs/)", "DIR"
+    export: bool = OUTPUT(
+        flag, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab",
+        default=False,
+    )  # fmt: skip
+    out: Optional[str] = OUTPUT(
+        text, "folder of the run (default: a new one below runs/)", metavar="DIR"
     )
 
     def __post_init__(self) -> None:
@@ -324,34 +242,31 @@ class TrainConfig:
         return {**dataclasses.asdict(self), "devices": devices}
 
 
+TOGETHER = (  # two settings of which one alone may be given
+    ("gpus", "devices", "--gpus {} and --devices {} contradict each other"),
+    ("batch_size", "global_batch_size",
+     "--batch-size {} is per device and --global-batch-size {} over all devices"),
+    ("microbatches", "microbatch_size",
+     "--microbatches {} is a number of parts and --microbatch-size {} their size"),
+)  # fmt: skip
+
+
 def _check_together(config: TrainConfig) -> None:
     """Raise ConfigError for settings that contradict each other whatever the recipe."""
-    devices = config.devices
-    if devices is not None and not isinstance(devices, str):
-        devices = ",".join(devices)
-    for first, second, message in (
-        (config.gpus, devices, "--gpus {} and --devices {} contradict each other"),
-        (
-            config.batch_size,
-            config.global_batch_size,
-            "--batch-size {} is per device and --global-batch-size {} over all devices",
-        ),
-        (
-            config.microbatches,
-            config.microbatch_size,
-            "--microbatches {} is a number of parts and --microbatch-size {} their size",
-        ),
-    ):
-        if first is not None and second is not None:
-            raise ConfigError(f"{message.format(first, second)}: give one of them")
-    if not config.require_gpu or devices is None:
-        return
-    if "cpu" in devices.lower():
+    values = config.to_dict()
+    devices = values["devices"]
+    if isinstance(devices, list):
+        devices = values["devices"] = ",".join(devices)
+    for first, second, contradiction in TOGETHER:
+        if values[first] is not None and values[second] is not None:
+            said = contradiction.format(values[first], values[second])
+            raise ConfigError(f"{said}: give one of them")
+    if config.require_gpu and devices is not None and "cpu" in devices.lower():
         raise ConfigError(
             f"--require-gpu and --devices {devices} contradict each other: "
             "name GPUs, or leave --require-gpu out"
         )
-    if devices.strip().isdigit():
+    if config.require_gpu and devices is not None and devices.strip().isdigit():
         raise ConfigError(
             f"--devices {devices} lets CPU devices stand in: "
             f"with --require-gpu write --gpus {devices}"

@@ -7,7 +7,6 @@ it looks at.
 from __future__ import annotations
 
 import math
-from operator import attrgetter
 from typing import Any, Callable, NamedTuple, Tuple
 
 from mxnet import gluon
@@ -94,56 +93,37 @@ class Check(NamedTuple):
     of: Callable[[Any], object]
 
 
-# The lambdas give a check what it looks at; a part of the draft that is read here is made then.
+# A part of the draft that is read here for the first time is made then, and may raise as well.
 CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "kvstore", lambda draft: check_kvstore(draft.asked.kvstore)),
     Check(CONFIG, "topology", _topology),
     Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
-    Check(CONFIG, "recipe", attrgetter("settled")),
+    Check(CONFIG, "recipe", lambda draft: draft.settled),
     Check(CONFIG, "schedule", lambda draft: schedule.check_schedule(draft.config)),
     Check(CONFIG, "epochs", lambda draft: schedule.check_epochs(draft.config)),
     Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
-    Check(
-        CONFIG,
-        "compression",
-        lambda draft: check_compression(
-            draft.asked.compress, draft.asked.kvstore, draft.asked.dtype
-        ),
-    ),
+    Check(CONFIG, "compression", lambda draft: check_compression(
+        draft.asked.compress, draft.asked.kvstore, draft.asked.dtype)),
     Check(CONFIG, "model", lambda draft: check_model(draft.config.model)),
     Check(CONFIG, "colours", _colours),
     Check(CONFIG, "files", lambda draft: file_options(draft.asked)),
-    Check(
-        CONFIG,
-        "optimizer",
-        lambda draft: optimize.check_optimizer(draft.config.optimizer, draft.asked),
-    ),
+    Check(CONFIG, "optimizer", lambda draft: optimize.check_optimizer(
+        draft.config.optimizer, draft.asked)),
     Check(CONFIG, "momentum", lambda draft: optimize.check_momentum(draft.config, draft.asked)),
     Check(CONFIG, "decay", lambda draft: optimize.check_decay(draft.config)),
     Check(CONFIG, "pretrained", _pretrained),
-    Check(DEVICES, "devices", attrgetter("ctxs")),
+    Check(DEVICES, "devices", lambda draft: draft.ctxs),
     Check(DEVICES, "dtype", lambda draft: check_dtype_on(draft.asked.dtype, draft.ctxs)),
     Check(DEVICES, "arithmetic", _arithmetic),
-    Check(
-        DEVICES,
-        "sharding",
-        lambda draft: optimize.check_sharding(
-            draft.config.optimizer, draft.asked.kvstore, len(draft.ctxs)
-        ),
-    ),
-    Check(DEVICES, "kvstore", attrgetter("kvstore")),
-    Check(DATA, "dataset", attrgetter("dataset")),
-    Check(
-        DATA,
-        "microbatches",
-        lambda draft: draft.microbatches.check(draft.step_images, len(draft.ctxs)),
-    ),
-    Check(
-        DATA,
-        "final rate",
-        lambda draft: schedule.check_final_rate(draft.config, draft.rates, draft.scale),
-    ),
+    Check(DEVICES, "sharding", lambda draft: optimize.check_sharding(
+        draft.config.optimizer, draft.asked.kvstore, len(draft.ctxs))),
+    Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
+    Check(DATA, "dataset", lambda draft: draft.dataset),
+    Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
+        draft.step_images, len(draft.ctxs))),
+    Check(DATA, "final rate", lambda draft: schedule.check_final_rate(
+        draft.config, draft.rates, draft.scale)),
     Check(NETWORK, "sync-bn", _sync_bn),
     Check(NETWORK, "deterministic", _repeatable),
     Check(BATCH, "arrays", _batch),
-)
+)  # fmt: skip

@@ -31,6 +31,7 @@ from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.draft import Draft
+from gluonlab.training.recipe import CHANGES, named
 from gluonlab.training.settle import OPTIONS_WIDTH, Settled
 from gluonlab.update.bucket import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
@@ -160,37 +161,31 @@ class Plan:
             yield "schedule", self.rates.in_words()
         options = [
             f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
-            f"clip norm {self.clip_norm:g}" if self.clip_norm is not None else "",
-            f"label smoothing {self.label_smoothing:g}" if self.label_smoothing else "",
-            "random resized crop" if self.random_resized_crop else "",
-            f"crop padding {self.crop_padding}" if self.crop_padding else "",
-            "flip" if self.flip else "",
-            f"mixup {self.mixup:g}" if self.mixup else "",
-            f"normalise {self.normalise}" if self.normalise is not None else "",
+            *named(self, "clip_norm", *CHANGES),
             "sync-bn" if self.sync_bn else "",
-            "no bias decay" if self.no_bias_decay else "",
-            f"compress {self.compress}" if self.compress is not None else "",
+            *named(self, "no_bias_decay", "compress"),
         ]
         text = ", ".join(filter(None, options))
         lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
         yield from zip(["options", *[""] * len(lines)], lines)
 
-    def placed_in_words(self) -> str:
-        """``, order gpu(0) gpu(3) ..., by the links that NVML tells``; empty where nothing was
-        placed.
-        """
-        placement = self._placement()
-        return (
-            f", {placement.in_words(self.ctxs)}" if placement is not None and placement.why else ""
-        )
-
-    def _placement(self) -> Optional[Placement]:
+    @property
+    def placement(self) -> Optional[Placement]:
+        """Which device plays which rank in the kvstore's schedule; None where nothing was placed."""
         scheduled = isinstance(self.kvstore, ScheduleKVStore)
-        return self.kvstore.placement(self.ctxs) if scheduled else None
+        placement = self.kvstore.placement(self.ctxs) if scheduled else None
+        return placement if placement is not None and placement.why else None
+
+    def placed_in_words(self) -> str:
+        """``, order gpu(0) gpu(3) ..., by the links that NVML tells``, where they were placed."""
+        return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
     def settings(self) -> Dict[str, Any]:
         """What the run uses, as plain values for config.json: all that changes its numbers."""
-        used = self.settled.config
+        used, placement, placed = self.settled.config, self.placement, {}
+        if placement is not None:
+            order = [str(self.ctxs[device]) for device in placement.order]
+            placed = {"order": order, "placed": placement.why}
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
@@ -212,7 +207,7 @@ class Plan:
                 usual_bucket_bytes(self.ctxs) if self.bucket_bytes is None else self.bucket_bytes
             ),
             "compress": self.compress,
-            **_recorded(self._placement(), self.ctxs),
+            **placed,
             "seed": self.seed,
             **(self.arithmetic._asdict() if self.ctxs[0].device_type == "gpu" else {}),
         }
@@ -221,13 +216,6 @@ class Plan:
         """What config.json says of the run: what was asked, what is used, and of which classes."""
         classes = noted(self.dataset.classes)
         return {"config": self.config.to_dict(), "settings": self.settings(), "classes": classes}
-
-
-def _recorded(placement: Optional[Placement], ctxs: List[mx.Context]) -> Dict[str, Any]:
-    """What config.json says of where the kvstore's schedule runs."""
-    if placement is None or not placement.why:
-        return {}
-    return {"order": [str(ctxs[device]) for device in placement.order], "placed": placement.why}
 
 
 def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
@@ -240,22 +228,13 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
     draft = Draft(config, dataset)
     check(draft, CONFIG, DEVICES, DATA)
     used, ctxs = draft.config, draft.ctxs
-    made = dict(
-        config=config,
-        settled=draft.settled,
-        ctxs=ctxs,
-        threads=set_threads(ctxs, used.threads),
-        dataset=draft.dataset,
-        global_batch_size=draft.global_batch_size,
-        optimizer=draft.optimizer,
-        optimizer_params=draft.optimizer_params,
-        kvstore=draft.kvstore,
-        rates=draft.rates,
-        loss_scale=make_loss_scale(used.dtype, draft.step_images // len(ctxs)),
-        momentum_rule=draft.momentum_rule,
-        microbatches=draft.microbatches,
-        sync_bn=used.sync_bn and len(ctxs) > 1,
-        compress=used.compress if len(ctxs) > 1 else None,
-    )
-    names = [field.name for field in dataclasses.fields(Plan) if field.name not in made]
-    return Plan(**{name: getattr(used, name) for name in names}, **made)
+    made: Dict[str, Any] = {
+        "config": config,
+        "threads": set_threads(ctxs, used.threads),
+        "loss_scale": make_loss_scale(used.dtype, draft.step_images // len(ctxs)),
+        "sync_bn": used.sync_bn and len(ctxs) > 1,
+        "compress": used.compress if len(ctxs) > 1 else None,
+    }
+    for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
+        made[name] = getattr(draft if hasattr(Draft, name) else used, name)
+    return Plan(**made)

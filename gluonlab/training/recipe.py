@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import List, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 from gluonlab.config.listing import JOINED, entry
 from gluonlab.data.sets.registry import of_image_files
@@ -19,6 +19,21 @@ SAME = {
     "resnet18": f"{PREFIX}resnet18_v1",
     "resnet50": f"{PREFIX}resnet50_v1",
 }
+
+
+# Settings that change images and labels, as a run and --list name them.
+CHANGES = (
+    "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup", "normalise",
+)  # fmt: skip
+
+
+def named(settings: Any, *names: str) -> Iterator[str]:
+    """``crop padding 4``, ``flip``, ...: those of the attributes that are turned on."""
+    for name in names:
+        value = getattr(settings, name)
+        if value:
+            shown = value if isinstance(value, str) else f"{value:g}"
+            yield name.replace("_", " ") + f" {shown}" * (value is not True)
 
 
 @dataclass(frozen=True)
@@ -104,16 +119,7 @@ class Recipe:
             + (f" per {self.lr_per_images} images" if self.lr_per_images else ""),
             schedule if schedule != "constant" else "",
             f"warm-up {self.warmup_epochs:g} epochs" if self.warmup_epochs else "",
-            f"momentum {self.momentum:g}" if self.momentum else "",
-            f"momentum rule {self.momentum_rule}" if self.momentum_rule else "",
-            f"wd {self.wd:g}" if self.wd else "",
-            "no bias decay" if self.no_bias_decay else "",
-            f"label smoothing {self.label_smoothing:g}" if self.label_smoothing else "",
-            "random resized crop" if self.random_resized_crop else "",
-            f"crop padding {self.crop_padding}" if self.crop_padding else "",
-            "flip" if self.flip else "",
-            f"mixup {self.mixup:g}" if self.mixup else "",
-            f"normalise {self.normalise}" if self.normalise else "",
+            *named(self, "momentum", "momentum_rule", "wd", "no_bias_decay", *CHANGES),
         ]
         return ", ".join(filter(None, said))
 

@@ -36,110 +36,54 @@ def _gluoncv(**figures: float) -> Dict[str, float]:
 
 
 _CIFAR = Recipe(
-    PUBLISHED,
-    "cifar10",
-    "gluon-cv, train_cifar10.py",
-    epochs=200,
-    global_batch_size=128,
-    lr=0.1,
-    lr_schedule="step",
-    lr_decay=0.1,
-    decay_epochs=(100, 150),
-    **_NAG,
-    crop_padding=4,
-    flip=True,
-    normalise="cifar10",
+    PUBLISHED, "cifar10", "gluon-cv, train_cifar10.py", epochs=200, global_batch_size=128, lr=0.1,
+    lr_schedule="step", lr_decay=0.1, decay_epochs=(100, 150), **_NAG, crop_padding=4, flip=True,
+    normalise="cifar10", url=_LOGS.format("cifar"),
     figures=_gluoncv(
-        cifar_resnet20_v1=92.1,
-        cifar_resnet56_v1=93.6,
-        cifar_resnet110_v1=93.0,
-        cifar_resnet20_v2=92.1,
-        cifar_resnet56_v2=93.7,
-        cifar_resnet110_v2=94.3,
+        cifar_resnet20_v1=92.1, cifar_resnet56_v1=93.6, cifar_resnet110_v1=93.0,
+        cifar_resnet20_v2=92.1, cifar_resnet56_v2=93.7, cifar_resnet110_v2=94.3,
     ),
-    url=_LOGS.format("cifar"),
-)
+)  # fmt: skip
 _PHOTOGRAPHS = Recipe(
-    IMAGENET,
-    PHOTOGRAPHS,
-    "gluon-cv, train_imagenet.py",
-    epochs=120,
+    IMAGENET, PHOTOGRAPHS, "gluon-cv, train_imagenet.py", epochs=120,
     batch_size=64,  # theirs are 32 to 256
-    lr=0.1,
-    lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
-    lr_schedule="cosine",
-    warmup_epochs=5,
-    **_NAG,
-    random_resized_crop=True,
-    flip=True,
+    lr=0.1, lr_per_images=256,  # as He et al., 2019, section 3.1; they have 1,024 images and 0.4
+    lr_schedule="cosine", warmup_epochs=5, **_NAG, random_resized_crop=True, flip=True,
     figures=_gluoncv(
-        resnet18_v1=70.93,
-        resnet34_v1=74.37,
-        resnet101_v1=78.34,
-        resnet18_v2=71.00,
-        resnet34_v2=74.40,
-        resnet50_v2=77.11,
-        resnet101_v2=78.53,
+        resnet18_v1=70.93, resnet34_v1=74.37, resnet101_v1=78.34, resnet18_v2=71.00,
+        resnet34_v2=74.40, resnet50_v2=77.11, resnet101_v2=78.53,
     ),
-    reported="on ImageNet; theirs jitters colours, too",
-    url=_LOGS.format("imagenet"),
-)
+    reported="on ImageNet; theirs jitters colours, too", url=_LOGS.format("imagenet"),
+)  # fmt: skip
 _TRICKS = replace(
-    _PHOTOGRAPHS,
-    source="gluon-cv, train_imagenet.py; He et al., Bag of tricks, 2019",
-    label_smoothing=0.1,
-    no_bias_decay=True,
+    _PHOTOGRAPHS, source="gluon-cv, train_imagenet.py; He et al., Bag of tricks, 2019",
+    label_smoothing=0.1, no_bias_decay=True,
     reported="on ImageNet; theirs also jitters colours, and ResNets begin with last gammas of 0",
-)
+)  # fmt: skip
 
 RECIPES: Tuple[Recipe, ...] = (
     _CIFAR,
     replace(
-        _CIFAR,
-        lr_decay=0.2,
-        decay_epochs=(60, 120, 160),
-        wd=5e-4,
+        _CIFAR, lr_decay=0.2, decay_epochs=(60, 120, 160), wd=5e-4,
         figures=_gluoncv(
             cifar_wideresnet16_10=95.1, cifar_wideresnet28_10=95.6, cifar_wideresnet40_8=95.9
         ),
     ),
     replace(
-        _CIFAR,
-        epochs=300,
-        decay_epochs=(150, 225),
-        wd=5e-4,
+        _CIFAR, epochs=300, decay_epochs=(150, 225), wd=5e-4,
         figures=_gluoncv(cifar_resnext29_16x64d=96.3),
     ),
     replace(
-        _CIFAR,
-        data="fashion-mnist",
-        momentum_rule=None,
-        source="Zhong et al., Random erasing, 2020: the baseline",
-        epochs=300,
-        decay_epochs=(150, 225),
-        optimizer="sgd",
-        wd=5e-4,
-        normalise="mnist",
-        figures=_gluoncv(cifar_resnet20_v1=95.61),
+        _CIFAR, data="fashion-mnist", source="Zhong et al., Random erasing, 2020: the baseline",
+        epochs=300, decay_epochs=(150, 225), optimizer="sgd", momentum_rule=None, wd=5e-4,
+        normalise="mnist", figures=_gluoncv(cifar_resnet20_v1=95.61),
         url="https://github.com/zhunzhong07/Random-Erasing",
     ),
     Recipe(
-        FINETUNE,
-        PHOTOGRAPHS,
-        "gluon-cv, transfer learning with MINC-2500",
-        pretrained=True,
-        epochs=40,
-        batch_size=64,
-        lr=0.001,
-        lr_schedule="step",
-        lr_decay=0.75,
-        decay_epochs=(10, 20, 30),
-        optimizer="sgd",
-        momentum=0.9,
-        momentum_rule=MXNET,
-        wd=1e-4,
-        random_resized_crop=True,
-        flip=True,
+        FINETUNE, PHOTOGRAPHS, "gluon-cv, transfer learning with MINC-2500", pretrained=True,
+        epochs=40, batch_size=64, lr=0.001, lr_schedule="step", lr_decay=0.75,
+        decay_epochs=(10, 20, 30), **{**_NAG, "optimizer": "sgd"},
+        random_resized_crop=True, flip=True,
         reported="resnet50_v2 pretrained on ImageNet: around 80 % on MINC-2500; "
         "theirs jitters colours, too",
         url="https://cv.gluon.ai/build/examples_classification/transfer_learning_minc.html",
@@ -148,76 +92,39 @@ RECIPES: Tuple[Recipe, ...] = (
     replace(
         _TRICKS,
         figures=_gluoncv(
-            resnet50_v1=77.36,
-            resnet50_v1b=77.67,
-            resnet50_v1c=78.03,
-            resnet101_v1b=79.20,
-            resnet101_v1c=79.60,
-            resnet152_v1=79.22,
-            resnet152_v1b=79.69,
-            resnet152_v1c=80.01,
-            mobilenet0p25=52.91,
-            mobilenet0p5=65.20,
-            mobilenet0p75=70.25,
+            resnet50_v1=77.36, resnet50_v1b=77.67, resnet50_v1c=78.03, resnet101_v1b=79.20,
+            resnet101_v1c=79.60, resnet152_v1=79.22, resnet152_v1b=79.69, resnet152_v1c=80.01,
+            mobilenet0p25=52.91, mobilenet0p5=65.20, mobilenet0p75=70.25,
         ),
     ),
     replace(
-        _TRICKS,
-        epochs=200,
-        mixup=0.2,
+        _TRICKS, epochs=200, mixup=0.2,
         figures=_gluoncv(
-            resnet50_v1d=79.15,
-            resnet101_v1d=80.51,
-            resnet152_v1d=80.61,
-            resnext50_32x4d=79.32,
-            resnext101_32x4d=80.37,
-            resnext101_64x4d=80.69,
-            se_resnext50_32x4d=79.95,
-            se_resnext101_32x4d=80.91,
-            se_resnext101_64x4d=81.01,
-            darknet53=78.56,
+            resnet50_v1d=79.15, resnet101_v1d=80.51, resnet152_v1d=80.61, resnext50_32x4d=79.32,
+            resnext101_32x4d=80.37, resnext101_64x4d=80.69, se_resnext50_32x4d=79.95,
+            se_resnext101_32x4d=80.91, se_resnext101_64x4d=81.01, darknet53=78.56,
             mobilenet1p0=73.28,
         ),
     ),
     replace(
-        _TRICKS,
-        epochs=150,
-        lr=0.05,
-        wd=4e-5,
-        reported=_PHOTOGRAPHS.reported,
+        _TRICKS, epochs=150, lr=0.05, wd=4e-5, reported=_PHOTOGRAPHS.reported,
         figures=_gluoncv(
-            mobilenetv2_0p25=51.76,
-            mobilenetv2_0p5=64.43,
-            mobilenetv2_0p75=69.36,
+            mobilenetv2_0p25=51.76, mobilenetv2_0p5=64.43, mobilenetv2_0p75=69.36,
             mobilenetv2_1p0=72.04,
         ),
     ),
     replace(
-        _PHOTOGRAPHS,
-        epochs=100,
-        lr=0.01,
-        lr_schedule="step",
-        lr_decay=0.1,
-        decay_epochs=(50, 80),
-        warmup_epochs=0,
-        figures=_gluoncv(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
+        _PHOTOGRAPHS, epochs=100, lr=0.01, lr_schedule="step", lr_decay=0.1, decay_epochs=(50, 80),
+        warmup_epochs=0, figures=_gluoncv(vgg16=73.23, vgg19=74.11, vgg16_bn=73.10, vgg19_bn=74.33),
     ),
-)
+)  # fmt: skip
 
 
 def quick(dataset: str, defaults: Defaults) -> Recipe:
     """The lab's own recipe for this data set: short, and for any network."""
-    return Recipe(
-        QUICK,
-        dataset,
-        "the lab's own",
-        epochs=defaults.epochs,
-        batch_size=defaults.batch_size,
-        lr=defaults.lr,
-        optimizer=defaults.optimizer,
-        momentum=defaults.momentum,
-        wd=defaults.wd,
-    )
+    names = ("epochs", "batch_size", "lr", "optimizer", "momentum", "wd")
+    values = {name: getattr(defaults, name) for name in names}
+    return Recipe(QUICK, dataset, "the lab's own", **values)
 
 
 def network(config: TrainConfig, defaults: Defaults) -> str:

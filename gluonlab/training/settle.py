@@ -137,27 +137,19 @@ def _values(config: TrainConfig, recipe: Recipe, defaults: Defaults) -> Dict[str
     # a short run has no less of the rest
     warmup = recipe.warmup_epochs * min(1.0, epochs / recipe.epochs)
     given_batch = config.batch_size or config.global_batch_size
+    taken = ["optimizer", "wd", "label_smoothing", "crop_padding", "flip", "mixup", "normalise"]
+    taken += [] if given_batch else ["batch_size", "global_batch_size"]
+    taken += ["lr", "momentum", "momentum_rule"] if suits else []
+    taken += ["lr_decay"] if steps else []
     return {
+        **{name: getattr(recipe, name) for name in taken},
         "recipe": recipe.name,
         "model": network(config, defaults),
         "epochs": epochs,
-        "batch_size": None if given_batch else recipe.batch_size,
-        "global_batch_size": None if given_batch else recipe.global_batch_size,
-        "optimizer": recipe.optimizer,
-        "lr": recipe.lr if suits else None,
-        "momentum": recipe.momentum if suits else None,
-        "momentum_rule": recipe.momentum_rule if suits else None,
-        "wd": recipe.wd,
         "no_bias_decay": recipe.no_bias_decay and wd > 0,
         "lr_schedule": schedule,
-        "lr_decay": recipe.lr_decay if steps else None,
         "warmup_epochs": warmup,
-        "label_smoothing": recipe.label_smoothing,
         "random_resized_crop": recipe.random_resized_crop and of_image_files(config.dataset),
-        "crop_padding": recipe.crop_padding,
-        "flip": recipe.flip,
-        "mixup": recipe.mixup,
-        "normalise": recipe.normalise,
     }
 
 
