@@ -171,7 +171,7 @@ class Plan:
 
     @property
     def placement(self) -> Optional[Placement]:
-        """Which device plays which rank in the kvstore's schedule; None where nothing was placed."""
+        """Which device plays which rank in the kvstore's schedule; None where none was placed."""
         scheduled = isinstance(self.kvstore, ScheduleKVStore)
         placement = self.kvstore.placement(self.ctxs) if scheduled else None
         return placement if placement is not None and placement.why else None
