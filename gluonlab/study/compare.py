@@ -1,7 +1,4 @@
-"""The lab's own comparison: the same training on 1, 2, ...
-
-devices, one run after the other, and a table.
-"""
+"""The same training on 1, 2, ... devices, one run after the other, and a table."""
 
 from __future__ import annotations
 
@@ -41,8 +38,9 @@ class Row:
 def compare(
     config: TrainConfig, counts: Sequence[int], reporter: Optional[Reporter] = None
 ) -> List[Row]:
-    """Train with each number of GPUs in ``counts`` (CPU devices stand in as in `gpus`), and compare
-    with the first.
+    """Train with each number of GPUs in ``counts``, and compare with the first.
+
+    Without a GPU, CPU devices stand in, as in `gpus`.
 
     Every CPU device computes with one thread in every run, else the first run would already use all
     cores. Raises ConfigError when ``config`` names devices itself, and the errors of `train` before
@@ -66,9 +64,8 @@ def compare(
         for each, count in zip(configs, counts):
             name = f"{count}-device{'s' * (count > 1)}"
             reporter.say(f"\n--- {name.replace('-', ' ')}")
-            results.append(
-                train(each.replace(out=str(folder.path / name)), reporter=reporter, dataset=dataset)
-            )
+            own = each.replace(out=str(folder.path / name))
+            results.append(train(own, reporter=reporter, dataset=dataset))
     except UsageError:
         folder.discard()
         raise
@@ -84,8 +81,9 @@ def compare(
 
 
 def _check(configs: Sequence[TrainConfig]) -> Dataset:
-    """All mistakes come before the first run, and the cheap ones before anything is read; the data
-    set of them all.
+    """The data set of all runs.
+
+    Mistakes are found before the first run, and the cheap ones before anything is read.
     """
     RunDirectory.check(configs[0].out)
     for config in configs:

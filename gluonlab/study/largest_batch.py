@@ -1,5 +1,4 @@
-"""The largest batch that a run can have in a given amount of memory, found by running it, cut down,
-with some sizes.
+"""The largest batch that fits into a given amount of memory, found by short runs of some sizes.
 
 `gluonlab.training.trial` says what is measured. What it takes grows evenly with the batch, or
 nearly so: two small sizes tell where the largest lies, and a run of that size has to stay below,
@@ -32,8 +31,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Found:
-    """The batch that was found; ``taken``: what a run with it took at its peak, of the ``budget``,
-    all in bytes.
+    """The batch that was found.
+
+    ``taken``: what a run with it took at its peak, of the ``budget``, all in bytes.
 
     On CPU devices both count for the whole process, on GPUs for each. ``memory``: the plan's
     figures for a device. ``limit``: what ends there: the "budget"; the memory of the "machine",
@@ -88,8 +88,9 @@ class Found:
 def find_batch_size(
     config: TrainConfig, budget_bytes: int, tell: Tell = lambda line: None
 ) -> Found:
-    """The largest batch per device, up to its share of the training images, with which a run takes
-    at most ``budget_bytes``.
+    """The largest batch per device with which a run takes at most ``budget_bytes``.
+
+    At most its share of the training images.
 
     They are the memory of the process on CPU devices, that of each GPU on GPUs. ``tell`` gets a
     line for each size that is tried. Raises ConfigError when not even the smallest one fits, or
@@ -158,9 +159,7 @@ class _Search:
             self._refuse(f"more than {_mib(LEAST)}, which Python and MXNet take already")
 
     def _planned_image_bytes(self) -> float:
-        """What an image more on every device takes by MXNet's plan, which knows only a part of
-        it.
-        """
+        """What another image on every device takes by MXNet's plan, which knows only a part."""
         more = 8 * self.smallest
         planned = (
             self.needs.memory(self.smallest + more).total - self.needs.memory(self.smallest).total

@@ -1,5 +1,6 @@
-"""The largest size whose cost stays below a ceiling, for a cost that is dear to measure and grows
-nearly evenly.
+"""The largest size whose cost stays below a ceiling.
+
+For a cost that is slow to measure and grows nearly evenly.
 """
 
 from __future__ import annotations
@@ -17,29 +18,23 @@ Point = Tuple[int, int]  # a size, and what it costs
 
 
 class LargestSize:
-    """Tries sizes from ``smallest`` to ``most``; ``fit`` has those that cost at most ``ceiling``,
-    the largest last.
+    """Tries sizes from ``smallest`` to ``most``.
+
+    ``fit`` has those that cost at most ``ceiling``, the largest last.
 
     ``cost(size)`` is None where that is more. ``each``: an estimate from below of what another one
     costs.
     """
 
     def __init__(self, cost: Cost, smallest: int, most: int, ceiling: int, each: float) -> None:
-        self.cost, self.smallest, self.most, self.ceiling, self.each = (
-            cost,
-            smallest,
-            most,
-            ceiling,
-            max(each, 1.0),
-        )
+        self.cost, self.each = cost, max(each, 1.0)
+        self.smallest, self.most, self.ceiling = smallest, most, ceiling
         self.fit: List[Point] = []
         self.beyond: Optional[int] = None  # the smallest size that was found to cost too much
         self.tries = 0
 
     def search(self) -> Optional[Point]:
-        """The largest size that was found, and its cost; None if not even the smallest is cheap
-        enough.
-        """
+        """The largest size that fits, and its cost; None if not even the smallest fits."""
         first = max(self.smallest, int(FIRST_SHARE * self.ceiling / self.each))
         self._try(first)
         if not self._done():
@@ -74,9 +69,7 @@ class LargestSize:
             self.fit = sorted([*self.fit, (size, cost)])
 
     def _next(self) -> int:
-        """Where the line through the last two sizes reaches the ceiling, or between what fits and
-        what does not.
-        """
+        """Where the line through the last two sizes meets the ceiling, or halfway to too large."""
         if not self.fit:
             assert self.beyond is not None
             return max(self.smallest, self.beyond // 4)

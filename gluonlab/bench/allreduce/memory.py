@@ -1,6 +1,4 @@
-"""What this machine's memory allows: a limit for any allreduce, and speeds to price schedules
-by.
-"""
+"""What this machine's memory allows: a limit for any allreduce, and speeds to price by."""
 
 from __future__ import annotations
 

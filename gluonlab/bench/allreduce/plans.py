@@ -1,5 +1,4 @@
-"""Which schedules a bench runs or prices: the algorithms that were asked for, and ring-like ones in
-a topology's own order, too.
+"""Which schedules a bench runs or prices: those asked for, rings also in the topology's order.
 
 Does not import MXNet.
 """
@@ -24,8 +23,9 @@ Groups = Tuple[Tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule with the name of its row; ``order``: which device plays which rank, where that is
-    not 0, 1, 2, ...
+    """A schedule with the name of its row.
+
+    ``order``: which device plays which rank, where that is not 0, 1, 2, ...
     """
 
     label: str

@@ -1,6 +1,4 @@
-"""The allreduces that are measured beside each other: schedules, MXNet's own stores, and the
-chapter's five lines.
-"""
+"""The allreduces that are compared: schedules, MXNet's own stores, and the chapter's five lines."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ Arrays = List[List[nd.NDArray]]  # [rank][number]
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: ``make(arrays)`` gives the call that sums the arrays over the ranks;
-    nothing waits for it.
+    """A row of the table: ``make(arrays)`` gives the call that queues their sum over the ranks.
 
     ``schedule``: what it runs, if that is a schedule; it has a price then.
     """

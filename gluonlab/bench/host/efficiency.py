@@ -1,6 +1,4 @@
-"""How much of one core's arithmetic training reaches: LeNet's FLOP/s beside those of a large matrix
-product.
-"""
+"""The share of a core's arithmetic that training uses: LeNet's FLOP/s over a matrix product's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The ways to get batches of images from files into MXNet, as jobs of `gluonlab.bench.worker`;
-nothing is trained with them.
-"""
+"""Jobs that make batches in MXNet of images in files; nothing is trained with them."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ def _loader(dataset: Dataset) -> Loader:
 
 
 class _Records:
-    """ImageRecordIter over a .rec made of the JPEGs as they are; on two cores it gives itself one
-    thread, whatever is asked.
-    """
+    """ImageRecordIter over a .rec of the JPEGs as they are; it has one thread on two cores."""
 
     def __init__(self, folder: str, size: int) -> None:
         place = Path(tempfile.mkdtemp())

@@ -1,5 +1,6 @@
-"""PyTorch's DataLoader on a folder of JPEGs, decoded by Pillow as torchvision's ImageFolder does;
-nothing is trained with them.
+"""PyTorch's DataLoader on a folder of JPEGs, decoded by Pillow as in torchvision.
+
+Nothing is trained with them.
 """
 
 from __future__ import annotations

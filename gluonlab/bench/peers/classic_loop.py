@@ -35,9 +35,7 @@ def train_batch(
     loss: gluon.Block,
     trainer: gluon.Trainer,
 ) -> None:
-    """One step on an mx.io.DataBatch: split, forward on each device, backward loss by loss,
-    update.
-    """
+    """One step on an mx.io.DataBatch: split, forward on each device, backward by loss, update."""
     images, labels = batch.data[0], batch.label[0]
     xs = gluon.utils.split_and_load(images, ctxs)
     ys = gluon.utils.split_and_load(labels, ctxs)

@@ -34,8 +34,9 @@ def make(
     competitors: int = 0,
     devices: Optional[str] = None,
 ) -> Job:
-    """Train on ``device_count`` CPU devices of ``threads`` threads each, beside so many
-    ``competitors`` for the cores.
+    """Train on ``device_count`` CPU devices of ``threads`` threads each.
+
+    So many ``competitors`` compute at the same time.
 
     ``devices``: train on those instead.
     """

@@ -1,5 +1,6 @@
-"""PyTorch's training of the same network on the same images, from tensors in memory: no DataLoader,
-nothing read per batch.
+"""PyTorch's training of the same network on the same images.
+
+They are tensors in memory: no DataLoader, nothing is read per batch.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ Forward = Callable[[Any, Any], Any]
 def batches(
     task: Task, rank: int = 0, world_size: int = 1, memory_format: Any = None
 ) -> Iterator[Tuple[Any, Any]]:
-    """This rank's images (n, C, H, W) and labels (n,) of every batch, shuffled anew in every epoch,
-    for ever.
+    """This rank's images (n, C, H, W) and labels (n,) of every batch, without end.
+
+    Every epoch is shuffled anew.
     """
     images, labels = (torch.from_numpy(array) for array in images_and_labels(task))
     labels = labels.long()

@@ -22,8 +22,9 @@ def lenet() -> Any:
 
 
 class _Residual(nn.Module):  # type: ignore[misc]
-    """Two convolutions beside a way past them; ``stride`` of the first, and of the way's projection
-    where shapes change.
+    """Two convolutions beside a way past them.
+
+    ``stride``: of the first, and of the way's projection where shapes change.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -48,8 +49,9 @@ def _conv(channels_in: int, channels: int, kernel: int, stride: int) -> Any:
 
 
 def resnet18() -> Any:
-    """He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1: (n, 3, H,
-    W) -> (n, 10).
+    """ResNet-18: (n, 3, H, W) -> (n, 10).
+
+    He, Zhang, Ren, Sun, "Deep residual learning for image recognition", 2016, table 1.
     """
     blocks = [
         _Residual(before, channels, stride)

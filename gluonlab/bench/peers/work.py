@@ -17,9 +17,7 @@ CLASSES = 10
 
 
 class Task(NamedTuple):
-    """What is trained: a network of `gluonlab.models`, on random images (samples, C, H, W), with
-    SGD.
-    """
+    """A network of `gluonlab.models`, trained with SGD on random images (samples, C, H, W)."""
 
     title: str
     model: str
@@ -37,8 +35,7 @@ TASKS = {
 
 
 def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int32]]":
-    """The task's images in 0..1 with random labels (samples,): load_dataset("synthetic")'s, to the
-    bit.
+    """The task's images in 0..1 and random labels (samples,), those of the data set ``synthetic``.
 
     Made here again because a process that measures PyTorch must not load MXNet. The labels are
     random, too: a constant one is learnt within seconds, and its gradients then become denormal
@@ -51,8 +48,9 @@ def images_and_labels(task: Task) -> "Tuple[NDArray[np.float32], NDArray[np.int3
 
 
 class Layer(NamedTuple):
-    """A convolution or dense layer: its multiply-adds per image, and whether backward computes a
-    gradient for its input.
+    """A convolution or dense layer: its multiply-adds per image.
+
+    ``data_gradient``: whether backward computes a gradient for its input.
     """
 
     multiply_adds: int
