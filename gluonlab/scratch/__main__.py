@@ -34,7 +34,7 @@ OPTIONS: Tuple[Tuple[str, str, Optional[str], str], ...] = (  # name, metavar, d
      f"images per step over all devices  [default: {USUAL.global_batch_size}]"),
     ("--lr", "RATE", None, f"learning rate of the whole batch  [default: {USUAL.lr:g}]"),
     ("--epochs", "N", None,
-     f"passes over the training images  [default: {DIGITS.epochs} for digits, else {USUAL.epochs}]"),
+     f"passes over the training data  [default: {DIGITS.epochs} for digits, else {USUAL.epochs}]"),
     ("--init", "NAME", None,
      "he, or chapter: normal(0.01)  [default: chapter for fashion-mnist, else he]"),
     ("--seed", "N", "0", "the seed of initialisation and shuffling  [default: 0]"),
