@@ -17,10 +17,9 @@ CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export",
 
 Check = Callable[[Any], bool]
 
-
-def to_json(value: Any, indent: Optional[int] = None) -> str:
-    """JSON text. Raises ValueError for NaN and infinity, for which JSON has no words."""
-    return json.dumps(value, allow_nan=False, indent=indent)
+# The JSON text of a line, and of a file. ValueError for NaN and infinity, which JSON has not.
+line_text = json.JSONEncoder(allow_nan=False).encode
+file_text = json.JSONEncoder(allow_nan=False, indent=2).encode
 
 
 def between(least: float, most: float) -> Check:

@@ -27,7 +27,8 @@ from gluonlab.runs.schema import (
     PARAMETERS,
     Line,
     Step,
-    to_json,
+    file_text,
+    line_text,
 )  # fmt: skip
 
 RUNS = Path("runs")
@@ -95,12 +96,12 @@ class RunDirectory:
         self._write(COMPARISON, rows)
 
     def _write(self, name: str, content: Any) -> None:
-        write_text(self.path / name, to_json(content, indent=2) + "\n")
+        write_text(self.path / name, file_text(content) + "\n")
 
     def write(self, *lines: Line) -> None:
         """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
         with on_disk(self.path / METRICS):
-            self._metrics.write("".join(to_json(line.to_dict()) + "\n" for line in lines))
+            self._metrics.write("".join(line_text(line.to_dict()) + "\n" for line in lines))
         if not all(isinstance(line, Step) for line in lines):
             self._flush()
 
