@@ -6,7 +6,7 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 import click
 
@@ -28,19 +28,21 @@ from gluonlab.data.sets.registry import (
 )
 from gluonlab.errors import ConfigError, DataError, RunError
 
+RUN = "python -m gluonlab.run --dataset"
 KEPT = "what has been fetched is kept, and the same command goes on from there"
 LONGEST_TIMEOUT_S = 86_400
 Table = Dict[str, Source]
 
 
-def _in_folder(function: Callable[..., None]) -> Callable[..., None]:
-    help = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
-    return click.option("--data-dir", metavar="DIR", help=help)(function)
-
-
-def _as_json(function: Callable[..., None]) -> Callable[..., None]:
-    help = "print the result as JSON, and nothing else, on standard output"
-    return click.option("--json", "as_json", is_flag=True, help=help)(function)
+FOLDER = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
+JSON = "print the result as JSON, and nothing else, on standard output"
+MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FILE"
+TIMEOUT = "give up an address that is silent for so long, or brings less than "
+TIMEOUT += f"{SLOWEST_BYTES_PER_S:,} bytes a second"
+IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
+DECODERS = "processes that decode image files (default: one for each core)"
+_in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
+_as_json = click.option("--json", "as_json", is_flag=True, help=JSON)
 
 
 def _root(data_dir: Optional[str]) -> Path:
@@ -48,15 +50,16 @@ def _root(data_dir: Optional[str]) -> Path:
 
 
 def _source(name: str, sources: Table) -> Source:
-    if name in DATASETS and name not in sources:
-        if takes(name, "root"):  # read from files of which no address is known
-            smaller = [other for other in sources if other.startswith(f"{name}-")] or list(sources)
-            known = f"no address and no digest of {name} is known"
-            raise DataError(
-                f"{known}: choose {', '.join(smaller)}, or unpack it below --data-dir yourself"
-            )
+    if name not in DATASETS or name in sources:
+        return find_source(name, sources)
+    if not takes(name, "root"):
         raise DataError(f"{name} needs no download: choose {', '.join(sources)}")
-    return find_source(name, sources)
+    # read from files of which no address is known
+    smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
+    raise DataError(
+        f"no address and no digest of {name} is known: choose {smaller}, "
+        "or unpack it below --data-dir yourself"
+    )
 
 
 @command("python -m gluonlab.data list")
@@ -81,18 +84,9 @@ def list_sources(sources: Table, data_dir: Optional[str], as_json: bool) -> None
 @command("python -m gluonlab.data download", interrupted=KEPT)
 @click.argument("name")
 @_in_folder
+@click.option("--mirror", metavar="URL", help=MIRROR)
 @click.option(
-    "--mirror",
-    metavar="URL",
-    help="an address of your own that is tried first: URL/FILE, then URL/NAME/FILE",
-)
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    default=str(TIMEOUT_S),
-    show_default=True,
-    help="give an address up that is silent for so long, "
-    f"or brings less than {SLOWEST_BYTES_PER_S:,} bytes a second",
+    "--timeout", metavar="SECONDS", default=str(TIMEOUT_S), show_default=True, help=TIMEOUT
 )
 @click.pass_obj
 def download(
@@ -123,20 +117,17 @@ def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) ->
     findings = _verify(source, root)
     wrong = [finding for finding in findings if finding.state != OK]
     if as_json:
-        click.echo(
-            json.dumps([{**finding._asdict(), "path": str(finding.path)} for finding in findings])
-        )
+        rows = [{**finding._asdict(), "path": str(finding.path)} for finding in findings]
+        click.echo(json.dumps(rows))
     else:
-        click.echo(
-            "\n".join(map(str, wrong if len(findings) > 20 else findings))
-            or f"{OK:<8}{len(findings):,} files of {name}"
-        )
+        lines = "\n".join(map(str, wrong if len(findings) > 20 else findings))
+        click.echo(lines or f"{OK:<8}{len(findings):,} files of {name}")
     if wrong:
         damaged = sum(finding.state == DAMAGED for finding in wrong)
-        counts = (
-            f"{damaged:,} damaged and {len(wrong) - damaged:,} missing of {len(findings):,} files"
+        counts = f"{damaged:,} damaged and {len(wrong) - damaged:,} missing"
+        raise RunError(
+            f"{name}: {counts} of {len(findings):,} files: {download_command(name, data_dir)}"
         )
-        raise RunError(f"{name}: {counts}: {download_command(name, data_dir)}")
 
 
 @command("python -m gluonlab.data path")
@@ -156,14 +147,8 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 @click.argument("name", metavar="NAME", required=False)
 @click.option("--out", metavar="DIR", help="the new folder")
 @click.option("--data-dir", metavar="DIR", help="the folder that holds the data set's files")
-@click.option(
-    "--image-size",
-    metavar="PIXELS",
-    help="width and height of all images (default: their own, at most 224)",
-)
-@click.option(
-    "--decoders", metavar="N", help="processes that decode image files (default: one for each core)"
-)
+@click.option("--image-size", metavar="PIXELS", help=IMAGE_SIZE)
+@click.option("--decoders", metavar="N", help=DECODERS)
 @click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     """Decode a data set of image files once, such as folder:PATH or imagenette2-320.
@@ -190,28 +175,17 @@ def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
     size = write(dataset, out)
     images = f"{len(dataset.train):,} training and {len(dataset.test):,} validation images"
     pixels = "x".join(map(str, dataset.image_shape))
-    click.echo(
-        f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: "
-        f"python -m gluonlab.run --dataset folder:{out}"
-    )
+    click.echo(f"packed {images} of {pixels}, {size / 2**20:,.1f} MiB: {RUN} folder:{out}")
 
 
-COMMANDS = {
-    name: (made.get_short_help_str(100), made)
-    for name, made in (
-        ("list", list_sources),
-        ("download", download),
-        ("verify", verify),
-        ("path", path),
-        ("pack", pack),
-    )
-}
+COMMANDS = dict(list=list_sources, download=download, verify=verify, path=path, pack=pack)
 
 
 def main(args: Optional[Sequence[str]] = None, sources: Table = SOURCES) -> None:
     """Hand the remaining options to the command that is named first."""
     commands = {
-        name: (summary, partial(made, obj=sources)) for name, (summary, made) in COMMANDS.items()
+        name: (subcommand.get_short_help_str(100), partial(subcommand, obj=sources))
+        for name, subcommand in COMMANDS.items()
     }
     dispatch("python -m gluonlab.data", commands, sys.argv[1:] if args is None else args)
 

@@ -16,6 +16,7 @@ from gluonlab.data import Dataset
 from gluonlab.data.images.decode import decode
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.sets import folder as folders
+from gluonlab.data.sets.layout import ImageFolder
 from gluonlab.data.sets.pack import pack
 from gluonlab.devices import devices
 
@@ -24,7 +25,7 @@ WORKERS = 2
 
 def make(reader: str, folder: str, size: int) -> Job:
     """Batches by one of READERS."""
-    return whole_epochs(READERS[reader](folder, size), len(folders.ImageFolder(folder).train[0]))
+    return whole_epochs(READERS[reader](folder, size), len(ImageFolder(folder).train[0]))
 
 
 def _decoders(folder: str, size: int) -> Loader:
@@ -48,7 +49,7 @@ class _Records:
     def __init__(self, folder: str, size: int) -> None:
         place = Path(tempfile.mkdtemp())
         record = recordio.MXIndexedRecordIO(str(place / "a.idx"), str(place / "a.rec"), "w")
-        paths, labels = folders.ImageFolder(folder).train
+        paths, labels = ImageFolder(folder).train
         for number, (path, label) in enumerate(zip(paths, labels)):
             record.write_idx(
                 number,
@@ -74,7 +75,7 @@ class _Files(gluon.data.Dataset):
     """What gluon's DataLoader takes: one image (3, size, size) and its label at a time."""
 
     def __init__(self, folder: str, size: int) -> None:
-        self.paths, self.labels = folders.ImageFolder(folder).train
+        self.paths, self.labels = ImageFolder(folder).train
         self.size = size
 
     def __len__(self) -> int:

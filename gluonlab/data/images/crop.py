@@ -18,9 +18,7 @@ ATTEMPTS = 10
 
 
 class Box(NamedTuple):
-    """A part of an image, in whole pixels; ``right`` and ``bottom`` are the first that are
-    outside.
-    """
+    """A part of an image, in whole pixels; ``right`` and ``bottom`` are the first outside."""
 
     left: int
     top: int
@@ -39,22 +37,16 @@ def random_box(seed: int, width: int, height: int) -> Box:
     for area, ratio, across, down in random.uniform(size=(ATTEMPTS, 4)):
         pixels = width * height * (AREA[0] + area * (AREA[1] - AREA[0]))
         sides = math.exp(math.log(RATIO[0]) + ratio * math.log(RATIO[1] / RATIO[0]))
-        wide, high = (
-            max(1, round(math.sqrt(pixels * sides))),
-            max(1, round(math.sqrt(pixels / sides))),
-        )
+        wide = max(1, round(math.sqrt(pixels * sides)))
+        high = max(1, round(math.sqrt(pixels / sides)))
         if wide <= width and high <= height:
-            return _box(
-                int(across * (width - wide + 1)), int(down * (height - high + 1)), wide, high
-            )
+            left, top = int(across * (width - wide + 1)), int(down * (height - high + 1))
+            return Box(left, top, left + wide, top + high)
     return middle_box(width, height)
 
 
 def middle_box(width: int, height: int) -> Box:
     """The largest box in the middle of an image whose sides are within RATIO."""
     wide, high = min(width, round(height * RATIO[1])), min(height, round(width / RATIO[0]))
-    return _box((width - wide) // 2, (height - high) // 2, wide, high)
-
-
-def _box(left: int, top: int, wide: int, high: int) -> Box:
+    left, top = (width - wide) // 2, (height - high) // 2
     return Box(left, top, left + wide, top + high)

@@ -1,11 +1,8 @@
-"""One JPEG or PNG file -> pixels of one size; whatever is wrong with a file is a DataError that
-names it.
-"""
+"""One JPEG or PNG file -> pixels of one size; a wrong file is a DataError that names it."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Callable, Optional, Tuple, TypeVar
 
 import numpy as np
@@ -29,15 +26,22 @@ REMEDY = "replace or remove it, or leave bad images out with --skip-bad"
 
 
 def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
-    """The image as (3, ``size``, ``size``): the short side resized to ``size``, the centre of the
-    long one; grey becomes colour.
+    """The image as (3, ``size``, ``size``): its central square, resized; grey becomes colour.
 
     With a ``seed`` it is what `gluonlab.data.images.crop.random_box` cuts out, resized. Raises
     DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off,
     and for one whose header promises more than MAX_PIXELS, before memory is taken for them. Whether
     Pillow's warnings are shown is up to who calls it.
     """
-    return _open(path, partial(_whole if seed is None else partial(_cut, seed), path, size))
+
+    def read(image: Image.Image) -> "Pixels":
+        width, height = image.size
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        square = (left, top, left + side, top + side)
+        return _part(path, size, image, square if seed is None else random_box(seed, width, height))
+
+    return _open(path, read)
 
 
 def short_side(path: str) -> int:
@@ -46,19 +50,6 @@ def short_side(path: str) -> int:
     Raises DataError as `decode` does.
     """
     return _open(path, lambda image: min(image.size))
-
-
-def _whole(path: str, size: int, image: Image.Image) -> "Pixels":
-    """The central square of an image that is not decoded yet."""
-    width, height = image.size
-    side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return _part(path, size, image, (left, top, left + side, top + side))
-
-
-def _cut(seed: int, path: str, size: int, image: Image.Image) -> "Pixels":
-    """What is in a random box of an image that is not decoded yet."""
-    return _part(path, size, image, random_box(seed, *image.size))
 
 
 def _part(
@@ -70,31 +61,19 @@ def _part(
     fraction = 1.0
     # a JPEG is decoded at 1/2, 1/4 or 1/8 where the box is still large enough
     if min(across, down) >= 2 * size:
-        drafted = image.draft(
-            "RGB", (math.ceil(width * size / across), math.ceil(height * size / down))
-        )
+        least = (math.ceil(width * size / across), math.ceil(height * size / down))
+        drafted = image.draft("RGB", least)
         # of Pillow's box, which is exact: the size is rounded up, and the last pixels may show less
         # than the others
         fraction = drafted[1][2] / width if drafted else 1.0
     image = _as_rgb(path, image)
     if image.size != (size, size) or (across * fraction, down * fraction) != (size, size):
         left, top, right, bottom = (place * fraction for place in box)
-        image = image.resize(
-            (size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom)
-        )
-    return _planes(image)
-
-
-def _planes(image: Image.Image) -> "Pixels":
-    """(height, width, 3) -> (3, height, width).
-
-    From its bytes, since np.asarray(image) takes longer over the same.
-    """
-    return (
-        np.frombuffer(image.tobytes(), np.uint8)
-        .reshape(image.height, image.width, CHANNELS)
-        .transpose(2, 0, 1)
-    )
+        part = (left, top, right, bottom)
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=part)
+    # from its bytes, since np.asarray(image) takes longer over the same
+    pixels = np.frombuffer(image.tobytes(), np.uint8)
+    return pixels.reshape(size, size, CHANNELS).transpose(2, 0, 1)
 
 
 def _as_rgb(path: str, image: Image.Image) -> Image.Image:
@@ -105,24 +84,14 @@ def _as_rgb(path: str, image: Image.Image) -> Image.Image:
     """
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image)
-        if values.min() < 0 or values.max() > 0xFFFF:
-            raise DataError(
-                f"{path}: grey values from {values.min()} to {values.max()}, more than 16 bits: "
-                f"{REMEDY}"
-            )
+        darkest, lightest = values.min(), values.max()
+        if darkest < 0 or lightest > 0xFFFF:
+            what = f"grey values from {darkest} to {lightest}, more than 16 bits"
+            raise DataError(f"{path}: {what}: {REMEDY}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
         raise DataError(f"{path}: grey values that are floats, of an unknown range: {REMEDY}")
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _check_size(path: str, size: Tuple[int, int]) -> None:
-    width, height = size
-    if width * height > MAX_PIXELS:
-        raise DataError(
-            f"{path}: {width}x{height} pixels, more than the {MAX_PIXELS:,} that are decoded: "
-            f"{REMEDY}"
-        )
 
 
 def _open(path: str, read: Callable[[Image.Image], T]) -> T:
@@ -131,7 +100,10 @@ def _open(path: str, read: Callable[[Image.Image], T]) -> T:
     before, ImageFile.LOAD_TRUNCATED_IMAGES = ImageFile.LOAD_TRUNCATED_IMAGES, False
     try:
         with Image.open(path, formats=FORMATS) as image:
-            _check_size(path, image.size)
+            width, height = image.size
+            if width * height > MAX_PIXELS:
+                what = f"{width}x{height} pixels, more than the {MAX_PIXELS:,} that are decoded"
+                raise DataError(f"{path}: {what}: {REMEDY}")
             return read(image)
     except DataError:
         raise

@@ -30,12 +30,11 @@ def main(fd: int, slots: int, size: int) -> None:
     memory = np.frombuffer(mmap.mmap(fd, 0), np.uint8).reshape(shape)
     for line in sys.stdin:
         wrong = []
-        asked = json.loads(line)
-        for position, (path, seed) in enumerate(
-            zip(asked["paths"], asked["seeds"] or itertools.repeat(None))
-        ):
+        request = json.loads(line)
+        seeds = request["seeds"] or itertools.repeat(None)
+        for position, (path, seed) in enumerate(zip(request["paths"], seeds)):
             try:
-                memory[asked["first"] + position] = decode(path, size, seed)
+                memory[request["first"] + position] = decode(path, size, seed)
             except DataError as error:
                 wrong.append([position, str(error)])
         print(json.dumps({"wrong": wrong}), flush=True)

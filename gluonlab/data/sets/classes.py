@@ -1,6 +1,4 @@
-"""The classes that a network's scores mean: noted with a run, and compared before it is evaluated
-again.
-"""
+"""The classes that a network's scores mean: noted with a run, compared before its evaluation."""
 
 from __future__ import annotations
 
@@ -13,18 +11,14 @@ MOST_NAMES = 1000
 
 
 def noted(classes: Sequence[str]) -> Dict[str, Any]:
-    """What tells these classes, in this order, from others: ``count``, ``sha256``, and ``names`` if
-    they are not too many.
-    """
+    """These classes in this order: ``count``, ``sha256``, and ``names`` of up to MOST_NAMES."""
     digest = hashlib.sha256(json.dumps(list(classes)).encode()).hexdigest()
     names = {"names": list(classes)} if len(classes) <= MOST_NAMES else {}
     return {"count": len(classes), "sha256": digest, **names}
 
 
 def what_differs(before: Any, classes: Sequence[str]) -> str:
-    """How ``classes`` are others than `noted` wrote down ``before``, in words; empty when they are
-    the same.
-    """
+    """How ``classes`` differ from those `noted` ``before``, in words; empty if they do not."""
     now = noted(classes)
     # nothing was noted, or the same
     if not isinstance(before, dict) or before.get("sha256") == now["sha256"]:

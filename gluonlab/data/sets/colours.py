@@ -1,6 +1,4 @@
-"""By which mean and standard deviation the colours of images are normalised, as --normalise takes
-them.
-"""
+"""The means and standard deviations by which --normalise normalises the colours of images."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ def find_colours(normalise: str) -> Optional[Colours]:
         mean, deviation = (tuple(map(float, part.split(","))) for part in normalise.split("/"))
         return mean, deviation
     if normalise not in COLOURS:
-        choices = [*COLOURS, NONE, "MEANS/DEVIATIONS"]
-        raise ConfigError(unknown("--normalise", normalise, choices))
+        raise ConfigError(unknown("--normalise", normalise, [*COLOURS, NONE, "MEANS/DEVIATIONS"]))
     return COLOURS[normalise]
 
 
@@ -44,10 +41,10 @@ def colours_for(normalise: str, channels: int, dataset: str) -> Optional[Colours
         return colours
     if len(colours[0]) == 1 and normalise not in COLOURS:
         return colours[0] * channels, colours[1] * channels
+    count, form = len(colours[0]), f"{','.join('M' * channels)}/{','.join('S' * channels)}"
     raise ConfigError(
-        f"--normalise {normalise} is for {len(colours[0])} channel{'s' * (len(colours[0]) > 1)}, "
-        f"and the images of {dataset} have {channels}: give {','.join('M' * channels)}/"
-        f"{','.join('S' * channels)}, or none"
+        f"--normalise {normalise} is for {count} channel{'s' * (count > 1)}, "
+        f"and the images of {dataset} have {channels}: give {form}, or none"
     )
 
 

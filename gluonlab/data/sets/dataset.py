@@ -1,6 +1,4 @@
-"""What a data set is: two splits of images and labels, its classes, and the hyperparameters that
-suit it.
-"""
+"""What a data set is: two splits of images and labels, its classes, and its hyperparameters."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Reading(Protocol):
 
 @runtime_checkable
 class ReadAheadSplit(Split, Protocol):
-    """A split that others read meanwhile, and whose images can be cut anew whenever they are
-    read.
-    """
+    """A split that other processes read ahead, and whose images can be cut anew each time."""
 
     def begin(self, indices: "Indices", seeds: Optional[Sequence[int]] = None) -> Reading:
         """Begin with a batch.
@@ -102,11 +98,10 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """A data set's recipe ``quick``, for a first try, and its own networks; ``batch_size`` is per
-    device.
+    """A data set's recipe ``quick``, for a first try, and its own networks.
 
-    ``model``: the network of a first try. ``published_model``: that without --recipe quick, where
-    it is another.
+    ``batch_size`` is per device. ``model``: the network of a first try. ``published_model``: that
+    without --recipe quick, where it is another.
     """
 
     model: str = "lenet"

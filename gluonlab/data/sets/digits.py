@@ -28,23 +28,15 @@ def load() -> Dataset:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    images = as_28x28(digits.images)
-    labels = digits.target.astype(np.int32)
+    images, labels = as_28x28(digits.images), digits.target.astype(np.int32)
     order = np.random.RandomState(SPLIT_SEED).permutation(len(images))
-    test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
-    return Dataset(
-        name="digits",
-        train=ArraySplit(images[train], labels[train]),
-        test=ArraySplit(images[test], labels[test]),
-        classes=tuple(str(name) for name in digits.target_names),
-        defaults=DEFAULTS,
-    )
+    parts = (order[TEST_IMAGES:], order[:TEST_IMAGES])
+    train, test = (ArraySplit(images[part], labels[part]) for part in parts)
+    return Dataset("digits", train, test, tuple(map(str, digits.target_names)), DEFAULTS)
 
 
 def as_28x28(images: "np.ndarray[tuple[int, int, int], np.dtype[np.float64]]") -> "Images":
-    """(N, 8, 8) grey values 0..16 -> (N, 1, 28, 28) uint8: each pixel becomes 3x3, with a border of
-    2.
-    """
+    """(N, 8, 8) grey values 0..16 -> (N, 1, 28, 28) uint8: pixels of 3x3 in a border of 2."""
     grey = np.rint(images * (255 / 16)).astype(np.uint8)
     large = grey.repeat(3, axis=1).repeat(3, axis=2)  # (N, 24, 24)
     return np.pad(large, ((0, 0), (2, 2), (2, 2)))[:, None]

@@ -12,9 +12,10 @@ import os
 import re
 import statistics
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from gluonlab.data.images.decode import CHANNELS, short_side
 from gluonlab.data.images.pool import Decoders, Decoding
 from gluonlab.data.sets.colours import COLOURS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
+from gluonlab.data.sets.layout import ImageFolder, readable
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import DataError, GluonlabWarning
@@ -29,14 +31,12 @@ from gluonlab.errors import DataError, GluonlabWarning
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels
 
-SUFFIXES = (".jpg", ".jpeg", ".png")
 LARGEST_SIDE = 224  # what networks for photographs are made for; smaller images stay as they are
 SAMPLED = 25  # files whose headers tell how large the images are
 AT_ONCE = 1024  # images between two looks at what was found, when all are tried
 MOST_DECODERS = 16
 NAMED = 3  # bad files that are named in a line; the others are counted
 DEFAULTS = Defaults(model="resnet18", batch_size=64, epochs=10, optimizer="adam", lr=0.001)
-LAYOUT = "folders train and val (or test), each with a folder of JPEG or PNG images for every class"
 PHOTOGRAPHS = COLOURS["imagenet"]  # what networks for photographs are trained with
 
 
@@ -87,62 +87,6 @@ class _Files(NamedTuple):
         self.images.cancel()
 
 
-class ImageFolder:
-    """The classes and files below a folder.
-
-    Raises DataError, naming the place, for everything that is not as it should be.
-
-    ``classes``: the names of train's folders, sorted; ``train``, ``val``: (paths, labels).
-    """
-
-    def __init__(self, root: "str | os.PathLike[str]") -> None:
-        self.root = Path(root)
-        with _readable(self.root):
-            if not self.root.exists():
-                raise DataError(f"{self.root} does not exist: give a folder with {LAYOUT}")
-            if not self.root.is_dir():
-                raise DataError(f"{self.root} is a file: give a folder with {LAYOUT}")
-            train, val = self._part("train"), self._part("val", "test")
-        self.classes = _class_names(train)
-        if len(self.classes) < 2:
-            count = "no class" if not self.classes else f"one class, {self.classes[0]}"
-            raise DataError(
-                f"{train} has folders for {count}: give at least two, "
-                "each with the images of one class"
-            )
-        self._same_classes(train, val)
-        self.train, self.val = self._files(train), self._files(val)
-
-    def _part(self, *names: str) -> Path:
-        found = next((self.root / name for name in names if (self.root / name).is_dir()), None)
-        if found is None:
-            raise DataError(
-                f"{self.root} has no folder {' or '.join(names)}: give one with {LAYOUT}"
-            )
-        return found
-
-    def _same_classes(self, train: Path, val: Path) -> None:
-        others = _class_names(val)
-        for only, has, lacks in (
-            (set(self.classes) - set(others), train, val),
-            (set(others) - set(self.classes), val, train),
-        ):
-            if only:
-                raise DataError(
-                    f"{has} has the class {min(only)} and {lacks} has not: "
-                    "give both the same class folders"
-                )
-
-    def _files(self, part: Path) -> "Tuple[List[str], Labels]":
-        paths: List[str] = []
-        labels: List[int] = []
-        for label, name in enumerate(self.classes):
-            found = _images(part / name)
-            paths += found
-            labels += [label] * len(found)
-        return paths, np.array(labels, np.int32)
-
-
 def load(
     path: "str | os.PathLike[str]",
     image_size: Optional[int] = None,
@@ -152,7 +96,7 @@ def load(
     random_resized_crop: bool = False,
     name: Optional[str] = None,
 ) -> Dataset:
-    """The folder ``path`` as a data set, as it is or packed by `gluonlab.data.sets.pack`.
+    """The folder ``path``, or what `gluonlab.data.sets.pack` made of one, as a data set.
 
     ``image_size``: width and height of all images; by default that of the images themselves, at
     most 224. ``decoders``: processes that decode (by default one for each core, or for each of this
@@ -167,31 +111,19 @@ def load(
                 f"--random-resized-crop cuts image files, and {path} is packed: "
                 "give the folder that it was made of"
             )
-        for option, given in (("--decoders", decoders), ("--skip-bad", skip_bad)):
-            if given:
-                raise DataError(
-                    f"{path} is packed, so nothing is left to decode: leave {option} out"
-                )
+        if decoders or skip_bad:
+            option = "--decoders" if decoders else "--skip-bad"
+            raise DataError(f"{path} is packed, so nothing is left to decode: leave {option} out")
         packed_name, train, test, classes = read(Path(path), image_size, memory)
         return Dataset(name or packed_name, train, test, classes, DEFAULTS, PHOTOGRAPHS)
     folder = ImageFolder(path)
     size = image_size or usual_size(folder.train[0])
     processes = Decoders(size, decoders or min(own_cores(), MOST_DECODERS))
-    return Dataset(
-        name=name or plain_name(folder.root),
-        train=_split(
-            "training",
-            *folder.train,
-            processes,
-            folder.classes,
-            skip_bad,
-            0 if random_resized_crop else memory,
-        ),
-        test=_split("validation", *folder.val, processes, folder.classes, skip_bad, memory),
-        classes=folder.classes,
-        defaults=DEFAULTS,
-        colours=PHOTOGRAPHS,
-    )
+    split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
+    train = split("training", *folder.train, memory=0 if random_resized_crop else memory)
+    test = split("validation", *folder.val, memory=memory)
+    name = name or plain_name(folder.root)
+    return Dataset(name, train, test, folder.classes, DEFAULTS, PHOTOGRAPHS)
 
 
 def packed(path: Path) -> bool:
@@ -199,7 +131,7 @@ def packed(path: Path) -> bool:
 
     Raises DataError for one that cannot be read.
     """
-    with _readable(path):
+    with readable(path):
         return is_packed(path)
 
 
@@ -209,9 +141,7 @@ def plain_name(folder: Path) -> str:
 
 
 def usual_size(paths: Sequence[str]) -> int:
-    """The median of the images' short sides, at most LARGEST_SIDE; files that cannot be read are
-    not counted here.
-    """
+    """The median of the readable images' short sides, at most LARGEST_SIDE."""
     sides = []
     with warnings.catch_warnings():
         # Pillow's; who decodes the image says what is wrong with it
@@ -234,8 +164,7 @@ def _split(
     fits = len(paths) * CHANNELS * decoders.size**2 + labels.nbytes <= memory
     if not fits and not skip_bad:
         return FileSplit(paths, labels, decoders)
-    kept = []
-    bad = {}
+    kept, bad = [], {}
     for number, (images, wrong) in enumerate(decoders.in_turns(paths, AT_ONCE)):
         bad.update({number * AT_ONCE + position: reason for position, reason in wrong.items()})
         if bad and not skip_bad:
@@ -243,78 +172,17 @@ def _split(
         good = [position for position in range(len(images)) if position not in wrong]
         kept.append(images[good] if fits else images[:0])
     good = [position for position in range(len(paths)) if position not in bad]
-    _report(kind, [paths[position] for position in sorted(bad)], len(paths))
-    _check_classes(kind, labels[good], classes)
-    if fits:
-        return ArraySplit(np.concatenate(kept), labels[good])
-    return FileSplit([paths[position] for position in good], labels[good], decoders)
-
-
-def _report(kind: str, bad: List[str], files: int) -> None:
     if bad:
+        named = ", ".join(paths[position] for position in sorted(bad)[:NAMED])
         more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-        warnings.warn(
-            f"{len(bad)} of {files} {kind} images cannot be decoded and are left out: "
-            f"{', '.join(bad[:NAMED])}{more}",
-            GluonlabWarning,
-            stacklevel=5,
-        )
-
-
-def _check_classes(kind: str, labels: "Labels", classes: Sequence[str]) -> None:
-    empty = np.flatnonzero(np.bincount(labels, minlength=len(classes)) == 0)
+        what = f"{len(bad)} of {len(paths)} {kind} images cannot be decoded and are left out"
+        warnings.warn(f"{what}: {named}{more}", GluonlabWarning, stacklevel=4)
+    empty = np.flatnonzero(np.bincount(labels[good], minlength=len(classes)) == 0)
     if len(empty):
         raise DataError(
             f"no {kind} image of the class {classes[empty[0]]} can be decoded: "
             "give each class good images"
         )
-
-
-def _class_names(part: Path) -> Tuple[str, ...]:
-    with _readable(part):
-        return tuple(
-            sorted(
-                entry.name
-                for entry in os.scandir(part)
-                if entry.is_dir() and not entry.name.startswith(".")
-            )
-        )
-
-
-def _images(folder: Path) -> List[str]:
-    """The image files of a class, sorted by name; hidden files are nobody's images."""
-    with _readable(folder):
-        entries = sorted(
-            (entry for entry in os.scandir(folder) if not entry.name.startswith(".")),
-            key=lambda entry: entry.name,
-        )
-    for entry in entries:
-        if entry.is_dir():
-            raise DataError(
-                f"{entry.path} is a folder: put the images straight into the folder of their class"
-            )
-        if not entry.name.lower().endswith(SUFFIXES):
-            raise DataError(
-                f"{entry.path} is no image: keep files ending in {', '.join(SUFFIXES)} only in "
-                "the folder of a class"
-            )
-        if not entry.is_file():  # a pipe would be waited for
-            raise DataError(
-                f"{entry.path} is no regular file, or a link to nowhere: replace or remove it"
-            )
-    if not entries:
-        raise DataError(
-            f"{folder} holds no images: give each class JPEG or PNG files, or remove its folder"
-        )
-    return [entry.path for entry in entries]
-
-
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """A folder that cannot be listed becomes a DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{folder} cannot be read ({error.strerror}): make it readable, or give another folder"
-        ) from None
+    if fits:
+        return ArraySplit(np.concatenate(kept), labels[good])
+    return FileSplit([paths[position] for position in good], labels[good], decoders)

@@ -29,6 +29,8 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 IMAGE_SHAPE = (28, 28)
+MNIST = Defaults()
+FASHION_MNIST = Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)
 UNSIGNED_BYTE = 8
 CHUNK_BYTES = 2**18
 DEFLATE_RATIO = 1032  # no byte of a gzip file inflates to more: 258 bytes for two bits (RFC 1951)

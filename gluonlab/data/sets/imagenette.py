@@ -1,8 +1,7 @@
-"""Imagenette, ten easy classes of ImageNet (https://github.com/fastai/imagenette), as its archives
-unpack: folders of JPEGs.
+"""Imagenette, ten easy classes of ImageNet, as its archives unpack: folders of JPEGs.
 
-Version 1 (imagenette) and version 2 (imagenette2) are split differently; -320 and -160 are the
-length of the short side.
+Source: https://github.com/fastai/imagenette. Version 1 (imagenette) and version 2 (imagenette2) are
+split differently; -320 and -160 are the length of the short side.
 """
 
 from __future__ import annotations
@@ -42,17 +41,13 @@ def summary(name: str) -> str:
     'JPEGs of ten classes of ImageNet, version 2, short side 320: in colour, 10 classes'
     """
     version, _, size = name.partition("-")
-    side = f"short side {size}" if size else "full size"
-    return (
-        "JPEGs of ten classes of ImageNet, version "
-        f"{version[-1] if version[-1].isdigit() else 1}, {side}: in colour, 10 classes"
-    )
+    number, side = version[-1:] if version[-1].isdigit() else 1, f"short side {size}"
+    images = f"JPEGs of ten classes of ImageNet, version {number}, {side if size else 'full size'}"
+    return f"{images}: in colour, 10 classes"
 
 
 def loader(name: str) -> Callable[..., Dataset]:
-    """The function that reads this one of NAMES; its options are those of
-    `gluonlab.data.sets.folder.load`.
-    """
+    """The function that reads this one of NAMES, with the options of `folder.load`."""
 
     def load(
         root: Optional[str] = None,
@@ -62,18 +57,15 @@ def loader(name: str) -> Callable[..., Dataset]:
         memory: int = 0,
         random_resized_crop: bool = False,
     ) -> Dataset:
-        return _named(
-            folder.load(
-                find(name, root), image_size, decoders, skip_bad, memory, random_resized_crop, name
-            )
-        )
+        place = find(name, root)
+        options = (image_size, decoders, skip_bad, memory, random_resized_crop)
+        return _named(folder.load(place, *options, name))
 
     return load
 
 
 def find(name: str, root: Optional[str]) -> Path:
-    """The folder with train and val: ``root``/``name``, ``root`` itself, or what the archive
-    unpacks to there.
+    """The folder with train and val: ``root``/``name``, its own folder of that name, or ``root``.
 
     ``root`` None is the usual folder, see `gluonlab.data.fetching.location`. Raises DataError that
     says what is missing.
@@ -101,9 +93,8 @@ def _named(dataset: Dataset) -> Dataset:
     if set(dataset.classes) == set(CLASSES.values()):  # it was packed under these names
         return dataset
     if dataset.classes != tuple(CLASSES):
-        wanted = ", ".join(CLASSES)
+        classes, wanted = ", ".join(dataset.classes), ", ".join(CLASSES)
         raise DataError(
-            f"{dataset.name} has the classes {', '.join(dataset.classes)}, expected {wanted}: "
-            "fetch it again"
+            f"{dataset.name} has the classes {classes}, expected {wanted}: fetch it again"
         )
     return dataclasses.replace(dataset, classes=tuple(CLASSES.values()))

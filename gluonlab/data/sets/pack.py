@@ -1,5 +1,4 @@
-"""A folder of images decoded once and for all: pixels in one file per split, from which batches are
-only copied.
+"""A folder of images decoded once: pixels in one file per split, from which batches are copied.
 
 A packed folder is given where the folder itself would be: ``--dataset folder:PACKED``. It holds
 pack.json and, for each split, images (N, 3, size, size) uint8 and labels (N,) int32 in NumPy's own
@@ -13,7 +12,7 @@ way                                      64x64 JPEGs  320x240 -> 224x224
 =======================================  ===========  ====================
 packed                                   34,095       8,234
 mx.io.ImageRecordIter, a .rec of JPEGs   7,864        494
-gluonlab.data.images.pool, 2 processes        4,281        570
+gluonlab.data.images.pool, 2 processes   4,281        570
 PyTorch's DataLoader, 2 processes        3,686        551
 gluon's DataLoader, 2 processes          4,542        527
 =======================================  ===========  ====================
@@ -48,8 +47,7 @@ def is_packed(path: Path) -> bool:
 
 
 def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
-    """Write a data set into the new folder ``out``, which appears whole or not at all; the bytes
-    written.
+    """Write a data set into the new folder ``out``, whole or not at all; return the bytes written.
 
     Raises OutputError for an ``out`` that exists or cannot be written, and DataError for an image
     that cannot be decoded.
@@ -58,12 +56,8 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write(temporary, kind, split)
-        index = {
-            "format": FORMAT,
-            "name": dataset.name,
-            "classes": dataset.classes,
-            "image_shape": dataset.image_shape,
-        }
+        index = dict(format=FORMAT, name=dataset.name, classes=dataset.classes)
+        index["image_shape"] = dataset.image_shape
         (temporary / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         return sum(path.stat().st_size for path in temporary.iterdir())
 
@@ -80,31 +74,26 @@ def _write(folder: Path, kind: str, split: Split) -> None:
     # numpy.lib.format, version 1.0
     header = {"descr": "|u1", "fortran_order": False, "shape": (len(split), *split.image_shape)}
     labels = np.empty(len(split), np.int32)
+    bar = tqdm(unit=" images", disable=None, leave=False, dynamic_ncols=True, total=len(split))
     # not through a memory map, for which a full disk would be the end of the process
-    with open(folder / f"{kind}-images.npy", "wb") as file, _bar(kind, len(split)) as bar:
+    with open(folder / f"{kind}-images.npy", "wb") as file, bar:
+        bar.set_description(kind)
         np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
         for begin in range(0, len(split), AT_ONCE):
-            images, labels[begin : begin + AT_ONCE] = split.batch(
-                np.arange(begin, min(begin + AT_ONCE, len(split)))
-            )
+            indices = np.arange(begin, min(begin + AT_ONCE, len(split)))
+            images, labels[indices] = split.batch(indices)
             file.write(images.tobytes())
             bar.update(len(images))
     np.save(folder / f"{kind}-labels.npy", labels, allow_pickle=False)
 
 
-def _bar(kind: str, images: int) -> Any:
-    return tqdm(
-        desc=kind, total=images, unit=" images", disable=None, leave=False, dynamic_ncols=True
-    )
-
-
 def read(
     path: Path, image_size: Optional[int], memory: int
 ) -> Tuple[str, Split, Split, Tuple[str, ...]]:
-    """Name, training split, test split and classes of what `pack` wrote; splits of at most
-    ``memory`` bytes are read now.
+    """Name, training split, test split and classes of what `pack` wrote.
 
-    Raises DataError for what is damaged, and for another ``image_size`` than the packed one.
+    Splits of at most ``memory`` bytes are read now. Raises DataError for what is damaged, and for
+    another ``image_size`` than the packed one.
     """
     index = _index(path)
     splits = [_read(path, kind, index) for kind in ("train", "test")]
@@ -115,31 +104,21 @@ def read(
             "leave --image-size out, or pack the folder again"
         )
     train, test = (
-        _in_memory(split) if split.images.nbytes + split.labels.nbytes <= memory else split
+        ArraySplit(np.array(split.images), np.array(split.labels))
+        if split.images.nbytes + split.labels.nbytes <= memory
+        else split
         for split in splits
     )
     return index["name"], train, test, tuple(index["classes"])
-
-
-def _in_memory(split: PixelSplit) -> ArraySplit:
-    return ArraySplit(np.array(split.images), np.array(split.labels))
 
 
 def _index(path: Path) -> Dict[str, Any]:
     try:
         index = json.loads((path / INDEX).read_text(encoding="utf-8"))
         name, classes, shape = index["name"], index["classes"], index["image_shape"]
-        good = (
-            index["format"] == FORMAT
-            and isinstance(name, str)
-            and len(shape) == 3
-            and len(classes) >= 2
-        )
-        good = (
-            good
-            and all(isinstance(each, str) for each in classes)
-            and all(isinstance(each, int) for each in shape)
-        )
+        good = index["format"] == FORMAT and len(shape) == 3 and len(classes) >= 2
+        good = good and all(isinstance(text, str) for text in (name, *classes))
+        good = good and all(isinstance(size, int) for size in shape)
     except OSError as error:
         raise _wrong(path / INDEX, f"cannot be read ({error.strerror})") from None
     except (ValueError, LookupError, TypeError):
@@ -147,30 +126,23 @@ def _index(path: Path) -> Dict[str, Any]:
     if not good:
         raise _wrong(path / INDEX, "is not what gluonlab's pack writes")
     if shape[0] != CHANNELS or shape[1] != shape[2]:
-        raise _wrong(
-            path / INDEX,
-            f"has images of {'x'.join(map(str, shape))}, expected squares with {CHANNELS} channels",
-        )
+        what = f"has images of {'x'.join(map(str, shape))}"
+        raise _wrong(path / INDEX, f"{what}, expected squares with {CHANNELS} channels")
     return dict(index)
 
 
 def _read(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
     images = _map(path / f"{kind}-images.npy", np.uint8)
     labels = _map(path / f"{kind}-labels.npy", np.int32)
-    if (
-        images.shape[1:] != tuple(index["image_shape"])
-        or images.ndim != 4
-        or labels.shape != images.shape[:1]
-        or not len(labels)
-    ):
-        raise _wrong(
-            path, f"{kind} has images of shape {images.shape} and labels of shape {labels.shape}"
-        )
-    if not 0 <= labels.min() <= labels.max() < len(index["classes"]):
-        raise _wrong(
-            path / f"{kind}-labels.npy",
-            f"labels from {labels.min()} to {labels.max()} for {len(index['classes'])} classes",
-        )
+    # image_shape has 3 numbers
+    fits = images.shape[1:] == tuple(index["image_shape"]) and labels.shape == images.shape[:1]
+    if not fits or not len(labels):
+        shapes = f"images of shape {images.shape} and labels of shape {labels.shape}"
+        raise _wrong(path, f"{kind} has {shapes}")
+    least, most, classes = labels.min(), labels.max(), len(index["classes"])
+    if not 0 <= least <= most < classes:
+        what = f"labels from {least} to {most} for {classes} classes"
+        raise _wrong(path / f"{kind}-labels.npy", what)
     return PixelSplit(images, labels)
 
 

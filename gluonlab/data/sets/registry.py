@@ -19,20 +19,20 @@ class DatasetKind(NamedTuple):
     defaults: Defaults
 
 
-_CLOTHES = Defaults(model="lenet-avg", batch_size=256, epochs=10, lr=0.2)
+GREY = "28x28 grey, 10 classes"
 DATASETS: Dict[str, DatasetKind] = {
     "digits": DatasetKind(
-        digits.load, "1,797 handwritten digits, built in: 28x28 grey, 10 classes", digits.DEFAULTS
+        digits.load, f"1,797 handwritten digits, built in: {GREY}", digits.DEFAULTS
     ),
     "mnist": DatasetKind(
-        idx.loader("mnist", idx.DIGITS, Defaults()),
-        "70,000 handwritten digits from IDX files: 28x28 grey, 10 classes",
-        Defaults(),
+        idx.loader("mnist", idx.DIGITS, idx.MNIST),
+        f"70,000 handwritten digits from IDX files: {GREY}",
+        idx.MNIST,
     ),
     "fashion-mnist": DatasetKind(
-        idx.loader("fashion-mnist", idx.CLOTHES, _CLOTHES),
-        "70,000 pieces of clothing from IDX files: 28x28 grey, 10 classes",
-        _CLOTHES,
+        idx.loader("fashion-mnist", idx.CLOTHES, idx.FASHION_MNIST),
+        f"70,000 pieces of clothing from IDX files: {GREY}",
+        idx.FASHION_MNIST,
     ),
     "cifar10": DatasetKind(
         cifar.load, "60,000 photographs: 32x32 in colour, 10 classes", cifar.DEFAULTS
@@ -48,14 +48,13 @@ DATASETS: Dict[str, DatasetKind] = {
     ),
     "synthetic": DatasetKind(
         synthetic.load,
-        "random images with random labels, for measuring, as many as a batch needs: "
-        "28x28 grey, 10 classes",
+        f"random images with random labels, for measuring, as many as a batch needs: {GREY}",
         synthetic.DEFAULTS,
     ),
 }
 
 
-def find_kind(name: str) -> "Tuple[DatasetKind, Dict[str, str]]":
+def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
     """How the data set of this name is loaded, and with which options.
 
     Raises DataError, with the choices, when there is none.
@@ -90,8 +89,9 @@ def of_image_files(name: str) -> bool:
 
 
 def is_cut_already(name: str, root: Optional[str] = None) -> bool:
-    """Whether the data set's images were packed, so that no other parts can be cut from their
-    files. Raises DataError.
+    """Whether the data set's images were packed, so that no other parts can be cut from files.
+
+    Raises DataError.
     """
     if not of_image_files(name):
         return False
@@ -105,8 +105,7 @@ def all_of_image_files() -> List[str]:
 
 
 def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Dataset:
-    """Read a data set by its name; those that are files lie in the folder ``root``, or below the
-    PATH of ``folder:PATH``.
+    """Read a data set by its name, from files in the folder ``root`` or in ``folder:PATH``.
 
     ``root`` None is the usual folder, where `gluonlab.data.fetching.download` puts them:
     GLUONLAB_DATA, or ~/.cache/gluonlab. ``options`` go to the data set, such as ``samples`` and
@@ -117,17 +116,11 @@ def load_dataset(name: str, root: Optional[str] = None, **options: Any) -> Datas
     if takes(name, "root"):
         options["root"] = root
     elif root is not None:
-        from_files = [
-            other
-            for other, kind in DATASETS.items()
-            if "root" in inspect.signature(kind.load).parameters
-        ]
-        place = (
+        choices = ", ".join(other for other in DATASETS if takes(other, "root"))
+        why = (
             "is read from the folder in its name, not"
             if named
             else "is built in and reads no files"
         )
-        raise DataError(
-            f"{name} {place} from {root}: leave --data-dir out, or choose {', '.join(from_files)}"
-        )
+        raise DataError(f"{name} {why} from {root}: leave --data-dir out, or choose {choices}")
     return kind.load(**named, **options)

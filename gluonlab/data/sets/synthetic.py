@@ -17,17 +17,10 @@ def load(
 ) -> Dataset:
     """``samples`` training images of ``shape`` (C, H, W) and a quarter as many test images."""
     random = np.random.RandomState(seed)
-    return Dataset(
-        name="synthetic",
-        train=_split(random, samples, shape, classes),
-        test=_split(random, max(1, samples // 4), shape, classes),
-        classes=tuple(str(label) for label in range(classes)),
-        defaults=DEFAULTS,
-    )
 
+    def split(count: int) -> ArraySplit:
+        images = random.randint(0, 256, (count, *shape), dtype=np.uint8)
+        return ArraySplit(images, random.randint(0, classes, count).astype(np.int32))
 
-def _split(
-    random: np.random.RandomState, samples: int, shape: Tuple[int, int, int], classes: int
-) -> ArraySplit:
-    images = random.randint(0, 256, (samples, *shape), dtype=np.uint8)
-    return ArraySplit(images, random.randint(0, classes, samples).astype(np.int32))
+    train, test = split(samples), split(max(1, samples // 4))
+    return Dataset("synthetic", train, test, tuple(map(str, range(classes))), DEFAULTS)

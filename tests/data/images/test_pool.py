@@ -23,7 +23,8 @@ from support.processes import clean_environment
 from support.worker_processes import gone
 
 from gluonlab.data.images.decode import decode
-from gluonlab.data.images.pool import SLOTS, Decoders, _Answer, _Request
+from gluonlab.data.images.pool import Decoders
+from gluonlab.data.images.serving import SLOTS, Answer, Request
 from gluonlab.errors import DataError, RunError
 
 
@@ -240,12 +241,12 @@ def test_the_last_reference_may_be_dropped_by_one_of_its_own_threads(paths):
     processes = pids(made)
     closed = []
 
-    class Dropping(_Answer):
-        def set_result(self, result):
+    class Dropping(Answer):
+        def set(self, outcome):
             closed.append(made.close())
-            super().set_result(result)
+            super().set(outcome)
 
-    made._requests.put(_Request(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
+    made._requests.put(Request(Dropping(), paths[:1], None, np.empty((1, 3, 8, 8), np.uint8)))
     deadline = time.monotonic() + 30
     while not closed:
         assert time.monotonic() < deadline
