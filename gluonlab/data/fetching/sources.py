@@ -43,7 +43,7 @@ class Contents:
 
 @dataclass(frozen=True)
 class Source:
-    """The ``files`` of the data set ``name``, at each of ``mirrors``, which are tried in this order.
+    """The ``files`` of the data set ``name``, at each of ``mirrors``, tried in this order.
 
     ``contents``: for a data set that is one archive, what it holds.
     """

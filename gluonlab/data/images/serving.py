@@ -79,7 +79,7 @@ class Request(NamedTuple):
 
 
 class Child:
-    """A process of `gluonlab.data.images.worker` and the memory it shares, for two requests' images."""
+    """A process of `gluonlab.data.images.worker`, which shares memory for two requests' images."""
 
     def __init__(self, size: int) -> None:
         # has no name in any folder: nothing is left behind, whoever is killed
