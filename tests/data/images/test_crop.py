@@ -196,7 +196,7 @@ def split_of(root, decoders):
 def epochs_of(*workers, count=2):
     """Images and labels of each batch of some epochs, whatever lies where."""
     return [
-        [np.concatenate([a.asnumpy() for batch in parts for a in batch[i]]) for i in (0, 1)]
+        [np.concatenate([a.asnumpy() for batch in parts for a in tuple(batch)[i]]) for i in (0, 1)]
         for _ in range(count)
         for parts in zip(*(list(worker) for worker in workers))
     ]
