@@ -17,19 +17,9 @@ import gluonlab
 from gluonlab.errors import OutputError
 from gluonlab.files.arrays import save_arrays
 from gluonlab.files.whole import atomic_path, missing_folders, on_disk, remove_empty, write_text
+from gluonlab.runs import schema
 from gluonlab.runs.reader import read_lines
-from gluonlab.runs.schema import (
-    COMPARISON,
-    CONFIG,
-    CURVES,
-    FORMAT,
-    METRICS,
-    PARAMETERS,
-    Line,
-    Step,
-    file_text,
-    line_text,
-)  # fmt: skip
+from gluonlab.runs.schema import Line, Step
 
 RUNS = Path("runs")
 
@@ -56,7 +46,7 @@ class RunDirectory:
                 made = [path, *made]
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, made)
-            run._metrics = open(path / METRICS, "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
+            run._metrics = open(path / schema.METRICS, "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
         except OSError as error:
             raise _unwritable(out, path, error.strerror) from None
         return run
@@ -88,25 +78,25 @@ class RunDirectory:
         """Write config.json: the fields of a TrainConfig, and the run's ``settings`` and
         ``classes``, or the numbers of devices that are to be compared (``compare``).
         """
-        about = {"format": FORMAT, "gluonlab": gluonlab.__version__}
-        self._write(CONFIG, {**about, **more, "config": config})
+        about = {"format": schema.FORMAT, "gluonlab": gluonlab.__version__}
+        self._write(schema.CONFIG, {**about, **more, "config": config})
 
     def compared(self, rows: Sequence[Dict[str, Any]]) -> None:
         """Write compare.json: the table of a comparison."""
-        self._write(COMPARISON, rows)
+        self._write(schema.COMPARISON, rows)
 
     def _write(self, name: str, content: Any) -> None:
-        write_text(self.path / name, file_text(content) + "\n")
+        write_text(self.path / name, schema.file_text(content) + "\n")
 
     def write(self, *lines: Line) -> None:
         """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
-        with on_disk(self.path / METRICS):
-            self._metrics.write("".join(line_text(line.to_dict()) + "\n" for line in lines))
+        with on_disk(self.path / schema.METRICS):
+            self._metrics.write("".join(schema.line_text(line.to_dict()) + "\n" for line in lines))
         if not all(isinstance(line, Step) for line in lines):
             self._flush()
 
     def _flush(self) -> None:
-        with on_disk(self.path / METRICS):
+        with on_disk(self.path / schema.METRICS):
             self._metrics.flush()
 
     def parameters(self, net: Any) -> None:
@@ -118,26 +108,28 @@ class RunDirectory:
         arrays = {
             name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()
         }
-        save_arrays(self.path / PARAMETERS, arrays)
+        save_arrays(self.path / schema.PARAMETERS, arrays)
 
     def curves(self) -> None:
         """Draw curves.png from metrics.jsonl."""
         from gluonlab.runs.curves import draw
 
         self._flush()
-        with on_disk(self.path / CURVES), atomic_path(self.path / CURVES) as temporary:
+        with on_disk(self.path / schema.CURVES), atomic_path(
+            self.path / schema.CURVES
+        ) as temporary:
             draw(read_lines(self.path), temporary)
 
     def close(self) -> None:
         """Nothing more will be written."""
-        with on_disk(self.path / METRICS):
+        with on_disk(self.path / schema.METRICS):
             self._metrics.close()
 
     def discard(self) -> None:
         """Take away again what was written and made, unless there is something else in it, such as
         another run.
         """
-        own = (CONFIG, METRICS, CURVES, PARAMETERS)
+        own = (schema.CONFIG, schema.METRICS, schema.CURVES, schema.PARAMETERS)
         with suppress(OSError):
             entries = list(self.path.iterdir())
             if all(entry.name in own for entry in entries):
