@@ -18,7 +18,7 @@ from gluonlab.bench.allreduce.variants import Arrays, Variant
 from gluonlab.bench.harness.interval import ratio
 from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.rounds import progress
-from gluonlab.bench.harness.turns import time_in_turns
+from gluonlab.bench.harness.turns import Call, time_in_turns
 from gluonlab.collectives.cost import algbw, bus_factor, price
 from gluonlab.collectives.partition import split_evenly
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
@@ -187,7 +187,7 @@ class Buffers:
         self._contributions = [_random(rank, count) for rank in range(len(ctxs))]
         self._sum = np.sum(self._contributions, axis=0, dtype=np.int32).astype(dtype)
 
-    def check(self, call: Callable[[], None]) -> float:
+    def check(self, call: Call) -> float:
         """Run an allreduce of random whole numbers; the largest error of any sum on any device."""
         for own, contribution in zip(self.arrays, self._contributions):
             for array, (begin, end) in zip(own, self._ends):

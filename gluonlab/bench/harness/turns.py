@@ -14,7 +14,7 @@ WARM_UP = 5
 # calls are queued: an engine with far more waiting is measured in keeping its queue
 MOST_REPEATS = 1000
 
-Call = Callable[[], None]
+Call = Callable[[], object]
 
 
 def time_in_turns(

@@ -1,5 +1,6 @@
-"""What Python costs a step: how long the host takes to queue it, with shards so small that
-computing them is nothing.
+"""What Python costs a step: how long the host takes to queue it.
+
+The shards are so small that computing them is nothing.
 
 Between two steps, outside the timed parts, the host waits for the devices: what is timed is never a
 queue that is full.
@@ -16,6 +17,7 @@ import mxnet as mx
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
+from gluonlab.bench.harness.turns import Call
 from gluonlab.bench.worker import Job
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.loading.pixels import to_float
@@ -31,8 +33,6 @@ CLASSES = 10
 BATCHES = 256  # per epoch
 SGD = {"learning_rate": 0.01}
 PARTS = ("forward", "backward", "allreduce", "update")
-
-Part = Callable[[], Any]
 
 
 def make(kind: str, device_count: int, devices: Optional[str] = None) -> Job:
@@ -95,7 +95,7 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
         with autograd.record():
             losses[:] = [loss(net(x), y) for x, y in zip(xs, ys)]
 
-    def parts() -> List[Part]:
+    def parts() -> List[Call]:
         return [
             forward,
             lambda: autograd.backward(losses),
@@ -110,12 +110,8 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
 
     def run(steps: int) -> Dict[str, float]:
         began = time.perf_counter()
-        return _report(
-            began,
-            [*PARTS, "total"],
-            [*_medians(parts, steps), *_medians(lambda: [step], steps)],
-            len(ctxs),
-        )
+        medians = [*_medians(parts, steps), *_medians(lambda: [step], steps)]
+        return _report(began, [*PARTS, "total"], medians, len(ctxs))
 
     return run
 
@@ -127,9 +123,8 @@ def _batches(ctxs: List[mx.Context]) -> Iterator[Any]:
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-def _medians(parts: Callable[[], Iterable[Part]], steps: int) -> List[float]:
-    """The median seconds of each part of a step, called one after the other without waiting in
-    between.
+def _medians(parts: Callable[[], Iterable[Call]], steps: int) -> List[float]:
+    """The median seconds of each part of a step, called one after the other without waiting.
 
     What is done to get the next part counts for the whole step alone.
     """
