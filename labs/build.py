@@ -1,6 +1,4 @@
-"""python labs/build.py: notebooks in English and in Japanese, and handouts, from one source per
-lab. See --help.
-"""
+"""python labs/build.py: make the labs' notebooks and handouts of their sources. See --help."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Which instance types and platforms AWS still puts together: instances.json, read by the launcher
-and by the check.
-"""
+"""Which instance types and platforms AWS still combines, by instances.json."""
 
 import json
 from pathlib import Path
@@ -13,9 +11,7 @@ def _table(name):
 
 
 def instances():
-    """{instance type: GPUs, batch size, platform, status and its date}; the keys are explained in
-    README.md.
-    """
+    """{instance type: GPUs, batch size, platform, status, date}; README.md explains the keys."""
     return _table("instances")
 
 
@@ -25,9 +21,7 @@ def platforms():
 
 
 def dead(instance_type, platform):
-    """Why AWS should refuse a notebook of this type on this platform, in one dated line; "" when
-    nothing is known against it.
-    """
+    """Why AWS should refuse this type on this platform, in one dated line; empty if unknown."""
     about = platforms().get(platform)
     if about is None:
         return ""
@@ -44,9 +38,7 @@ def dead(instance_type, platform):
 
 
 def unfit(instance_type):
-    """Why MXNet cannot use the GPUs of this type, in one line; "" when it can, or there are
-    none.
-    """
+    """Why MXNet cannot use the GPUs of this type, in one line; empty if it can, or without GPUs."""
     return next(
         (why for beginning, why in _table("unfit").items() if instance_type.startswith(beginning)),
         "",

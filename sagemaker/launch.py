@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""python sagemaker/launch.py COMMAND: a SageMaker notebook with gluonlab, from its making to its
-end, and training jobs.
+"""python sagemaker/launch.py COMMAND: SageMaker notebooks and training jobs with gluonlab.
 
 It needs boto3 and click and nothing else: no MXNet, no GPU, no installed gluonlab.
 """

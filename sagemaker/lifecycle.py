@@ -50,9 +50,7 @@ def written(name, folder=HERE):
 
 
 def script(name, settings=None):
-    """The text of "on-create" or "on-start" with its settings, {one of SETTINGS: value}, set at its
-    top.
-    """
+    """The script "on-create" or "on-start" with its settings, {one of SETTINGS: value}, on top."""
     unknown = sorted(set(settings or {}) - set(SETTINGS))
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]}: choose {', '.join(SETTINGS)}")

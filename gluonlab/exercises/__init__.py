@@ -1,4 +1,4 @@
-"""What the labs check, and how they say it, in English and in Japanese.
+"""The labs' exercises: checkers of answers, whose verdicts are in English and in Japanese.
 
 ::
 
@@ -7,7 +7,7 @@
     here = setup(2)               # two devices and a data set, whatever this machine has
     check("02-1", allreduce)      # the first counterexample in words, or that it is correct
 
-The checkers are in ``labNN.py``, one module per lab.
+The checkers are in ``labNN/``, a package for each lab; what several labs use is in ``shared/``.
 """
 
 from gluonlab.exercises.checking import check

@@ -1,4 +1,4 @@
-"""check(): an answer is given to its checker, and whatever happens becomes a verdict."""
+"""check(): run the checker on an answer, and turn whatever happens into a verdict."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ GRADES = "GLUONLAB_GRADES"  # a file to which every verdict is added, one JSON o
 
 
 def check(id: str, answer: Any) -> Verdict:
-    """Whether ``answer``, a function or a value, solves the exercise ``id``; if not, the first
-    counterexample in words.
+    """The verdict on ``answer`` to the exercise ``id``: passed, or the first counterexample.
 
+    ``answer`` is a function or a value, as the exercise's stub has it.
     Raises ExerciseError for an id that is no exercise's; nothing that the answer does raises
     anything but KeyboardInterrupt.
     """
@@ -66,16 +66,14 @@ def judge(exercise: Exercise, answer: Any) -> Verdict:
 
 
 def _wait() -> None:
-    """MXNet computes later than it is asked to, and says only then what went wrong."""
+    """Wait for MXNet, which raises the errors of queued operations only when they run."""
     mxnet = sys.modules.get("mxnet")
     if mxnet is not None and hasattr(mxnet, "nd"):
         mxnet.nd.waitall()
 
 
 def _does_nothing(answer: Any) -> bool:
-    """Whether it is a function of which only the docstring has been written, or ``...``, or
-    ``pass``.
-    """
+    """Whether it is a function whose body is a docstring, ``...`` or ``pass`` alone."""
     code = getattr(answer, "__code__", None)
     if not isinstance(code, CodeType):
         return False
@@ -90,9 +88,7 @@ def _does_nothing(answer: Any) -> bool:
 def _unwritten(
     error: NotImplementedError, exercise: Exercise, answer: Any
 ) -> "Optional[tuple[str, Texts]]":
-    """Where NotImplementedError comes from a stub: whether it is this exercise's or another one
-    that this one needs.
-    """
+    """What to write if a stub raised NotImplementedError, of this exercise or of one it needs."""
     place = place_of(error, exercise.checker)
     if place is None or not place.last:
         return None
@@ -122,8 +118,9 @@ def _too_slow(seconds: float) -> Texts:
 
 
 def _fault(error: BaseException, exercise: Exercise, answer: Any) -> Texts:
-    """An exception, and the student's line that it came from; without one, the answer itself is of
-    the wrong kind.
+    """An exception, and the student's line that raised it.
+
+    If none of their lines did, the answer itself is of the wrong kind.
     """
     place, message = place_of(error, exercise.checker), message_of(error)
     if place is None:

@@ -1,4 +1,4 @@
-"""An exercise: its checker, found by its id in the module of its lab.
+"""An exercise and its checker, which is found by the exercise's id in the package of its lab.
 
 A checker gets the student's answer. It raises Wrong with the first counterexample, or returns if
 the answer is right::
@@ -29,9 +29,7 @@ C = TypeVar("C", bound=Checker)
 
 
 class Wrong(Exception):
-    """The first counterexample: what was given, what came out, what was expected, and which fault
-    that looks like.
-    """
+    """The first counterexample: the input, the result, the expected one, and the likely fault."""
 
     def __init__(self, *, en: str, ja: str) -> None:
         super().__init__(en)
@@ -39,9 +37,7 @@ class Wrong(Exception):
 
 
 class Exercise(NamedTuple):
-    """``id`` such as ``"02-1"``, one line about it, its checker, and the time that a check may
-    take.
-    """
+    """An exercise: an ``id`` such as ``"02-1"``, one line about it, its checker, its time limit."""
 
     id: str
     summary: str
@@ -53,8 +49,9 @@ EXERCISES: Dict[str, Exercise] = {}  # filled as the labs' modules are imported
 
 
 def exercise(id: str, seconds: float = SECONDS) -> Callable[[C], C]:
-    """``@exercise("02-1")`` makes a function the checker of that exercise; its docstring is one
-    line about it.
+    """``@exercise("02-1")`` makes a function the checker of that exercise.
+
+    Its docstring, of one line, is the exercise's summary.
     """
 
     def register(checker: C) -> C:

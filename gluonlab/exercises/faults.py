@@ -23,9 +23,7 @@ _NOISE = re.compile(r'\s*(Traceback \(|Stack trace|File "|\[bt\])')
 
 
 class Place(NamedTuple):
-    """The line of the student's code where an error came from; ``last``: nothing lies between it
-    and the error.
-    """
+    """The line of the student's code that led to an error; ``last``: it raised the error itself."""
 
     code: CodeType
     line: int
@@ -34,9 +32,7 @@ class Place(NamedTuple):
 
 
 def place_of(error: BaseException, checker: Callable[..., object]) -> Optional[Place]:
-    """The innermost line, of those that ``checker`` called, that is neither Python's, nor a
-    library's, nor ours.
-    """
+    """The innermost line below ``checker`` that is not Python's, a library's or gluonlab's."""
     frames: List[TracebackType] = []
     step = error.__traceback__
     while step is not None:

@@ -1,6 +1,4 @@
-"""Notebooks that students have handed in: each is run, and what its checks say becomes a row of a
-table.
-"""
+"""Grade students' notebooks: run each, and make the verdicts of its checks a row of a table."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ UNCHECKED = "unchecked"  # its notebook does not ask check() any more, or stoppe
 
 @dataclass
 class Grade:
-    """One notebook: the status of each exercise of its lab, and what kept it from running to its
-    end, if anything.
-    """
+    """One notebook: the status of each exercise of its lab, and the error that stopped it."""
 
     notebook: Path
     statuses: Dict[str, str] = field(default_factory=dict)
@@ -39,7 +35,7 @@ class Grade:
 
 
 def submissions(given: Sequence[Path]) -> List[Path]:
-    """The notebooks that are named, and those below the folders that are. Raises ExerciseError."""
+    """The given notebooks, and those below the given folders. Raises ExerciseError."""
     found: List[Path] = []
     for path in given:
         inside = sorted(path.rglob("*.ipynb")) if path.is_dir() else [path]
@@ -55,8 +51,7 @@ def submissions(given: Sequence[Path]) -> List[Path]:
 
 
 def grade(notebooks: Sequence[Path], seconds: float) -> Iterator[Grade]:
-    """Run each notebook in a process of its own, for at most ``seconds``, and yield what came of
-    it.
+    """Run each notebook in its own process, for at most ``seconds``, and yield its grade.
 
     Of several verdicts on one exercise the last counts. A cell that raises does not end the
     notebook; its error becomes the note. This is no protection against somebody who wants to cheat:
@@ -79,9 +74,7 @@ def grade(notebooks: Sequence[Path], seconds: float) -> Iterator[Grade]:
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
-    """A line for each notebook: its path, a status for each exercise, how many passed, and the
-    note.
-    """
+    """A line per notebook: its path, a status per exercise, how many passed, and the note."""
     ids = sorted({id for one in grades for id in one.statuses}, key=in_order)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -104,7 +97,7 @@ def _read(path: Path) -> Any:
 
 
 def _exercises_of(notebook: Any, path: Path) -> List[str]:
-    """The ids of the lab that the notebook says it is, or that its file name begins with."""
+    """The exercises of the lab that the notebook's metadata name, or else its file name."""
     lab = str(notebook.metadata.get("gluonlab", {}).get("lab", path.name[:2]))
     ids = [one.id for one in all_exercises() if one.id.startswith(f"{lab}-")]
     if not ids:
@@ -132,8 +125,9 @@ def _run(notebook: Any, folder: Path, verdicts: Path, seconds: float) -> str:
 
 
 def _verdicts(path: Path, known: Dict[str, str]) -> Dict[str, str]:
-    """The last status of each exercise; lines that are none, which only a student's own code
-    writes, count for nothing.
+    """The last status of each exercise.
+
+    Lines that are no verdicts can only come from a student's own code, and are ignored.
     """
     found: Dict[str, str] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

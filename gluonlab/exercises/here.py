@@ -1,4 +1,4 @@
-"""What a lab runs on: devices and a data set that this machine has, and why these."""
+"""What a lab runs on: devices and a data set that this machine has, and the reasons."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ REAL = ("mnist", "fashion-mnist")
 
 
 class Here(NamedTuple):
-    """The devices of a lab, whether they are GPUs, and the name of the data set to give to
-    `load_dataset`.
-    """
+    """A lab's devices, whether they are GPUs, and the name of its data set for `load_dataset`."""
 
     devices: "List[mx.Context]"
     on_gpus: bool
@@ -44,12 +42,12 @@ class Here(NamedTuple):
 
 
 def setup(n: int, dataset: Optional[str] = None) -> Here:
-    """``n`` GPUs if this machine has them, else ``n`` CPU devices, and a data set that is here;
-    prints which and why.
+    """Choose ``n`` devices and a data set that this machine has, and print which and why.
 
-    ``dataset``: the one that is wanted on GPUs; left out, ``mnist`` or ``fashion-mnist``. CPU
-    devices get the built-in digits. Raises DeviceError for an impossible ``n``, DataError for an
-    unknown data set.
+    The devices are GPUs if there are ``n``, else CPU devices. ``dataset`` is the data set for GPUs,
+    by default ``mnist`` or ``fashion-mnist``; CPU devices get the built-in digits.
+
+    Raises DeviceError for an impossible ``n``, DataError for an unknown data set.
     """
     if dataset is not None:
         check_dataset(dataset)
@@ -92,7 +90,7 @@ def _devices(n: int) -> "Tuple[List[mx.Context], bool, str]":
 
 
 def _fault_of_gpus(n: int) -> str:
-    """Why these GPUs do not compute, such as those that are too new for MXNet; empty if they do."""
+    """Why these GPUs do not compute, for example too new for MXNet; empty if they do."""
     import mxnet as mx
 
     remedy = "python -m gluonlab.doctor"

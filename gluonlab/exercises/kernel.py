@@ -1,6 +1,4 @@
-"""A notebook run in a process of its own, from its first cell to its last; needs nbclient and
-ipykernel (gluonlab[labs-build]).
-"""
+"""Run a notebook in its own process; needs nbclient and ipykernel (gluonlab[labs-build])."""
 
 from __future__ import annotations
 
@@ -37,8 +35,9 @@ class Kernel:
         return self._run(cell, index)
 
     def again(self, index: int) -> Any:
-        """Execute cell ``index`` once more, and return a copy of it with the new outputs; the
-        notebook keeps its own.
+        """Execute cell ``index`` once more, and return a copy with the new outputs.
+
+        The notebook keeps its own.
         """
         cell = self._client.nb.cells[index]
         other = self._run(copy.deepcopy(cell), index)
@@ -84,9 +83,9 @@ class Kernel:
 
 @contextmanager
 def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
-    """A process for ``notebook`` (of `nbformat`) that begins in ``folder`` and runs this Python,
-    whatever kernels are installed.
+    """Start a process for ``notebook`` (of `nbformat`) in ``folder``.
 
+    It runs this Python, whatever kernels are installed.
     ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises
     NotebookError where nbclient or ipykernel are not installed.
     """

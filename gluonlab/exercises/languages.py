@@ -1,4 +1,4 @@
-"""The language in which a lab speaks: that of the notebook, without anybody having to say it."""
+"""The language of a lab's messages, which is that of its notebook."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _known(name: str, kind: str) -> str:
 
 
 def _found() -> Iterator[Optional[str]]:
-    """What each place of the table says, the most certain first."""
+    """The language by each place of the table, the most certain first."""
     notebook = _notebook()
     if notebook:
         yield _in_metadata(notebook)
@@ -67,7 +67,7 @@ def _found() -> Iterator[Optional[str]]:
 
 
 def _notebook() -> Optional[Path]:
-    """The file of the notebook that this kernel runs, as far as the front end tells."""
+    """The file of the notebook that this kernel runs, if the front end passes it on."""
     told = os.environ.get("JPY_SESSION_NAME", "")
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

@@ -1,4 +1,4 @@
-"""A bound on the time that somebody else's code may take."""
+"""A limit on the time that somebody else's code may take."""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df")
 
 
 class LivePlot:
-    """Curves over a common x axis; each `add` draws them anew in the same place of the cell's
-    output.
+    """Curves over a common x axis; each `add` redraws them in place, in the cell's output.
 
-    ``x_limits``: where the x axis begins and ends, as far as that is known before. Outside a
+    ``x_limits``: where the x axis begins and ends, if that is known in advance. Outside a
     notebook nothing is shown.
     """
 

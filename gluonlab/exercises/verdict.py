@@ -1,4 +1,4 @@
-"""What a check came to, as text and as a box in a notebook."""
+"""The result of a check, as text and as a box in a notebook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATUSES = {  # its colour, and what it is called
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a check; true if the answer passed.
+    """The result of a check; true if the answer passed.
 
     ``status``: passed, wrong, unwritten, raised or too slow; ``texts``: what there is to say, in
     each language.
@@ -38,13 +38,13 @@ class Verdict:
 
     @property
     def heading(self) -> str:
-        """Which exercise, and how it went."""
+        """The exercise and its status."""
         _, names = _STATUSES[self.status]
         return f"{_NAME[self.language]} {self.exercise}: {names[self.language]}"
 
     @property
     def message(self) -> str:
-        """What to look at; empty for a right answer."""
+        """The counterexample, or what to do; empty for a right answer."""
         return self.texts[self.language]
 
     def __repr__(self) -> str:

@@ -1,5 +1,4 @@
-"""Data parallelism by hand: the chapter "Training on Multiple GPUs" of Dive into Deep Learning,
-section "from scratch".
+"""Data parallelism by hand, after "Training on Multiple GPUs" in Dive into Deep Learning.
 
     python -m gluonlab.scratch --gpus 2 --global-batch-size 256 --lr 0.2
 

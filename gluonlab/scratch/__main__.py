@@ -66,8 +66,7 @@ def main(
     as_json: bool,
     **numbers: Optional[str],
 ) -> None:
-    """Train LeNet on several devices with nothing but arrays: parameters, gradients, allreduce and
-    update by hand.
+    """Train LeNet on several devices with nothing but arrays.
 
     The batch size is global here, as in the chapter: each of k devices gets 1/k of it. So 256 is
     128 per device on two of them and 64 on four, and the same training on any number. For the same

@@ -1,5 +1,4 @@
-"""One batch on several devices: split it, compute on each device, add the gradients up, update
-every replica.
+"""One batch on several devices: split, compute, sum the gradients, update every replica.
 
 The losses of a shard are added, not averaged, and the update divides by the size of the whole
 batch. So every image counts the same however the batch was cut, and k devices make the update that
@@ -33,9 +32,7 @@ class Replica(NamedTuple):
 
 
 def get_params(params: Params, ctx: mx.Context) -> Replica:
-    """A copy of ``params`` on the device ``ctx``, and gradients for them, which are zero at
-    first.
-    """
+    """A copy of ``params`` on the device ``ctx``, with gradients, which are zero at first."""
     copies = [param.copyto(ctx) for param in params]
     for param in copies:
         param.attach_grad()
@@ -43,11 +40,10 @@ def get_params(params: Params, ctx: mx.Context) -> Replica:
 
 
 def allreduce(data: List[nd.NDArray]) -> None:
-    """Replace arrays of equal shape, one on each device, by their sum: all to the first device, and
-    back.
+    """Replace arrays of equal shape, one on each device, by their sum.
 
-    This is the star of `gluonlab.collectives.algorithms`: the first device sends and receives
-    everything, while the others wait.
+    This is the star of `gluonlab.collectives.algorithms`: the first device receives all arrays and
+    sends the sum back, while the others wait.
     """
     total, *others = data
     for other in others:
@@ -59,8 +55,7 @@ def allreduce(data: List[nd.NDArray]) -> None:
 def split_batch(
     images: nd.NDArray, labels: nd.NDArray, ctxs: Sequence[mx.Context]
 ) -> Tuple[List[nd.NDArray], List[nd.NDArray]]:
-    """Images (n, ...) and labels (n,) -> their shards, each on its device, as evenly as it goes
-    (`split_and_load`).
+    """Images (n, ...) and labels (n,) -> their shards, each on its device, as even as possible.
 
     With fewer images than devices the lists are shorter than ``ctxs``: the last devices get no
     shard. Raises DataError when there is not one label for each image.

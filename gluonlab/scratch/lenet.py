@@ -22,9 +22,7 @@ SHAPES: Tuple[Tuple[int, ...], ...] = (
 
 
 def init_params(spread: Spread = he, seed: int = 0) -> Params:
-    """The eight arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases zero; same
-    seed, same bits.
-    """
+    """The eight arrays on the CPU: weights from normal(0, ``spread(fan_in)``), biases zero."""
     random = np.random.RandomState(seed)
     return [
         nd.array(random.normal(0, spread(fan_in(shape)), shape))
@@ -52,7 +50,5 @@ def lenet(images: nd.NDArray, params: Params) -> nd.NDArray:
 
 
 def cross_entropy(scores: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
-    """Scores (n, 10) and labels (n,) -> the loss of each image (n,): minus the log of the
-    probability of its label.
-    """
+    """Scores (n, 10), labels (n,) -> losses (n,): minus the log of the label's probability."""
     return -nd.pick(nd.log_softmax(scores), labels)

@@ -1,6 +1,4 @@
-"""A whole training by hand: epochs of batches, and after each the exact accuracy on all test
-images.
-"""
+"""A whole training by hand, with the exact accuracy on all test images after each epoch."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ Batch = Tuple[nd.NDArray, nd.NDArray]  # images (n, 1, 28, 28), labels (n,)
 
 
 class Epoch(NamedTuple):
-    """One pass over the training images; ``seconds`` and ``images_per_second`` are those of
-    training alone.
-    """
+    """One pass over the training images; its times are those of training alone."""
 
     epoch: int
     loss: float
@@ -69,9 +65,7 @@ class Trained(NamedTuple):
 
     @property
     def images_per_second(self) -> float:
-        """The median over the epochs; without the first when there are others, for it also warms
-        up.
-        """
+        """The median over the epochs, without the first, which also warms up, if there are more."""
         rates = [epoch.images_per_second for epoch in self.epochs]
         return statistics.median(rates[1:] or rates)
 
@@ -88,8 +82,7 @@ def train(
     allreduce: Allreduce = allreduce,
     report: Callable[[Epoch], None] = print,
 ) -> Trained:
-    """Train a copy of ``params`` on each of the devices; ``seed`` is that of the order of the
-    images.
+    """Train a copy of ``params`` on each device; ``seed`` decides the order of the images.
 
     ``report`` is called after each epoch. Raises ConfigError for an impossible number, ModelError
     when the images do not fit LeNet, and DivergedError when the loss is no longer a number, or
@@ -122,8 +115,7 @@ def train_epoch(
     lr: float,
     allreduce: Allreduce = allreduce,
 ) -> float:
-    """Train on each batch, wait until all is done, and return the mean loss of the images, each as
-    it was when it was seen.
+    """Train on each batch, wait until all is done, and return the mean loss of the images.
 
     Raises DivergedError, soon after it happened, when a loss is no longer a number, or beyond
     recovery.
@@ -142,8 +134,7 @@ def train_epoch(
 
 @nd_semantics()
 def accuracy(split: Split, replicas: Sequence[Replica], global_batch_size: int = 256) -> float:
-    """The fraction of a split's images that the network gets right, computed by all devices; each
-    image counts once.
+    """The fraction of a split's images that the network gets right; each counts once.
 
     The devices count, as integers, and are asked once: the chapter's exercise 4.
     """

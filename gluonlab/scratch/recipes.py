@@ -1,5 +1,4 @@
-"""The numbers that a training needs: how large the weights are at first, how many epochs, which
-batch, which learning rate.
+"""Initialisation, epochs, batch size and learning rate of a training by hand.
 
 The chapter draws all weights from normal(0, 0.01). That starts on Fashion-MNIST's 235 steps an
 epoch, but not on the 1,437 small digits: the signal shrinks at every layer, to almost nothing at
@@ -33,9 +32,7 @@ INITIALISATIONS: Dict[str, Spread] = {"he": he, "chapter": chapter}
 
 
 class Recipe(NamedTuple):
-    """What to train with: an initialisation by name, passes over the images, images per step over
-    all devices, learning rate.
-    """
+    """What to train with; the batch size is that of all devices together."""
 
     init: str = "he"
     epochs: int = 10

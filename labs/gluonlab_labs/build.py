@@ -79,9 +79,7 @@ def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series
 
 
 def files(series: Series, place: Place, solutions: bool = False) -> Dict[Path, str]:
-    """What is made of the labs: notebooks and pictures of each language, by their paths below
-    ``labs/``.
-    """
+    """The files made of the labs, notebooks and pictures, by their paths below ``labs/``."""
     made: Dict[Path, str] = {}
     for lab in series.labs:
         for language in LANGUAGES:
@@ -97,9 +95,7 @@ def files(series: Series, place: Place, solutions: bool = False) -> Dict[Path, s
 
 
 def differences(made: Dict[Path, str], root: Path) -> List[Path]:
-    """The files below ``root`` that are not what is made of the sources, left over ones
-    included.
-    """
+    """The files below ``root`` that differ from what the sources make, stale ones included."""
     differ = [path for path, content in made.items() if not _is(root / path, content)]
     return sorted([*differ, *left_over(made, root)])
 

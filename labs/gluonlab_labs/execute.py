@@ -1,6 +1,4 @@
-"""A lab run once, in both languages: what depends on the language is asked again in the other
-one.
-"""
+"""Run a lab once for both languages; only cells whose output depends on the language run again."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ def execute(
     finish: Optional[Callable[[Kernel], None]] = None,
     seconds: float = SECONDS,
 ) -> None:
-    """Give the notebooks of one lab, {language: notebook}, their outputs; their code is the same,
-    and runs once.
+    """Give the notebooks of one lab, {language: notebook}, their outputs; their code runs once.
 
     ``finish``: called with the kernel after the last cell. Raises NotebookError, which names the
     lab.
@@ -70,9 +67,7 @@ def _other(kernel: Kernel, index: int, notebook: Any, other: Any, language: str)
 
 
 def speaks(source: str) -> bool:
-    """Whether a cell calls what answers in the language of the notebook, or asks which it is, as
-    ``here.language`` does.
-    """
+    """Whether the output of a cell depends on the notebook's language."""
     try:
         tree = ast.parse(source)
     except SyntaxError:  # %time and the like

@@ -90,9 +90,7 @@ def check_exercises(
 
 
 def name_of(source: str) -> Optional[str]:
-    """The function or variable that a stub or a solution is about: the last that it defines at its
-    top level.
-    """
+    """The function or variable that a stub or a solution defines last at its top level."""
     try:
         body = ast.parse(source).body
     except SyntaxError:

@@ -9,9 +9,7 @@ from gluonlab.errors import UsageError
 
 
 class SourceError(UsageError):
-    """A source that no notebook can be made of; ``str()`` is the line of one fault: file, line,
-    what, what to do.
-    """
+    """A fault of a source; ``str()`` is one line: the file, the line, the fault and the remedy."""
 
 
 class Faults:

@@ -52,9 +52,7 @@ def check_figure(path: Path, faults: Faults) -> None:
 
 
 def scoped(svg: str, prefix: str) -> str:
-    """The picture with its ids made its own, so that another one, or the same again, can stand in
-    the page, too.
-    """
+    """The picture with ids of its own, so that a page may hold several, or one twice."""
     ids = "|".join(map(re.escape, re.findall(r'\bid="([^"]+)"', svg)))
     if not ids:
         return svg

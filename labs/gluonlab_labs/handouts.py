@@ -1,6 +1,4 @@
-"""The labs as HTML pages: executed, each with all that it needs in itself, and an index of both
-languages.
-"""
+"""The labs as HTML pages, executed and self-contained, and an index of both languages."""
 
 from __future__ import annotations
 

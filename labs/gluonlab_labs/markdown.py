@@ -1,6 +1,4 @@
-"""Markdown of a notebook as HTML: formulas as MathML, pictures in the page, links to the other
-pages, code in colours.
-"""
+"""A notebook's Markdown as HTML: MathML, inline pictures, links to pages, coloured code."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 def notebook(
     lab: Lab, language: str, series: Series, faults: Faults, solutions: Optional[Path] = None
 ) -> Any:
-    """A `nbformat` notebook without outputs; ``solutions``: the folder of those that replace the
-    stubs.
-    """
+    """A `nbformat` notebook without outputs; ``solutions``: the folder of those to put in."""
     writer = Writer(lab, language, series, faults)
     cells: List[Any] = []
     names = _Names()
@@ -73,9 +71,7 @@ def _solved(cell: Code, solutions: Path) -> str:
 
 
 class _Names:
-    """Ids of cells, the same in each language; those of code from the code, so that they stay when
-    a cell is added elsewhere.
-    """
+    """Cells' ids, the same in both languages; those of code cells come from their code."""
 
     def __init__(self) -> None:
         self.seen: Dict[str, int] = {}

@@ -1,6 +1,4 @@
-"""What can be referred to: sections, figures and exercises of a lab, and its place among the
-others.
-"""
+"""What a lab's text can refer to: sections, figures, exercises, and other labs."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ CODE_SPAN = re.compile(r"(?P<ticks>`+)(?P<code>.+?)(?P=ticks)(?!`)")
 
 @dataclass
 class Outline:
-    """The numbers of a lab's labels; those of both languages are the same, which `parity` sees
-    to.
-    """
+    """The numbers of a lab's labels, which `parity` makes sure are the same in both languages."""
 
     sections: Dict[str, int] = field(default_factory=dict)  # label -> number
     figures: Dict[str, int] = field(default_factory=dict)  # name -> number
@@ -36,9 +32,7 @@ def prose(block: Block) -> Iterator[Tuple[int, str]]:
 
 
 def with_fences(block: Block) -> Iterator[Tuple[int, str, "str | None"]]:
-    """Each line with the info of the fence that it belongs to, its first and last line included;
-    None outside.
-    """
+    """Each line with the info string of the fence around it, or None; fence lines are included."""
     mark, info = "", None
     for number, line in block:
         fence = FENCE.match(line)

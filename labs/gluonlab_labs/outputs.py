@@ -48,9 +48,7 @@ def _output(output: Any, cell: Any, language: str, prefix: str) -> str:
 
 
 def _alt(cell: Any, language: str) -> str:
-    """The alternative text of what a cell draws: its option ``:alt: {en: ..., ja: ...}``, else that
-    its code drew it.
-    """
+    """The alternative text of a cell's picture: its option ``:alt:`` or a default."""
     given = cell.metadata.get("alt", DRAWN)
     return str(given.get(language, DRAWN[language]))
 

@@ -1,6 +1,4 @@
-"""Both languages say the same: sections, figures, references, exercises, links, code, commands and
-formulas.
-"""
+"""Check that both languages have the same sections, figures, links, code and formulas."""
 
 from __future__ import annotations
 

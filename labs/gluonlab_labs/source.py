@@ -104,8 +104,7 @@ def read(path: Path, faults: Faults) -> Lab:
 
 
 def _split(text: str) -> Tuple[Dict[str, Any], str]:
-    """What stands between the first two lines of ``---``, and the text with blank lines in its
-    place.
+    """The front matter, between two lines of ``---``, and the text with blank lines in its place.
 
     A notebook may not have a title in two languages, and jupytext would refuse it.
     """

@@ -1,6 +1,4 @@
-"""A block of a source as Markdown of a notebook: headings and figures numbered, references made
-links.
-"""
+"""A source's block as a notebook's Markdown: headings get numbers, references become links."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ class Writer:
         self.section = 0
 
     def title(self) -> str:
-        """The first cell: which lab this is, how long it takes, what comes before, and the way to
-        the other language.
-        """
+        """The first cell: the lab, its minutes, what it needs, a link to the other language."""
         words, other = self.words, OTHER[self.language]
         needs = (
             words["comma"].join(self._lab(number, 1) for number in self.lab.needs)
@@ -62,9 +58,7 @@ class Writer:
         )
 
     def block(self, text: Text) -> str:
-        """One block, as it stands in the notebook; Japanese is written without spaces, so its lines
-        are joined.
-        """
+        """One block as the notebook has it; Japanese lines are joined, as there are no spaces."""
         made = ""
         for number, line, fence in with_fences(text.blocks[self.language]):
             written = line if fence is not None else self._line(number, line)

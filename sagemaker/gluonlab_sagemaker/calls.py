@@ -23,8 +23,7 @@ PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
 
 class Caller:
-    """``caller("sagemaker", "StopNotebookInstance", NotebookInstanceName="x")`` calls AWS, and
-    gives its answer.
+    """``caller("sagemaker", "StopNotebookInstance", ...)`` calls AWS and returns its answer.
 
     Credentials are boto3's business alone. Errors are AWSError, in one line.
     """

@@ -19,9 +19,7 @@ MINE = {"Key": "project", "Value": "gluonlab"}
 
 
 def check_name(kind: str, name: str) -> str:
-    """Names of notebooks, lifecycle configurations and jobs: at most 63 letters, digits and hyphens
-    between them.
-    """
+    """Refuse names other than at most 63 letters, digits and hyphens between them."""
     rule = (
         f"write at most {LONGEST_NAME} letters (a-z, A-Z), digits and hyphens, "
         "with no hyphen first or last"
@@ -54,9 +52,7 @@ def check_repository(address: str) -> str:
 
 
 def check_region(region: str, known: Iterable[str]) -> str:
-    """A region that boto3 has heard of; anything else would only be a host name that does not
-    resolve.
-    """
+    """Refuse a region that boto3 does not know; its host name would not resolve."""
     regions = sorted(known)
     if region not in regions:
         remedy = (

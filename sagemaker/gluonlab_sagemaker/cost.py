@@ -1,6 +1,4 @@
-"""What something costs, as far as sagemaker/prices.json knows: a table that its user edits, region
-by region.
-"""
+"""What something costs by sagemaker/prices.json, a table per region that its user edits."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ from gluonlab_sagemaker.startup import ensure_config, scripts
 
 @dataclass(frozen=True)
 class Wishes:
-    """What somebody wants a notebook to be; None stands for what the instance's own request
-    says.
-    """
+    """The options of a new notebook; None stands for the value in the instance's own request."""
 
     instance: str
     owner: str

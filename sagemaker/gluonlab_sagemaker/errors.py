@@ -90,9 +90,7 @@ class AWSError(RunError):
 
     @property
     def role_is_too_new(self) -> bool:
-        """Whether SageMaker cannot use a role yet: it takes some seconds until all of AWS knows of
-        one.
-        """
+        """Whether SageMaker cannot use a role yet, as in its first seconds."""
         return self.code.startswith("Validation") and "assume" in self._said.lower()
 
 
@@ -101,9 +99,7 @@ class FailedError(RunError):
 
 
 def raise_explained(error: Exception, operation: str, parameters: Mapping[str, Any]) -> NoReturn:
-    """Raise what botocore raised as one line; ``operation`` and ``parameters`` are those of the
-    call.
-    """
+    """Raise an error of botocore, from a call of ``operation``, as one line."""
     if not isinstance(error, botocore.ClientError):
         raise _no_answer(error) from error
     code, said = (

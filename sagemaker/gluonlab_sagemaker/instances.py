@@ -1,6 +1,4 @@
-"""Which machines there are, and which of them AWS still starts: `sagemaker/instances.json`, read
-through `instance_pairs.py`.
-"""
+"""The machines of `sagemaker/instances.json`, and which of them AWS still starts."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def request(instance: str) -> Dict[str, Any]:
 
 
 def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional[str]:
-    """Refuse an instance type on a platform if AWS is known to; with ``force`` that is a warning,
-    which is returned.
-    """
+    """Refuse a type that AWS no longer starts; with ``force``, return a warning instead."""
     reason = pairs.dead(instance, platform)
     if not reason:
         return None
@@ -83,9 +79,7 @@ def refuse_dead(instance: str, platform: Optional[str], force: bool) -> Optional
 
 
 def refuse_unfit(instance: str, otherwise: str) -> None:
-    """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: what to do for it all the
-    same.
-    """
+    """Refuse a machine whose GPUs cannot run MXNet; ``otherwise``: how to get it all the same."""
     reason = pairs.unfit(instance)
     if reason:
         alive = [name for name, facts in pairs.instances().items() if facts["status"] == "alive"]

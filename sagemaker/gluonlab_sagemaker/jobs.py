@@ -133,9 +133,7 @@ def stop(caller: Caller, name: str) -> str:
 
 
 def wait(caller: Caller, name: str, waiter: Waiter) -> str:
-    """Wait until a job has ended, as Completed or Stopped; FailedError, with the reason, if it
-    failed.
-    """
+    """Wait until a job is Completed or Stopped; raise FailedError if it failed."""
 
     def status() -> str:
         found = describe(caller, name)
@@ -170,9 +168,7 @@ def running(caller: Caller) -> List[str]:
 
 
 def _setting(text: str) -> Tuple[str, str]:
-    """``lr=0.1`` -> ("lr", "0.1"), ``network=lenet`` -> ("network", '"lenet"'): values are JSON, as
-    the image reads them.
-    """
+    """``lr=0.1`` -> ``("lr", "0.1")``; values are JSON, which the image reads."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise RefusedError(f"--set {text}: write NAME=VALUE, such as --set epochs=3")
@@ -206,9 +202,7 @@ def _for_several_hosts(hyperparameters: Dict[str, str]) -> bool:
 
 
 def _of_gpus(given: Dict[str, str], before: int, now: int) -> Dict[str, str]:
-    """The hyperparameters that say how many GPUs the template's machine has, for another
-    machine.
-    """
+    """The hyperparameters that hold the number of GPUs, for another machine than the template's."""
     return {
         name: str(now) if name in COUNTS and value == str(before) else value
         for name, value in given.items()

@@ -151,9 +151,7 @@ class Notebook:
         return status
 
     def url(self, seconds: int = URL_S) -> str:
-        """An address that lets whoever has it in, for a session of so many seconds; it must be
-        opened within 5 minutes.
-        """
+        """An address that admits anybody who opens it within 5 minutes."""
         status = self.existing()["NotebookInstanceStatus"]
         if status != "InService":
             verb = "wait" if status in ("Pending", "Updating") else "start"

@@ -67,8 +67,7 @@ class Place(NamedTuple):
 
 
 def anywhere(status: Optional[str] = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """--region, --profile and --dry-run, for every command that calls AWS: the function gets a
-    `Place` instead of them.
+    """Add --region, --profile and --dry-run, which the function gets as one `Place`.
 
     ``status``: the notebook's, as a rehearsal takes it to be; None: there is no notebook.
     """

@@ -57,9 +57,7 @@ def permissions(
     bucket: Optional[str],
     in_subnet: bool,
 ) -> Dict[str, Any]:
-    """Describe and stop the notebook itself, write logs, use gluonlab/ in one bucket, and be part
-    of a network.
-    """
+    """Stop the notebook itself, write logs, use gluonlab/ in one bucket, and join a network."""
     here = f"{region}:{account}"
     statements = [
         _statement(
@@ -97,9 +95,7 @@ def permissions(
 def ensure_role(
     caller: Caller, name: str, bucket: Optional[str], in_subnet: bool, tags: List[Dict[str, str]]
 ) -> str:
-    """The ARN of this notebook's role, which is made, or found from an earlier attempt; its
-    permissions are written anew.
-    """
+    """The ARN of this notebook's role, made if there is none; its permissions are written anew."""
     role = role_name(name, caller.region)
     identity = caller("sts", "GetCallerIdentity")
     partition, account = identity["Arn"].split(":")[1], identity["Account"]
@@ -140,9 +136,7 @@ def given_role(caller: Caller, given: str) -> str:
 
 
 def delete_role(caller: Caller, name: str) -> bool:
-    """Delete the role that `ensure_role` made; False if there is none, or one that was not made
-    here.
-    """
+    """Delete the role that `ensure_role` made; False if there is none, or not ours."""
     role = role_name(name, caller.region)
     try:
         if not is_ours(caller("iam", "GetRole", RoleName=role)["Role"].get("Tags", [])):

@@ -1,6 +1,4 @@
-"""This checkout as an archive in S3, where notebooks and jobs without access to its git repository
-take it from.
-"""
+"""This checkout as an archive in S3, for notebooks and jobs that cannot reach its repository."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The lifecycle configuration of one notebook: the scripts that AWS runs when it is made and
-whenever it starts.
+"""A notebook's lifecycle configuration: the scripts that AWS runs when it is made and started.
 
 It has the notebook's name. Its scripts come from `sagemaker/lifecycle.py`, with the settings of
 this notebook.
@@ -52,9 +51,7 @@ def ensure_config(
 
 
 def delete_config(caller: Caller, name: str) -> bool:
-    """Delete the configuration that `ensure_config` made; False if there is none, or one that was
-    not made here.
-    """
+    """Delete the configuration that `ensure_config` made; False if there is none, or not ours."""
     try:
         if not _is_ours(
             caller("sagemaker", f"Describe{_OF_CONFIG}", **{f"{_OF_CONFIG}Name": name})

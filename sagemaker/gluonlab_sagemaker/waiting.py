@@ -12,9 +12,7 @@ Ask = Callable[[], Optional[str]]
 
 
 class Waiter:
-    """Asks every ``every_s`` seconds, for at most ``longest_s``; on a terminal in one line, else in
-    a line for each status.
-    """
+    """Polls every ``every_s`` seconds, for at most ``longest_s``, and prints the status."""
 
     def __init__(
         self,

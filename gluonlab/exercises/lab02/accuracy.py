@@ -25,9 +25,7 @@ CLASSES = 5
 
 
 class Evaluation(NamedTuple):
-    """One call of the answer: in words, what came out and what should, how many images each device
-    computed, what was seen.
-    """
+    """One call of the answer: its result, the right one, and what each device did for it."""
 
     case: Case
     got: Any

@@ -15,8 +15,9 @@ from gluonlab.exercises.shared.watch import Seen
 
 
 def _vectors() -> List[List[Any]]:
-    """What the devices hold, the simplest first: small whole numbers, so that every order of adding
-    gives the same bits.
+    """What the devices hold, the simplest first.
+
+    Small whole numbers, whose sum has the same bits in every order of addition.
     """
     random = np.random.RandomState(0)
     cases: List[List[Any]] = [[[1], [2]], [[5, 7]], [[1, 10], [2, 20]], [[1], [2], [4]]]
@@ -53,9 +54,7 @@ def different_parameters_on_different_devices(
 
 
 def _check_balance(seen: Seen, devices: int, sizes: List[int]) -> None:
-    """Whether no device receives more than the busiest one if the largest parameters are given away
-    first.
-    """
+    """Raise Wrong if a device receives more than if the largest parameters are dealt out first."""
     total, owned = sum(sizes), [0] * devices
     for size in sorted(sizes, reverse=True):
         owned[owned.index(min(owned))] += size

@@ -1,4 +1,4 @@
-"""Whether an allreduce left the sums, on which devices, and which fault it looks like if not."""
+"""Whether an allreduce left the sums on all devices, and if not, which fault that looks like."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 def check_allreduce(
     answer: Callable[[List[Any]], Any], values: "List[List[Floats]]", alone: bool = False
 ) -> Seen:
-    """Have ``answer`` sum values[i][j], parameter j on device i, over i; raise Wrong if it does
-    not.
+    """Raise Wrong unless ``answer`` sums values[i][j], parameter j on device i, over i.
 
-    ``alone``: it is given the one parameter of each device, not a list of them. Returns what was
-    seen of the devices meanwhile.
+    ``alone``: it is given the one parameter of each device, not a list of them. Returns the copies
+    and waits that `watch` saw.
     """
     held = [
         [nd.array(value, ctx=ctx) for value in row] for row, ctx in zip(values, cpus(len(values)))

@@ -1,6 +1,4 @@
-"""The exercises of lab 03: updates by Trainer and kvstore, their number and rate, BatchNorm's
-shards, and a model of a step's time.
-"""
+"""The exercises of lab 03: Trainer and kvstore, learning rates, BatchNorm, a step's time."""
 
 from gluonlab.exercises.lab03 import planning, speedup, statistics, update
 

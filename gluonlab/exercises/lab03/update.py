@@ -75,9 +75,7 @@ class OneBatch:
 
 
 def _check_update(batch: OneBatch, moved: Array) -> None:
-    """Raise Wrong, which names the fault if it is a known one, when an update is not the mean
-    gradient's.
-    """
+    """Raise Wrong unless the update is that of the mean gradient; it names the fault if known."""
     images, ways = len(batch.images), shard_bounds(len(batch.images), batch.devices)
     step = -LR * batch.gradient(0, images) / images
     if _close(moved, step):

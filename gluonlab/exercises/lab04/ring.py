@@ -15,9 +15,7 @@ from gluonlab.exercises.shared.counterexamples import Case, in_english, looks_li
 
 
 class Links:
-    """``send(piece, src, dst)``: the only way from one device to another; it counts what goes
-    where.
-    """
+    """``send(piece, src, dst)``: the only way between devices; it counts the elements per link."""
 
     def __init__(self, ctxs: List[Any]) -> None:
         self.ctxs = ctxs

@@ -87,7 +87,7 @@ def _mends(schedule: Schedule, spot: Spot) -> bool:
 
 
 def _noticed(schedule: Schedule) -> Optional[Spot]:
-    """The place that the proof names; None if there is nothing to say."""
+    """The transfer that the proof names; None for a right schedule."""
     try:
         prove(schedule)
     except ScheduleError as error:

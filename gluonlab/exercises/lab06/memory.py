@@ -67,9 +67,7 @@ def _check_bytes(
 
 
 class Needs(NamedTuple):
-    """Made-up memory: ``fixed`` bytes, and ``each`` for every block of images that has been
-    begun.
-    """
+    """Made-up memory: ``fixed`` bytes, and ``each`` for every started block of images."""
 
     fixed: int
     each: int

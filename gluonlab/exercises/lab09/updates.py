@@ -1,6 +1,4 @@
-"""09-2 and 09-3: microbatches whose every update is that of its own batch, and an update that is
-the same on one device and on several.
-"""
+"""09-2 and 09-3: updates that hold their own batch alone, and the same on any number of devices."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ Mistake = Tuple[Values, str, str]  # the parameters that it leads to, and its na
 
 
 class Update(NamedTuple):
-    """The parameters ``got`` after ``batches``, of which all but the last were trained on
-    rightly.
-    """
+    """The parameters ``got`` after ``batches``; all updates but the last one were right."""
 
     got: Values
     begin: Values
@@ -67,9 +65,7 @@ def check_updates(
 
 
 def _check_parts(seen: List[int], size: int, parts: int) -> None:
-    """Raise Wrong when the images ``seen`` by the network, call by call, are not those of so many
-    microbatches.
-    """
+    """Raise Wrong unless ``seen``, the images of each call, are those of ``parts`` microbatches."""
     most = math.ceil(size / parts)
     check(
         (max(seen) > most,

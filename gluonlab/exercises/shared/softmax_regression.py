@@ -1,5 +1,4 @@
-"""One dense layer and softmax, in numpy and in Gluon: what an update must be, independently of what
-computed it.
+"""Softmax regression in numpy and in Gluon: the reference for an answer's updates.
 
 The gradient has a closed form: for images x (n, f) with labels y, d(sum of losses) / d(scores) =
 softmax(scores) - onehot(y).

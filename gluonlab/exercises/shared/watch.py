@@ -1,8 +1,7 @@
-"""What an answer makes MXNet do: which bytes cross from device to device, and when Python waits.
+"""What an answer makes MXNet do: the bytes it copies between devices, and when Python waits.
 
-CPU devices share one memory, so an operation may read arrays of several of them; GPUs would not
-bear that. A checker that watches
-sees it all the same::
+CPU devices share one memory, so an operation may read arrays of several of them; on GPUs it would
+fail. A checker sees it on CPUs, too::
 
     with watch() as seen:
         answer(arrays)
