@@ -13,8 +13,8 @@ import json
 from types import SimpleNamespace
 
 import mxnet as mx
+from gpus.simulated import counting
 from mxnet import gluon, nd
-from simulated import counting
 
 import gluonlab  # noqa: F401  before MXNet
 from gluonlab.data.loading.batch import whole
