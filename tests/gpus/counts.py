@@ -92,9 +92,9 @@ def gluon_step(net, ctxs, store):
     )
     loss, preprocess = make_loss(), make_input(None)
 
-    def step(xs, ys):
+    def step(batch):
         with mx.autograd.record():
-            losses = [loss(net(preprocess(nd, x)), y) for x, y in zip(xs, ys)]
+            losses = [loss(net(preprocess(nd, x)), y) for x, y in zip(*batch)]
         mx.autograd.backward(losses)
         trainer.step(2 * len(ctxs))
 

@@ -255,7 +255,9 @@ def test_streamed_batches_come_from_pinned_memory_as_they_are(prefetch):
         assert (happened.copies_from_pageable, happened.copies_from_pinned) == (0, 7 * 3 * 2)
         for place, held in enumerate((split.images, split.labels)):
             assert (
-                np.concatenate([shard.asnumpy() for batch in batches for shard in batch[place]])
+                np.concatenate(
+                    [shard.asnumpy() for batch in batches for shard in tuple(batch)[place]]
+                )
                 == held
             ).all()
 

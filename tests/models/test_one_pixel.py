@@ -172,7 +172,7 @@ def test_training_and_prediction_are_gluons(sync_bn):
         step(whole(shard(nd.array(images), ctxs), shard(nd.array(labels), ctxs)))
         scores = [
             part.scores.asnumpy()
-            for part in step.score(*(shard(nd.array(a), ctxs) for a in (images, labels)))
+            for part in step.score(whole(*(shard(nd.array(a), ctxs) for a in (images, labels))))
         ]
         predicted = [net(x).asnumpy() for x in shard(nd.array(images), ctxs)]
         np.testing.assert_allclose(
