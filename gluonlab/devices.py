@@ -82,9 +82,9 @@ def _counted(text: str, threads: "int | None") -> "List[mx.Context]":
     try:
         return gpus(int(text.strip()), threads=threads)
     except DeviceError as error:
-        raise (
-            error if text == str(int(text.strip())) else DeviceError(f"{text!r}: {error}")
-        ) from None
+        if text == str(int(text.strip())):
+            raise
+        raise DeviceError(f"{text!r}: {error}") from None
 
 
 def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx.Context]":
@@ -106,7 +106,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
         raise DeviceError(f"{n} GPUs were asked for and {found} exist: use --gpus {found} or less")
     if not emulate:
         raise DeviceError(
-            f"{_plural(n, 'GPU')} required, none here: {_why_no_gpu()}, "
+            f"{n} GPU{'' if n == 1 else 's'} required, none here: {_why_no_gpu()}, "
             "or let CPU devices stand in (without --require-gpu)"
         )
     _check_cpu_count(n, f"{n} CPU devices")
@@ -116,9 +116,7 @@ def gpus(n: int, emulate: bool = True, threads: "int | None" = None) -> "List[mx
 
 
 def gpu_count() -> int:
-    """The number of GPUs that CUDA shows to this process; 0 without a driver or with a CPU build of
-    MXNet.
-    """
+    """The number of GPUs that CUDA shows to this process; 0 without a driver or a CUDA build."""
     import mxnet as mx
 
     try:
@@ -161,19 +159,13 @@ def _ready(ctxs: "List[mx.Context]", threads: "int | None") -> "List[mx.Context]
     return ctxs
 
 
-def _plural(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
 def _why_no_gpu() -> str:
     import mxnet as mx
 
     if mx.runtime.Features().is_enabled("CUDA"):
         return "check the driver with nvidia-smi, and CUDA_VISIBLE_DEVICES"
-    return (
-        "this is MXNet's CPU build; on a machine with GPUs pip uninstall -y mxnet, "
-        f"then {pip_install('cu112')}"
-    )
+    cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
+    return f"this is MXNet's CPU build; on a machine with GPUs {cure}"
 
 
 def _parse(part: object) -> "Iterator[mx.Context]":
@@ -253,10 +245,8 @@ def _check_cpu_count(count: int, asked: str) -> None:
 
 def _available(kind: str) -> str:
     if kind == "cpu":
-        return (
-            f"write cpu*N for N CPU devices, or cpu:0 to cpu:{cores() - 1} for those with a "
-            "core of their own"
-        )
+        own = f"cpu:0 to cpu:{cores() - 1} for those with a core of their own"
+        return f"write cpu*N for N CPU devices, or {own}"
     count = gpu_count()
     if count:
         return f"here are gpu:0 to gpu:{count - 1}" if count > 1 else "here is gpu:0 only"

@@ -44,13 +44,11 @@ class Command(click.Command):
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
-            said, terminated = str(interrupt) or self.interrupted, isinstance(interrupt, Terminated)
-            how = "ended by SIGTERM" if terminated else "interrupted"
-            _end(
-                ": ".join(filter(None, [how, said])),
-                TERMINATED if terminated else INTERRUPTED,
-                prefix="",
-            )
+            how, status = "interrupted", INTERRUPTED
+            if isinstance(interrupt, Terminated):
+                how, status = "ended by SIGTERM", TERMINATED
+            said = str(interrupt) or self.interrupted
+            _end(": ".join(filter(None, [how, said])), status, prefix="")
         except click.NoSuchOption as error:
             _end(unknown("option", error.option_name, self._option_names()), 2)
         except click.UsageError as error:
@@ -62,11 +60,8 @@ class Command(click.Command):
         except Exception as error:
             if debug:
                 raise
-            _end(
-                f"{type(error).__name__}: {_one_line(str(error))} (run again with --debug for the "
-                "traceback)",
-                1,
-            )
+            what = f"{type(error).__name__}: {_one_line(str(error))}"
+            _end(f"{what} (run again with --debug for the traceback)", 1)
         finally:
             warnings.showwarning = show
 
@@ -92,13 +87,10 @@ class Command(click.Command):
 
     def _form(self) -> str:
         """What may stand behind this command, with its first option that has a value."""
-        words = [
-            param.human_readable_name for param in self.params if isinstance(param, click.Argument)
-        ]
-        valued = (
-            param for param in self.params if isinstance(param, click.Option) and param.metavar
-        )
-        example = next((f", such as {param.opts[0]} {param.metavar}" for param in valued), "")
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        words = [param.human_readable_name for param in self.params if param not in options]
+        valued = (f", such as {each.opts[0]} {each.metavar}" for each in options if each.metavar)
+        example = next(valued, "")
         return " ".join([*words, *["and"] * bool(words), f"options only{example}"])
 
     def _explain(self, error: click.UsageError) -> str:
@@ -124,20 +116,16 @@ class Command(click.Command):
 def command(
     name: str, interrupted: str = Command.interrupted
 ) -> Callable[[Callable[..., None]], Command]:
-    """``@command("python -m gluonlab.x")`` makes a Command of a function, and adds --debug and
-    -h.
-    """
+    """``@command("python -m gluonlab.x")`` makes a Command of a function, with --debug and -h."""
 
     def decorate(function: Callable[..., None]) -> Command:
-        debug = click.option(
-            "--debug", is_flag=True, expose_value=False, help="show the traceback of an error"
-        )
+        help = "show the traceback of an error"
+        debug = click.option("--debug", is_flag=True, expose_value=False, help=help)
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-        made: Command = click.command(name=name, cls=Command, context_settings=settings)(
-            debug(function)
-        )
-        made.interrupted = interrupted
-        return made
+        decorator = click.command(name=name, cls=Command, context_settings=settings)
+        decorated: Command = decorator(debug(function))
+        decorated.interrupted = interrupted
+        return decorated
 
     return decorate
 
@@ -147,8 +135,9 @@ def dispatch(
     commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],
     args: Sequence[str],
 ) -> None:
-    """Hand the remaining words to the command that the first one names; ``commands``: name ->
-    (summary, main).
+    """Hand the words to the command that the first one names.
+
+    ``commands``: name -> (summary, main).
     """
     name, *rest = list(args) or ["--help"]
     if name in ("-h", "--help"):

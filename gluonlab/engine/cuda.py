@@ -1,5 +1,4 @@
-"""The CUDA libraries that mxnet-cu112 needs: the user's, those of the nvidia-*-cu11 wheels, or the
-system's.
+"""The CUDA libraries that mxnet-cu112 needs: the user's, the nvidia-*-cu11 wheels', the system's.
 
 libmxnet.so names its libraries by soname only. Loading them first, by path and with global symbols,
 makes it start on a machine that has a driver but no CUDA, and without LD_LIBRARY_PATH.
@@ -64,36 +63,21 @@ def wheel_path(library: Library) -> "Path | None":
 
 def search_path(environ: Mapping[str, str] = os.environ) -> List[Path]:
     """The folders of LD_LIBRARY_PATH."""
-    return [
-        Path(folder)
-        for folder in environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
-        if folder
-    ]
+    folders = environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    return [Path(folder) for folder in folders if folder]
 
 
 def users_path(library: Library, environ: Mapping[str, str] = os.environ) -> "Path | None":
     """Where LD_LIBRARY_PATH has the library, or None."""
-    return next(
-        (
-            path
-            for path in (folder / library.soname for folder in search_path(environ))
-            if os.path.isfile(path)
-        ),
-        None,
-    )
+    paths = (folder / library.soname for folder in search_path(environ))
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def wheel_of(path: Path) -> str:
     """The wheel that such a file belongs to, or an empty string."""
     folder = path.parent.parent
-    return next(
-        (
-            library.wheel
-            for library in LIBRARIES
-            if folder.name == library.folder and folder.parent.name == "nvidia"
-        ),
-        "",
-    )
+    wheels = {library.folder: library.wheel for library in LIBRARIES}
+    return wheels.get(folder.name, "") if folder.parent.name == "nvidia" else ""
 
 
 def wheel_folders() -> List[Path]:
@@ -103,28 +87,26 @@ def wheel_folders() -> List[Path]:
 
 
 def other_versions(soname: str, environ: Mapping[str, str] = os.environ) -> List[Path]:
-    """Files of the same library with another number, such as libcudnn.so.9 for libcudnn.so.8, in
-    LD_LIBRARY_PATH and the wheels.
+    """Files of the same library with another number: libcudnn.so.9 for libcudnn.so.8.
+
+    They are looked for in LD_LIBRARY_PATH and the wheels.
     """
     stem = soname.partition(".so")[0] + ".so."
     folders = search_path(environ)
     for library in LIBRARIES:
         if library.soname == soname:
             folders += [folder / "nvidia" / library.folder / "lib" for folder in _site_folders()]
-    found = [
+    return [
         path
         for folder in dict.fromkeys(folders)
         if os.path.isdir(folder)
         for path in sorted(folder.glob(stem + "*"))
-    ]
-    return [
-        path for path in found if path.name != soname and not path.name.startswith(soname + ".")
+        if not f"{path.name}.".startswith(f"{soname}.")
     ]
 
 
 def load_cuda_libraries() -> None:
-    """Load every CUDA library of LD_LIBRARY_PATH or of a wheel; those of the system are left to the
-    linker.
+    """Load every CUDA library of LD_LIBRARY_PATH or of a wheel; the linker finds the system's.
 
     Raises OSError, in the linker's own words, for a library that is there but cannot be loaded.
     """

@@ -27,16 +27,10 @@ from gluonlab.host import cores
 # Who sets them: Open MPI; MPICH and Intel MPI; MVAPICH2; HPE Cray, in two ways; horovodrun;
 # torchrun; bpslaunch; pytest -n.
 LOCAL_SIZES = (
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-    "MV2_COMM_WORLD_LOCAL_SIZE",
-    "PMI_LOCAL_SIZE",
-    "PALS_LOCAL_SIZE",
-    "HOROVOD_LOCAL_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "BYTEPS_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE",
+    "PALS_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "BYTEPS_LOCAL_SIZE",
     "PYTEST_XDIST_WORKER_COUNT",
-)
+)  # fmt: skip
 SLURM = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
 MOST = 4096  # processes on a host: whoever says more means something else
 
@@ -64,9 +58,7 @@ def tell(processes: int) -> None:
 
 
 def neighbours() -> Neighbours:
-    """The processes that share this host's cores, as the table above finds them; one where nothing
-    speaks of others.
-    """
+    """The processes that share this host's cores, by the table above; else this one alone."""
     if _told:
         return Neighbours(_told[0])
     workers = setup.parameter_server_workers()
@@ -79,8 +71,7 @@ def neighbours() -> Neighbours:
 
 
 def own_cores() -> int:
-    """How many threads this process may compute with: its part of the cores that the processes of
-    this host share.
+    """How many threads this process may compute with: its part of the cores of this host.
 
     A launcher may have bound each process to cores of its own, as mpirun and srun do. Those are all
     its own then. A container's limit is for all of its processes together, wherever they are bound.
@@ -139,9 +130,7 @@ def _slurm_tasks() -> Optional[int]:
 
 
 def expand(tasks: str) -> List[int]:
-    """Slurm's tasks per node, node by node: ``2(x3),1`` -> ``[2, 2, 2, 1]``; nothing for what is
-    not of that form.
-    """
+    """Slurm's tasks per node: ``2(x3),1`` -> ``[2, 2, 2, 1]``; empty for another form."""
     counts: List[int] = []
     for part in tasks.split(","):
         found = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,6})\))?", part.strip())

@@ -42,12 +42,12 @@ came_first = False
 
 @contextmanager
 def as_mxnet_needs_it() -> Iterator[None]:
-    """MXNet and OpenMP read these once, when they are loaded: every worker begins with one thread,
-    and idle ones soon sleep.
+    """Have MXNet and OpenMP, loaded in this block, begin with one thread that soon sleeps if idle.
 
-    Two CPU devices with more would hang. Who is alone gets more from `gluonlab.engine.threads`,
-    which asks for the user's value. All are the user's again afterwards: what this process starts,
-    PyTorch to be compared with, say, begins as it would without us.
+    They read their variables once. Two CPU devices with more would hang. Who is alone gets more
+    from `gluonlab.engine.threads`, which asks for the user's value. All are the user's again
+    afterwards: what this process starts, PyTorch to be compared with, say, begins as it would
+    without us.
     """
     global came_first
     came_first = _is_loaded("libgomp.so.1")
@@ -55,15 +55,13 @@ def as_mxnet_needs_it() -> Iterator[None]:
     # its own, unless this one is set.
     wanted: Dict[str, Optional[str]] = {"OMP_NUM_THREADS": None, "MXNET_OMP_MAX_THREADS": "1"}
     if not came_first:
-        wanted = {
-            "OMP_NUM_THREADS": "1",
-            **({} if users_spinning() else {"GOMP_SPINCOUNT": SPIN_COUNT}),
-        }
+        wanted = {"OMP_NUM_THREADS": "1"}
+        if not users_spinning():
+            wanted["GOMP_SPINCOUNT"] = SPIN_COUNT
         for setting, effect in harmful().items():
             wanted[setting.split("=")[0]] = None
-            warnings.warn(
-                f"{setting} is put aside for MXNet: {effect}", GluonlabWarning, stacklevel=4
-            )
+            message = f"{setting} is put aside for MXNet: {effect}"
+            warnings.warn(message, GluonlabWarning, stacklevel=4)
     users = {name: os.environ.get(name) for name in wanted}
     set_variables(wanted)
     try:
@@ -90,8 +88,7 @@ def _is_loaded(library: str) -> bool:
 
 
 def users_spinning() -> Dict[str, str]:
-    """What the user has set about threads that wait for work; empty if nothing: gluonlab then sets
-    SPIN_COUNT.
+    """The user's settings for threads that wait for work; if empty, gluonlab sets SPIN_COUNT.
 
     What libgomp does not understand, it passes over: such a value is none.
     """
@@ -100,8 +97,8 @@ def users_spinning() -> Dict[str, str]:
 
 
 def spins(value: str) -> float:
-    """How often an idle thread looks for work before it sleeps, from the text of GOMP_SPINCOUNT; -1
-    for what is no number.
+    """How often an idle thread looks for work before it sleeps: GOMP_SPINCOUNT's text, -1 if
+    none.
     """
     text = value.strip().lower()
     if text in ("infinite", "infinity"):
@@ -111,17 +108,14 @@ def spins(value: str) -> float:
 
 
 def harmful() -> Dict[str, str]:
-    """What the user exports of HARMFUL, for other programs: ``{"OMP_DYNAMIC=true": what it would
-    do}``.
-    """
-    found = {name: os.environ.get(name, "").strip() for name in HARMFUL}
-    found = {
-        name: value for name, value in found.items() if value and _does_harm(name, value.lower())
+    """What the user exports of HARMFUL: ``{"OMP_DYNAMIC=true": what it would do}``."""
+    users = {name: os.environ.get(name, "").strip() for name in HARMFUL}
+    unbound = users["OMP_PROC_BIND"].lower() == "false"  # puts the two others out of force
+    return {
+        f"{name}={value}": HARMFUL[name]
+        for name, value in users.items()
+        if value and _does_harm(name, value.lower()) and not (unbound and HARMFUL[name] == _BOUND)
     }
-    # it puts the two others out of force
-    if os.environ.get("OMP_PROC_BIND", "").strip().lower() == "false":
-        found = {name: value for name, value in found.items() if HARMFUL[name] != _BOUND}
-    return {f"{name}={value}": HARMFUL[name] for name, value in found.items()}
 
 
 def _does_harm(name: str, value: str) -> bool:

@@ -89,9 +89,7 @@ def flavours() -> "tuple[str, ...]":
 
 
 def omp_num_threads() -> "int | None":
-    """How many threads the user asks for in the environment, of OpenMP or, in its absence, of
-    MXNet; None: nothing is said.
-    """
+    """How many threads the environment asks for, by `exported_threads`; None: it says nothing."""
     exported = exported_threads()
     return None if exported is None else exported.threads
 
@@ -107,9 +105,7 @@ class Exported(NamedTuple):
 
 
 def exported_threads() -> "Exported | None":
-    """OMP_NUM_THREADS; where that is unset or no number, MXNET_OMP_MAX_THREADS, which MXNet reads
-    then.
-    """
+    """OMP_NUM_THREADS, else MXNET_OMP_MAX_THREADS, which MXNet reads where that is no number."""
     for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
         first = os.environ.get(name, "").split(",")[0].strip()
         if first.isdigit() and int(first) > 0:
@@ -118,9 +114,7 @@ def exported_threads() -> "Exported | None":
 
 
 def install() -> None:
-    """Arrange that MXNet is prepared when it is imported; if it is already, do what can still be
-    done.
-    """
+    """Prepare MXNet when it is imported; if it is imported already, do what can still be done."""
     if "mxnet" in sys.modules:
         openmp.came_first = True
         _set_environment()
@@ -235,17 +229,16 @@ def _settle_fusion() -> None:
 
 def fusing() -> Fusion:
     """What holds in this process once MXNet is loaded."""
-    found, asked = fusion.versions(), os.environ.get(FUSION)
-    on = asked not in OFF
-    said = f"{FUSION}={asked} is set" if asked and not _fusion_is_off else ""
-    return Fusion(
-        on, found.fit, said if said and not on else f"{said}; {found}" if said else str(found)
-    )
+    versions, asked = fusion.versions(), os.environ.get(FUSION)
+    on, because = asked not in OFF, str(versions)
+    if asked and not _fusion_is_off:
+        because = f"{FUSION}={asked} is set" + (f"; {versions}" if on else "")
+    return Fusion(on, versions.fit, because)
 
 
 def spins_as_it_came() -> bool:
-    """Whether OpenMP waits as it does by itself, because it was there before gluonlab, and the user
-    has said nothing either.
+    """Whether OpenMP waits in its own way: it came before gluonlab, and the user has set
+    nothing.
     """
     return openmp.came_first and not openmp.users_spinning()
 
@@ -264,19 +257,14 @@ WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
 
 
 def parameter_server_workers() -> "Workers | None":
-    """Those of this process's group, as far as its environment tells; None where this is no worker
-    of a parameter server.
-    """
+    """Those of this process's group, as its environment tells; None if this is no worker of one."""
     number = os.environ.get("DMLC_NUM_WORKER", "")
     if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
         return None
     # a scheduler at a loopback address hears this host alone; launch.py --launcher local starts all
     # of them here
-    everybody = (
-        _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", ""))
-        or os.environ.get("DMLC_JOB_CLUSTER") == "local"
-    )
-    return Workers(int(number), everybody)
+    local = os.environ.get("DMLC_JOB_CLUSTER") == "local"
+    return Workers(int(number), local or _is_loopback(os.environ.get("DMLC_PS_ROOT_URI", "")))
 
 
 def _is_loopback(address: str) -> bool:
@@ -288,8 +276,7 @@ def _is_loopback(address: str) -> bool:
 
 @contextmanager
 def gpu_pieces() -> Iterator[None]:
-    """Graphs that are bound meanwhile run backward in pieces as large as MXNet's own, unless the
-    user has said how large.
+    """Graphs that are bound meanwhile run backward in MXNet's own pieces, or the user's.
 
     On a GPU a piece costs more: MXNet waits for the stream at its end, while nothing is queued.
     With 15 operators in each a ResNet-50 has 13 in place of 22, and a bucket, a quarter of all
@@ -311,9 +298,7 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 
 class _Unfused:
-    """How many bind or run a graph without fusion just now, in all threads; the last one gives the
-    variable back.
-    """
+    """How many bind or run a graph without fusion now, in all threads; the last one resets it."""
 
     lock, now = threading.Lock(), 0
     users: "str | None" = None
@@ -321,8 +306,9 @@ class _Unfused:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Graphs that are bound meanwhile, and compiled blocks that run for the first time, are not
-    fused: `gluonlab.engine.unfusible`.
+    """Graphs that are bound meanwhile, and blocks that first run then, are not fused.
+
+    For `gluonlab.engine.unfusible`.
     """
     with _Unfused.lock:
         if _Unfused.now == 0:
@@ -345,8 +331,7 @@ def peer_access_wanted() -> bool:
 
 @contextmanager
 def peers_are_enabled() -> Iterator[None]:
-    """MXNet's ``device`` store, if it sums for the first time meanwhile, does not enable peer
-    access.
+    """MXNet's ``device`` store does not enable peer access when it first sums meanwhile.
 
     `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.

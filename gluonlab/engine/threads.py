@@ -90,9 +90,7 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
 
 
 def _shrink_others(device_ids: Set[int]) -> None:
-    """One thread for every other device that was given more: with the ones just made ready there
-    are several now.
-    """
+    """One thread for every other device that has more: there are several devices now."""
     import mxnet as mx
 
     for other in [other for other, size in _sizes.items() if size > 1 and other not in device_ids]:
@@ -115,17 +113,12 @@ def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
 def _one(threads: int, asked: "int | None") -> Iterator[str]:
     """What somebody may expect of one device, and does not get."""
     sharing = neighbours()
-    if (
-        asked is None
-        and setup.omp_num_threads() is None
-        and not sharing.known
-        and cores.available() > 1
-    ):
+    own, free = cores.available(), asked is None and setup.omp_num_threads() is None
+    if free and not sharing.known and own > 1:
         yield (
-            f"up to {sharing.processes} workers may share this host's {cores.available()} cores: "
-            f"this one computes with {threads} of them; "
-            "if fewer do, export OMP_NUM_THREADS, or train with python -m gluonlab.launch, "
-            "which counts them"
+            f"up to {sharing.processes} workers may share this host's {own} cores: "
+            f"this one computes with {threads} of them; if fewer do, export OMP_NUM_THREADS, "
+            "or train with python -m gluonlab.launch, which counts them"
         )
     if threads > 1 and setup.spins_as_it_came():
         yield (
@@ -178,9 +171,7 @@ def _restore_sizes_after_forks() -> object:
 
 
 def _team_size(ctx: Any, new: "int | None" = None) -> int:
-    """How many threads the worker thread of ctx uses, after setting it to ``new`` if that is
-    given.
-    """
+    """How many threads the worker thread of ``ctx`` uses, after setting it to ``new`` if given."""
     import mxnet as mx
     from mxnet.base import _LIB, check_call
 
@@ -199,18 +190,9 @@ def _team_size(ctx: Any, new: "int | None" = None) -> int:
     where = EngineContext(1, ctx.device_id)
     check_call(
         _LIB.MXEnginePushSyncND(
-            callback,
-            None,
-            None,
-            ctypes.byref(where),
-            None,
-            0,
-            ctypes.byref(var.handle),
-            1,
-            None,
-            0,
-            b"set_threads",
+            callback, None, None, ctypes.byref(where), None, 0, ctypes.byref(var.handle), 1, None,
+            0, b"set_threads",
         )
-    )
+    )  # fmt: skip
     var.wait_to_read()  # callback must outlive its call
     return got[0] if got else 0

@@ -45,9 +45,7 @@ Unfused = Callable[[], ContextManager[None]]
 
 
 def cannot_be_fused(graph: Dict[str, Any]) -> bool:
-    """Whether MXNet would go wrong with it; ``graph``: that of
-    ``tojson(remove_amp_cast=False)``.
-    """
+    """Whether MXNet would go wrong with a graph of ``tojson(remove_amp_cast=False)``."""
     sliced: Set[Tuple[int, int]] = set()
     whole: Set[Tuple[int, int]] = set()
     for node in graph["nodes"]:

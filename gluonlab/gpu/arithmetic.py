@@ -1,5 +1,4 @@
-"""How GPUs compute: float32 products exactly or in TF32, and by algorithms that repeat their bits
-or by the fastest.
+"""How GPUs compute: float32 products exactly or in TF32, by algorithms that repeat or the fastest.
 
 MXNet asks the environment for the latter when a convolution first runs with some shapes
 (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the process ends.
@@ -38,10 +37,8 @@ class Arithmetic(NamedTuple):
     def in_words(self) -> str:
         """For people, as a run says it."""
         products = "products in TF32 where a GPU can" if self.tf32 else "exact products, no TF32"
-        again = (
-            "same seed, same bits" if self.deterministic else "fastest algorithms, bits may vary"
-        )
-        return f"{products}; {again}"
+        fastest = "fastest algorithms, bits may vary"
+        return f"{products}; {'same seed, same bits' if self.deterministic else fastest}"
 
 
 _in_use: Optional[Arithmetic] = None  # by the GPUs of this process
@@ -54,19 +51,14 @@ def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arit
     ``tf32`` None: as exported, and off where nothing is.
     """
     exported = {name: _users.get(name, os.environ.get(name)) for name in setup.DETERMINISTIC}
-    allowed = _users.get(setup.TF32_VARIABLE, os.environ.get(setup.TF32_VARIABLE)) not in (
-        None,
-        "0",
-    )
-    return Arithmetic(
-        deterministic or exported == setup.DETERMINISTIC, allowed if tf32 is None else tf32
-    )
+    if tf32 is None:
+        allowed = _users.get(setup.TF32_VARIABLE, os.environ.get(setup.TF32_VARIABLE))
+        tf32 = allowed not in (None, "0")
+    return Arithmetic(deterministic or exported == setup.DETERMINISTIC, tf32)
 
 
 def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
-    """Raise ConfigError where the GPUs among ``ctxs`` (mx.Context) cannot compute like this any
-    more.
-    """
+    """Raise ConfigError if the GPUs among ``ctxs`` (mx.Context) can no longer compute like this."""
     if _in_use is None or not _on_gpus(ctxs):
         return
     if wanted.tf32 != _in_use.tf32:

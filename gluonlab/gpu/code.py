@@ -58,22 +58,18 @@ def check_code(ctxs: Sequence[Any], count: int) -> None:
 def lacking(numbers: Sequence[int], count: int) -> str:
     """One line on those of the GPUs ``numbers`` that cannot compute here; empty if all can."""
     kinds = {number: kind_of(number) for number in numbers}
-    found = [
-        (number, kind)
-        for number, kind in kinds.items()
-        if kind is not None and not has_code(kind.capability)
-    ]
-    if not found:
+    unable = {
+        number: kind for number, kind in kinds.items() if kind and not has_code(kind.capability)
+    }
+    if not unable:
         return ""
-    first = found[0][1]
-    alike = [number for number, kind in found if kind == first]
-    able = [number for number in range(count) if number not in dict(found) and _computes(number)]
+    first = next(iter(unable.values()))
+    alike = [number for number, kind in unable.items() if kind == first]
+    able = [number for number in range(count) if number not in unable and _computes(number)]
     held = ", ".join(sm_of(code) for code in CODE_FOR)
     cure = f"{_named(able, 'or')} of this machine, or {CPU_DEVICES}" if able else LIVING
-    are = (
-        f"{_named(alike, 'and')} {'is' if len(alike) == 1 else 'are each'} "
-        f"{_article(first.name)} {first}"
-    )
+    verb = "is" if len(alike) == 1 else "are each"
+    are = f"{_named(alike, 'and')} {verb} {_article(first.name)} {first}"
     return f"{are}, and mxnet-cu112 1.9.1 has code for {held} alone: use {cure}"
 
 
@@ -101,22 +97,17 @@ def kind_of(number: int) -> Optional[Kind]:
     # a look-up in libmxnet.so goes on in the libraries that it needs
     driver, device = mx.base._LIB, ctypes.c_int()
     try:
-        if (
-            driver.cuInit(0) != SUCCESS
-            or driver.cuDeviceGet(ctypes.byref(device), number) != SUCCESS
-        ):
-            return None
+        if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number):
+            return None  # CUDA_SUCCESS is 0
         capability = [_attribute(driver, attribute, device) for attribute in (MAJOR, MINOR)]
         name = ctypes.create_string_buffer(256)
         driver.cuDeviceGetName(name, len(name), device)
     except AttributeError:  # MXNet's CPU build
         return None
     major, minor = capability
-    return (
-        None
-        if major is None or minor is None
-        else Kind(name.value.decode("utf-8", "replace"), (major, minor))
-    )
+    if major is None or minor is None:
+        return None
+    return Kind(name.value.decode("utf-8", "replace"), (major, minor))
 
 
 def _attribute(driver: Any, attribute: int, device: ctypes.c_int) -> Optional[int]:

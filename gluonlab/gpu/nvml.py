@@ -1,6 +1,4 @@
-"""The driver and its GPUs as NVML tells them (nvidia-ml-py's pynvml), taken down once, in a process
-of its own.
-"""
+"""The driver and its GPUs as NVML (nvidia-ml-py's pynvml) tells them, in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
 class Process(NamedTuple):
-    """A process that has memory of a GPU; ``used_bytes`` is None where the driver does not tell
-    (containers).
-    """
+    """A process with memory of a GPU; ``used_bytes``: None if the driver does not tell."""
 
     pid: int
     name: str
@@ -71,32 +67,24 @@ class Driver:
         """From the answer of the process."""
         gpus = []
         for gpu in told["gpus"]:
-            processes = tuple(Process(*process) for process in gpu["processes"])
-            parts = None if gpu["parts"] is None else tuple(gpu["parts"])
-            gpus.append(
-                Gpu(
-                    **{
-                        **gpu,
-                        "capability": tuple(gpu["capability"]),
-                        "processes": processes,
-                        "parts": parts,
-                    }
-                )
-            )
-        links = {(a, b): count for a, b, count in told["nvlinks"]}
-        pairs = tuple((a, b) for a, b in told["no_peers"])
-        silent = tuple((index, reason) for index, reason in told["silent"])
-        apart = {(a, b): level for a, b, level in told["apart"]}
+            gpu = {**gpu, "capability": tuple(gpu["capability"])}
+            gpu["processes"] = tuple(Process(*process) for process in gpu["processes"])
+            gpu["parts"] = None if gpu["parts"] is None else tuple(gpu["parts"])
+            gpus.append(Gpu(**gpu))
         return cls(
-            "", told["version"], tuple(gpus), links, tuple(told["switched"]), pairs, silent, apart
+            version=told["version"],
+            gpus=tuple(gpus),
+            nvlinks={(a, b): count for a, b, count in told["nvlinks"]},
+            switched=tuple(told["switched"]),
+            no_peers=tuple((a, b) for a, b in told["no_peers"]),
+            silent=tuple((index, reason) for index, reason in told["silent"]),
+            apart={(a, b): level for a, b, level in told["apart"]},
         )
 
 
 @lru_cache(maxsize=1)
 def known() -> Driver:
-    """What `look` found when somebody in this process first wanted to know: links do not change
-    while a process runs.
-    """
+    """`look` of the first call: links do not change while a process runs."""
     return look()
 
 
@@ -130,25 +118,18 @@ def read(pynvml: Any) -> Dict[str, Any]:
                 handles[index] = handle
             except pynvml.NVMLError as error:
                 silent.append((index, _text(error)))
-        links, switched = _nvlinks(
-            pynvml, handles, {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus}
-        )
-        pairs = [(a, b) for a in handles for b in handles if a < b]
+        places = {gpu["bus_id"].lower(): gpu["index"] for gpu in gpus}
+        links, switched = _nvlinks(pynvml, handles, places)
+        pairs = [(a, b, handles[a], handles[b]) for a in handles for b in handles if a < b]
+        levels = [(a, b, _level(pynvml, one, other)) for a, b, one, other in pairs]
         return {
             "version": _text(pynvml.nvmlSystemGetDriverVersion()),
             "gpus": gpus,
             "nvlinks": [[a, b, count] for (a, b), count in sorted(links.items())],
             "switched": switched,
-            "no_peers": [
-                pair for pair in pairs if _lacks_access(pynvml, handles[pair[0]], handles[pair[1]])
-            ],
+            "no_peers": [(a, b) for a, b, *ends in pairs if _lacks_access(pynvml, *ends)],
             "silent": silent,
-            "apart": [
-                [a, b, level]
-                for a, b in pairs
-                for level in [_level(pynvml, handles[a], handles[b])]
-                if level is not None
-            ],
+            "apart": [[a, b, level] for a, b, level in levels if level is not None],
         }
     finally:
         pynvml.nvmlShutdown()
@@ -179,10 +160,8 @@ def _parts(pynvml: Any, handle: Any) -> Optional[List[str]]:
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return None
     most = _if_told(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    parts = [
-        _if_told(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, number)
-        for number in range(most)
-    ]
+    by_index = "nvmlDeviceGetMigDeviceHandleByIndex"
+    parts = [_if_told(pynvml, by_index, handle, number) for number in range(most)]
     uuids = [_if_told(pynvml, "nvmlDeviceGetUUID", part) for part in parts if part is not None]
     return [_text(uuid) for uuid in uuids if uuid is not None]
 
@@ -198,27 +177,20 @@ def _processes(pynvml: Any, handle: Any) -> List[Any]:
 
 def _process_name(pynvml: Any, pid: int) -> str:
     """The program's name alone: NVML tells its arguments, too, which may have slashes."""
-    return (
-        _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?")
-        .split(" ")[0]
-        .rpartition("/")[2]
-    )
+    words = _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")
+    return words[0].rpartition("/")[2]
 
 
 def _nvlinks(
     pynvml: Any, handles: Dict[int, Any], number_at: Dict[str, int]
 ) -> Tuple[Dict[Pair, int], List[int]]:
-    """Links between two GPUs, each of which both of them report; and the GPUs that have links to
-    something else than GPUs.
-    """
+    """Links between two GPUs, which both of them report; and the GPUs with links to switches."""
     ends: Dict[Pair, int] = {}
     switched = []
     for index, handle in handles.items():
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            if (
-                _if_told(pynvml, "nvmlDeviceGetNvLinkState", handle, link)
-                != pynvml.NVML_FEATURE_ENABLED
-            ):
+            state = _if_told(pynvml, "nvmlDeviceGetNvLinkState", handle, link)
+            if state != pynvml.NVML_FEATURE_ENABLED:
                 continue
             remote = _if_told(pynvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
             other = number_at.get(_text(remote.busId).lower()) if remote else None
@@ -269,11 +241,8 @@ def main() -> None:
     except Exception as error:  # other packages bring a module of this name, too
         known = isinstance(error, getattr(pynvml, "NVMLError", ()))
         where = getattr(pynvml, "__file__", "pynvml")
-        tell(
-            error=_text(error)
-            if known
-            else f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}"
-        )
+        reason = f"{BINDINGS} is needed; {where} fails with {type(error).__name__}: {error}"
+        tell(error=_text(error) if known else reason)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""Which GPUs CUDA shows to this process, and in which order: CUDA_VISIBLE_DEVICES and
-CUDA_DEVICE_ORDER.
-"""
+"""CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER: which GPUs CUDA shows, and in which order."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from gluonlab.gpu.nvml import Gpu
 
 
 class Shown(NamedTuple):
-    """The GPUs that CUDA_VISIBLE_DEVICES lets through, and why they are not all that it names;
-    empty if they are.
-    """
+    """The GPUs that CUDA_VISIBLE_DEVICES lets through; ``problem``: why not all that it names."""
 
     gpus: List[Gpu]
     problem: str = ""
@@ -33,11 +29,8 @@ def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
             break  # means: no more
         gpu = _named(gpus, word)
         if gpu is None:
-            return Shown(
-                shown,
-                f"CUDA stops at {word!r}, which is none of the {len(gpus)} GPUs here, "
-                "and hides what follows",
-            )
+            none = f"which is none of the {len(gpus)} GPUs here, and hides what follows"
+            return Shown(shown, f"CUDA stops at {word!r}, {none}")
         if word.startswith("MIG-"):
             return Shown([gpu])  # a process computes on one part, of one GPU
         if gpu in shown:
@@ -47,9 +40,7 @@ def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
 
 
 def _named(gpus: Sequence[Gpu], word: str) -> Optional[Gpu]:
-    """The one GPU that a word means: a number, which ends where its digits do, or the beginning of
-    a UUID.
-    """
+    """The one GPU that a word means: a number, or the beginning of a UUID."""
     number = re.match(r"\+?(\d+)", word)
     if number:
         return gpus[int(number[1])] if int(number[1]) < len(gpus) else None
@@ -64,9 +55,7 @@ def _named(gpus: Sequence[Gpu], word: str) -> Optional[Gpu]:
 
 
 def in_cuda_order(gpus: Sequence[Gpu], environ: Mapping[str, str] = os.environ) -> List[Gpu]:
-    """As CUDA is likely to count them: the fastest first, which the newer ones are, unless
-    CUDA_DEVICE_ORDER says otherwise.
-    """
+    """As CUDA is likely to count them: by default the fastest first, which the newer ones are."""
     if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
         return list(gpus)
     return sorted(gpus, key=lambda gpu: gpu.capability, reverse=True)
