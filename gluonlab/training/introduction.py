@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+import textwrap
+from typing import Iterator, Tuple
 
 from gluonlab.data.loading.loader import stays_on_devices
 from gluonlab.devices import describe
 from gluonlab.optimizers.momentum import MXNET
 from gluonlab.parallel.strategy import Strategy
 from gluonlab.training.plan import Plan
+from gluonlab.training.recipe import CHANGES, named
+from gluonlab.training.settle import OPTIONS_WIDTH
 
 
 def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
@@ -43,8 +46,26 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
             f"{steps} step{'s' * (steps > 1)} per epoch",
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),
-        *plan.options_in_words(),
+        *options_in_words(plan),
         ("kvstore", f"{plan.config.kvstore}{plan.placed_in_words()}; seed {plan.seed}"),
         *([("arithmetic", plan.arithmetic.in_words())] if on_gpus else []),
     ):
         yield f"{name:<11}{text}"
+
+
+def options_in_words(plan: Plan) -> Iterator[Tuple[str, str]]:
+    """(title, text) of the optimization, where it is not the usual.
+
+    A line without a title goes on with the one before.
+    """
+    if plan.rates.schedule != "constant" or plan.rates.warmup_steps:
+        yield "schedule", plan.rates.in_words()
+    options = [
+        f"{plan.dtype} with a dynamic loss scale" if plan.dtype != "float32" else "",
+        *named(plan, "clip_norm", *CHANGES),
+        "sync-bn" if plan.sync_bn else "",
+        *named(plan, "no_bias_decay", "compress"),
+    ]
+    text = ", ".join(filter(None, options))
+    lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
+    yield from zip(["options", *[""] * len(lines)], lines)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import textwrap
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional
 
 import mxnet as mx
 from mxnet import gluon
@@ -31,8 +30,7 @@ from gluonlab.parallel.objective import make_loss
 from gluonlab.parallel.precision import Conversion, conversion
 from gluonlab.training.checks import CONFIG, DATA, DEVICES, check
 from gluonlab.training.draft import Draft
-from gluonlab.training.recipe import CHANGES, named
-from gluonlab.training.settle import OPTIONS_WIDTH, Settled
+from gluonlab.training.settle import Settled
 from gluonlab.update.bucket import usual_bucket_bytes
 from gluonlab.update.loss_scale import LossScale, make_loss_scale
 from gluonlab.update.rates import Rates
@@ -151,23 +149,6 @@ class Plan:
             f"{per_device} per device, {self.global_batch_size} in "
             f"all{self.microbatches.in_words()}"
         )
-
-    def options_in_words(self) -> Iterator[Tuple[str, str]]:
-        """(title, text) of the optimization, where it is not the usual.
-
-        A line without a title goes on with the one before.
-        """
-        if self.rates.schedule != "constant" or self.rates.warmup_steps:
-            yield "schedule", self.rates.in_words()
-        options = [
-            f"{self.dtype} with a dynamic loss scale" if self.dtype != "float32" else "",
-            *named(self, "clip_norm", *CHANGES),
-            "sync-bn" if self.sync_bn else "",
-            *named(self, "no_bias_decay", "compress"),
-        ]
-        text = ", ".join(filter(None, options))
-        lines = textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
-        yield from zip(["options", *[""] * len(lines)], lines)
 
     @property
     def placement(self) -> Optional[Placement]:
