@@ -6,6 +6,7 @@ import itertools
 import mxnet as mx
 import pytest
 from mxnet.gluon import nn
+from support.devices import named
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import Dataset, Defaults, load_dataset
@@ -15,8 +16,6 @@ from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
 from gluonlab.training.draft import Draft
 from gluonlab.training.plan import make_plan
-
-pytestmark = pytest.mark.cpu_only("what GPUs could not compute is checked without one")
 
 # What makes a check fire, and what it then says.
 WRONG = {
@@ -79,7 +78,7 @@ class Endless:
 def plan_of(settings):
     split = Endless() if "global_batch_size" in settings else load_dataset("digits").train
     dataset = Dataset("digits", split, split, tuple("0123456789"), Defaults())
-    return make_plan(TrainConfig(**{"devices": "cpu*2", **settings}), dataset)
+    return make_plan(TrainConfig(**{"devices": named(2), **settings}), dataset)
 
 
 def test_every_check_is_tried_here_in_the_order_of_the_list():
@@ -89,10 +88,17 @@ def test_every_check_is_tried_here_in_the_order_of_the_list():
     assert stages == sorted(stages, key=[CONFIG, DEVICES, DATA, NETWORK, BATCH].index)
 
 
-@pytest.mark.parametrize("key", [key for key in BEFORE_THE_NETWORK if key not in NEED_GPUS])
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(key, marks=[pytest.mark.cpu_only("GPUs have float16")] * (key[1] == "dtype"))
+        for key in BEFORE_THE_NETWORK
+        if key not in NEED_GPUS
+    ],
+)
 def test_a_check_fires_and_none_before_it(key):
     settings, said = WRONG[key]
-    draft = Draft(TrainConfig(**{"devices": "cpu*2", **settings}))
+    draft = Draft(TrainConfig(**{"devices": named(2), **settings}))
     for each in CHECKS[: KEYS.index(key)]:
         each.of(draft)
     with pytest.raises(UsageError) as raised:
@@ -103,6 +109,7 @@ def test_a_check_fires_and_none_before_it(key):
     assert str(again.value) == str(raised.value)
 
 
+@pytest.mark.cpu_only("GPUs have float16")
 def test_of_two_mistakes_the_first_of_the_list_is_told():
     """All pairs of which each setting is wrong by itself."""
     tried, about_kvstores = 0, ("kvstore", "topology", "compression", "sharding")
@@ -112,7 +119,7 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
         if both or set(one) & set(other) or {first, second} & set(NEED_GPUS):
             continue
         with pytest.raises(UsageError) as raised:
-            make_plan(TrainConfig(**{"devices": "cpu*2", **one, **other}))
+            make_plan(TrainConfig(**{"devices": named(2), **one, **other}))
         assert WRONG[first][1] in str(raised.value), (first, second)
         tried += 1
     assert tried > 150
