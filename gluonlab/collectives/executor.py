@@ -26,7 +26,7 @@ from mxnet import autograd, nd
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.arrays import check_arrays
 from gluonlab.collectives.moves import Move, Overlaps, into_chunks, moves
-from gluonlab.collectives.partition import Part, partition, split_evenly
+from gluonlab.collectives.partition import Part, partition
 from gluonlab.collectives.schedule import ADD, Schedule
 from gluonlab.engine.invoke import (
     Call,
@@ -39,6 +39,7 @@ from gluonlab.engine.invoke import (
     settling,
 )
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.shares import split_evenly
 
 # Small enough for the last-level cache of most CPUs. Of 128 KiB to 16 MiB, 2 MiB and more were
 # equally fast here; the smaller, the more calls there are.

@@ -6,6 +6,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.errors import ScheduleError
+from gluonlab.shares import split_evenly
 
 
 class Part(NamedTuple):
@@ -14,15 +15,6 @@ class Part(NamedTuple):
     array: int
     begin: int
     end: int
-
-
-def split_evenly(size: int, parts: int) -> List[Tuple[int, int]]:
-    """(begin, end) of each of ``parts`` parts of ``size`` elements; the first ``size % parts`` have
-    one element more.
-    """
-    share, more = divmod(size, parts)
-    begins = [part * share + min(part, more) for part in range(parts + 1)]
-    return list(zip(begins, begins[1:]))
 
 
 def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[List[Part]]:

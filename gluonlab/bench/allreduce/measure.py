@@ -20,11 +20,11 @@ from gluonlab.bench.harness.machine import require_memory
 from gluonlab.bench.harness.rounds import progress
 from gluonlab.bench.harness.turns import Call, time_in_turns
 from gluonlab.collectives.cost import algbw, bus_factor, price
-from gluonlab.collectives.partition import split_evenly
 from gluonlab.collectives.schedule import ALLREDUCE, Schedule
 from gluonlab.collectives.topology import Topology
 from gluonlab.errors import ConfigError
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.shares import split_evenly
 
 ROUNDS = 7
 DTYPES = ("float32", "float64", "float16", "int32")

@@ -38,6 +38,7 @@ from gluonlab.devices import listed
 from gluonlab.engine.invoke import ARRAY_LIMIT
 from gluonlab.engine.semantics import as_users
 from gluonlab.errors import DataError
+from gluonlab.shares import split_evenly
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
@@ -49,9 +50,7 @@ if TYPE_CHECKING:
 
 
 def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit]":
-    """Whether a split is resident: in memory, of at most ``resident_bytes``, and not too large for
-    one of MXNet's arrays.
-    """
+    """Whether a split is resident: in memory, of at most ``resident_bytes`` and ARRAY_LIMIT."""
     if not isinstance(split, ArraySplit) or split.images.size >= ARRAY_LIMIT:
         return False
     return split.images.nbytes + split.labels.nbytes <= resident_bytes
@@ -59,10 +58,8 @@ def stays_on_devices(split: Split, resident_bytes: int) -> "TypeGuard[ArraySplit
 
 def _checked(global_batch_size: Any) -> int:
     if not is_count(global_batch_size):
-        raise DataError(
-            f"global_batch_size {global_batch_size!r}: give a number of images from 1 up, "
-            "over all devices"
-        )
+        possible = "a number of images from 1 up, over all devices"
+        raise DataError(f"global_batch_size {global_batch_size!r}: give {possible}")
     return int(global_batch_size)
 
 
@@ -112,10 +109,8 @@ class Loader:
         self._ahead = Ahead()
         self._source: "Streaming | _Resident"
         if random_crops and not isinstance(split, ReadAheadSplit):
-            raise DataError(
-                "random crops are cut out of image files, and this split has none: "
-                "leave random_crops out"
-            )
+            none = "random crops are cut out of image files, and this split has none"
+            raise DataError(f"{none}: leave random_crops out")
         if stays_on_devices(split, resident_bytes):
             self._source = _Resident(split, self.ctxs)
         else:
@@ -128,9 +123,7 @@ class Loader:
 
     @property
     def _works(self) -> bool:
-        """Whether the host has anything to do for a batch but to take slices of what lies on the
-        devices.
-        """
+        """Whether the host has more to do for a batch than to take slices on the devices."""
         return not self.resident or self.augment is not None or self.mixup is not None
 
     def __len__(self) -> int:
@@ -189,7 +182,7 @@ class Loader:
     def _part(self, step: int, batch: "Indices") -> Wanted:
         """This worker's part of the whole ``batch``."""
         size = len(batch)
-        places = np.array_split(np.arange(size), self.world_size)[self.rank]
+        places = np.arange(*split_evenly(size, self.world_size)[self.rank])
         partners = [size - 1 - places] if self.mixup is not None else []
         return tuple(
             Selection((self.seed, self.epoch, step), size, each, batch[each])
@@ -198,9 +191,7 @@ class Loader:
 
 
 class _Resident:
-    """Gathers each device's images of a whole epoch on that device, then only takes slices of
-    them.
-    """
+    """Gathers each device's images of a whole epoch on that device, then takes slices of them."""
 
     def __init__(self, split: ArraySplit, ctxs: List[mx.Context]) -> None:
         self.ctxs = ctxs
@@ -217,10 +208,10 @@ class _Resident:
         begins = [0] * len(self.ctxs)
         for batch in bounds:
             ends = [begins[device] + end - begin for device, (begin, end) in enumerate(batch)]
-            yield (
-                [epoch[device][0][begins[device] : end] for device, end in enumerate(ends)],
-                [epoch[device][1][begins[device] : end] for device, end in enumerate(ends)],
-            )
+            places = [slice(*place) for place in zip(begins, ends)]
+            xs = [images[place] for (images, _), place in zip(epoch, places)]
+            ys = [labels[place] for (_, labels), place in zip(epoch, places)]
+            yield xs, ys
             begins[: len(ends)] = ends
 
     def _gather(

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, List, Sequence, Tuple
 import mxnet as mx
 from mxnet import gluon, nd
 
+from gluonlab.shares import split_evenly
+
 if TYPE_CHECKING:
     Shards = Tuple[List[nd.NDArray], List[nd.NDArray]]
 
 
 def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
-    """Split the first axis of (n, ...) over the devices: as evenly as it goes, the first devices
-    take what is left over.
+    """Split the first axis of (n, ...) over the devices, as evenly as `shard_bounds` does.
 
     A batch smaller than the number of devices occupies only the first ones: the list is then
     shorter than ``ctxs``.
@@ -26,6 +27,4 @@ def shard(array: nd.NDArray, ctxs: Sequence[mx.Context]) -> List[nd.NDArray]:
 
 def shard_bounds(size: int, parts: int) -> List[Tuple[int, int]]:
     """The (begin, end) that `shard` gives each of the parts that are not empty."""
-    each, extra = divmod(size, parts)
-    begins = [i * each + min(i, extra) for i in range(parts + 1)]
-    return [(begin, end) for begin, end in zip(begins, begins[1:]) if end > begin]
+    return split_evenly(size, min(size, parts))
