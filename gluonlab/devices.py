@@ -51,8 +51,7 @@ _FORMS = "give 2, 'gpu:0', 'gpu:0,2', 'gpu:*', 'gpu:[0-3]', 'cpu', 'cpu*4' or 'c
 
 
 def devices(spec: Spec = None, threads: "int | None" = None) -> "List[mx.Context]":
-    """The devices that ``spec`` names (see the table above), ready to compute: MXNet has code for
-    each.
+    """The devices that ``spec`` names (see the table above), ready to compute.
 
     ``threads``: threads of each CPU device; normally left out (see
     `gluonlab.engine.threads.threads_per_device`). Raises DeviceError, which names what was asked,

@@ -3,7 +3,7 @@
 ::
 
     GluonlabError
-    ├── UsageError              somebody asked for what cannot be: exit status 2
+    ├── UsageError              the request is impossible: exit status 2
     │   ├── ConfigError         a value of TrainConfig or of an option
     │   ├── DeviceError         devices that do not exist here
     │   ├── DataError           a data set that is missing, unknown or damaged
@@ -78,8 +78,9 @@ class OutputError(UsageError, OSError):
 
 
 class ExerciseError(UsageError, ValueError):
-    """The labs have no such exercise or language, or a submission cannot be read; a notebook shows
-    it as one line.
+    """The labs have no such exercise or language, or a submission cannot be read.
+
+    A notebook shows it as one line.
     """
 
     def _render_traceback_(self) -> List[str]:
@@ -103,8 +104,9 @@ class MissingMXNet(EngineError, ModuleNotFoundError):
 
 
 class DownloadError(RunError):
-    """A file cannot be fetched, or is not what it should be; the message says which file to put
-    where by hand.
+    """A file cannot be fetched, or is not what it should be.
+
+    The message says which file to put where by hand.
     """
 
 
@@ -113,8 +115,7 @@ class NotebookError(RunError):
 
 
 class DivergedError(RunError):
-    """The loss became infinite, not a number or larger than any that training recovers from, or
-    parameters are not finite.
+    """The loss or parameters are not finite, or the loss is larger than training recovers from.
 
     The message names the step where it began, or after which it was seen.
     """

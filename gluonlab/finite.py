@@ -83,8 +83,7 @@ class AllFinite:
 
 
 def broken_parameters(net: gluon.Block) -> List[str]:
-    """The names of parameters of the first replica, running statistics too, that hold NaN or
-    infinity.
+    """The names of the first replica's parameters and running statistics with NaN or infinity.
 
     The first is what is saved. No loss tells: the CPU's ReLU makes 0 of NaN. Of healthy parameters
     one number for each floating type and device is read; broken ones are fetched to be named.

@@ -20,8 +20,9 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM interrupts what runs in this block as Ctrl-C does, where it would end the process on
-    the spot, and neither is lost.
+    """SIGTERM interrupts this block as Ctrl-C does, and neither signal is lost.
+
+    Otherwise SIGTERM would end the process on the spot.
 
     Python runs a signal's handler between any two instructions of the main thread. In a
     ``__del__``, such as that of MXNet's arrays, or in a callback from C, it only prints what the

@@ -56,9 +56,7 @@ def memory_of(array: nd.NDArray) -> Tuple[int, int]:
 
 
 def same_memory(one: nd.NDArray, other: nd.NDArray) -> bool:
-    """Whether two arrays are the same elements, as an array and what as_np_ndarray() makes of it
-    are.
-    """
+    """Whether two arrays are the same elements, as an array and its as_np_ndarray() are."""
     return one is other or memory_of(one) == memory_of(other)
 
 
@@ -123,8 +121,9 @@ NO_ATTRIBUTES = Attributes({})
 
 
 class CopyInto(OperatorCall):
-    """``CopyInto(dst).copy(src)`` is ``src.copyto(dst)`` for arrays of equal shape and type, on any
-    devices.
+    """``CopyInto(dst).copy(src)`` is ``src.copyto(dst)``, on any devices.
+
+    The arrays have the same shape and type.
     """
 
     def __init__(self, destination: nd.NDArray) -> None:
@@ -136,8 +135,9 @@ class CopyInto(OperatorCall):
 
 
 class AddInto(OperatorCall):
-    """``AddInto(dst).add(src)`` is ``dst += src`` for arrays of equal shape and type on one
-    device.
+    """``AddInto(dst).add(src)`` is ``dst += src``, on one device.
+
+    The arrays have the same shape and type.
     """
 
     def __init__(self, destination: nd.NDArray) -> None:
@@ -150,8 +150,9 @@ class AddInto(OperatorCall):
 
 
 class Fence:
-    """Work for the engine that computes nothing: it waits for all writes to ``read`` and all use of
-    ``written``.
+    """An engine operation that computes nothing.
+
+    It waits for all writes to ``read`` and all use of ``written``.
 
     Whatever uses ``written`` afterwards comes after it. So it can order arrays that share memory
     without the engine's knowledge.
@@ -188,8 +189,9 @@ def flattened(array: nd.NDArray) -> nd.NDArray:
 
 
 def settling(flat: nd.NDArray) -> Iterator[Call]:
-    """What has an array laid out plainly: oneDNN leaves some in blocks of its own order, which
-    slices and aliases do not know.
+    """The calls that put an array into plain row order.
+
+    oneDNN leaves some arrays in blocks of its own order, which slices and aliases do not know.
 
     Writing to one element, what it was, makes MXNet put the whole array back in order.
     """
@@ -209,8 +211,9 @@ def operator_call(
 
 
 def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) -> Iterator[Call]:
-    """The first of ``inputs`` plus the second, plus the third, and so on, into ``output``;
-    ``so_far``: how that is read.
+    """The calls that add ``inputs`` in order into ``output``.
+
+    ``so_far``: ``output`` as the calls after the first read it.
     """
     first, *others = inputs
     if len(inputs) >= FEWEST_FOR_ADD_N:
@@ -222,8 +225,9 @@ def added(inputs: Sequence[nd.NDArray], output: nd.NDArray, so_far: nd.NDArray) 
 
 
 def added_on_gpu(inputs: Sequence[nd.NDArray], output: nd.NDArray) -> Iterator[Call]:
-    """The same sums, to the bit, by fewer operations: a GPU has no oneDNN, and one kernel of
-    ``add_n`` adds up to four arrays.
+    """The same sums, to the bit, by fewer operations on a GPU.
+
+    A GPU has no oneDNN, and one kernel of ``add_n`` adds up to four arrays.
 
     It makes a + (b + (c + d)) of them, so they are given to it the other way round. Of float16 it
     takes two elements at once, which a slice of a bucket may not have, or not where a pair of them

@@ -1,6 +1,4 @@
-"""The import of mxnet: what is to be done around it, and an error that says what to do where it
-fails.
-"""
+"""The import hook of mxnet: what is done around the import, and errors that name the cure."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ def explain(error: BaseException) -> EngineError:
 
 
 def _only_asked_for() -> bool:
-    """Whether somebody asks importlib.util.find_spec if there is an MXNet, as other libraries do,
-    and does not import it.
-    """
+    """Whether importlib.util.find_spec looks for MXNet without importing it, as libraries do."""
     frame = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
         if (

@@ -1,6 +1,4 @@
-"""The names of numpy that MXNet 1.9.1 asks for when it is imported, and that numpy has dropped
-since 1.24.
-"""
+"""The names of numpy that MXNet 1.9.1 needs when it is imported, and numpy 1.24 has dropped."""
 
 from __future__ import annotations
 

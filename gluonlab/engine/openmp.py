@@ -1,5 +1,4 @@
-"""What OpenMP is told before it is loaded with MXNet: teams of one thread to begin with, and idle
-threads that soon sleep.
+"""OpenMP's settings before MXNet loads: teams of one thread, and idle threads that soon sleep.
 
 MXNet 1.9.1 computes with GCC's libgomp. It and MXNet read the environment once, when they are
 loaded.
@@ -97,9 +96,7 @@ def users_spinning() -> Dict[str, str]:
 
 
 def spins(value: str) -> float:
-    """How often an idle thread looks for work before it sleeps: GOMP_SPINCOUNT's text, -1 if
-    none.
-    """
+    """GOMP_SPINCOUNT's text as a number: how often idle threads look for work; -1 if it is none."""
     text = value.strip().lower()
     if text in ("infinite", "infinity"):
         return float("inf")

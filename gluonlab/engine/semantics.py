@@ -1,5 +1,4 @@
-"""MXNet's two kinds of arrays: mx.nd, which gluonlab computes with, and mx.np, which a user has who
-calls ``npx.set_np()``.
+"""MXNet's two kinds of arrays: mx.nd, which gluonlab uses, and mx.np, after ``npx.set_np()``.
 
 Which of them layers give, and what a shape with zeros means, are settings of a thread. A whole run
 has mx.nd, whatever the user has set; what a user gets of it, and the pieces that are used alone,
@@ -18,9 +17,7 @@ from mxnet import autograd, gluon, nd
 
 @contextmanager
 def nd_semantics() -> Iterator[None]:
-    """In here, and in functions that it decorates, mx.nd's semantics hold; afterwards the user's
-    hold again.
-    """
+    """mx.nd's semantics hold in this block, or in the decorated function; then the user's again."""
     with mx.util.np_array(False), mx.util.np_shape(False):
         yield
 
@@ -33,15 +30,12 @@ def np_semantics() -> Iterator[None]:
 
 
 def as_users(arrays: List[nd.NDArray]) -> List[nd.NDArray]:
-    """The same arrays, in the same memory, of the kind that holds here: mx.np.ndarray after
-    ``npx.set_np()``.
-    """
+    """The arrays as the user's kind, in the same memory: mx.np.ndarray after ``npx.set_np()``."""
     return [array.as_np_ndarray() for array in arrays] if mx.util.is_np_array() else arrays
 
 
 def make_users(net: gluon.HybridBlock) -> None:
-    """Have a hybridized network that was made under mx.nd's semantics take and give arrays of the
-    kind that holds here.
+    """Have a hybridized network made under mx.nd's semantics take and give the user's arrays.
 
     Within, it stays what it is: gluon's layers choose their operators when they are made.
     """
@@ -64,9 +58,7 @@ def make_users(net: gluon.HybridBlock) -> None:
 
 
 def of_nd(hybrid_forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A ``hybrid_forward`` that is written with mx.nd's operators, for layers that may also be
-    given mx.np arrays.
-    """
+    """A ``hybrid_forward`` written with mx.nd's operators, made to take mx.np arrays, too."""
 
     @wraps(hybrid_forward)
     def forward(self: gluon.HybridBlock, F: Any, *inputs: Any, **params: Any) -> Any:

@@ -237,9 +237,7 @@ def fusing() -> Fusion:
 
 
 def spins_as_it_came() -> bool:
-    """Whether OpenMP waits in its own way: it came before gluonlab, and the user has set
-    nothing.
-    """
+    """Whether OpenMP came before gluonlab and the user has set nothing: then it spins for long."""
     return openmp.came_first and not openmp.users_spinning()
 
 

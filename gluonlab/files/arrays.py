@@ -1,5 +1,4 @@
-"""Arrays in a file, in MXNet's own format: there whole, or not at all; and read back without
-believing what a damaged file says.
+"""Files of arrays in MXNet's format: written whole or not at all, checked as they are read.
 
 Written are the bytes of ``mx.nd.save`` (NDArray::Save of src/ndarray/ndarray.cc), which does not
 look at what closing the file says: on a full disk it loses the last buffer, and the file is cut off
@@ -78,8 +77,9 @@ class Header(NamedTuple):
 
 
 def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
-    """The arrays of a file that `save_arrays` or ``mx.nd.save`` wrote, by name, on mx.cpu(0),
-    whatever the mode of ``npx.set_np``.
+    """The arrays of a file that `save_arrays` or ``mx.nd.save`` wrote, by name, on mx.cpu(0).
+
+    The mode of ``npx.set_np`` makes no difference.
 
     An array without dimensions comes as (1,), one without elements is left out. Raises ValueError
     for a file that is not whole, or no list of dense arrays with different names, and OSError for
@@ -110,8 +110,9 @@ def begin_of_list(file: IO[bytes]) -> int:
 
 
 def array_of(content: bytes) -> "nd.NDArray | None":
-    """The array that these bytes are, one without dimensions as (1,), and None for one without
-    elements. Raises ValueError.
+    """The array that these bytes are; None for one without elements.
+
+    One without dimensions comes as (1,). Raises ValueError.
     """
     file = io.BytesIO(content)
     array = read_array(file, len(content))

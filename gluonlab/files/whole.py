@@ -1,6 +1,4 @@
-"""What appears whole or not at all, is refused before work begins if it cannot be written, and is
-named by errors.
-"""
+"""Files and folders that appear whole or not at all, and are checked before work begins."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ ELSEWHERE = "choose another place with --out"
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` to write to; it takes the place of ``path`` when the block
-    ends without an error.
+    """A temporary path beside ``path``, which replaces it when the block ends without an error.
 
     Where ``path`` is a link, that of what it leads to. Raises OSError, before anything is written,
     for what nothing may replace: a folder, a device, a pipe, a socket, or links that lead to each
@@ -50,8 +47,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside ``path`` to fill; it becomes ``path``, which must not exist, when the
-    block ends without an error.
+    """A new folder beside ``path`` that becomes it when the block ends without an error.
+
+    ``path`` must not exist.
 
     What killed processes have left of such folders for the same ``path`` is removed. A living one
     has its folder locked; where the disk knows no locks, nothing is removed.
@@ -109,8 +107,9 @@ def remove_empty(folders: Sequence[Path]) -> None:
 
 @contextmanager
 def folder_for(path: Path) -> Iterator[None]:
-    """Make the folder ``path`` if need be, and see that files can be written there; what was made
-    goes if the block raises.
+    """Make the folder ``path`` if need be, and check that files can be written there.
+
+    What was made is removed if the block raises.
 
     Raises OutputError.
     """
@@ -134,9 +133,7 @@ def write_text(path: Path, content: str) -> None:
 
 @contextmanager
 def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
-    """What goes wrong while ``path`` is written becomes an OutputError that names it, and the
-    remedy.
-    """
+    """Make an OutputError, with ``remedy``, of every OSError while ``path`` is written."""
     try:
         yield
     except OutputError:
@@ -146,9 +143,7 @@ def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 def check_new(option: str, path: Path) -> None:
-    """Raise OutputError when there is something at ``path`` already, or no folder to write it
-    into.
-    """
+    """Raise OutputError if ``path`` exists already, or has no folder to write it into."""
     with _writable(option, path):
         there, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
     if there:

@@ -1,3 +1,1 @@
-"""The GPUs of this machine: what the driver tells of them (NVML), which of them CUDA shows, and how
-they reach each other.
-"""
+"""The machine's GPUs: what NVML tells of them, which CUDA shows, and how they reach each other."""

@@ -111,8 +111,7 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
 
 
 def _announce_nothing(ctx: Any) -> None:
-    """Keep MXNet from telling how cuDNN's tuning can be switched off, which it does before the
-    first algorithm is known.
+    """Keep MXNet from printing, before the first tuning, how cuDNN's tuning can be switched off.
 
     It then knows that of a convolution of one number, which is not tuned. How long tuning takes is
     part of the time to the first step, which a run tells.

@@ -89,9 +89,7 @@ def _computes(number: int) -> bool:
 
 
 def kind_of(number: int) -> Optional[Kind]:
-    """Of gpu:``number``, from the driver that libmxnet.so has loaded; None where it does not
-    tell.
-    """
+    """The kind of gpu:``number``, from the driver that libmxnet.so has loaded; None if it fails."""
     import mxnet as mx
 
     # a look-up in libmxnet.so goes on in the libraries that it needs

@@ -101,9 +101,7 @@ def gpu_numbers(ctxs: Sequence[Any]) -> List[int]:
 
 
 def _runtime() -> Any:
-    """The functions of libcudart: a look-up in libmxnet.so goes on in the libraries that it
-    needs.
-    """
+    """The functions of libcudart, found through libmxnet.so, which needs it."""
     import mxnet as mx
 
     return mx.base._LIB

@@ -10,9 +10,7 @@ from gluonlab.host.control_groups import CGROUPS, PROC, control_groups
 
 
 def available() -> int:
-    """The physical cores that this process may use: affinity and container limits count,
-    hyper-threads do not.
-    """
+    """The physical cores that this process may use, by affinity and container limits."""
     physical, limit = len(_physical(os.sched_getaffinity(0))), core_limit()
     return max(1, physical if limit is None else min(physical, limit))
 
@@ -31,8 +29,9 @@ def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
 
 
 def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
-    """How many cores' time this process's container, job or service has for all its processes, at
-    least 1; None: no limit.
+    """How many cores' time this process's container, job or service has; None: no limit.
+
+    The limit is for all its processes together, and at least 1.
     """
     quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     limits = []

@@ -1,6 +1,4 @@
-"""How much of the machine's memory there is for a process, and how much one has taken, as Linux
-tells it.
-"""
+"""How much memory a process may have, and how much one has taken, as Linux tells it."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ MACHINE, CONTAINER = "the machine", "this container or job"
 
 
 class Room(NamedTuple):
-    """Bytes of memory in all, and those that new data can have without swapping; ``where``: in the
-    machine or in less of it.
+    """Bytes of memory in all, and those that new data can have without swapping.
+
+    ``where``: in the machine or in its container or job.
     """
 
     total: int
@@ -30,9 +29,7 @@ class Room(NamedTuple):
 
 
 def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
-    """What this process may still have: of the machine, or of its container or job if that is less;
-    None if Linux does not say.
-    """
+    """The memory of the machine, or of this process's container or job if less; None if unknown."""
     meminfo = text_of(proc / "meminfo")
     total, free = _number(meminfo, "MemTotal"), _number(meminfo, "MemAvailable")
     where = MACHINE

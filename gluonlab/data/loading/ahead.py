@@ -13,8 +13,7 @@ WORKING, RESTING = "gluonlab-prefetch", "gluonlab-resting"  # the names of a thr
 
 
 class Ahead:
-    """``make(items, depth)`` gives ``items``, computed by a thread that is up to ``depth`` of them
-    ahead.
+    """``make(items, depth)`` gives ``items``, which a thread computes up to ``depth`` ahead.
 
     The thread waits for the next time and ends with this object: whatever MXNet has once allocated
     for a thread that queues operators, some 5 MB, it keeps for the process's life, so a new one for

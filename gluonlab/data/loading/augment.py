@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 class Draw(NamedTuple):
-    """What is done to each of n images: where its crop begins, down and right (n,), and whether it
-    is mirrored (n,).
-    """
+    """The random changes of n images: ``down`` and ``right``, for crops, and ``mirrored``."""
 
     down: "NDArray[np.int64]"
     right: "NDArray[np.int64]"
@@ -42,8 +40,9 @@ class Draw(NamedTuple):
 
 
 class Augment:
-    """Random crops of the images with ``padding`` black pixels around them, in their own size, and
-    ``flip``: every other mirrored.
+    """Random crops of images that are padded with black pixels; ``flip``: half are mirrored.
+
+    The images keep their size.
 
     The usual way to train on CIFAR-10 (He et al., Deep Residual Learning, 2016, section 4.2:
     padding 4, and flips).
@@ -64,9 +63,7 @@ class Augment:
         return Draw(down, right, mirrored)
 
     def __call__(self, shards: Sequence[nd.NDArray], draw: Draw) -> List[nd.NDArray]:
-        """Each shard (n, C, H, W) uint8 of a batch as the draw of the batch changes it; nothing
-        waits for it.
-        """
+        """Each shard (n, C, H, W) uint8, changed by the batch's ``draw``; nothing waits for it."""
         bounds = shard_bounds(sum(len(shard) for shard in shards), len(shards))
         return [
             self._mover(shard)(shard, draw.at(slice(*bound)))
@@ -124,8 +121,9 @@ class _Mover:
         return nd.cast(nd.transpose(moved.reshape(self.turned), (0, 1, 3, 2)), dtype="uint8")
 
     def _places(self, wanted: "NDArray[np.int64]") -> "NDArray[np.int32]":
-        """``wanted[i, k]``: which of image i's lines comes to line k -> places in the buffer
-        (n*C*k,), the black row if none.
+        """Line k of image i is its line ``wanted[i, k]``: that line's place in the buffer (n*C*k,).
+
+        The place of the black row where the image has no such line.
         """
         n, lines = wanted.shape
         first = np.arange(n * self.shape[1]).reshape(n, -1, 1) * lines  # (n, C, 1)

@@ -1,5 +1,6 @@
-"""What is random in a step, drawn for the whole batch on the host: from seed, epoch and step alone,
-so that any number of devices, workers and decoders sees the same.
+"""The random numbers of a step, drawn for the whole batch from seed, epoch and step alone.
+
+So any number of devices, workers and decoders sees the same.
 """
 
 from __future__ import annotations

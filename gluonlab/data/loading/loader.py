@@ -64,8 +64,9 @@ def _checked(global_batch_size: Any) -> int:
 
 
 class Loader:
-    """Iterates over a split in batches; each `Batch` has one shard for each device that gets one,
-    and unpacks: ``for xs, ys in loader``.
+    """Iterates over a split in batches: ``for xs, ys in loader``.
+
+    Each `Batch` has one shard for each device that gets one.
 
     ``xs``: float32 images (n, C, H, W) in 0..1, or uint8 in 0..255 when ``raw``; ``ys``: int32
     labels (n,). They are mx.nd arrays, or mx.np ones after ``npx.set_np()``. Every image comes

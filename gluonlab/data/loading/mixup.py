@@ -1,5 +1,6 @@
-"""Images mixed in pairs: Zhang et al., "mixup: beyond empirical risk minimization", 2018, section
-2.
+"""Mixup: images and labels mixed in pairs.
+
+Zhang et al., "mixup: beyond empirical risk minimization", 2018, section 2.
 
 Image i of a batch of n is mixed with image n - 1 - i, in one share for the whole batch, as in
 gluon-cv's training scripts. Which image that is and how large the share, depends on seed, epoch and
@@ -24,23 +25,20 @@ SMALLEST = 1e-30
 
 
 class Mixup:
-    """Mixes with shares from Beta(``alpha``, ``alpha``): about 0 or 1 for a small alpha, about a
-    half for a large one.
-    """
+    """Mixes with shares from Beta(``alpha``, ``alpha``): near 0 or 1 for a small alpha."""
 
     def __init__(self, alpha: float) -> None:
         self.alpha = max(alpha, SMALLEST)
 
     def draw(self, seed: int, epoch: int, step: int) -> float:
-        """The share that every image of a batch has in its own mixture, 0 to 1; its partner has the
-        rest.
-        """
+        """The share, 0 to 1, that each image has in its mixture; its partner has the rest."""
         share = float(chance(seed, epoch, step, MIXTURES).beta(self.alpha, self.alpha))
         return share if share > SMALLEST else 0.0
 
     def __call__(self, own: "Shards", partners: "Shards", share: float) -> "Shards":
-        """Images (n, C, H, W) and labels (n,) of each shard, and of their partners, as mixtures;
-        nothing waits for it.
+        """Mixtures of each shard's images (n, C, H, W) and labels (n,) with their partners.
+
+        Nothing waits for them.
 
         They are float32 images in the units of those given, and labels (n, 3): the image's own, its
         partner's, and ``share``, for `gluonlab.parallel.objective.MixedLoss`.

@@ -26,8 +26,9 @@ BUFFERS = 2  # one that is being filled, one that is being fetched
 
 
 class Pinned:
-    """``pinned(array)`` is a copy of a NumPy array on mx.cpu_pinned(0), until it has been called
-    BUFFERS times more.
+    """``pinned(array)`` copies a NumPy array to mx.cpu_pinned(0).
+
+    The copy is valid until it has been called BUFFERS times more.
 
     It waits until what has been queued with the former contents of the buffer is done.
     """
@@ -46,9 +47,7 @@ class Pinned:
         return filled
 
     def _buffer(self, array: "NDArray[Any]") -> nd.NDArray:
-        """The one that was filled longest ago; a new one where that is too small, or made for other
-        arrays.
-        """
+        """The buffer that was filled longest ago, or a new one if that does not fit."""
         if len(self._buffers) == BUFFERS:
             buffer = self._buffers.popleft()
             if (
@@ -63,7 +62,8 @@ class Pinned:
 
 
 def host_memory_for(ctx: mx.Context) -> "Callable[[NDArray[Any]], nd.NDArray]":
-    """What copies NumPy arrays to where devices like this one fetch them from; keep it, and use it
-    from one thread at a time.
+    """The function that copies NumPy arrays to where a device like this one fetches them from.
+
+    Keep it, and use it from one thread at a time.
     """
     return Pinned() if ctx.device_type == "gpu" else from_host

@@ -13,9 +13,7 @@ def to_float(F: Any, images: Any) -> Any:
 
 
 def make_input(colours: Optional[Colours]) -> Callable[[Any, Any], Any]:
-    """``f(F, images)``: uint8 images as the network's input, on the device; 0..1, or normalised by
-    ``colours`` if there are any.
-    """
+    """``f(F, images)``: uint8 images -> the network's input, 0..1 or normalised by ``colours``."""
     if colours is None:
         return to_float
     mean, deviation = colours

@@ -1,6 +1,4 @@
-"""Batches made on the host and sent to the devices: read from memory when they are needed, from
-files ahead of that.
-"""
+"""Batches made on the host and sent to the devices; those of files are read ahead."""
 
 from __future__ import annotations
 
@@ -24,8 +22,9 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """Some images of a batch: their ``places`` among the ``size`` images of all workers, and their
-    ``indices`` in the split.
+    """Some images of a batch: ``places`` among its ``size`` images, ``indices`` in the split.
+
+    The batch is that of all workers.
 
     ``key``: the seed, the epoch and the step, from which what is random is drawn.
     """
@@ -62,8 +61,9 @@ class Streaming:
             self.begin = partial(_begin, split, random_crops)
 
     def load(self, batches: List[Wanted]) -> "Iterator[Tuple[Shards, ...]]":
-        """The shards of each batch, of the images and then of their partners: images (n, C, H, W)
-        uint8, labels (n,) int32.
+        """The shards of each batch, of the images and then of their partners.
+
+        Images are (n, C, H, W) uint8, labels (n,) int32.
 
         Each batch is begun before the one ahead of it is taken: processes that decode files go on
         from one to the next. Raises what the split raises, such as DataError for a file that is
@@ -130,7 +130,5 @@ class _Later(NamedTuple):
 
 
 def _turned(wanted: Wanted) -> bool:
-    """Whether the partners are the images themselves in reverse, as those of a single worker:
-    nothing is read twice.
-    """
+    """Whether the partners are a single worker's own images in reverse: nothing is read twice."""
     return len(wanted) == 2 and np.array_equal(wanted[1].places, wanted[0].places[::-1])
