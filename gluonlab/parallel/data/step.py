@@ -97,17 +97,18 @@ class DataParallelStep:
 
     def _forward(self, parts: Sequence[Part], number: int, several: bool) -> None:
         """Round ``number`` of the batch, which may have ``several``."""
+        add = number > 0
         losses = (
-            self.staged.forward(parts, number > 0)
+            self.staged.forward(parts, add)
             if self.staged is not None
             else [
-                self.replicas[part.device].forward(part.images, part.labels, add=number > 0)[0]
-                for part in parts
+                self.replicas[device].forward(images, labels, add=add)[0]
+                for device, images, labels in parts
             ]
         )
         if several:
             losses = [
-                self._sums.add(part.device, loss, first=number == 0)
+                self._sums.add(part.device, loss, first=not add)
                 for part, loss in zip(parts, losses)
             ]
         self._losses = self._losses or losses
@@ -117,5 +118,5 @@ class DataParallelStep:
         if self.staged is not None:
             self.staged.backward(scale)
         else:
-            for part in parts:
-                self.replicas[part.device].backward(scale)
+            for device, _, _ in parts:
+                self.replicas[device].backward(scale)
