@@ -6,7 +6,7 @@ ARGS ?=
 
 # Somebody names a Python, and the environment is of another: make would go on with the old one and not say so.
 ifneq ($(origin PYTHON),file)
-ifneq ($(and $(if $(filter clean test-pythons test-cu112 test-gpus,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
+ifneq ($(and $(if $(filter clean test-pythons test-cu112 test-gpus check-launch,$(MAKECMDGOALS)),,goes on),$(wildcard $(VENV)/bin/python)),)
 VERSION_OF = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 THERE := $(call VERSION_OF,$(VENV)/bin/python)
 ASKED := $(call VERSION_OF,$(PYTHON))
@@ -16,7 +16,8 @@ endif
 endif
 endif
 
-.PHONY: run labs handouts test test-all test-cu112 test-gpus test-pythons check-labs check-sagemaker lint bench clean
+.PHONY: run labs handouts test test-all test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint bench \
+  clean
 
 run: $(VENV)/.ready-cpu
 	$(VENV)/bin/python -m gluonlab.run --gpus 2 $(ARGS)
@@ -31,8 +32,9 @@ test: $(VENV)/.ready-test
 	$(VENV)/bin/python -m pytest $(ARGS)
 
 test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
-	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112' --hypothesis-profile=random $(ARGS)
+	$(VENV)/bin/python -m pytest -m 'not gpu and not cu112 and not horovod' --hypothesis-profile=random $(ARGS)
 	$(ON_GPUS) --gpus 8 --promise-peers $(CU112)/bin/python -m pytest tests/gpus -m long $(ARGS)
+	$(MAKE) check-launch
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
 
@@ -70,6 +72,16 @@ $(CU112)/gpus/.ready: $(CU112)/.ready $(shell find tests/gpus -name '*.cpp' -o -
 	@$(CU112)/bin/python tests/gpus/build.py $(CU112)/gpus
 	@touch $@
 
+# Training by processes over Horovod, which is compiled here, in an environment of its own: a minute or two, g++.
+HOROVOD ?= .venv-horovod
+
+check-launch: $(HOROVOD)/.ready
+	$(HOROVOD)/bin/python -m pytest -m horovod tests/launch $(ARGS)
+
+$(HOROVOD)/.ready: setup.py tools/make_venv.py
+	@$(PYTHON) tools/make_venv.py $(HOROVOD) cpu horovod test
+	@touch $@
+
 test-pythons:
 	$(PYTHON) tools/test_pythons.py
 
@@ -104,7 +116,7 @@ bench: $(VENV)/.ready-bench
 	$(if $(BESIDE),,$(VENV)/bin/python -m gluonlab.bench images --out $(RECORDS)/images.json $(ARGS))
 
 clean:
-	rm -rf $(VENV) $(CU112) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CU112) $(HOROVOD) .venvs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # A stamp for each set of extras: the second time there is nothing to install.
 $(VENV)/.ready-%: setup.py tools/make_venv.py

@@ -70,6 +70,20 @@ EXTRAS = {
     "cu112": ["mxnet-cu112==1.9.1", *CUDA],
     # under Python 3.13, beside an mxnet-cu112 that pip got with --no-deps; gluonlab/installing.py
     "cuda11": CUDA,
+    # for make check-launch, which compiles Horovod against MXNet's library (tools/make_venv.py).
+    # 0.28.1 is its last release; CMake 4 refuses its CMakeLists.txt, setuptools 81 lacks its
+    # pkg_resources; the rest is what it asks for
+    "horovod": [
+        "horovod==0.28.1",
+        "cmake==3.26.4",
+        "setuptools<81",
+        "wheel",
+        "cffi>=1.4",
+        "cloudpickle",
+        "packaging",
+        "psutil",
+        "pyyaml",
+    ],
     # tests/gpus is compiled with CUDA's headers, some of which come with its compiler only
     "simulated-gpus": ["nvidia-cuda-nvcc-cu11==11.8.89"],
     # the kernel of notebooks; where Jupyter itself comes from is not ours to say. tests/gpus runs

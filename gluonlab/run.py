@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional
 import click
 
 from gluonlab.cli.command import command
+from gluonlab.cli.results import accuracy_in_words, print_result
 from gluonlab.config import TrainConfig
 from gluonlab.config.listing import entry
 from gluonlab.config.options import config_options, given
@@ -104,7 +105,6 @@ def main(
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
     from gluonlab.study.compare import compare, table  # MXNet is loaded here, not for --help
-    from gluonlab.training.confusion import table as confusion_table
     from gluonlab.training.loop import train
     from gluonlab.training.reporter import ConsoleReporter, Reporter
 
@@ -116,9 +116,7 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
         )
         return
     result = train(config, reporter=reporter)
-    click.echo(json.dumps(result.summary()) if as_json else _summary(result.summary(), quiet))
-    if result.confusion is not None and not as_json:
-        click.echo("\n" + confusion_table(result.confusion, result.plan.dataset.classes))
+    print_result(result, as_json, quiet)
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:
@@ -132,22 +130,6 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
         json.dumps(found.to_dict())
         if as_json
         else "\n".join([*found.lines(), *found.memory.lines()])
-    )
-
-
-def _summary(summary: Dict[str, Any], quiet: bool) -> str:
-    speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
-    waiting = f"{summary['waiting']:.1%} waiting for images"
-    return (
-        "\n" * (not quiet)
-        + f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
-    )
-
-
-def _accuracy(summary: Dict[str, Any]) -> str:
-    top5 = summary["top5_accuracy"]
-    return f"accuracy {summary['accuracy']:.4f}" + (
-        f" (top-5 {top5:.4f})" if top5 is not None else ""
     )
 
 
@@ -166,7 +148,7 @@ def _evaluate(run_dir: str, settings: Dict[str, Any], as_json: bool) -> None:
         f"{summary['seconds']:.1f} s"
     )
     click.echo(
-        f"{_accuracy(summary)}, loss {summary['loss']:.4f}"
+        f"{accuracy_in_words(summary)}, loss {summary['loss']:.4f}"
         + f"\nwritten to {found.written_to}" * bool(found.written_to)
     )
     if found.score.confusion is not None:

@@ -25,6 +25,16 @@ OLDEST, NEWEST = (3, 8), (3, 13)
 # installed as they are: their metadata no longer fits the world
 RETIRED = ["mxnet", "mxnet-cu112", "gluoncv"]
 INSTEAD = {"opencv-python": "opencv-python-headless"}
+# compiled against MXNet's library, and so installed last
+COMPILED = {
+    "horovod": {
+        "HOROVOD_WITH_MXNET": "1",
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITHOUT_MPI": "1",
+        "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_TENSORFLOW": "1",
+    }
+}
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -138,10 +148,18 @@ def install(python, extras, wheels):
     downloaded = [os.path.join(wheels, name) for name in sorted(os.listdir(wheels))]
     theirs = [need for wheel in downloaded for need in requirements(python, wheel)]
     fixed = set(project(need) for need in own)  # numpy above all: ours is the one that works
-    needs = [need for need in own if need not in retired]
+    compiled = [need for need in own if project(need) in COMPILED]
+    needs = [need for need in own if need not in retired + compiled]
     needs += [INSTEAD.get(project(need), need) for need in theirs if project(need) not in fixed]
     pip(python, *needs)
     pip(python, "--no-deps", *downloaded)
+    for need in compiled:
+        os.environ.update(COMPILED[project(need)])
+        os.environ["HOROVOD_CMAKE"] = os.path.abspath(
+            os.path.join(os.path.dirname(python), "cmake")
+        )
+        # a wheel in pip's cache may be of another MXNet, or of none
+        pip(python, "--no-deps", "--no-build-isolation", "--no-cache-dir", need)
 
 
 def main():

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Hashable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Hashable, Optional, Protocol, Sequence, Type
 
 import numpy as np
 from mxnet import nd
 
 from gluonlab.engine.invoke import CopyInto, from_host
+from gluonlab.errors import DivergedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
 WORDS = 3  # float32 numbers that hold the 53 bits of a float64
 
 
 class Group(Protocol):
-    """This process among those of its group. Every process makes the same calls, in one order."""
+    """This process among those of its group. Every process makes the same calls, in one order.
+
+    ``name``: what carries the numbers, as ``--backend`` calls it; empty for a process alone.
+    """
+
+    name: str
 
     @property
     def rank(self) -> int:
@@ -43,7 +50,7 @@ class Group(Protocol):
 class _Alone:
     """A group of one process: what it has is the sum."""
 
-    rank, size = 0, 1
+    name, rank, size = "", 0, 1
 
     def allreduce(self, arrays: Sequence[nd.NDArray], priority: int = 0) -> None:
         """The arrays are the sums."""
@@ -61,13 +68,29 @@ ALONE: Group = _Alone()
 class SummingGroup:
     """A group of more processes, by whatever can sum an array over them: `sum_array`.
 
-    What rank 0 has is the sum where the others give zeros, so nothing else needs to travel.
+    What rank 0 has is the sum where the others give zeros, so nothing else needs to travel. With
+    the block ``with group:`` the process leaves the group.
     """
+
+    name = "a group"
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self._numbers: Dict[Hashable, int] = {}  # of sums, the same in every process
         self._kept: Dict[int, nd.NDArray] = {}  # by id, which belongs to an array while it lives
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], *error: Any) -> None:
+        # unless this process fails in the middle of a training, all processes end here
+        together = kind is None or issubclass(kind, DivergedError) or not self._kept
+        if together:
+            nd.waitall()  # what is queued needs every process
+        self.leave(together)
+
+    def leave(self, together: bool) -> None:
+        """Be no part of the group any more. ``together``: whether the others leave it now, too."""
 
     def sum_array(self, number: int, array: nd.NDArray, priority: int) -> None:
         """Queue the sum of a flat array over the processes, in place.

@@ -4,66 +4,54 @@ many.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Callable
+from typing import Any
 
 import click
 
 from gluonlab.cli.command import command
-from gluonlab.config import TrainConfig, option_name
+from gluonlab.cli.results import print_result
+from gluonlab.config import TrainConfig
+from gluonlab.config.options import config_options, given
 from gluonlab.errors import ConfigError, unknown
-
-TAKEN = (
-    "gpus",
-    "devices",
-    "dataset",
-    "data_dir",
-    "model",
-    "epochs",
-    "batch_size",
-    "global_batch_size",
-    "optimizer",
-    "lr",
-    "momentum",
-    "wd",
-    "seed",
-    "out",
-)
-
-
-def config_options(function: Callable[..., None]) -> Callable[..., None]:
-    """An option for every field of TrainConfig that means something here."""
-    fields = {field.name: field for field in dataclasses.fields(TrainConfig)}
-    for name in reversed(TAKEN):
-        about = fields[name].metadata
-        function = click.option(
-            option_name(name), name, metavar=about["metavar"], default=None, help=about["help"]
-        )(function)
-    return function
 
 
 @command("python -m gluonlab.launch")
+@config_options
 @click.option(
     "--backend",
     metavar="NAME",
     required=True,
     help="who carries the gradients: parameter-server or horovod",
 )
-@config_options
-def main(backend: str, **settings: Any) -> None:
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="print the result as JSON, and nothing else, on rank 0's standard output",
+)
+@click.option("--quiet", is_flag=True, help="print the summary only")
+def main(backend: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train with many processes, on one host or on several, that somebody else has started with the
     same options.
 
-    MXNet's launch.py, mpirun, horovodrun and SageMaker's training images do that. What is not given
-    takes the value of the data set's recipe quick.
+    MXNet's launch.py, mpirun, horovodrun and SageMaker's training images do that. The options are
+    those of python -m gluonlab.run, and the batches, rates and results those of one process with
+    all devices: --batch-size is per device, --kvstore sums over the devices of each process.
     """
     # MXNet is loaded here, not for --help
-    from gluonlab.launch.hosts import BACKENDS, train_on_hosts
+    from gluonlab.launch.backends import BACKENDS
+    from gluonlab.training.loop import train
+    from gluonlab.training.reporter import ConsoleReporter, Reporter
 
+    config = TrainConfig(**given(settings))
     if backend not in BACKENDS:
         raise ConfigError(unknown("--backend", backend, BACKENDS))
-    config = TrainConfig(**{name: value for name, value in settings.items() if value is not None})
-    train_on_hosts(config, BACKENDS[backend]())
+    with BACKENDS[backend]() as group:
+        speaks = group.rank == 0
+        reporter = ConsoleReporter() if speaks and not (quiet or as_json) else Reporter()
+        result = train(group.place(config), reporter=reporter, group=group)
+    if speaks:
+        print_result(result, as_json, quiet)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 from gluonlab.errors import DataError
 from gluonlab.runs.schema import (
@@ -97,9 +97,8 @@ class Run:
 
     @property
     def devices(self) -> int:
-        """How many devices it trained on."""
-        devices = self.settings.get("devices")
-        return len(devices) if isinstance(devices, list) else 0
+        """How many devices it trained on, of all processes; 0 where that is not known."""
+        return device_count(self.settings)
 
     @property
     def accuracy(self) -> Optional[float]:
@@ -132,6 +131,14 @@ class Run:
         names = ("devices", "accuracy", "best_accuracy", "images_per_second", "seconds")
         results = {name: getattr(self, name) for name in names}
         return {"run": str(self.path), "epochs": len(self.epochs), **results}
+
+
+def device_count(settings: Mapping[str, Any]) -> int:
+    """How many devices a run had, of all processes; 0 where its settings do not say that."""
+    devices, processes = settings.get("devices"), settings.get("processes", 1)
+    if not isinstance(devices, list) or type(processes) is not int:
+        return 0
+    return len(devices) * max(1, processes)
 
 
 def read_runs(paths: Sequence[Path]) -> List[Run]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from gluonlab.runs.schema import Epoch
 
@@ -15,12 +15,13 @@ class Result:
     """What a run gave: ``net``, a HybridBlock, holds the trained parameters on the devices of
     ``plan`` (`gluonlab.training.plan.Plan`).
 
+    ``run_dir`` is None in a process of a group that is not rank 0, which alone writes.
     ``confusion``: if asked for, that of the last epoch (`gluonlab.training.evaluate.Confusion`).
     """
 
     plan: Any
     net: Any
-    run_dir: Path
+    run_dir: Optional[Path]
     first_step_seconds: float = 0.0
     seconds: float = 0.0
     history: List[Epoch] = field(default_factory=list)

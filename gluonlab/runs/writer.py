@@ -138,6 +138,17 @@ class RunDirectory:
                 remove_empty(self._made)
 
 
+class NoRunDirectory:
+    """What a process of a group writes to that has no folder, as rank 0 alone has one."""
+
+    path = None
+
+    def _nothing(self, *args: Any, **more: Any) -> None:
+        """Nothing is written."""
+
+    describe = write = parameters = curves = close = discard = _nothing
+
+
 def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
     asked = f"--out {path}" if out is not None else str(path)
     return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")

@@ -25,6 +25,7 @@ from gluonlab.parallel.precision import check_dtype, check_dtype_on
 from gluonlab.training import optimize, schedule
 from gluonlab.training.array_limit import ArrayLimit
 from gluonlab.training.draft import Draft, file_options
+from gluonlab.training.one_process import check_group
 from gluonlab.training.repeatable import check_repeatable
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
@@ -82,7 +83,7 @@ def _batch(made: Made) -> None:
     limit = ArrayLimit(
         graph, net, plan.dataset.image_shape, devices, plan.microbatches, bool(plan.mixup)
     )
-    limit.check(math.ceil(plan.largest_batch / devices))
+    limit.check(math.ceil(plan.largest_batch / (devices * plan.group.size)))
 
 
 class Check(NamedTuple):
@@ -95,6 +96,7 @@ class Check(NamedTuple):
 
 # A part of the draft that is read here for the first time is made then, and may raise as well.
 CHECKS: Tuple[Check, ...] = (
+    Check(CONFIG, "group", lambda draft: check_group(draft.asked, draft.group)),
     Check(CONFIG, "kvstore", lambda draft: check_kvstore(draft.asked.kvstore)),
     Check(CONFIG, "topology", _topology),
     Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
@@ -120,7 +122,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(DEVICES, "kvstore", lambda draft: draft.kvstore),
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
-        draft.step_images, len(draft.ctxs))),
+        draft.step_images, draft.device_count)),
     Check(DATA, "final rate", lambda draft: schedule.check_final_rate(
         draft.config, draft.rates, draft.scale)),
     Check(NETWORK, "sync-bn", _sync_bn),

@@ -25,6 +25,7 @@ from gluonlab.errors import ConfigError, DeviceError
 from gluonlab.gpu.code import NoCode
 from gluonlab.kvstores import make_kvstore
 from gluonlab.kvstores.compression import compressing
+from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import optimizer_kind
 from gluonlab.parallel.data.microbatches import Microbatches
@@ -37,12 +38,14 @@ from gluonlab.update.rates import Rates
 class Draft:
     """What ``asked`` becomes, part by part: each is made when it is first read, and kept.
 
-    ``dataset``: the one that ``asked`` names, where it has been read already. Every part raises a
-    UsageError when it cannot be made.
+    ``dataset``: the one that ``asked`` names, where it has been read already. ``group``: the
+    processes that share each batch. Every part raises a UsageError when it cannot be made.
     """
 
-    def __init__(self, asked: TrainConfig, dataset: Optional[Dataset] = None) -> None:
-        self.asked, self._read = asked, dataset
+    def __init__(
+        self, asked: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE
+    ) -> None:
+        self.asked, self._read, self.group = asked, dataset, group
 
     @cached_property
     def settled(self) -> Settled:
@@ -57,8 +60,13 @@ class Draft:
 
     @cached_property
     def ctxs(self) -> List[mx.Context]:
-        """The devices."""
+        """The devices of this process."""
         return find_devices(self.asked)
+
+    @property
+    def device_count(self) -> int:
+        """Of all processes, which have as many devices each."""
+        return len(self.ctxs) * self.group.size
 
     @cached_property
     def kvstore(self) -> Any:
@@ -84,7 +92,7 @@ class Draft:
     def _samples(self) -> Dict[str, int]:
         """A data set that is made up has as many images as a batch."""
         config = self.config
-        images = config.global_batch_size or (config.batch_size or 0) * len(self.ctxs)
+        images = config.global_batch_size or (config.batch_size or 0) * self.device_count
         if images <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
             return {}
         check_elements(images, images * math.prod(synthetic.SHAPE))
@@ -93,7 +101,7 @@ class Draft:
     @property
     def global_batch_size(self) -> int:
         """The images of a step over all devices."""
-        return self.config.global_batch_size or (self.config.batch_size or 1) * len(self.ctxs)
+        return self.config.global_batch_size or (self.config.batch_size or 1) * self.device_count
 
     @property
     def step_images(self) -> int:

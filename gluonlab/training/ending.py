@@ -14,7 +14,7 @@ from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
-from gluonlab.runs.writer import RunDirectory
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.confusion import write_picture
 from gluonlab.training.evaluate import Confusion
 from gluonlab.training.export import export
@@ -22,7 +22,7 @@ from gluonlab.training.plan import Plan
 
 
 @contextmanager
-def recorded(run: RunDirectory, result: Result) -> Iterator[None]:
+def recorded(run: "RunDirectory | NoRunDirectory", result: Result) -> Iterator[None]:
     """Bring the folder to an end when the block ends, however that is: with the curves of all
     finished epochs, and the reason.
 
@@ -75,17 +75,19 @@ def advice(result: Result) -> Iterator[str]:
         yield f"{waiting}: decode them {cure}"
 
 
-def _note(run: RunDirectory, error: BaseException) -> None:
+def _note(run: "RunDirectory | NoRunDirectory", error: BaseException) -> None:
     if isinstance(error, DivergedError):
         run.write(DivergedEvent(str(error)))
 
 
-def _draw(run: RunDirectory, result: Result) -> None:
+def _draw(run: "RunDirectory | NoRunDirectory", result: Result) -> None:
     if result.history:
         run.curves()
 
 
 def _in_words(result: Result) -> str:
+    if result.run_dir is None:
+        return "rank 0 has written what is finished"
     if not result.history:
         return f"no epoch was finished; {result.run_dir} holds the steps of the first"
     epochs = f"{len(result.history)} of {result.plan.epochs}"
@@ -97,7 +99,7 @@ def _later(result: Result) -> str:
     plan = result.plan
     wanted = {"--confusion": plan.confusion, "--export": plan.export}
     asked = [option for option in wanted if wanted[option]]
-    if not asked:
+    if not asked or result.run_dir is None:
         return ""
     return (
         f"; for {' and '.join(asked)}: python -m gluonlab.run --evaluate "

@@ -56,14 +56,14 @@ class Score(NamedTuple):
         return None if self.in_top5 is None else self.in_top5 / self.images
 
 
-def evaluation_loader(plan: Plan, ctxs: List[mx.Context], group: Group = ALONE) -> Loader:
+def evaluation_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
     """The plan's test images for these devices, in order."""
     return Loader(
         plan.dataset.test,
         ctxs,
         plan.global_batch_size,
-        rank=group.rank,
-        world_size=group.size,
+        rank=plan.group.rank,
+        world_size=plan.group.size,
         shuffle=False,
         raw=True,
         prefetch=plan.prefetch,
@@ -82,9 +82,7 @@ class Scoring(Protocol):
         """The scores of the batch's parts."""
 
 
-def validate(
-    strategy: Strategy, loader: Loader, plan: Plan, step: int, group: Group = ALONE
-) -> Score:
+def validate(strategy: Strategy, loader: Loader, plan: Plan, step: int) -> Score:
     """`evaluate` a network after training up to this step.
 
     Raises DivergedError when its parameters are not finite, or its loss is beyond recovery.
@@ -93,7 +91,7 @@ def validate(
     strategy.settle_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
-    score = evaluate(strategy, loader, classes, plan.confusion, group)
+    score = evaluate(strategy, loader, classes, plan.confusion, plan.group)
     check_validation_loss(score.loss, when, strategy.has_statistics)
     return score
 
@@ -118,7 +116,8 @@ def evaluate(
     losses, correct, in_top5 = group.total(counts)  # float64: whole up to 2**53
     matrix = None
     if confusion:
-        matrix = group.total(sum(tally.confusion.asnumpy().astype("int64") for tally in tallies))
+        counted = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies)
+        matrix = group.total(counted).astype("int64")
         matrix = matrix.astype("int64")
     return Score(
         images,

@@ -25,7 +25,7 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
-from gluonlab.runs.reader import Description, read_finished
+from gluonlab.runs.reader import Description, device_count, read_finished
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.network import make_net
@@ -209,12 +209,8 @@ def _config(found: Description, given: Dict[str, Any]) -> TrainConfig:
 
 def _largest_share(found: Description) -> Optional[int]:
     """How many images of a batch one of the run's devices had; None when that is not known."""
-    devices, size = found.used.get("devices"), found.used.get("global_batch_size")
-    return (
-        -(-size // len(devices))
-        if isinstance(devices, list) and devices and isinstance(size, int)
-        else None
-    )
+    devices, size = device_count(found.used), found.used.get("global_batch_size")
+    return -(-size // devices) if devices and isinstance(size, int) else None
 
 
 def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:

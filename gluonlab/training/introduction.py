@@ -25,7 +25,8 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         if stays_on_devices(data.train, plan.resident_bytes)
         else f"streamed, {plan.prefetch} batches ahead"
     )
-    steps = plan.steps_per_epoch
+    steps, group = plan.steps_per_epoch, plan.group
+    many = f"{group.size} processes ({group.name}), each with " * (group.size > 1)
     settings = ", ".join(
         f"{name.replace('_', ' ')} {value:g}"
         for name, value in plan.optimizer_params.items()
@@ -33,7 +34,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
     )
     rule = f", momentum rule {MXNET}" * (plan.momentum_rule == MXNET)
     for name, text in (
-        ("devices", describe(plan.ctxs) + threads),
+        ("devices", many + describe(plan.ctxs) + threads),
         ("network", f"{plan.model}, {size:,} parameters"),
         (
             "data",
@@ -42,7 +43,7 @@ def introduction(plan: Plan, strategy: Strategy) -> Iterator[str]:
         *plan.settled.in_words(),
         (
             "batch",
-            f"{plan.batch_in_words(len(strategy.inputs))}; "
+            f"{plan.batch_in_words(len(strategy.inputs) * group.size)}; "
             f"{steps} step{'s' * (steps > 1)} per epoch",
         ),
         ("optimizer", f"{plan.optimizer}, {settings}{rule}"),

@@ -16,12 +16,12 @@ from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
-from gluonlab.runs.writer import RunDirectory
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.ending import advice, recorded, write_extras
 from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.losses import LossLog, StepLoss
-from gluonlab.training.plan import Plan, make_plan
-from gluonlab.training.prepare import measured_memory, prepare, train_loader
+from gluonlab.training.plan import Plan
+from gluonlab.training.prepare import measured_memory, plan_together, prepare, train_loader
 from gluonlab.training.reporter import ConsoleReporter, Reporter
 
 _T = TypeVar("_T")
@@ -47,10 +47,9 @@ def train(
     """
     config = config or TrainConfig()
     with nd_semantics():
-        RunDirectory.check(config.out)
-        plan = make_plan(config, dataset)
+        plan = plan_together(config, dataset, group)
         taken = measured_memory(plan, strategy)
-        result = train_plan(plan, strategy, reporter or ConsoleReporter(), group, taken)
+        result = train_plan(plan, strategy, reporter or ConsoleReporter(), taken)
     make_users(result.net)
     return result
 
@@ -59,22 +58,26 @@ def train_plan(
     plan: Plan,
     make_strategy: MakeStrategy,
     reporter: Reporter,
-    group: Group = ALONE,
     taken: Optional[str] = None,
 ) -> Result:
     """`train` for a plan. ``taken``: a line about the memory that such a run takes."""
     began = time.perf_counter()
-    strategy, introduction = prepare(plan, make_strategy, group)
-    run = RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
+    strategy, introduction = prepare(plan, make_strategy)
+    run = (
+        RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
+        if plan.group.rank == 0
+        else NoRunDirectory()
+    )
     result = Result(plan, strategy.net, run.path)
     with recorded(run, result):
         run.describe(**plan.description())
         for line in [*introduction, *([taken] if taken is not None else [])]:
             reporter.say(line)
-        _Run(plan, strategy, reporter, group, run, result, began).all_epochs()
+        _Run(plan, strategy, reporter, run, result, began).all_epochs()
         if result.confusion is not None:
             run.write(schema.ConfusionEvent(result.confusion.tolist()))
-        write_extras(run.path, plan, strategy.net, result.confusion)
+        if run.path is not None:
+            write_extras(run.path, plan, strategy.net, result.confusion)
     result.seconds = time.perf_counter() - began
     return result
 
@@ -87,16 +90,15 @@ class _Run:
         plan: Plan,
         strategy: Strategy,
         reporter: Reporter,
-        group: Group,
-        run: RunDirectory,
+        run: "RunDirectory | NoRunDirectory",
         result: Result,
         began: float,
     ) -> None:
-        self.plan, self.strategy, self.reporter, self.group = plan, strategy, reporter, group
+        self.plan, self.strategy, self.reporter = plan, strategy, reporter
         self.run, self.result, self.began = run, result, began
-        self.log = LossLog(strategy.outputs, plan.loss_scale is not None, group)
-        self.loader = train_loader(plan, strategy.inputs, group)
-        self.evaluation_loader = evaluation_loader(plan, strategy.inputs, group)
+        self.log = LossLog(strategy.outputs, plan.loss_scale is not None, plan.group)
+        self.loader = train_loader(plan, strategy.inputs)
+        self.evaluation_loader = evaluation_loader(plan, strategy.inputs)
 
     def all_epochs(self) -> None:
         for epoch in range(1, self.plan.epochs + 1):
@@ -131,9 +133,7 @@ class _Run:
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
         self._note_loss_scale(epoch)
-        score = validate(
-            self.strategy, self.evaluation_loader, self.plan, self.log.step, self.group
-        )
+        score = validate(self.strategy, self.evaluation_loader, self.plan, self.log.step)
         self.result.confusion = score.confusion
         return schema.Epoch(
             epoch=epoch,

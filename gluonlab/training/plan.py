@@ -21,6 +21,7 @@ from gluonlab.data.sets.colours import in_text
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.threads import set_threads
 from gluonlab.gpu.arithmetic import Arithmetic, arithmetic
+from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.kvstores.placement import Placement
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.optimizers.momentum import CORRECTED
@@ -50,7 +51,7 @@ class Plan:
     ``config`` is what was asked. Fields with the names of its settings hold what the run uses: the
     recipe's value where none was given, and neither ``sync_bn`` nor ``compress`` on one device. The
     colours of ``dataset`` are those by which the run normalises. ``momentum_rule`` is None without
-    a momentum that a rate could be part of.
+    a momentum that a rate could be part of. ``group``: the processes that share each batch.
     """
 
     config: TrainConfig
@@ -67,6 +68,7 @@ class Plan:
     rates: Rates
     loss_scale: Optional[LossScale]
     momentum_rule: Optional[str]
+    group: Group
     microbatches: Microbatches
     sync_bn: bool
     compress: Optional[str]
@@ -131,7 +133,7 @@ class Plan:
     @property
     def largest_share(self) -> int:
         """The most images of a batch that a device gets, if each gets a shard."""
-        return math.ceil(self.largest_batch / len(self.ctxs))
+        return math.ceil(self.largest_batch / (len(self.ctxs) * self.group.size))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -170,6 +172,8 @@ class Plan:
         return {
             "devices": [str(ctx) for ctx in self.ctxs],
             "threads_per_device": self.threads,
+            "processes": self.group.size,
+            "backend": self.group.name,
             "recipe": self.settled.recipe.name,
             "model": self.model,
             "dataset": self.dataset.name,
@@ -199,20 +203,22 @@ class Plan:
         return {"config": self.config.to_dict(), "settings": self.settings(), "classes": classes}
 
 
-def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None) -> Plan:
+def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Group = ALONE) -> Plan:
     """Check every name and value of ``config`` against this machine.
 
     Raises a UsageError for the first that is wrong.
 
-    ``dataset``: the one that the config names, where it has been read already.
+    ``dataset``: the one that the config names, where it has been read already. ``group``: the
+    processes that train together, each with as many devices as this one.
     """
-    draft = Draft(config, dataset)
+    draft = Draft(config, dataset, group)
     check(draft, CONFIG, DEVICES, DATA)
     used, ctxs = draft.config, draft.ctxs
     made: Dict[str, Any] = {
         "config": config,
         "threads": set_threads(ctxs, used.threads),
-        "loss_scale": make_loss_scale(used.dtype, draft.step_images // len(ctxs)),
+        "loss_scale": make_loss_scale(used.dtype, draft.step_images // draft.device_count),
+        "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
         "compress": used.compress if len(ctxs) > 1 else None,
     }

@@ -5,23 +5,55 @@ from __future__ import annotations
 from typing import List, NamedTuple, Optional
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon
 
+from gluonlab.config import TrainConfig
 from gluonlab.data.loading.augment import Augment
 from gluonlab.data.loading.loader import Loader
 from gluonlab.data.loading.mixup import Mixup
+from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.semantics import nd_semantics
-from gluonlab.errors import ConfigError
-from gluonlab.kvstores.groups import ALONE, Group
+from gluonlab.errors import ConfigError, RunError
+from gluonlab.kvstores.groups import Group
 from gluonlab.models.pretrained import load_pretrained
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
+from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.checks import BATCH, Made, check
 from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
-from gluonlab.training.plan import Plan
+from gluonlab.training.plan import Plan, make_plan
 from gluonlab.training.trial import in_words
+
+
+def plan_together(config: TrainConfig, dataset: Optional[Dataset], group: Group) -> Plan:
+    """The plan of this process, once all have theirs.
+
+    Raises what `make_plan` raises, OutputError at rank 0 for a folder that cannot be written,
+    RunError where another process cannot begin, and ConfigError where batches are counted per
+    device and processes have different numbers of devices.
+    """
+    devices = np.zeros(group.size)  # of each process; none where it cannot begin
+    try:
+        if group.rank == 0:
+            RunDirectory.check(config.out)
+        plan = make_plan(config, dataset, group)
+        devices[group.rank] = len(plan.ctxs)
+    except Exception:
+        group.total(devices)
+        raise
+    devices = group.total(devices)
+    if not devices.all():
+        raise RunError("another process of this training cannot begin: its own message says why")
+    if config.global_batch_size is None and len(set(devices)) > 1:
+        counts = ", ".join(f"{count:g}" for count in devices)
+        raise ConfigError(
+            f"the processes have {counts} devices: give --global-batch-size, "
+            "or as many devices to each"
+        )
+    return plan
 
 
 class Ready(NamedTuple):
@@ -32,7 +64,7 @@ class Ready(NamedTuple):
 
 
 @nd_semantics()
-def prepare(plan: Plan, make_strategy: MakeStrategy = data_parallel, group: Group = ALONE) -> Ready:
+def prepare(plan: Plan, make_strategy: MakeStrategy = data_parallel) -> Ready:
     """Make network and strategy. Raises a UsageError for what the plan could not show.
 
     Nothing else that the user can mend is found before the first batch.
@@ -46,7 +78,9 @@ def prepare(plan: Plan, make_strategy: MakeStrategy = data_parallel, group: Grou
             lines.append(f"pretrained {loaded}")
         return net
 
-    strategy = make_strategy(make, plan.make_loss(), plan, group)
+    strategy = make_strategy(make, plan.make_loss(), plan, plan.group)
+    if plan.group.rank > 0:  # the processes begin alike, and draw Dropout's masks of their own
+        mx.random.seed(plan.seed + plan.group.rank)
     check(Made(plan, strategy.net, len(strategy.inputs)), BATCH)
     lines += introduction(plan, strategy)
     if plan.memory:
@@ -65,7 +99,7 @@ def measured_memory(plan: Plan, make_strategy: MakeStrategy) -> Optional[str]:
     return in_words(plan.config, plan.dataset, plan.ctxs)
 
 
-def train_loader(plan: Plan, ctxs: List[mx.Context], group: Group = ALONE) -> Loader:
+def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:
     """Batches of the plan's training images for these devices, shuffled and changed at random."""
     augment = Augment(plan.crop_padding, plan.flip) if plan.crop_padding or plan.flip else None
     return Loader(
@@ -73,8 +107,8 @@ def train_loader(plan: Plan, ctxs: List[mx.Context], group: Group = ALONE) -> Lo
         ctxs,
         plan.global_batch_size,
         plan.seed,
-        group.rank,
-        group.size,
+        plan.group.rank,
+        plan.group.size,
         raw=True,
         prefetch=plan.prefetch,
         resident_bytes=plan.resident_bytes,

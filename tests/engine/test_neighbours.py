@@ -212,7 +212,8 @@ def test_decoders_take_their_part_too(environment, monkeypatch, tmp_path):
 
 SAYS = (
     "import json, gluonlab\nfrom gluonlab.engine import neighbours\n"
-    "from gluonlab.devices import devices\nfrom gluonlab.launch.hosts import ParameterServer\n"
+    "from gluonlab.devices import devices\n"
+    "from gluonlab.launch.parameter_server import ParameterServer\n"
     "from gluonlab.engine.threads import threads_per_device\nfrom support import workers\n"
     "before = neighbours.neighbours()\ngroup = ParameterServer()\n[ctx] = devices('cpu')\n"
     "print(json.dumps([before, neighbours.neighbours(), threads_per_device(1), "

@@ -93,11 +93,14 @@ def test_a_call_moves_one_flat_array_for_each_type():
     differ.
     """
 
+    nets = []
+    for ctxs in ([device(0), device(1)], [device(2), device(3)]):
+        nets.append(get_model("lenet", 10, ctxs))
+        nets[-1].initialize(mx.init.Xavier(), ctx=ctxs)
+        nets[-1](nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
+
     def work(group):
-        ctxs = own_devices(group, [2, 2])
-        net = get_model("lenet", 10, ctxs)
-        net.initialize(mx.init.Xavier(), ctx=ctxs)
-        net(nd.zeros((1, 1, 28, 28), ctx=ctxs[0]))
+        ctxs, net = own_devices(group, [2, 2]), nets[group.rank]
         trainer = BucketedTrainer(
             net.collect_params(), "sgd", {}, kvstore=store_on(group, "device", ctxs)
         )
@@ -147,7 +150,7 @@ def trained(net, trainer, ctxs, rank=0, size=1):
     return [[param.data(ctx).asnumpy() for param in net.collect_params().values()] for ctx in ctxs]
 
 
-@pytest.mark.cpu_only("threads that train keep scratch memory of GPUs, which counts as left over")
+@pytest.mark.cpu_only("MXNet keeps scratch memory for each thread, which counts as left over")
 @pytest.mark.parametrize("counts", [[2, 2], [1, 2]], ids=str)
 @pytest.mark.parametrize("trainer", [BucketedTrainer, gluon.Trainer])
 def test_a_trainer_makes_the_updates_of_one_process_with_all_devices(trainer, counts):

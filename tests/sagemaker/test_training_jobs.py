@@ -147,41 +147,36 @@ def test_two_workers_of_the_parameter_server_train_as_one_process_does(tmp_path)
 
 
 # Rank 0 begins with ones, rank 1 with twos. The loss is 2.5 w^2 for half of the parameters, whose
-# gradient 5 w wants rank 0's w, and 5 w for the others, whose gradient waits for no w. MXNet's
-# broadcast is init and a pull that nothing waits for. Here all pulls come last, and the server is
-# two seconds late: enough for the gradients to be sent.
+# gradient 5 w wants rank 0's w, and 5 w for the others, whose gradient waits for no w. The server
+# stops for two seconds when the parameters are to be sent: enough for the gradients to be sent.
 BEHIND = """
 import os, signal, sys, threading
 import gluonlab, mxnet as mx
 from mxnet import autograd
 from mxnet.gluon import nn
-from gluonlab.launch.hosts import ParameterServer
+from gluonlab.kvstores import make_kvstore
+from gluonlab.kvstores.group_store import GroupKVStore
+from gluonlab.launch.parameter_server import ParameterServer
+from gluonlab.update.trainer import BucketedTrainer
 
-server, pulls = int(sys.argv[1]), []
+server = int(sys.argv[1])
 group = ParameterServer()
 net = nn.HybridSequential()
 for _ in range(20):
     net.add(nn.Dense(1, in_units=1, use_bias=False))
 net.initialize(mx.init.Constant(1 + group.rank))
-
-def broadcast(key, value, out):
-    group.store.init(key, value)
-    pulls.append((key, out))
-    if len(pulls) == len(net):
-        if group.rank == 0:
-            os.kill(server, signal.SIGSTOP)
-            threading.Timer(2, os.kill, (server, signal.SIGCONT)).start()
-        for key, out in pulls:
-            group.store.pull(key, out)
-
-group.store.broadcast = broadcast
-trainer = group.trainer(net, "sgd", {"learning_rate": 0.1})
+if group.rank == 0:
+    os.kill(server, signal.SIGSTOP)
+    threading.Timer(2, os.kill, (server, signal.SIGCONT)).start()
+store = GroupKVStore(make_kvstore("device"), group)
+settings = {"learning_rate": 0.1}
+trainer = BucketedTrainer(net.collect_params(), "sgd", settings, kvstore=store, bucket_bytes=0)
 with autograd.record():
     weights = [layer.weight.data() for layer in net]
     squares = [2.5 * weight ** 2 for weight in weights[::2]]
     loss = mx.nd.add_n(*squares, *[5 * weight for weight in weights[1::2]])
 loss.backward()
-group.step(trainer, images=2)
+trainer.step(2)
 print("weights", *[float(layer.weight.data().asscalar()) for layer in net])
 """
 

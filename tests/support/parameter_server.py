@@ -10,36 +10,60 @@ from contextlib import contextmanager
 from support.processes import clean_environment
 
 
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+@contextmanager
+def servers(count, **variables):
+    """Scheduler and server for ``count`` workers: the workers' environments, and the server.
+
+    Both end with the block.
+    """
+    shared = {
+        "DMLC_NUM_WORKER": str(count),
+        "DMLC_NUM_SERVER": "1",
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+    }
+    environments = {
+        role: clean_environment(DMLC_ROLE=role, **shared, **variables)
+        for role in ("scheduler", "server", "worker")
+    }
+    started = []
+    try:
+        for role in ("scheduler", "server"):
+            command = [sys.executable, "-c", "import gluonlab, mxnet"]
+            started.append(subprocess.Popen(command, env=environments[role]))
+        yield [environments["worker"]] * count, started[-1]
+    finally:
+        end(started)
+
+
 @contextmanager
 def parameter_server(count, code, *arguments, **variables):
     """``count`` workers that run ``code``, with scheduler and server: the workers' processes.
 
     All end with the block.
     """
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    shared = {
-        "DMLC_NUM_WORKER": str(count),
-        "DMLC_NUM_SERVER": "1",
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
-    }
     started = []
+    with servers(count, **variables) as (environments, _):
+        try:
+            for environment in environments:
+                command = [sys.executable, "-c", code, *arguments]
+                started.append(
+                    subprocess.Popen(
+                        command, env=environment, stdout=subprocess.PIPE, encoding="utf-8"
+                    )
+                )
+            yield started
+        finally:
+            end(started)
 
-    def start(role, code, *arguments):
-        environ = clean_environment(DMLC_ROLE=role, **shared, **variables)
-        command = [sys.executable, "-c", code, *arguments]
-        started.append(
-            subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, encoding="utf-8")
-        )
-        return started[-1]
 
-    try:
-        for role in ("scheduler", "server"):
-            start(role, "import gluonlab, mxnet")
-        yield [start("worker", code, *arguments) for _ in range(count)]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+def end(processes):
+    for process in processes:
+        process.kill()
+        process.wait()

@@ -12,6 +12,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import Dataset, Defaults, load_dataset
 from gluonlab.errors import UsageError
 from gluonlab.gpu import arithmetic
+from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import get_model
 from gluonlab.training.checks import BATCH, CHECKS, CONFIG, DATA, DEVICES, NETWORK, Made, check
 from gluonlab.training.draft import Draft
@@ -19,6 +20,7 @@ from gluonlab.training.plan import make_plan
 
 # What makes a check fire, and what it then says.
 WRONG = {
+    (CONFIG, "group"): ({"sync_bn": True}, "--sync-bn is for the devices of one process"),
     (CONFIG, "kvstore"): ({"kvstore": "rign"}, "unknown kvstore 'rign'"),
     (CONFIG, "topology"): ({"topology": "p3.16xlarge"}, "--topology 'p3.16xlarge': kvstore 'dev"),
     (CONFIG, "dataset"): ({"dataset": "digit"}, "unknown data set 'digit'"),
@@ -62,7 +64,8 @@ WRONG = {
     (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet's have fewer than 2,147,483,647"),
 }
 KEYS = list(WRONG)
-NEED_GPUS = [(DEVICES, "arithmetic"), (NETWORK, "deterministic")]  # or what stands for them
+# GPUs, or more processes, or what stands for them
+NEED_MORE = [(CONFIG, "group"), (DEVICES, "arithmetic"), (NETWORK, "deterministic")]
 BEFORE_THE_NETWORK = [key for key in KEYS if key[0] not in (NETWORK, BATCH)]
 
 
@@ -93,7 +96,7 @@ def test_every_check_is_tried_here_in_the_order_of_the_list():
     [
         pytest.param(key, marks=[pytest.mark.cpu_only("GPUs have float16")] * (key[1] == "dtype"))
         for key in BEFORE_THE_NETWORK
-        if key not in NEED_GPUS
+        if key not in NEED_MORE
     ],
 )
 def test_a_check_fires_and_none_before_it(key):
@@ -116,13 +119,35 @@ def test_of_two_mistakes_the_first_of_the_list_is_told():
     for first, second in itertools.combinations(BEFORE_THE_NETWORK, 2):
         one, other = WRONG[first][0], WRONG[second][0]
         both = first[1] in about_kvstores and second[1] in about_kvstores
-        if both or set(one) & set(other) or {first, second} & set(NEED_GPUS):
+        if both or set(one) & set(other) or {first, second} & set(NEED_MORE):
             continue
         with pytest.raises(UsageError) as raised:
             make_plan(TrainConfig(**{"devices": named(2), **one, **other}))
         assert WRONG[first][1] in str(raised.value), (first, second)
         tried += 1
     assert tried > 150
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"sync_bn": True}, "--sync-bn is for"),
+        ({"compress": "2bit"}, "--compress is for"),
+        ({"memory": True}, "--memory is for"),
+        ({"kvstore": "sharded-optimizer"}, "--kvstore sharded-optimizer is for"),
+    ],
+    ids=str,
+)
+def test_what_one_process_can_do_alone_is_refused_to_several(setting, said):
+    config = TrainConfig(**setting)
+    for size in (1, 2):
+        draft = Draft(config, group=SummingGroup(0, size))
+        [each] = [each for each in CHECKS if each.name == "group"]
+        if size == 1:
+            each.of(draft)
+            continue
+        with pytest.raises(UsageError, match=f"^{said} the devices of one process, and 2 .*: "):
+            each.of(draft)
 
 
 def test_gpus_that_have_computed_otherwise_are_noticed(monkeypatch):

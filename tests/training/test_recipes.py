@@ -20,7 +20,7 @@ from gluonlab.data.sets.colours import COLOURS
 from gluonlab.data.sets.pack import pack
 from gluonlab.data.sets.registry import DATASETS
 from gluonlab.errors import ConfigError
-from gluonlab.launch.hosts import train_on_hosts
+from gluonlab.kvstores.groups import SummingGroup
 from gluonlab.models import check_model
 from gluonlab.training.finished import evaluate_run, plan_evaluation
 from gluonlab.training.loop import train
@@ -555,41 +555,18 @@ def test_linear_scaling_goes_by_the_batch_and_not_by_the_devices(batch, few, man
     assert rate(few) == pytest.approx(base * (few if model == "lenet" else 1), rel=1e-12)
 
 
-class Alone:
-    """A process of its own, which is what `gluonlab.launch.hosts` calls a group."""
-
-    rank, size = 0, 1
-
-    def place(self, config):
-        return config
-
-    def trainer(self, net, optimizer, params):
-        return gluon.Trainer(net.collect_params(), optimizer, params)
-
-    def step(self, trainer, images):
-        trainer.step(images)
-
-
-@pytest.mark.long
-def test_many_processes_train_by_the_quick_recipe(tmp_path, capsys):
-    """Their loop has no schedule and no crops, so it must not note any."""
-    write_mnist(tmp_path / "data", train=4, test=2)
-    common = dict(
-        dataset="fashion-mnist",
-        data_dir=str(tmp_path / "data"),
-        model="cifar_resnet20",
-        devices=named(1),
-        epochs=1,
-    )
-    train_on_hosts(TrainConfig(**common, out=str(tmp_path / "run")), Alone())
-    written = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert written["config"]["bucket_bytes"] == 0  # each parameter by itself
-    noted = written["settings"]
-    quick = {
-        "recipe": QUICK,
-        "lr_schedule": "constant",
-        "learning_rate": 0.2,
-        "global_batch_size": 256,
-        "normalise": "none",
-    }
-    assert quick.items() <= noted.items() and not noted["flip"]
+@pytest.mark.parametrize("recipe", [QUICK, "published"])
+@pytest.mark.parametrize("batch", [{}, {"batch_size": 3}, {"global_batch_size": 6}], ids=str)
+def test_processes_have_the_recipe_batches_and_rates_of_one_with_all_devices(
+    recipe, batch, tmp_path
+):
+    """Schedule, linear scaling and all that changes numbers."""
+    write_mnist(tmp_path, train=20, test=2)
+    config = TrainConfig(
+        dataset="fashion-mnist", data_dir=str(tmp_path), model="cifar_resnet20", recipe=recipe,
+        scale_lr=True, **batch,
+    )  # fmt: skip
+    alone = make_plan(config.replace(devices=named(2))).settings()
+    several = make_plan(config.replace(devices=named(1)), group=SummingGroup(0, 2)).settings()
+    differ = {name for name in alone if alone[name] != several[name]}
+    assert differ <= {"devices", "threads_per_device", "processes", "backend"}

@@ -13,11 +13,13 @@ sees, as on one device with a batch of a shard's size.
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
 import mxnet as mx
+import numpy as np
 from mxnet import gluon, nd
 
+from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.running_variance import CudnnVariances
 
@@ -28,9 +30,13 @@ class RunningStatistics:
     """
 
     def __init__(
-        self, net: gluon.HybridBlock, cut: Microbatches = WHOLE, sync_bn: bool = False
+        self,
+        net: gluon.HybridBlock,
+        cut: Microbatches = WHOLE,
+        sync_bn: bool = False,
+        group: Group = ALONE,
     ) -> None:
-        """``cut``: how shards go through the network.
+        """``cut``: how shards go through the network. ``group``: the processes that train it.
 
         ``sync_bn``: its statistics are those of `gluonlab.parallel.data.sync_bn`.
         """
@@ -42,6 +48,8 @@ class RunningStatistics:
         self._params = [params[name] for name in names]
         self.exist = bool(names)
         self._images: List[int] = []  # that each device has trained on since the last `average`
+        self._group = group
+        self._flat: Optional[nd.NDArray] = None
         self._cut, ctxs = cut, self._params[0].list_ctx() if names and not sync_bn else []
         self._cudnns = {
             ctx: CudnnVariances(graph, params, ctx) for ctx in ctxs if ctx.device_type == "gpu"
@@ -61,21 +69,40 @@ class RunningStatistics:
                 self._cudnns[shard.context].before_step(parts)
 
     def average(self) -> None:
-        """Give every device the average over all devices, weighted by the images that they saw;
-        nothing waits.
+        """Give every device the average over all devices of all processes, weighted by the images
+        that they saw. Nothing waits in a process alone.
         """
         for variances in self._cudnns.values():
             variances.settle()
-        shares = [images / sum(self._images) for images in self._images]
-        for param in self._params if shares else ():
-            arrays = param.list_data()
-            if len(arrays) > 1:
-                average = nd.add_n(
-                    *[
-                        array.as_in_context(arrays[0].context) * share
-                        for array, share in zip(arrays, shares)
-                    ]
-                )
-                for array in arrays:
-                    average.copyto(array)
-        self._images = []
+        images, self._images = self._images, []
+        devices = len(self._params[0].list_ctx()) if self.exist else 0
+        if devices * self._group.size < 2:
+            return
+        seen = float(self._group.total(np.array([sum(images)]))[0])
+        if not seen:
+            return
+        shares = [count / seen for count in images]
+        parts = [_weighted(param.list_data(), shares) for param in self._params]
+        for param, average in zip(self._params, self._over_group(parts)):
+            for array in param.list_data():
+                average.copyto(array)
+
+    def _over_group(self, parts: List[nd.NDArray]) -> List[nd.NDArray]:
+        """The sums of ``parts`` over the processes, which have them in one array for all."""
+        if self._group.size == 1:
+            return parts
+        if self._flat is None:
+            self._flat = nd.zeros((sum(part.size for part in parts),), ctx=parts[0].context)
+        ends = np.cumsum([part.size for part in parts]).tolist()
+        views = [self._flat[end - part.size : end] for part, end in zip(parts, ends)]
+        for view, part in zip(views, parts):
+            view[:] = part.reshape((-1,))
+        self._group.allreduce([self._flat])
+        return [view.reshape(part.shape) for view, part in zip(views, parts)]
+
+
+def _weighted(arrays: Sequence[nd.NDArray], shares: Sequence[float]) -> nd.NDArray:
+    """The sum of arrays in these shares, on the first one's device; a device may have none."""
+    first = arrays[0].context
+    parts = [array.as_in_context(first) * share for array, share in zip(arrays, shares)]
+    return nd.add_n(*parts) if parts else nd.zeros_like(arrays[0])

@@ -16,6 +16,7 @@ from mxnet import autograd, gluon, nd
 
 from gluonlab.data.loading.batch import Batch
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatches, Part
 from gluonlab.parallel.data.replica import Replica, replicas
 from gluonlab.parallel.data.staged import StagedReplicas
@@ -40,13 +41,15 @@ class DataParallelStep:
         microbatches: Microbatches = WHOLE,
         sync_bn: bool = False,
         convert: Conversion = as_it_is,
+        group: Group = ALONE,
     ) -> None:
         """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)``
         makes them its input.
 
         ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of
         each device's own. ``convert``: how the network computes (`gluonlab.parallel.precision`).
-        The trainer's ``loss_scale`` is what the loss is multiplied by.
+        The trainer's ``loss_scale`` is what the loss is multiplied by. ``group``: the processes
+        whose running statistics are averaged; the trainer's kvstore sums over them.
         """
         enable_peer_access(ctxs)
         trainer.prepare()  # before the graphs are bound: it moves the parameters into buckets
@@ -55,7 +58,7 @@ class DataParallelStep:
         self.microbatches = microbatches
         params = dict(net.collect_params().items())
         self.staged = StagedReplicas(self.replicas[0].graph, params, ctxs) if sync_bn else None
-        self.statistics = RunningStatistics(net, microbatches, sync_bn)
+        self.statistics = RunningStatistics(net, microbatches, sync_bn, group)
         self._sums = LossSums(ctxs)
         self._losses: List[nd.NDArray] = []
 

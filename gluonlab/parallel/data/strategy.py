@@ -31,7 +31,7 @@ class DataParallel:
         )  # fmt: skip
         self.step = DataParallelStep(
             self.net, loss, self.trainer, plan.ctxs, plan.preprocess, plan.microbatches,
-            plan.sync_bn, plan.conversion,
+            plan.sync_bn, plan.conversion, group,
         )  # fmt: skip
         self.phases, self.score = self.step.phases, self.step.score
         self.settle_statistics = self.step.statistics.average

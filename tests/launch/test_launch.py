@@ -1,0 +1,140 @@
+"""python -m gluonlab.launch by real processes: the training of one process with all devices."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from mxnet import nd
+from support.idx_files import write_mnist
+from support.launched import each_backend, launched
+from support.reference import distance
+
+from gluonlab import TrainConfig
+from gluonlab.runs import schema
+from gluonlab.runs.reader import read_lines, read_runs
+from gluonlab.training.finished import evaluate_run
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+# Batches of 12, 12, 12, 12 and 1 image: of the last, one of four devices has a shard, and one
+# process none. Ten steps.
+TRAIN, GLOBAL_BATCH, EPOCHS = 49, 12, 2
+OPTIONS = dict(
+    dataset="fashion-mnist",
+    global_batch_size=GLOBAL_BATCH,
+    epochs=EPOCHS,
+    lr=0.01,
+    momentum=0.9,
+    wd=1e-3,
+    lr_schedule="cosine",
+    warmup_epochs=0.5,
+    clip_norm=0.5,
+    label_smoothing=0.1,
+    crop_padding=2,
+    mixup=0.4,
+    microbatches=2,
+    kvstore="ring",
+    seed=3,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_mnist(folder, train=TRAIN, test=7)
+    return folder
+
+
+def words(**options):
+    return [
+        word
+        for name, value in options.items()
+        for word in ([f"--{name.replace('_', '-')}"] + [str(value)] * (value is not True))
+    ]
+
+
+def parameters(folder):
+    """What is learned, as one vector (a shift of BatchNorm's may be next to zero, and then is
+    rounding errors of its gradient's sum), and each of the running statistics.
+    """
+    arrays = {
+        name: array.asnumpy() for name, array in nd.load(str(folder / schema.PARAMETERS)).items()
+    }
+    running = [name for name in sorted(arrays) if "running" in name]
+    learned = [arrays[name].ravel() for name in sorted(set(arrays) - set(running))]
+    return [np.concatenate(learned), *(arrays[name] for name in running)]
+
+
+@pytest.mark.parametrize("model", ["resnet8", pytest.param("lenet", marks=pytest.mark.long)])
+@each_backend
+def test_two_processes_with_two_devices_train_as_one_with_four(backend, model, data, tmp_path):
+    """Cosine, clipping, mixup, microbatches, running statistics, and a process with idle devices;
+    the run's folder is as good as any: it is read, reported, evaluated and exported.
+    """
+    folder, options = tmp_path / "many", {**OPTIONS, "model": model, "data_dir": str(data)}
+    ended = launched(
+        backend,
+        tmp_path,
+        *words(**options, devices="cpu*2", out=folder, confusion=True, export=True),
+    )
+    assert [process.status for process in ended] == [0, 0], ended
+    assert sorted("accuracy" in process.out for process in ended) == [False, True]  # rank 0 speaks
+    one = train(
+        TrainConfig(**options, devices="cpu*4", out=str(tmp_path / "one")),
+        reporter=Reporter(),
+    )
+    assert distance(parameters(folder), parameters(one.run_dir)) <= 1e-5
+
+    lines, expected = read_lines(folder), read_lines(one.run_dir)
+    assert [type(line) for line in lines[:-1]] == [type(line) for line in expected]
+    steps = [line for line in lines if isinstance(line, schema.Step)]
+    assert [step.images for step in steps] == [12, 12, 12, 12, 1] * EPOCHS
+    for ours, theirs in zip(lines, expected):
+        if isinstance(ours, (schema.Step, schema.Epoch)):
+            assert (ours.step, ours.epoch, ours.images) == (
+                theirs.step,
+                theirs.epoch,
+                theirs.images,
+            )
+            assert ours.lr == theirs.lr
+            assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+    [*_, done] = [line for line in lines if isinstance(line, schema.Epoch)]
+    assert done.accuracy == one.accuracy
+
+    used = json.loads((folder / schema.CONFIG).read_text())["settings"]
+    alone = one.plan.settings()
+    assert (used["processes"], used["backend"], used["kvstore"]) == (2, backend, "ring")
+    assert used["learning_rate"] == alone["learning_rate"]
+    assert used["global_batch_size"] == GLOBAL_BATCH
+    again = evaluate_run(str(folder), devices="cpu")
+    assert again.score.accuracy == done.accuracy
+    assert np.array(lines[-1].matrix).sum() == again.score.images == 7
+    assert {path.name for path in folder.iterdir()} >= {
+        schema.CURVES, schema.CONFUSION, schema.EXPORT,
+    }  # fmt: skip
+
+
+def strictly(text):
+    """JSON as everybody reads it, without NaN and Infinity."""
+    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+@each_backend
+def test_a_loss_that_diverges_ends_all_processes_with_the_step(backend, data, tmp_path):
+    folder = tmp_path / "run"
+    options = dict(dataset="fashion-mnist", data_dir=data, model="mlp", optimizer="sgd", lr=1e9)
+    ended = launched(
+        backend, tmp_path, *words(**options, global_batch_size=6, epochs=2, devices="cpu*2"),
+        "--out", folder,
+    )  # fmt: skip
+    assert [process.status for process in ended] == [1, 1], ended
+    # the same of all
+    [said] = {tuple(re.findall("^error: .*", process.err, re.M)) for process in ended}
+    step = int(re.search(r"^error: the loss .* at step (\d+)\b", *said)[1])
+    lines = [strictly(line) for line in (folder / schema.METRICS).read_text().splitlines()]
+    assert [line["step"] for line in lines[:-1]] == list(range(1, step))
+    assert lines[-1]["event"] == "diverged" and f"step {step}" in lines[-1]["message"]
+    assert not (folder / schema.PARAMETERS).exists()
+    [run] = read_runs([folder])
+    assert run.devices == 4 and run.epochs == []

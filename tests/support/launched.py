@@ -1,0 +1,90 @@
+"""python -m gluonlab.launch by several processes on this machine, over either backend."""
+
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from support.parameter_server import end, servers
+from support.processes import clean_environment
+
+
+class Ended(NamedTuple):
+    """A process that has come to its end."""
+
+    status: int
+    out: str
+    err: str
+
+
+@contextmanager
+def horovod(count):
+    """What Horovod's own launcher gives its processes, with Gloo on the loopback device."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port = server.start()
+    server.init(get_host_assignments(parse_hosts(f"localhost:{count}"), count))
+    shared = {
+        "HOROVOD_SIZE": str(count),
+        "HOROVOD_LOCAL_SIZE": str(count),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_HOSTNAME": "localhost",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+        "HOROVOD_GLOO_IFACE": "lo",
+    }
+    try:
+        yield (
+            [
+                clean_environment(HOROVOD_RANK=str(rank), HOROVOD_LOCAL_RANK=str(rank), **shared)
+                for rank in range(count)
+            ],
+            None,
+        )
+    finally:
+        server.stop()
+
+
+BACKENDS = {"parameter-server": servers, "horovod": horovod}
+each_backend = pytest.mark.parametrize(
+    "backend", ["parameter-server", pytest.param("horovod", marks=pytest.mark.horovod)]
+)
+
+
+def launched(backend, folder, *options, count=2, of_rank=None, timeout=240):
+    """How ``count`` processes with these options have ended, each in ``folder``.
+
+    ``of_rank``: more options for the process that is started at this place.
+    """
+    started, until = [], time.monotonic() + timeout
+    with BACKENDS[backend](count) as (environments, _):
+        try:
+            for place, environment in enumerate(environments):
+                more = (of_rank or {}).get(place, ())
+                command = [sys.executable, "-m", "gluonlab.launch", "--backend", backend]
+                said = [(folder / f"{name}-{place}").open("w+") for name in ("out", "err")]
+                process = subprocess.Popen(
+                    [*command, *map(str, (*options, *more))],
+                    env=environment, cwd=folder, stdout=said[0], stderr=said[1],
+                )  # fmt: skip
+                started.append((process, said))
+            for process, _ in started:
+                process.wait(until - time.monotonic())
+        finally:
+            end([process for process, _ in started])
+    ended = []
+    for process, said in started:
+        for file in said:
+            file.seek(0)
+        ended.append(Ended(process.returncode, *(file.read() for file in said)))
+        for file in said:
+            file.close()
+    return ended
