@@ -22,38 +22,32 @@ if TYPE_CHECKING:
 class KVStoreKind:
     """One way to sum gradients over devices."""
 
-    create: "Callable[[Optional[str]], KVStoreBase]"  # of a topology's name, or None
+    create: "Callable[[str, Optional[str]], KVStoreBase]"  # of its name, and a topology's
     summary: str
     places: bool = False  # it runs a schedule, whose ranks devices play by their links
     gpus_only: bool = False
     compresses: bool = False
 
 
-def _native(name: str) -> "Callable[[Optional[str]], KVStoreBase]":
-    def create(topology: Optional[str] = None) -> "KVStoreBase":
-        from gluonlab.kvstores.native import NativeKVStore
+def _native(name: str, topology: Optional[str]) -> "KVStoreBase":
+    from gluonlab.kvstores.native import NativeKVStore
 
-        return NativeKVStore(name)
-
-    return create
+    return NativeKVStore(name)
 
 
-def _scheduled(name: str) -> "Callable[[Optional[str]], KVStoreBase]":
-    def create(topology: Optional[str] = None) -> "KVStoreBase":
-        from gluonlab.kvstores.schedule import ScheduleKVStore
+def _scheduled(name: str, topology: Optional[str]) -> "KVStoreBase":
+    from gluonlab.kvstores.schedule import ScheduleKVStore
 
-        return ScheduleKVStore(name, topology=topology)
-
-    return create
+    return ScheduleKVStore(name, topology=topology)
 
 
-def _sharded_optimizer(topology: Optional[str] = None) -> "KVStoreBase":
+def _sharded_optimizer(name: str, topology: Optional[str]) -> "KVStoreBase":
     from gluonlab.kvstores.sharded import ShardedKVStore
 
     return ShardedKVStore(topology=topology)
 
 
-def _nccl(topology: Optional[str] = None) -> "KVStoreBase":
+def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
     import mxnet as mx
 
     if not mx.runtime.Features().is_enabled("NCCL"):
@@ -79,18 +73,18 @@ ALLREDUCES = {
 
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
-        _native("device"),
+        _native,
         "each bucket is summed on one of the devices, the buckets spread over all of them",
         compresses=True,
     ),
-    "local": KVStoreKind(_native("local"), "every bucket is summed on the CPU"),
+    "local": KVStoreKind(_native, "every bucket is summed on the CPU"),
     "nccl": KVStoreKind(
         _nccl,
         "NCCL, as MXNet uses it: reduced to the first GPU, "
         "broadcast from there (a CUDA build of MXNet only)",
         gpus_only=True,
     ),
-    **{name: KVStoreKind(_scheduled(name), ALLREDUCES[name], places=True) for name in ALGORITHMS},
+    **{name: KVStoreKind(_scheduled, ALLREDUCES[name], places=True) for name in ALGORITHMS},
     "sharded-optimizer": KVStoreKind(
         _sharded_optimizer,
         "each device updates its share of the weights and keeps its state",
@@ -102,12 +96,9 @@ KVSTORES: Dict[str, KVStoreKind] = {
 def check_kvstore(name: str) -> None:
     """Raise KVStoreError, with the choices, when no kvstore has this name."""
     if not isinstance(name, str) or name not in KVSTORES:
-        processes = (
-            f"; over processes an instance sums, mx.kv.create({name!r})"
-            if str(name).startswith("dist_")
-            else ""
-        )
-        raise KVStoreError(unknown("kvstore", name, KVSTORES) + processes)
+        over_processes = f"; over processes an instance sums, mx.kv.create({name!r})"
+        hint = over_processes if str(name).startswith("dist_") else ""
+        raise KVStoreError(unknown("kvstore", name, KVSTORES) + hint)
 
 
 def make_kvstore(
@@ -129,7 +120,7 @@ def make_kvstore(
         raise KVStoreError(
             f"kvstore {name!r} sums over GPUs, and these are CPU devices: choose device or local"
         )
-    store = KVSTORES[name].create(topology)
+    store = KVSTORES[name].create(name, topology)
     if topology is not None and ctxs:
         store.placement(ctxs)  # whether it has these devices
     return store

@@ -9,31 +9,23 @@ key than there were in the first call.
 from __future__ import annotations
 
 import ctypes
-from contextlib import nullcontext
-from operator import index
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
 from mxnet.kvstore import KVStore
-from mxnet.kvstore.base import _ctype_key_value
 
-from gluonlab.engine.setup import peers_are_enabled
 from gluonlab.errors import KVStoreError
-from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.kvstores.arguments import (
+    as_list,
+    by_key,
+    checked_key,
+    direct_copies,
+    is_list,
+    pushpull_arguments,
+)
 from gluonlab.kvstores.owner import Owner
 from gluonlab.optimizers.states.states import is_list_of_arrays
 
@@ -52,11 +44,9 @@ class _Kept(NamedTuple):
         """Whether there is a place for such values already: the case of every call but the
         first.
         """
-        if not (
-            _several(values)
-            and 0 < len(values) <= self.room
-            and all(isinstance(array, nd.NDArray) for array in values)
-        ):
+        if not is_list(values) or not 0 < len(values) <= self.room:
+            return False
+        if not all(isinstance(array, nd.NDArray) for array in values):
             return False
         return bool(values[0].shape == self.shape and values[0].dtype == self.dtype)
 
@@ -99,20 +89,17 @@ class NativeKVStore(KVStore):
         """Keep ``value``, or the first of it, and copy it into every array of ``out``; ``key`` may
         be a list, of both then.
         """
-        self.init(key, [_list(of_key)[0] for of_key in value] if _several(key) else _list(value)[0])
+        first = [as_list(own)[0] for own in value] if is_list(key) else as_list(value)[0]
+        self.init(key, first)
         self._by_store("pull", key, out, priority=priority)
 
     def init(self, key: Any, value: Any) -> None:
         """Keep ``value``; ``key`` may be a list, of values then."""
         for name, values in self._pairs(key, value):
             kept = self._kept.get(name)
-            if (
-                kept is not None
-                and kept.store is self._latest
-                and self._owner.known
-                and not self._claimed
-            ):
-                # it would have given its optimizer again: somebody else comes
+            again = kept is not None and kept.store is self._latest
+            if again and self._owner.known and not self._claimed:
+                # its owner would have given its optimizer again: somebody else comes
                 self._owner.release()
                 self._update = None
             self._keep(name, values[0])
@@ -131,9 +118,8 @@ class NativeKVStore(KVStore):
     def row_sparse_pull(
         self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
     ) -> None:
-        self._of(key[0] if _several(key) else key).store.row_sparse_pull(
-            key, out, priority, row_ids
-        )
+        store = self._of(key[0] if is_list(key) else key).store
+        store.row_sparse_pull(key, out, priority, row_ids)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Leave the sum of ``value``, or with an optimizer the updated weights, in each of it, or
@@ -152,15 +138,12 @@ class NativeKVStore(KVStore):
             self._prepare(name, values)
         self._by_store("pushpull", key, value, value if out is None else out, priority=priority)
 
-    def prepared(
-        self, key: int, arrays: Sequence[nd.NDArray], priority: int = 0
-    ) -> Callable[[], None]:
+    def prepared(self, key: int, arrays: List[nd.NDArray], priority: int = 0) -> Callable[[], None]:
         """``pushpull(key, arrays, priority=priority)`` for arrays that stay the same, at the cost
         of MXNet's C call alone.
         """
         same = list(arrays)
-        keys, handles, _ = _ctype_key_value(key, same)
-        count, urgency = ctypes.c_uint(len(same)), ctypes.c_int(priority)
+        arguments, urgency = pushpull_arguments(key, same), ctypes.c_int(priority)
         # where these arrays have been summed; another one if somebody has begun anew
         place: Optional[_Kept] = None
 
@@ -171,11 +154,7 @@ class NativeKVStore(KVStore):
                 self.pushpull(key, same, priority=priority)
                 place = self._kept[key]
                 return
-            check_call(
-                _LIB.MXKVStorePushPull(
-                    kept.store.handle, count, keys, count, keys, handles, handles, urgency
-                )
-            )
+            check_call(_LIB.MXKVStorePushPull(kept.store.handle, *arguments, urgency))
 
         return run
 
@@ -239,12 +218,8 @@ class NativeKVStore(KVStore):
             self._failure = error
 
     def _stores(self) -> List[KVStore]:
-        return list(
-            {
-                id(store): store
-                for store in (self._latest, *(kept.store for kept in self._kept.values()))
-            }.values()
-        )
+        stores = [self._latest, *(kept.store for kept in self._kept.values())]
+        return list({id(store): store for store in stores}.values())
 
     def _keep(self, key: Any, value: nd.NDArray) -> None:
         """Keep ``value`` where MXNet has nothing under this key yet."""
@@ -263,7 +238,7 @@ class NativeKVStore(KVStore):
             store._set_updater(self._guarded)
         return store
 
-    def _prepare(self, key: Any, values: Sequence[nd.NDArray]) -> None:
+    def _prepare(self, key: Any, values: List[nd.NDArray]) -> None:
         """Have a place for such values: MXNet's store has it for those that it was initialised
         with, and as many as came first.
         """
@@ -275,13 +250,10 @@ class NativeKVStore(KVStore):
         else:
             kept = self._of(key)
             if (kept.shape, kept.dtype) != (shape, dtype):
-                given = (
-                    f"{np.dtype(dtype).name}{list(shape)} cannot update "
-                    f"{np.dtype(kept.dtype).name}{list(kept.shape)}"
-                )
+                grad, weight = f"{np.dtype(dtype).name}{list(shape)}", np.dtype(kept.dtype).name
                 raise KVStoreError(
-                    f"kvstore {self._name!r}, key {key!r}: {given}: "
-                    "broadcast weights that are alike"
+                    f"kvstore {self._name!r}, key {key!r}: {grad} cannot update "
+                    f"{weight}{list(kept.shape)}: broadcast weights that are alike"
                 )
             if 0 < kept.room < count:
                 weights = nd.zeros(shape, dtype=dtype)
@@ -300,14 +272,11 @@ class NativeKVStore(KVStore):
 
     def _by_store(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
         """One call for all keys, where one of MXNet's stores has them; else one for each."""
-        keys = [_checked(name) for name in key] if _several(key) else [_checked(key)]
+        keys = [checked_key(name) for name in as_list(key)]
         stores = [self._of(name).store for name in keys]
-        with _direct_copies(arrays):
-            if all(store is stores[0] for store in stores):
-                if stores:
-                    getattr(stores[0], call)(
-                        keys if _several(key) else keys[0], *arrays, **settings
-                    )
+        with direct_copies(arrays):
+            if len({id(store) for store in stores}) == 1:
+                getattr(stores[0], call)(keys if is_list(key) else keys[0], *arrays, **settings)
             else:
                 for name, store, *of_key in zip(keys, stores, *arrays):
                     getattr(store, call)(name, *of_key, **settings)
@@ -324,63 +293,17 @@ class NativeKVStore(KVStore):
 
         Raises KVStoreError for what MXNet takes for no keys, or for no values of theirs.
         """
-        keys, given = (list(key), value) if _several(key) else ([key], [value])
-        if not _several(given) or len(given) != len(keys):
-            count = len(given) if _several(given) else 1
-            raise KVStoreError(
-                f"kvstore {self._name!r}: {len(keys)} keys and {count} values: "
-                "give each key its own"
-            )
-        pairs = [(_checked(name), _list(of_key)) for name, of_key in zip(keys, given)]
+        pairs = [(checked_key(name), own) for name, [own] in by_key(self._name, key, value)]
         for name, values in pairs:
-            if not values or not all(isinstance(array, nd.NDArray) for array in values):
+            if not values:
                 raise KVStoreError(
                     f"kvstore {self._name!r}, key {name!r}: there are no arrays to sum: "
                     "give one for each device"
                 )
-        kinds = {isinstance(name, str) for name, _ in pairs}
-        if self._words is not None:
-            kinds.add(self._words)
+        kinds = {isinstance(name, str) for name, _ in pairs} | {self._words} - {None}
         if len(kinds) > 1:
             raise KVStoreError(
                 f"kvstore {self._name!r}: keys of one store are numbers or words, not both: "
-                f"{keys[0]!r}"
+                f"{pairs[0][0]!r}"
             )
         return pairs
-
-
-def _direct_copies(arrays: Any) -> "ContextManager[None]":
-    """While a store of MXNet's gets these arrays, or lists of them, for the first time: on GPUs,
-    access is ours to enable.
-    """
-    gpus = [array.context for array in _flat(arrays) if array.context.device_type == "gpu"]
-    enable_peer_access(gpus)
-    return peers_are_enabled() if gpus else nullcontext()
-
-
-def _flat(arrays: Any) -> Iterator[nd.NDArray]:
-    for given in arrays:
-        if _several(given):
-            yield from _flat(given)
-        elif isinstance(given, nd.NDArray):
-            yield given
-
-
-def _several(given: Any) -> bool:
-    return isinstance(given, (list, tuple))
-
-
-def _list(given: Any) -> List[Any]:
-    return list(given) if _several(given) else [given]
-
-
-def _checked(key: Any) -> Any:
-    """The key as MXNet takes it: a word or a Python number."""
-    if isinstance(key, str):
-        return key
-    try:
-        return index(key)
-    except TypeError as error:
-        raise KVStoreError(
-            f"key {key!r}: MXNet's stores have words and whole numbers for keys"
-        ) from error

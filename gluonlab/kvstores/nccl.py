@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
-from functools import partial
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 from weakref import finalize
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
 from mxnet.base import _LIB, check_call
-from mxnet.kvstore.base import _ctype_key_value
 
 from gluonlab.engine.invoke import flattened
 from gluonlab.errors import KVStoreError
+from gluonlab.kvstores.arguments import pushpull_arguments
 from gluonlab.kvstores.summing import SummingKVStore
 from gluonlab.kvstores.sums import Ranks
 
@@ -57,10 +56,10 @@ class NcclKVStore(SummingKVStore):
                 raise KVStoreError(
                     f"arrays on {array.context}: it sums over GPUs: choose device or local"
                 )
-            if np.dtype(array.dtype).name not in TYPES:
-                able = ", ".join(TYPES)
+            name = np.dtype(array.dtype).name
+            if name not in TYPES:
                 raise KVStoreError(
-                    f"arrays of type {np.dtype(array.dtype).name}: it sums {able}: "
+                    f"arrays of type {name}: it sums {', '.join(TYPES)}: "
                     "use array.astype('int32'), or choose device"
                 )
         return _Sum(self._group([of_rank[0] for of_rank in arrays]), arrays)
@@ -118,31 +117,15 @@ class _Sum:
 
     def __init__(self, group: _Group, arrays: Ranks) -> None:
         self.transfers_run = 0
-        self._arrays = [
-            [flattened(array) for array in replicas]
-            for replicas in zip(*arrays)
-            if replicas[0].size
+        replicas = [[flattened(array) for array in own] for own in zip(*arrays) if own[0].size]
+        self._arrays = replicas  # which the calls point into
+        self._calls = [
+            pushpull_arguments(group.slot(own[0]), own) for own in replicas if len(own) > 1
         ]
-        self._calls: List[Callable[[int], None]] = [
-            partial(_pushpull, group, *_call(group.slot(replicas[0]), replicas))
-            for replicas in self._arrays
-            if len(replicas) > 1
-        ]
+        self._group = group
 
     def run(self, priority: int = 0) -> None:
-        for call in self._calls:
-            call(priority)
+        urgency = ctypes.c_int(priority)
+        for arguments in self._calls:
+            check_call(_LIB.MXKVStorePushPull(self._group.handle, *arguments, urgency))
         self.transfers_run += len(self._calls)
-
-
-def _call(key: int, replicas: List[nd.NDArray]) -> Tuple[Any, Any, Any]:
-    keys, handles, _ = _ctype_key_value(key, replicas)
-    return ctypes.c_uint(len(replicas)), keys, handles
-
-
-def _pushpull(group: _Group, count: Any, keys: Any, handles: Any, priority: int) -> None:
-    check_call(
-        _LIB.MXKVStorePushPull(
-            group.handle, count, keys, count, keys, handles, handles, ctypes.c_int(priority)
-        )
-    )

@@ -32,11 +32,8 @@ class Placement(NamedTuple):
 
         by the links that NVML tells``; empty where there was nothing to choose.
         """
-        return (
-            f"order {' '.join(str(ctxs[device]) for device in self.order)}, {self.why}"
-            if self.why
-            else ""
-        )
+        devices = " ".join(str(ctxs[device]) for device in self.order)
+        return f"order {devices}, {self.why}" if self.why else ""
 
 
 class Ground(NamedTuple):

@@ -19,6 +19,7 @@ from mxnet import nd
 from gluonlab.collectives.algorithms import HALVES
 from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
+from gluonlab.kvstores.arguments import as_list
 from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
@@ -53,12 +54,9 @@ class ShardedKVStore(ScheduleKVStore):
         self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
         self._owner = Owner(self)
-        self._aside: "WeakKeyDictionary[mx.optimizer.Optimizer, Dict[Any, KeyState]]" = (
-            WeakKeyDictionary()
-        )
-        self._schedules: "WeakKeyDictionary[mx.optimizer.Optimizer, Rewinding]" = (
-            WeakKeyDictionary()
-        )
+        # of optimizers: the states of those that others have replaced, and their schedules
+        self._aside: "WeakKeyDictionary[Any, Dict[Any, KeyState]]" = WeakKeyDictionary()
+        self._schedules: "WeakKeyDictionary[Any, Rewinding]" = WeakKeyDictionary()
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -70,9 +68,7 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def transfers_run(self) -> int:
-        return super().transfers_run + sum(
-            update.transfers_run for update in self._updates.values()
-        )
+        return super().transfers_run + sum(one.transfers_run for one in self._updates.values())
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """What the owners update with.
@@ -86,8 +82,7 @@ class ShardedKVStore(ScheduleKVStore):
         self._owner.take(optimizer)
         if self._optimizer is not None and self._optimizer is not optimizer:
             self._aside[self._optimizer] = {key: self.state_of(key) for key in self._own()}
-            self._retired += sum(update.transfers_run for update in self._updates.values())
-            self._updates, self._loaded = {}, self._aside.pop(optimizer, {})
+            self.set_states(self._aside.pop(optimizer, {}))
         self._optimizer = optimizer
         self._schedules.setdefault(optimizer, Rewinding(optimizer))
 
@@ -137,9 +132,7 @@ class ShardedKVStore(ScheduleKVStore):
         ``stale``: for some of the keys, the elements that stay as they are, with their states and
         counts of updates.
         """
-        self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].finish(
-            priority, stale or {}
-        )
+        self._updates[tuple(as_list(key))].finish(priority, stale or {})
 
     @nd_semantics()
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
@@ -152,16 +145,12 @@ class ShardedKVStore(ScheduleKVStore):
         ``dump_optimizer`` changes nothing.
         """
         assert self._optimizer is not None
-        numbers, own = numbers_of(self._optimizer), self._own()
+        optimizer, own = self._optimizer, self._own()
         parameters = tuple(
             self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items()
         )
-        save(
-            fname,
-            to_arrays(
-                States(kind_of(self._optimizer), self._optimizer.num_update, numbers, parameters)
-            ),
-        )
+        states = States(kind_of(optimizer), optimizer.num_update, numbers_of(optimizer), parameters)
+        save(fname, to_arrays(states))
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
@@ -172,52 +161,38 @@ class ShardedKVStore(ScheduleKVStore):
         fit.
         """
         assert self._optimizer is not None
-        own = self._own()
-        states = read(fname, most_bytes(list(own.values())) if own else None)
+        own, optimizer = self._own(), self._optimizer
+        params = list(own.values())
+        states = read(fname, most_bytes(params) if own else None)
         if own:
-            states = fitted(self._optimizer, states, list(own.values()), repr(str(fname)))
-        keys = list(own) or [
-            int(state.name) if state.name.isdecimal() else state.name for state in states.parameters
-        ]
+            states = fitted(optimizer, states, params, repr(str(fname)))
+        names = [state.name for state in states.parameters]
+        keys = list(own) or [int(name) if name.isdecimal() else name for name in names]
         of_keys = {
             key: KeyState(state.arrays, {(0, 0): state.age})
             for key, state in zip(keys, states.parameters)
         }
         self.set_states(of_keys)
-        resume(
-            self._optimizer,
-            of_keys,
-            states.num_update,
-            states.numbers,
-            (),
-            self._schedules[self._optimizer],
-        )
+        schedule = self._schedules[optimizer]
+        resume(optimizer, of_keys, states.num_update, states.numbers, (), schedule)
 
     def _own(self) -> Dict[Any, Own]:
         """The parameters of gluon.Trainer, by key; or, where there is none, the keys that have been
         updated or loaded.
         """
         assert self._optimizer is not None
-        params = {
-            key: param
-            for key, param in self._optimizer.param_dict.items()
-            if hasattr(param, "name")
-        }
+        known = self._optimizer.param_dict.items()
+        params = {key: param for key, param in known if hasattr(param, "name")}
         if params:
             return dict(zip(params, own_of(params.values())))
-        seen = {
-            key: (weights[0].shape, weights[0].dtype)
-            for update in self._updates.values()
-            for key, weights in zip(update.keys, update.weights)
-        }
-        loaded = {
-            key: (state.arrays[0].shape if state.arrays else None, "float32")
-            for key, state in self._loaded.items()
-        }
-        return {
-            key: Own(str(key), shape, dtype, True)
-            for key, (shape, dtype) in {**loaded, **seen}.items()
-        }
+        own = {}
+        for key, state in self._loaded.items():
+            shape = state.arrays[0].shape if state.arrays else None
+            own[key] = Own(str(key), shape, "float32", True)
+        for update in self._updates.values():
+            for key, (weight, *_) in zip(update.keys, update.weights):
+                own[key] = Own(str(key), weight.shape, weight.dtype, True)
+        return own
 
     def state_of(self, key: Any) -> KeyState:
         """What the optimizer knows of a key: copies on the CPU, of the shape that its arrays on the
@@ -226,22 +201,20 @@ class ShardedKVStore(ScheduleKVStore):
         if key in self._loaded:
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
-        return (
-            KeyState((), {(0, 0): age_of(self._optimizer, key)})
-            if update is None
-            else update.state_of(key)
-        )
+        if update is None:
+            return KeyState((), {(0, 0): age_of(self._optimizer, key)})
+        return update.state_of(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
         """The optimizer's keys that `update` of ``key`` would update."""
-        updates = self._updates[tuple(key) if isinstance(key, (list, tuple)) else (key,)].updates
+        updates = self._updates[tuple(as_list(key))].updates
         return [own for name, update in updates.items() for own in update.keys(stale.get(name, ()))]
 
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
         """Have each key's arrays, those of whole arrays in their shape or flat, when it is next
         updated; others begin anew.
         """
-        self._retired += sum(update.transfers_run for update in self._updates.values())
+        self._retired += sum(one.transfers_run for one in self._updates.values())
         self._updates.clear()
         self._loaded = dict(of_keys)
 
@@ -281,9 +254,9 @@ class ShardedKVStore(ScheduleKVStore):
         """
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
-                both = f"{named(keys)} cannot be updated after {named(others)}"
                 raise KVStoreError(
-                    f"kvstore {self.type!r}: {both}: give the same keys in every call"
+                    f"kvstore {self.type!r}: {named(keys)} cannot be updated after "
+                    f"{named(others)}: give the same keys in every call"
                 )
 
 

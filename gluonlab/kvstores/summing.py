@@ -5,18 +5,29 @@ under ``gluon.Trainer``.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Dict, List, NoReturn, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Sequence, Tuple, TypeVar
 
-from mxnet import autograd, nd
+from mxnet import autograd
 from mxnet.kvstore import KVStoreBase
 
 from gluonlab.engine.invoke import CopyInto, same_memory, share_memory
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.kvstores.arguments import by_key
 from gluonlab.kvstores.sums import Entry, Ranks, Summing, Sums, check
 
 Keys = Tuple[Any, ...]
 Made = TypeVar("Made")
+
+
+def _refusal(what: str, instead: str) -> Callable[..., None]:
+    """What a store that only sums answers to a call that asks for more."""
+
+    def refuse(self: SummingKVStore, *given: Any, **options: Any) -> None:
+        raise KVStoreError(f"kvstore {self.type!r} {what}: {instead}")
+
+    refuse.__doc__ = f"Raises KVStoreError: {instead}."
+    return refuse
 
 
 class SummingKVStore(KVStoreBase):
@@ -70,19 +81,17 @@ class SummingKVStore(KVStoreBase):
         written. Raises KVStoreError, and changes nothing, when a value does not fit its outs.
         """
         entries = [
-            Entry(name, values[:1], outs) for name, values, outs in self._entries(key, value, out)
+            entry._replace(values=entry.values[:1]) for entry in self._entries(key, value, out)
         ]
         for entry in entries:
             self._made((entry.key,), partial(check, entry))
         sources = [entry.values[0] for entry in entries]
         elsewhere = [
-            source
-            for source, entry in zip(sources, entries)
-            if not any(same_memory(source, out) for out in entry.outs)
+            value
+            for (_, [value], outs) in entries
+            if not any(same_memory(value, out) for out in outs)
         ]
-        enable_peer_access(
-            [array.context for entry in entries for array in (*entry.values, *entry.outs)]
-        )
+        _enable_peers(entries)
         with autograd.pause():
             if share_memory([out for entry in entries for out in entry.outs], elsewhere):
                 sources = [source.copy() for source in sources]
@@ -103,95 +112,34 @@ class SummingKVStore(KVStoreBase):
         if entries:
             self._sums_of(entries).run(priority)
 
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Raises KVStoreError: the optimizer runs on the devices."""
-        self._refuse(
-            "no optimizer",
-            "update on the devices (update_on_kvstore=False), or choose sharded-optimizer",
-        )
-
-    def init(self, key: Any, value: Any) -> None:
-        """Raises KVStoreError, as `push`, `pull` and `row_sparse_pull` do: this store sums, and
-        keeps nothing.
-        """
-        self._refuse("no init", "broadcast(key, value, out) copies a value to all devices")
-
-    def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Raises KVStoreError."""
-        self._refuse("no push", "pushpull(key, value, out) sums")
-
-    def pull(
-        self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True
-    ) -> None:
-        """Raises KVStoreError."""
-        self._refuse("no pull", "pushpull(key, value, out) sums")
-
-    def row_sparse_pull(
-        self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
-    ) -> None:
-        """Raises KVStoreError."""
-        self._refuse("no row_sparse_pull", "choose device or local for sparse arrays")
-
-    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Raises KVStoreError: the optimizer's states are with the trainer."""
-        self._refuse("no optimizer states", "trainer.save_states saves its own")
-
-    def load_optimizer_states(self, fname: str) -> None:
-        """Raises KVStoreError: the optimizer's states are with the trainer."""
-        self._refuse("no optimizer states", "trainer.load_states loads its own")
-
-    def _set_updater(self, updater: Any) -> None:
-        self._refuse("no updater", "update what pushpull(key, value) leaves on the devices")
+    set_optimizer = _refusal(
+        "has no optimizer",
+        "update on the devices (update_on_kvstore=False), or choose sharded-optimizer",
+    )
+    init = _refusal("has no init", "broadcast(key, value, out) copies a value to all devices")
+    push = _refusal("has no push", "pushpull(key, value, out) sums")
+    pull = _refusal("has no pull", "pushpull(key, value, out) sums")
+    row_sparse_pull = _refusal("has no row_sparse_pull", "choose device or local for sparse arrays")
+    save_optimizer_states = _refusal("has no optimizer states", "trainer.save_states saves its own")
+    load_optimizer_states = _refusal("has no optimizer states", "trainer.load_states loads its own")
+    _set_updater = _refusal("has no updater", "update what pushpull(key, value) leaves")
+    set_gradient_compression = _refusal(
+        "cannot compress gradients", "choose device, or leave compression out"
+    )
 
     def _barrier(self) -> None:
         """There is nobody to wait for."""
 
-    def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise KVStoreError(f"kvstore {self.type!r} has {what}: {instead}")
-
-    def set_gradient_compression(self, compression_params: Any) -> None:
-        """Raises KVStoreError: gradients move as they are."""
-        raise KVStoreError(
-            f"kvstore {self.type!r} cannot compress gradients: "
-            "choose device, or leave compression out"
-        )
-
     def _entries(self, key: Any, value: Any, out: Any) -> List[Entry]:
-        """Each key with its values and outs; one key stands for a list of one, and so does one
-        array.
-        """
-        if not isinstance(key, (list, tuple)):
-            return [Entry(key, self._arrays(key, value), self._arrays(key, out))]
-        for what in (value, out):
-            count = len(what) if isinstance(what, (list, tuple)) else 1
-            if count != len(key):
-                raise KVStoreError(
-                    f"kvstore {self.type!r}: {len(key)} keys and {count} values or outs: "
-                    "give each key its own"
-                )
-        return [
-            Entry(name, self._arrays(name, own), self._arrays(name, outs))
-            for name, own, outs in zip(key, value, out)
-        ]
-
-    def _arrays(self, key: Any, given: Any) -> List[nd.NDArray]:
-        arrays = list(given) if isinstance(given, (list, tuple)) else [given]
-        for array in arrays:
-            if not isinstance(array, nd.NDArray):
-                raise KVStoreError(
-                    f"kvstore {self.type!r}, key {key!r}: {type(array).__name__} is no array: "
-                    "give NDArrays"
-                )
-        return arrays
+        """Each key with its values and outs."""
+        return [Entry(name, *arrays) for name, arrays in by_key(self.type, key, value, out)]
 
     def _sums_of(self, entries: List[Entry]) -> Sums:
         keys = tuple(entry.key for entry in entries)
         sums = self._sums.get(keys)
         if sums is None or not sums.serves(entries):
             made = self._made(keys, partial(Sums, self.executor, entries))
-            enable_peer_access(
-                [array.context for entry in entries for array in (*entry.values, *entry.outs)]
-            )
+            _enable_peers(entries)
             self._retired += sums.transfers_run if sums is not None else 0
             sums = self._sums[keys] = made
         return sums
@@ -204,6 +152,12 @@ class SummingKVStore(KVStoreBase):
             raise KVStoreError(f"kvstore {self.type!r}, {error}") from error
         except ScheduleError as error:
             raise KVStoreError(f"kvstore {self.type!r}, {named(keys)}: {error}") from error
+
+
+def _enable_peers(entries: Sequence[Entry]) -> None:
+    enable_peer_access(
+        [array.context for _, *both in entries for arrays in both for array in arrays]
+    )
 
 
 def named(keys: Sequence[Any]) -> str:

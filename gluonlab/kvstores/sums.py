@@ -134,9 +134,8 @@ def _merged(entries: Sequence[Entry]) -> Iterator[Entry]:
         entry = of_key.setdefault(key, Entry(key, [], []))
         entry.values.extend(values)
         entry.outs.extend(outs)
-    if all(isinstance(key, int) for key in of_key):
-        return iter(of_key[key] for key in sorted(of_key))
-    return iter(of_key.values())
+    in_order = sorted(of_key) if all(isinstance(key, int) for key in of_key) else of_key
+    return iter(of_key[key] for key in in_order)
 
 
 def check(entry: Entry) -> None:
@@ -151,18 +150,12 @@ def check(entry: Entry) -> None:
                 f"key {key!r}: sparse arrays cannot be summed: "
                 "use array.tostype('default'), or choose device"
             )
-    for value in values:
-        if (value.shape, value.dtype) != (first.shape, first.dtype):
-            raise KVStoreError(
-                f"key {key!r}: {described(first)} and {described(value)} cannot be summed: "
-                "they must be alike"
-            )
-    for out in outs:
-        if (out.shape, out.dtype) != (first.shape, first.dtype):
-            raise KVStoreError(
-                f"key {key!r}: {described(first)} cannot be left in {described(out)}: "
-                "they must be alike"
-            )
+    for place, array in enumerate((*values, *outs)):
+        if (array.shape, array.dtype) != (first.shape, first.dtype):
+            both = f"{described(first)} and {described(array)} cannot be summed"
+            if place >= len(values):
+                both = f"{described(first)} cannot be left in {described(array)}"
+            raise KVStoreError(f"key {key!r}: {both}: they must be alike")
 
 
 def _fits(entry: Entry) -> bool:

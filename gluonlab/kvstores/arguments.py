@@ -1,0 +1,86 @@
+"""What a store's calls are given: a key or a list of keys, each with an array or a list of them."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import nullcontext
+from operator import index
+from typing import Any, ContextManager, Iterator, List, Sequence, Tuple
+
+from mxnet import nd
+from mxnet.kvstore.base import _ctype_key_value
+
+from gluonlab.engine.setup import peers_are_enabled
+from gluonlab.errors import KVStoreError
+from gluonlab.gpu.peers import enable_peer_access
+
+
+def is_list(given: Any) -> bool:
+    """Whether this is what MXNet takes for several keys, or several arrays."""
+    return isinstance(given, (list, tuple))
+
+
+def as_list(given: Any) -> List[Any]:
+    """One stands for a list of one."""
+    return list(given) if is_list(given) else [given]
+
+
+def by_key(store: str, key: Any, *given: Any) -> List[Tuple[Any, List[List[nd.NDArray]]]]:
+    """Each key with a list of arrays out of each of ``given``.
+
+    Raises KVStoreError, which names the ``store``, for other numbers of values than of keys, and
+    for what is no array.
+    """
+    keys = as_list(key)
+    columns = given if is_list(key) else [[values] for values in given]
+    for values in columns:
+        count = len(values) if is_list(values) else 1
+        if not is_list(values) or count != len(keys):
+            raise KVStoreError(
+                f"kvstore {store!r}: {len(keys)} keys and {count} values or outs: give each key its own"
+            )
+    pairs = [(name, [as_list(own) for own in row]) for name, *row in zip(keys, *columns)]
+    for name, arrays in pairs:
+        for array in (array for own in arrays for array in own):
+            if not isinstance(array, nd.NDArray):
+                raise KVStoreError(
+                    f"kvstore {store!r}, key {name!r}: {type(array).__name__} is no array: "
+                    "give NDArrays"
+                )
+    return pairs
+
+
+def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
+    """What MXNet's C function for ``pushpull(key, arrays)`` takes between store and priority."""
+    keys, handles, _ = _ctype_key_value(key, list(arrays))
+    count = ctypes.c_uint(len(arrays))
+    return count, keys, count, keys, handles, handles
+
+
+def direct_copies(arrays: Any) -> "ContextManager[None]":
+    """While a store of MXNet's gets these arrays, or lists of them, for the first time: on GPUs,
+    access is ours to enable.
+    """
+    gpus = [array.context for array in _flat(arrays) if array.context.device_type == "gpu"]
+    enable_peer_access(gpus)
+    return peers_are_enabled() if gpus else nullcontext()
+
+
+def _flat(given: Any) -> Iterator[nd.NDArray]:
+    for each in given:
+        if is_list(each):
+            yield from _flat(each)
+        elif isinstance(each, nd.NDArray):
+            yield each
+
+
+def checked_key(key: Any) -> Any:
+    """The key as MXNet takes it: a word or a Python number."""
+    if isinstance(key, str):
+        return key
+    try:
+        return index(key)
+    except TypeError as error:
+        raise KVStoreError(
+            f"key {key!r}: MXNet's stores have words and whole numbers for keys"
+        ) from error
