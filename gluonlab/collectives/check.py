@@ -106,23 +106,15 @@ def states(schedule: Schedule) -> Iterator[List[List[Contributions]]]:
 
 
 def _check_shape(schedule: Schedule) -> None:
+    ranks, chunks, fault = schedule.world_size, schedule.chunks, ""
     if schedule.collective not in COLLECTIVES:
-        raise ScheduleError(
-            f"{schedule.name}: {schedule.collective!r} is no collective: "
-            f"choose {', '.join(COLLECTIVES)}"
-        )
-    if schedule.world_size < 1 or schedule.chunks < 1:
-        raise ScheduleError(
-            f"{schedule.name}: {schedule.world_size} ranks and {schedule.chunks} chunks: "
-            "there must be one of each"
-        )
-    if len(schedule.owner) != schedule.chunks or not all(
-        0 <= rank < schedule.world_size for rank in schedule.owner
-    ):
-        raise ScheduleError(
-            f"{schedule.name}: owners {schedule.owner}: "
-            f"each of {schedule.chunks} chunks has one among {schedule.world_size} ranks"
-        )
+        fault = f"{schedule.collective!r} is no collective: choose {', '.join(COLLECTIVES)}"
+    elif ranks < 1 or chunks < 1:
+        fault = f"{ranks} ranks and {chunks} chunks: there must be one of each"
+    elif len(schedule.owner) != chunks or not all(0 <= rank < ranks for rank in schedule.owner):
+        fault = f"owners {schedule.owner}: each of {chunks} chunks has one among {ranks} ranks"
+    if fault:
+        raise ScheduleError(f"{schedule.name}: {fault}")
 
 
 def _check_step(schedule: Schedule, number: int, step: Step) -> None:

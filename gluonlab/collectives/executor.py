@@ -77,7 +77,10 @@ class Executor:
             parts = partition([array.size for array in arrays[0]], schedule.chunks, whole)
             on_gpus = is_gpu(arrays[0][0])
             for move in moves_on(schedule, parts, arrays[0]):
-                self._calls += _ordered(move, ranks) if on_gpus else ()
+                if on_gpus:  # where the cells of a rank may not be apart
+                    for source in move.sources:
+                        self._calls += ranks[source].order(move.part, writes=False)
+                    self._calls += ranks[move.dst].order(move.part, writes=True)
                 cells = [ranks[source].cell(move.part) for source in move.sources]
                 target = ranks[move.dst].cell(move.part)
                 self._calls += target.add(cells) if move.op == ADD else target.copy(cells[0])
@@ -177,9 +180,8 @@ class _Rank:
         """
         others = self._overlaps.use(part, writes)
         if others:
-            yield Fence(
-                self.ctx, read=[], written=[self.cell(each).alias for each in (part, *others)]
-            )
+            written = [self.cell(each).alias for each in (part, *others)]
+            yield Fence(self.ctx, read=[], written=written)
 
     def cell(self, part: Part) -> _Cell:
         if part not in self._cells:
@@ -217,9 +219,8 @@ class _Cell:
         # on the other rank's device, which has just written the piece; it reads the view, and waits
         # for the alias
         else:
-            yield operator_call(
-                "_identity_with_attr_like_rhs", [other.view, other.alias], self.alias
-            )
+            inputs = [other.view, other.alias]
+            yield operator_call("_identity_with_attr_like_rhs", inputs, self.alias)
 
     def _stage(self, turn: int) -> nd.NDArray:
         if turn not in self._staging:
@@ -247,13 +248,6 @@ def moves_on(
         for dst, chunk, op, sources in targets:
             if turn < len(pieces[chunk]):
                 yield Move(pieces[chunk][turn], op, dst, sources, len(sources))
-
-
-def _ordered(move: Move, ranks: Sequence[_Rank]) -> Iterator[Call]:
-    """Fences before a move, where the cells of a rank are not apart."""
-    for source in move.sources:
-        yield from ranks[source].order(move.part, writes=False)
-    yield from ranks[move.dst].order(move.part, writes=True)
 
 
 def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:

@@ -26,7 +26,9 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
     """
     if chunks < 1:
         raise ScheduleError(f"{chunks} chunks: there must be at least 1")
-    return _whole(sizes, chunks) if whole else _by_elements(sizes, chunks)
+    if whole:
+        return _whole(sizes, chunks)
+    return [_cut(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]
 
 
 def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Part]]:
@@ -46,10 +48,6 @@ def _whole(sizes: Sequence[int], chunks: int) -> List[List[Part]]:
             load[lightest] += sizes[array]
             parts[lightest].append(Part(array, 0, sizes[array]))
     return parts
-
-
-def _by_elements(sizes: Sequence[int], chunks: int) -> List[List[Part]]:
-    return [_cut(sizes, begin, end) for begin, end in split_evenly(sum(sizes), chunks)]
 
 
 def _cut(sizes: Sequence[int], begin: int, end: int) -> List[Part]:

@@ -8,7 +8,7 @@ is; what it costs and what it leaves behind follows from the data.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence, Tuple
 
 from gluonlab.errors import ScheduleError
 
@@ -89,10 +89,6 @@ class Schedule:
             for step in self.steps
         )
         return replace(self, owner=tuple(order[rank] for rank in self.owner), steps=steps)
-
-    def owned(self, rank: int) -> List[int]:
-        """The chunks that ``rank`` owns."""
-        return [chunk for chunk, owner in enumerate(self.owner) if owner == rank]
 
     @property
     def transfers(self) -> int:

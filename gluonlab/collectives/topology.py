@@ -55,10 +55,10 @@ def switch(
     of `algorithms` hold on it.
     """
     check_devices("switch", world_size)
-    out = [Link(f"out of {device}", bytes_per_s) for device in range(world_size)]
-    into = [Link(f"into {device}", bytes_per_s) for device in range(world_size)]
-    pairs = pairs_of(world_size)
-    routes = {(src, dst): Route((out[src], into[dst]), latency_s) for src, dst in pairs}
+    routes = {}
+    for src, dst in pairs_of(world_size):
+        links = Link(f"out of {src}", bytes_per_s), Link(f"into {dst}", bytes_per_s)
+        routes[src, dst] = Route(links, latency_s)
     return Topology("switch", world_size, routes, reduce_bytes_per_s, note=UNIFORM)
 
 
@@ -100,14 +100,11 @@ def this_machine(
     add, device_add = add_bytes_per_s, device_add_bytes_per_s
     if not min(copy_bytes_per_s, device_copy_bytes_per_s, add, device_add) > 0:
         raise ScheduleError("this machine: measured speeds are above 0 bytes/s")
-    memory = Link("memory", copy_bytes_per_s)
-    core = min(copy_bytes_per_s, device_copy_bytes_per_s)
-    sends = [Link(f"core of {device}, sending", core) for device in range(world_size)]
-    receives = [Link(f"core of {device}, receiving", core) for device in range(world_size)]
-    routes = {
-        (src, dst): Route((memory, sends[src], receives[dst]), latency_s)
-        for src, dst in pairs_of(world_size)
-    }
+    core, routes = min(copy_bytes_per_s, device_copy_bytes_per_s), {}
+    for src, dst in pairs_of(world_size):
+        sends, receives = f"core of {src}, sending", f"core of {dst}, receiving"
+        links = Link("memory", copy_bytes_per_s), Link(sends, core), Link(receives, core)
+        routes[src, dst] = Route(links, latency_s)
     alone = _slower_by(core, min(add, device_add))
     note = (
         "measured: the time of an empty transfer, and the memory's speed in copying and "

@@ -27,9 +27,8 @@ class Owner:
     def trainer(self) -> Optional[gluon.Trainer]:
         """It, if it is still there and still uses the store."""
         trainer = self._present() if self._present is not None else None
-        return (
-            trainer if trainer is not None and trainer._kvstore in (None, self._store()) else None
-        )
+        used = trainer is not None and trainer._kvstore in (None, self._store())
+        return trainer if used else None
 
     def take(self, optimizer: Any) -> Optional[gluon.Trainer]:
         """The Trainer of ``optimizer`` is the owner from now on.

@@ -29,8 +29,7 @@ from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 from gluonlab.optimizers.states.fitting import fitted, resume
 from gluonlab.optimizers.states.matching import Own, most_bytes, own_of
 from gluonlab.optimizers.states.states import KeyState, States, kind_of, read, save, to_arrays
-from gluonlab.optimizers.updates.counts import Rewinding, age_of, numbers_of
-from gluonlab.optimizers.updates.key_update import Range
+from gluonlab.optimizers.updates.counts import Range, Rewinding, age_of, numbers_of
 
 SHARDED = "sharded-optimizer"
 

@@ -18,9 +18,10 @@ from gluonlab.engine.invoke import flattened, share_memory
 from gluonlab.errors import KVStoreError
 from gluonlab.kvstores.reduce_apart import Owned, ReduceApart
 from gluonlab.kvstores.summing import named
-from gluonlab.kvstores.sums import Entry, described, same
+from gluonlab.kvstores.sums import Entry, described, same_entries
 from gluonlab.optimizers.states.states import KeyState
-from gluonlab.optimizers.updates.key_update import KeyUpdate, Part, Range
+from gluonlab.optimizers.updates.counts import Range
+from gluonlab.optimizers.updates.key_update import KeyUpdate, Part
 
 Arrays = List[List[nd.NDArray]]
 
@@ -38,7 +39,7 @@ class ShardedUpdate:
         self, name: str, order: Sequence[int], optimizer: Any, entries: Sequence[Entry], keep: bool
     ) -> None:
         self.keys, self.optimizer = tuple(entry.key for entry in entries), optimizer
-        self._arrays, self._keeps = [(entry.values, entry.outs) for entry in entries], keep
+        self._entries, self._keeps = entries, keep
         self.weights = [entry.outs for entry in entries]
         reduce_scatter, all_gather = (half(len(order)).placed(order) for half in HALVES[name])
         grads, weights = _by_rank([entry.values for entry in entries]), _by_rank(self.weights)
@@ -77,9 +78,7 @@ class ShardedUpdate:
 
     def serves(self, entries: Sequence[Entry], keep: bool) -> bool:
         """Whether it was made for these very arrays."""
-        pairs = zip(self._arrays, entries)
-        alike = all(same(a, entry.values) and same(b, entry.outs) for (a, b), entry in pairs)
-        return self._keeps == keep and alike
+        return self._keeps == keep and same_entries(self._entries, entries)
 
     def state_of(self, key: Any) -> KeyState:
         """The state's arrays, put together: copies on the CPU, of the weight's shape."""

@@ -53,7 +53,7 @@ class Sums:
     """
 
     def __init__(self, executor: Callable[[Ranks], Summing], entries: Sequence[Entry]) -> None:
-        self._arrays = [(entry.values, entry.outs) for entry in entries]
+        self._entries = entries
         self._before: List[Call] = []
         self._after: List[Call] = []
         groups: Dict[Tuple[mx.Context, ...], List[List[nd.NDArray]]] = {}  # devices -> arrays
@@ -75,10 +75,7 @@ class Sums:
 
     def serves(self, entries: Sequence[Entry]) -> bool:
         """Whether these are the very arrays that it was made for."""
-        return len(self._arrays) == len(entries) and all(
-            same(values, entry.values) and same(outs, entry.outs)
-            for (values, outs), entry in zip(self._arrays, entries)
-        )
+        return same_entries(self._entries, entries)
 
     def run(self, priority: int = 0) -> None:
         """Queue everything. ``priority``: as in `Executor.run`."""
@@ -115,9 +112,13 @@ class Sums:
         return list(places.values()) or entry.values[:1]
 
 
-def same(some: Sequence[nd.NDArray], others: Sequence[nd.NDArray]) -> bool:
-    """Whether these are the same objects, one by one."""
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others))
+def same_entries(some: Sequence[Entry], others: Sequence[Entry]) -> bool:
+    """Whether these have the same objects for values and outs, one by one."""
+    return len(some) == len(others) and all(
+        len(arrays) == len(theirs) and all(a is b for a, b in zip(arrays, theirs))
+        for one, other in zip(some, others)
+        for arrays, theirs in zip(one[1:], other[1:])
+    )
 
 
 def described(array: nd.NDArray) -> str:

@@ -9,8 +9,7 @@ MXNet's own, to the bit, but for types other than float32.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -50,17 +49,28 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
         """What the rate multiplies in update number ``t``, from 1 on; moves ``state`` on."""
         raise NotImplementedError
 
-    def above_zero(self, grad: nd.NDArray) -> float:
-        """`above_zero` for this optimizer's ``epsilon``."""
-        return above_zero(self.epsilon, grad)
-
 
 def above_zero(epsilon: float, array: nd.NDArray) -> float:
     """``epsilon``, or the smallest ordinary number of a type that would make 0 of it."""
     return max(float(epsilon), float(np.finfo(np.dtype(array.dtype)).tiny))
 
 
-class Adam(mx.optimizer.Adam):  # type: ignore[misc]
+class _WithinType(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """Whose epsilon is, for each update, one that the weight's type can hold."""
+
+    epsilon: float
+
+    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
+        """One parameter, or a part of one."""
+        users: float = self.epsilon
+        self.epsilon = above_zero(users, weight)
+        try:
+            super().update(index, weight, grad, state)
+        finally:
+            self.epsilon = users
+
+
+class Adam(_WithinType, mx.optimizer.Adam):  # type: ignore[misc]
     """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a
     gradient.
 
@@ -71,13 +81,8 @@ class Adam(mx.optimizer.Adam):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         check_betas(self)
 
-    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
-        """One parameter, or a part of one."""
-        with _epsilon_for(self, weight):
-            super().update(index, weight, grad, state)
 
-
-class RMSProp(mx.optimizer.RMSProp):  # type: ignore[misc]
+class RMSProp(_WithinType, mx.optimizer.RMSProp):  # type: ignore[misc]
     """MXNet's own, with such an epsilon, and states of the weight's type: its own are float32 ones,
     which do not fit.
     """
@@ -86,22 +91,6 @@ class RMSProp(mx.optimizer.RMSProp):  # type: ignore[misc]
         """n, and g and delta where ``centered``."""
         states = super().create_state(index, weight)
         return tuple(state.astype(weight.dtype, copy=False) for state in states)
-
-    def update(self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Any) -> None:
-        """One parameter, or a part of one."""
-        with _epsilon_for(self, weight):
-            super().update(index, weight, grad, state)
-
-
-@contextmanager
-def _epsilon_for(optimizer: Any, weight: nd.NDArray) -> Iterator[None]:
-    """Meanwhile the optimizer's epsilon is one that the weight's type can hold."""
-    users = optimizer.epsilon
-    optimizer.epsilon = above_zero(users, weight)
-    try:
-        yield
-    finally:
-        optimizer.epsilon = users
 
 
 class Adamax(WithBetas, Adaptive):
@@ -122,7 +111,7 @@ class Adamax(WithBetas, Adaptive):
         mean, largest = state
         _fade(mean, self.beta1, grad)
         largest *= self.beta2
-        nd.broadcast_maximum(largest, grad.abs() + self.above_zero(grad), out=largest)
+        nd.broadcast_maximum(largest, grad.abs() + above_zero(self.epsilon, grad), out=largest)
         return mean / largest / (1 - self.beta1**t)
 
 
@@ -159,7 +148,7 @@ class Nadam(WithBetas, Adaptive):
             self._products.append(self._products[-1] * self._momentum(len(self._products)))
         product = self._products[t]
         ahead = grad * ((1 - now) / (1 - product)) + mean * (later / (1 - product * later))
-        return ahead / ((square / (1 - self.beta2**t)).sqrt() + self.above_zero(grad))
+        return ahead / ((square / (1 - self.beta2**t)).sqrt() + above_zero(self.epsilon, grad))
 
     def _momentum(self, t: int) -> float:
         return float(self.beta1 * (1 - 0.5 * 0.96 ** (t * self.schedule_decay)))
@@ -180,7 +169,7 @@ class AdaGrad(Adaptive):
         """See `Adaptive.direction`."""
         (total,) = state
         total += grad * grad
-        return grad / (total.sqrt() + self.above_zero(grad))
+        return grad / (total.sqrt() + above_zero(self.epsilon, grad))
 
 
 class AdaDelta(Adaptive):
@@ -203,7 +192,7 @@ class AdaDelta(Adaptive):
     def direction(self, grad: nd.NDArray, state: Tuple[nd.NDArray, ...], t: int) -> nd.NDArray:
         """See `Adaptive.direction`."""
         square, update = state
-        epsilon = self.above_zero(grad)
+        epsilon = above_zero(self.epsilon, grad)
         _fade(square, self.rho, grad * grad)
         delta = (update + epsilon).sqrt() / (square + epsilon).sqrt() * grad
         _fade(update, self.rho, delta * delta)
@@ -227,7 +216,7 @@ class FTML(WithBetas, Adaptive):
         """See `Adaptive.direction`."""
         (square,) = state
         _fade(square, self.beta2, grad * grad)
-        root = (square / (1 - self.beta2**t)).sqrt() + self.above_zero(grad)
+        root = (square / (1 - self.beta2**t)).sqrt() + above_zero(self.epsilon, grad)
         return grad / root * ((1 - self.beta1) / (1 - self.beta1**t))
 
 

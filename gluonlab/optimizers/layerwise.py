@@ -20,12 +20,8 @@ class _Layerwise(mx.optimizer.Optimizer):  # type: ignore[misc]
     """What both have in common; neither waits for a norm."""
 
     def _gradient(self, grad: nd.NDArray) -> nd.NDArray:
-        grad = grad * self.rescale_grad
-        return (
-            grad
-            if self.clip_gradient is None
-            else nd.clip(grad, -self.clip_gradient, self.clip_gradient)
-        )
+        grad, limit = grad * self.rescale_grad, self.clip_gradient
+        return grad if limit is None else nd.clip(grad, -limit, limit)
 
     def _name(self, index: Any) -> str:
         if index in self.param_dict:
@@ -53,7 +49,7 @@ class LARS(_Layerwise):
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Optional[nd.NDArray]:
         """v, or None without momentum."""
-        return nd.zeros(weight.shape, weight.context, dtype=weight.dtype) if self.momentum else None
+        return _zeros(weight) if self.momentum else None
 
     def update(
         self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Optional[nd.NDArray]
@@ -65,10 +61,8 @@ class LARS(_Layerwise):
         step = grad + wd * weight if wd else grad
         if not self._name(index).endswith(SPARED):
             size, steepness = _norm(weight), _norm(grad)
-            step = _scaled(
-                step,
-                _ratio(self.eta * size, steepness + wd * size + self.epsilon, size * steepness),
-            )
+            divisor = steepness + wd * size + self.epsilon
+            step = _scaled(step, _ratio(self.eta * size, divisor, size * steepness))
         if state is not None:
             state *= self.momentum
             state += step
@@ -90,10 +84,7 @@ class LAMB(WithBetas, _Layerwise):
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, nd.NDArray]:
         """m and v."""
-        return (
-            nd.zeros(weight.shape, weight.context, dtype=weight.dtype),
-            nd.zeros(weight.shape, weight.context, dtype=weight.dtype),
-        )
+        return _zeros(weight), _zeros(weight)
 
     def update(
         self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, nd.NDArray]
@@ -109,6 +100,10 @@ class LAMB(WithBetas, _Layerwise):
         )  # fmt: skip
         size, length = _norm(weight), _norm(step)
         weight -= lr * _scaled(step, _ratio(size, length, size * length))
+
+
+def _zeros(weight: nd.NDArray) -> nd.NDArray:
+    return nd.zeros(weight.shape, weight.context, dtype=weight.dtype)
 
 
 def _norm(array: nd.NDArray) -> nd.NDArray:

@@ -53,15 +53,8 @@ class SGD(FormerRates, mx.optimizer.SGD):  # type: ignore[misc]
         arrays, lrs, wds = zip(*some)
         flat = [array for of_one in arrays for array in of_one]
         weights = [of_one[0] for of_one in arrays]
-        update(
-            *flat,
-            out=weights,
-            num_weights=len(some),
-            lrs=lrs,
-            wds=wds,
-            momentum=momentum,
-            **self.limits(),
-        )
+        settings = dict(self.limits(), num_weights=len(some), momentum=momentum, lrs=lrs, wds=wds)
+        update(*flat, out=weights, **settings)
 
     def move_a_little(
         self,
@@ -75,15 +68,8 @@ class SGD(FormerRates, mx.optimizer.SGD):  # type: ignore[misc]
     ) -> None:
         """The update with a rate of about 0, for which `rescale` gave ``scale`` and ``ratio``."""
         momentum, target = state if in_low_precision(self, weight) else (state, weight)
-        moved = nd.sgd_mom_update(
-            target,
-            grad.astype(target.dtype),
-            momentum,
-            lr=scale,
-            wd=wd,
-            momentum=self.momentum * ratio,
-            **self.limits(),
-        )
+        settings = dict(self.limits(), lr=scale, wd=wd, momentum=self.momentum * ratio)
+        moved = nd.sgd_mom_update(target, grad.astype(target.dtype), momentum, **settings)
         step_by(lr / scale, target, moved)
         if target is not weight:
             nd.cast(target, dtype=weight.dtype, out=weight)
@@ -120,16 +106,9 @@ class NAG(FormerRates, mx.optimizer.NAG):  # type: ignore[misc]
             # the kernel has one number for the momentum's decay and for the step ahead
             momentum *= ratio
         in_place = scale == lr and not wd
-        moved = nd.nag_mom_update(
-            target,
-            grad.astype(target.dtype, copy=False),
-            momentum,
-            out=target if in_place else None,
-            lr=scale,
-            wd=wd,
-            momentum=self.momentum,
-            **self.limits(),
-        )
+        settings = dict(self.limits(), lr=scale, wd=wd, momentum=self.momentum)
+        grad, out = grad.astype(target.dtype, copy=False), target if in_place else None
+        moved = nd.nag_mom_update(target, grad, momentum, out=out, **settings)
         if not in_place:
             step_by(lr / scale, target, moved)
         if target is not weight:

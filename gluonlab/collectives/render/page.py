@@ -5,7 +5,7 @@ Its template is beside it; the page itself needs no other file and no network.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 from jinja2 import Environment, PackageLoader
 
@@ -51,7 +51,9 @@ def as_page(
                 f"two schedules are {place[0]} for {place[1]} ranks: give each a name of its own"
             )
     if start not in places:
-        raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {_choices(places)}")
+        names = ", ".join(f"{name} for {world_size}" for name, world_size in places)
+        choices = f"choose {names}" if names else "there is none"
+        raise ScheduleError(f"no schedule is {start[0]} for {start[1]} ranks: {choices}")
     data = [_as_data(schedule, words) for schedule in chosen]
     first = places.index(start)
     page = _environment().get_template("page.html")
@@ -80,11 +82,6 @@ def draw(
     shown = {(other, n): make(n) for other, make in ALGORITHMS.items() for n in WORLD_SIZES}
     shown[name, world_size] = asked
     return as_page(shown.values(), (name, world_size), language=language)
-
-
-def _choices(places: Sequence[Tuple[str, int]]) -> str:
-    names = ", ".join(f"{name} for {world_size}" for name, world_size in places)
-    return f"choose {names}" if names else "there is none"
 
 
 def _environment() -> Environment:

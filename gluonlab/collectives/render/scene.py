@@ -37,9 +37,8 @@ def buses(step: Step) -> List[Bus]:
         hub, other = (dst, src) if op == ADD else (src, dst)
         others.setdefault((chunk, op == ADD, hub), []).append(other)
     placed: List[Bus] = []
-    for (chunk, add, hub), ends in sorted(
-        others.items(), key=lambda item: _span(item[0][2], item[1])
-    ):
+    in_order = sorted(others.items(), key=lambda item: _span(item[0][2], item[1]))
+    for (chunk, add, hub), ends in in_order:
         bus = Bus(chunk, add, hub, tuple(ends), 0)
         taken = {other.lane for other in placed if other.chunk == chunk and _overlap(other, bus)}
         placed.append(bus._replace(lane=min(set(range(len(taken) + 1)) - taken)))
@@ -81,9 +80,8 @@ def sends(step: Step, words: Words = ENGLISH) -> List[str]:
         hub, other = (dst, src) if add else (src, dst)
         ends.setdefault((hub, add, tuple(sorted(sent))), []).append(other)
     lines = []
-    for (hub, add, moved), others in sorted(
-        ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0])
-    ):
+    in_order = sorted(ends.items(), key=lambda item: (_first(item[0][:2], item[1]), item[0]))
+    for (hub, add, moved), others in in_order:
         src_dst = (numbers(others), str(hub)) if add else (str(hub), numbers(others))
         chunks = words.chunks[len(moved) > 1].format(numbers(moved))
         lines.append(f"{' -> '.join(src_dst)}: {chunks} {SIGNS[add]}")

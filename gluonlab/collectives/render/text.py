@@ -90,8 +90,4 @@ def _columns(entries: Sequence[str], width: int) -> List[str]:
         "".join(f"{entry:<{column}}" for entry in entries[i : i + count]).rstrip()
         for i in range(0, len(entries), count)
     ]
-    return [
-        part
-        for line in lines
-        for part in ([line] if len(line) <= width else textwrap.wrap(line, width))
-    ]
+    return [part for line in lines for part in textwrap.wrap(line, width)]

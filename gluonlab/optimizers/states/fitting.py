@@ -47,8 +47,8 @@ def fitted(
             f"and the optimizer here is {kind_of(optimizer)}: "
             f"make the trainer with {states.optimizer.lower()!r}, or begin without states"
         )
-    found = matched(states, own, what)
-    for state, param in zip(found, own):
+    saved = matched(states, own, what)
+    for state, param in zip(saved, own):
         if state is not None and param.trainable and (state.arrays or state.updates):
             _check_arrays(optimizer, state, param, what)
     if states.num_update is None and states.parameters:
@@ -59,14 +59,11 @@ def fitted(
             GluonlabWarning,
             stacklevel=4,
         )
-    parameters = tuple(_renamed(state, param) for state, param in zip(found, own))
+    parameters = tuple(
+        (state or ParameterState("", None, 0))._replace(name=param.name, shape=param.shape)
+        for state, param in zip(saved, own)
+    )
     return states._replace(optimizer=kind_of(optimizer), parameters=parameters, named=True)
-
-
-def _renamed(state: Optional[ParameterState], param: Own) -> ParameterState:
-    if state is None:
-        return ParameterState(param.name, param.shape, 0)
-    return state._replace(name=param.name, shape=param.shape)
 
 
 def _check_arrays(
@@ -82,10 +79,10 @@ def _check_arrays(
             "give it the momentum, multi_precision and other settings that it was saved with"
         )
     for array, like in zip(state.arrays, wanted):
-        if np.dtype(array.dtype) != np.dtype(like.dtype):
+        given, kept = np.dtype(array.dtype), np.dtype(like.dtype)
+        if given != kept:
             raise KVStoreError(
-                f"{what} holds {np.dtype(array.dtype)} for {param.name}, "
-                f"and {kind_of(optimizer)} keeps {np.dtype(like.dtype)} here: "
+                f"{what} holds {given} for {param.name}, and {kind_of(optimizer)} keeps {kept} here: "
                 "cast the network to the type that it was saved with"
             )
 
@@ -120,21 +117,15 @@ def resume(
     A count that is None stays as it is. A key with elements of several ages has that of the first
     of them.
     """
-    devices, ages = (
-        [ctx.device_id for ctx in ctxs],
-        {key: state.age_at(0) for key, state in of_keys.items()},
-    )
+    devices = [ctx.device_id for ctx in ctxs]
+    ages = {key: state.age_at(0) for key, state in of_keys.items()}
     counts = {
         key: updates_of(optimizer, key) if age.updates is None else age.updates
         for key, age in ages.items()
     }
     set_updates(optimizer, counts, devices)
-    set_memory(
-        optimizer,
-        {key: age.memory for key, age in ages.items()},
-        devices,
-        ctxs[0] if ctxs else mx.cpu(),
-    )
+    memory = {key: age.memory for key, age in ages.items()}
+    set_memory(optimizer, memory, devices, ctxs[0] if ctxs else mx.cpu())
     set_numbers(optimizer, numbers)
     if num_update is not None:
         optimizer.num_update = num_update

@@ -111,17 +111,14 @@ def _memory(attributes: Mapping[Any, Any], arrays: _Arrays) -> Dict[int, Dict[st
     """As `counts.memory_of` has it."""
     memory: Dict[int, Dict[str, nd.NDArray]] = {}
     rates = _dict(attributes.get("_all_former_rates")) or {0: attributes.get("former_rates")}
-    for position, rate in (
-        item for of_device in rates.values() for item in _dict(of_device).items()
-    ):
-        memory.setdefault(position, {})["former_rate"] = from_host(
-            np.array([_number(rate)], "float64")
-        )
+    for of_device in rates.values():
+        for position, rate in _dict(of_device).items():
+            array = np.array([_number(rate)], "float64")
+            memory.setdefault(position, {})["former_rate"] = from_host(array)
     for position, sums in _dict(attributes.get("cumgrads")).items():
         of_position, total = memory.setdefault(position, {}), _dict(sums).get("cum_grad")
-        of_position["num_cums"] = from_host(
-            np.array([_count(_dict(sums).get("num_cums"))], "int64")
-        )
+        count = np.array([_count(_dict(sums).get("num_cums"))], "int64")
+        of_position["num_cums"] = from_host(count)
         if type(total) is ArrayBytes:
             of_position["cum_grad"] = arrays.one(total)
     return memory

@@ -21,10 +21,10 @@ other.
 from __future__ import annotations
 
 import math
+import os
 import re
 import warnings
 from collections import Counter
-from itertools import takewhile
 from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from gluonlab.errors import GluonlabWarning, KVStoreError
@@ -50,6 +50,9 @@ class Own(NamedTuple):
     trainable: bool
 
 
+Pairs = List[Tuple[ParameterState, Own]]
+
+
 def most_bytes(own: Sequence[Own]) -> Optional[int]:
     """What a file of their states has at most; None where a shape is not known yet."""
     shapes = [param.shape for param in own]
@@ -71,76 +74,45 @@ def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[Para
     if len(saved) != len(own):
         more = f"{len(saved)} parameters, and this trainer has {len(own)}"
         raise KVStoreError(f"{what} holds the states of {more}{_first_odd(saved, own)}: {LOAD}")
-    pairs: "Optional[List[Tuple[ParameterState, Own]]]" = None
-    for arranged in (_by_name, _by_relative_name, _by_number):
-        pairs = arranged(saved, own)
-        if pairs is not None:
-            break
-    else:
+    pairs = _by_name(saved, own) or _by_number(saved, own)
+    if pairs is None:
         pairs = list(zip(_in_order(saved), _in_order(own)))
         _check_shapes(pairs, what)
-        first = next((ours, other) for other, ours in pairs if ours.name != other.name)
+        state, param = next(pair for pair in pairs if pair[0].name != pair[1].name)
         warnings.warn(
             f"{what} has other names of parameters: taken in order, since all shapes fit, so that "
-            f"{first[0].name} goes on as {first[1].name}",
+            f"{param.name} goes on as {state.name}",
             GluonlabWarning,
             stacklevel=4,
         )
     _check_shapes(pairs, what)
-    found = {ours.name: state for state, ours in pairs}
-    return [found[param.name] for param in own]
+    states_of = {param.name: state for state, param in pairs}
+    return [states_of[param.name] for param in own]
 
 
-def _by_name(
-    saved: Sequence[ParameterState], own: Sequence[Own]
-) -> "Optional[List[Tuple[ParameterState, Own]]]":
-    return _joined(saved, own, lambda name: name, lambda name: name)
+def _by_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pairs]:
+    """By whole names, or by those without their common beginnings."""
+    for name_saved, name_own in ((str, str), (_relative(saved), _relative(own))):
+        by_name = {name_saved(state.name): state for state in saved}
+        names = [name_own(param.name) for param in own]
+        if set(names) == set(by_name):
+            return [(by_name[name], param) for name, param in zip(names, own)]
+    return None
 
 
-def _by_relative_name(
-    saved: Sequence[ParameterState], own: Sequence[Own]
-) -> "Optional[List[Tuple[ParameterState, Own]]]":
-    return _joined(saved, own, _relative(saved), _relative(own))
-
-
-def _joined(
-    saved: Sequence[ParameterState],
-    own: Sequence[Own],
-    of_saved: Callable[[str], str],
-    of_own: Callable[[str], str],
-) -> "Optional[List[Tuple[ParameterState, Own]]]":
-    by_name = {of_saved(state.name): state for state in saved}
-    names = [of_own(param.name) for param in own]
-    return (
-        [(by_name[name], param) for name, param in zip(names, own)]
-        if set(names) == set(by_name)
-        else None
-    )
-
-
-def _by_number(
-    saved: Sequence[ParameterState], own: Sequence[Own]
-) -> "Optional[List[Tuple[ParameterState, Own]]]":
+def _by_number(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pairs]:
     """Gluon's automatic names: the numbers may be others, their order is the same."""
     pairs = list(zip(_in_order(saved), _in_order(own)))
     of_saved, of_own = _relative(saved), _relative(own)
-    alike = all(
-        _unnumbered(of_saved(state.name)) == _unnumbered(of_own(param.name))
-        for state, param in pairs
-    )
-    return (
-        pairs if alike and all(fits(state.shape, param.shape) for state, param in pairs) else None
-    )
+    for state, param in pairs:
+        if _unnumbered(of_saved(state.name)) != _unnumbered(of_own(param.name)):
+            return None
+    return pairs if all(fits(state.shape, param.shape) for state, param in pairs) else None
 
 
 def _relative(params: Sequence[Any]) -> Callable[[str], str]:
     """How a name is without what all of them begin with, up to an underscore."""
-    names = sorted(param.name for param in params)
-    common = (
-        "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(names[0], names[-1])))
-        if names
-        else ""
-    )
+    common = os.path.commonprefix([param.name for param in params])  # noqa: RUF071
     begin = common.rfind("_") + 1
     return lambda name: name[begin:]
 
@@ -150,46 +122,41 @@ def _unnumbered(name: str) -> str:
 
 
 def _in_order(params: Sequence[Any]) -> List[Any]:
-    return sorted(
-        params,
-        key=lambda param: [
-            int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", param.name)
-        ],
-    )
+    def key(param: Any) -> List[Any]:
+        parts = re.split(r"(\d+)", param.name)
+        return [int(part) if part.isdecimal() else part for part in parts]
+
+    return sorted(params, key=key)
 
 
 def _by_position(states: States, own: Sequence[Own], what: str) -> List[Optional[ParameterState]]:
     if not states.parameters:  # saved before the first step
         return [None] * len(own)
     by_position = {int(state.name): state for state in states.parameters}
-    orders = [list(own), _in_order(own)]
-    for order in orders:
+    for order in (list(own), _in_order(own)):
         positions = {position for position, param in enumerate(order) if param.trainable}
         if positions == set(by_position) and all(
             fits(by_position[place].shape, order[place].shape) for place in positions
         ):
-            found = {order[place].name: by_position[place] for place in positions}
-            return [found.get(param.name) for param in own]
+            states_of = {order[place].name: by_position[place] for place in positions}
+            return [states_of.get(param.name) for param in own]
     for position, state in by_position.items():
-        if position >= len(own) or not own[position].trainable:
-            has = (
-                f"this trainer has {len(own)}"
-                if position >= len(own)
-                else f"{own[position].name} is not trained here"
-            )
+        fault = ""
+        if position >= len(own):
+            fault = f"this trainer has {len(own)}"
+        elif not own[position].trainable:
+            fault = f"{own[position].name} is not trained here"
+        if fault:
             raise KVStoreError(
-                f"{what} holds a state of parameter {position}, counted from 0, and {has}: {LOAD}"
+                f"{what} holds a state of parameter {position}, counted from 0, and {fault}: {LOAD}"
             )
         _check_shapes([(state, own[position])], what)
-    missing = next(
-        param.name
-        for place, param in enumerate(own)
-        if param.trainable and place not in by_position
-    )
+    trained = {place: param.name for place, param in enumerate(own) if param.trainable}
+    missing = next(name for place, name in trained.items() if place not in by_position)
     raise KVStoreError(f"{what} holds no state of {missing}: {LOAD}")
 
 
-def own_of(params: "Iterable[Any]") -> List[Own]:
+def own_of(params: Iterable[Any]) -> List[Own]:
     """What `matched` needs to know of a trainer's parameters."""
     params = list(params)
     return [
@@ -198,12 +165,12 @@ def own_of(params: "Iterable[Any]") -> List[Own]:
     ]
 
 
-def unique(params: "Iterable[Any]") -> List[str]:
+def unique(params: Iterable[Any]) -> List[str]:
     """The names of parameters; where several have one name, the second has #2 at its end, and so
     on.
     """
     names: List[str] = []
-    seen: "Counter[str]" = Counter()
+    seen: Counter[str] = Counter()
     for param in params:
         seen[param.name] += 1
         names.append(param.name if seen[param.name] == 1 else f"{param.name}#{seen[param.name]}")
@@ -218,7 +185,7 @@ def fits(saved: Shape, own: Shape) -> bool:
     return len(saved) == len(own) and all(a == b or b <= 0 or a <= 0 for a, b in zip(saved, own))
 
 
-def _check_shapes(pairs: "Sequence[Tuple[ParameterState, Own]]", what: str) -> None:
+def _check_shapes(pairs: Pairs, what: str) -> None:
     for state, param in pairs:
         if not fits(state.shape, param.shape):
             raise KVStoreError(
@@ -236,10 +203,7 @@ def _first_odd(saved: Sequence[ParameterState], own: Sequence[Own]) -> str:
     here = {_unnumbered(of_own(param.name)) for param in own}
     for params, others, where in ((saved, here, "there"), (own, there, "here")):
         relative = of_saved if params is saved else of_own
-        odd = next(
-            (param.name for param in params if _unnumbered(relative(param.name)) not in others),
-            None,
-        )
-        if odd is not None:
-            return f", {odd} only {where}"
+        for param in params:
+            if _unnumbered(relative(param.name)) not in others:
+                return f", {param.name} only {where}"
     return ""

@@ -41,7 +41,7 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import KVStoreError
 from gluonlab.files.arrays import LIST_MAGIC, read_arrays, save_arrays
 from gluonlab.optimizers.states.gluon_states import GluonStates, read_gluon_states
-from gluonlab.optimizers.updates.counts import Age
+from gluonlab.optimizers.updates.counts import Age, Range, age_at
 
 LIST_OF_ARRAYS = LIST_MAGIC.to_bytes(4, "little")
 MEMORY = ("former_rate", "num_cums", "cum_grad")
@@ -74,14 +74,11 @@ class KeyState(NamedTuple):
     """
 
     arrays: Tuple[nd.NDArray, ...]
-    ages: Mapping[Tuple[int, int], Age]
+    ages: Mapping[Range, Age]
 
     def age_at(self, place: int) -> Age:
         """That of the element at this place."""
-        return next(
-            (age for (begin, end), age in self.ages.items() if begin <= place < end),
-            next(iter(self.ages.values())),
-        )
+        return age_at(self.ages, place)
 
     def of_parameter(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
         """The same, of a key that is one parameter's."""
@@ -119,11 +116,9 @@ def flat(state: Any) -> List[nd.NDArray]:
     """The arrays of a state, which may be None, an array, or a nest of tuples and lists of such."""
     if state is None:
         return []
-    return (
-        [state]
-        if isinstance(state, nd.NDArray)
-        else [array for part in state for array in flat(part)]
-    )
+    if isinstance(state, nd.NDArray):
+        return [state]
+    return [array for part in state for array in flat(part)]
 
 
 def like(state: Any, make: Any) -> Any:
@@ -136,18 +131,13 @@ def like(state: Any, make: Any) -> Any:
 def to_arrays(states: States) -> Dict[str, nd.NDArray]:
     """The arrays of a file, by name; those of the states are the same objects."""
     arrays = {f"optimizer/{states.optimizer}": _integers(states.num_update or 0)}
-    arrays.update(
-        {f"number/{name}": from_host(np.array([value])) for name, value in states.numbers.items()}
-    )
+    for name, value in states.numbers.items():
+        arrays[f"number/{name}"] = from_host(np.array([value]))
     for param in states.parameters:
         arrays[f"parameter/{param.name}"] = _integers(param.updates or 0, *(param.shape or ()))
-        arrays.update(
-            {
-                f"state/{place}/{param.name}": array
-                for place, array in enumerate(param.arrays)
-                if array.size
-            }
-        )
+        for place, array in enumerate(param.arrays):
+            if array.size:
+                arrays[f"state/{place}/{param.name}"] = array
         arrays.update({f"{kind}/{param.name}": array for kind, array in param.memory.items()})
     return arrays
 
@@ -179,8 +169,8 @@ def from_arrays(arrays: Mapping[str, nd.NDArray], what: str = "these arrays") ->
         elif kind != "optimizer":
             raise KVStoreError(f"{what}: {name!r} is nothing that belongs to states: {SAVE_THEM}")
     num_update = int(_values(arrays[f"optimizer/{optimizers[0]}"], "optimizer", what)[0])
-    found = tuple(_parameter(name, of_it, what) for name, of_it in parameters.items())
-    return States(optimizers[0], num_update, numbers, found)
+    states = tuple(_parameter(name, own, what) for name, own in parameters.items())
+    return States(optimizers[0], num_update, numbers, states)
 
 
 SAVE_THEM = "load what save_states wrote"
@@ -195,13 +185,8 @@ def _parameter(name: str, arrays: Dict[str, nd.NDArray], what: str) -> Parameter
     for kind in ("former_rate", "num_cums"):
         if kind in memory:
             _values(memory[kind], f"{kind}/{name}", what)
-    return ParameterState(
-        name,
-        tuple(shape),
-        updates,
-        tuple(arrays[f"state/{place}"] for place in range(states)),
-        memory,
-    )
+    own = tuple(arrays[f"state/{place}"] for place in range(states))
+    return ParameterState(name, tuple(shape), updates, own, memory)
 
 
 def _values(array: nd.NDArray, name: str, what: str) -> "np.ndarray[Any, Any]":
@@ -279,23 +264,19 @@ def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """What fails meanwhile as a KVStoreError that names the file."""
-    what = repr(str(path))
     try:
         yield
+    except KVStoreError:
+        raise
     except OSError as error:
-        raise KVStoreError(
-            f"{what} cannot be read: {error.strerror or error}; {SAVE_THEM}"
-        ) from None
+        fault = f" cannot be read: {error.strerror or error}; {SAVE_THEM}"
     except ValueError as error:
-        if isinstance(error, KVStoreError):
-            raise
-        raise KVStoreError(
-            f"{what} cannot be read as optimizer states ({error}): {SAVE_THEM}"
-        ) from None
+        fault = f" cannot be read as optimizer states ({error}): {SAVE_THEM}"
     except MemoryError:
-        raise KVStoreError(
-            f"{what}: there is no memory for {path.stat().st_size:,} bytes: {SAVE_THEM}"
-        ) from None
+        fault = f": there is no memory for {path.stat().st_size:,} bytes: {SAVE_THEM}"
+    else:
+        return
+    raise KVStoreError(f"{str(path)!r}{fault}")
 
 
 def _of_gluon(found: GluonStates) -> States:
@@ -305,9 +286,6 @@ def _of_gluon(found: GluonStates) -> States:
     for position in sorted({*found.arrays, *found.updates}):
         arrays = found.arrays.get(position, ())
         updates, memory = found.updates.get(position, unsaid), found.memory.get(position, {})
-        parameters.append(
-            ParameterState(
-                str(position), arrays[0].shape if arrays else None, updates, arrays, memory
-            )
-        )
+        shape = arrays[0].shape if arrays else None
+        parameters.append(ParameterState(str(position), shape, updates, arrays, memory))
     return States(found.optimizer, found.num_update, found.numbers, tuple(parameters), named=False)

@@ -10,7 +10,7 @@ count belongs to a key.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -18,6 +18,8 @@ from mxnet import nd
 from mxnet.lr_scheduler import LRScheduler
 
 from gluonlab.engine.invoke import from_host
+
+Range = Tuple[int, int]  # from the first element to behind the last one
 
 COUNTED_AT = 0  # the device for which keys are counted that belong to no device
 
@@ -28,13 +30,9 @@ NUMBERS = ("m_schedule", "cur_lr", "last_lr")
 
 def updates_of(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
     """How many updates the key has seen."""
-    counts = optimizer._all_index_update_counts.values()
-    return int(
-        max(
-            (of_device[key] for of_device in counts if key in of_device),
-            default=optimizer.begin_num_update,
-        )
-    )
+    on_devices = optimizer._all_index_update_counts.values()
+    counts = [of_device[key] for of_device in on_devices if key in of_device]
+    return int(max(counts, default=optimizer.begin_num_update))
 
 
 def set_updates(
@@ -60,11 +58,18 @@ class Age(NamedTuple):
 
     def like(self, other: "Age") -> bool:
         """Whether one update of both is that of each."""
-        rates = [
-            age.memory["former_rate"].asscalar() if "former_rate" in age.memory else None
-            for age in (self, other)
-        ]
-        return self.updates == other.updates and rates[0] == rates[1]
+        same_rate = _former_rate(self.memory) == _former_rate(other.memory)
+        return self.updates == other.updates and same_rate
+
+
+def _former_rate(memory: Mapping[str, nd.NDArray]) -> Optional[float]:
+    return float(memory["former_rate"].asscalar()) if "former_rate" in memory else None
+
+
+def age_at(ages: Mapping[Range, Age], place: int) -> Age:
+    """That of the element at this place; of the first ones where no range has it."""
+    inside = [age for (begin, end), age in ages.items() if begin <= place < end]
+    return next(iter(inside), next(iter(ages.values())))
 
 
 def age_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Age:
@@ -105,10 +110,10 @@ def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
     optimizer._set_current_context(COUNTED_AT)
     if age.updates is not None:
         optimizer._index_update_count[key] = age.updates
-    rates = getattr(optimizer, "former_rates", {})
+    rates, rate = getattr(optimizer, "former_rates", {}), _former_rate(age.memory)
     rates.pop(key, None)
-    if "former_rate" in age.memory:
-        rates[key] = float(age.memory["former_rate"].asscalar())
+    if rate is not None:
+        rates[key] = rate
 
 
 def numbers_of(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
@@ -136,19 +141,17 @@ class Rewinding:
 
     def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
         scheduler = optimizer.lr_scheduler
-        own = (
-            isinstance(scheduler, LRScheduler)
-            and type(scheduler).__module__ == LRScheduler.__module__
-        )
+        own = isinstance(scheduler, LRScheduler)
+        own = own and type(scheduler).__module__ == LRScheduler.__module__
         self._scheduler = scheduler if own else None
-        self._begin: Optional[Dict[str, Any]] = dict(vars(scheduler)) if own else None
+        self._begin: Dict[str, Any] = dict(vars(scheduler)) if own else {}
 
     def to(self, num_update: int) -> None:
         """Have the schedule give the rates that follow ``num_update``; nothing for one that is not
         MXNet's.
         """
         if self._scheduler is not None:
-            vars(self._scheduler).update(self._begin or {})
+            vars(self._scheduler).update(self._begin)
             # the polynomial and the cosine ones stay at the last rate that they were asked for
             # before their end
             self._scheduler(min(num_update, getattr(self._scheduler, "max_update", num_update)))
@@ -182,11 +185,8 @@ def set_memory(
     """Have the optimizer know of these keys, and of no others, what `memory_of` gave; arrays for
     ``ctx``.
     """
-    rates = {
-        key: float(memory["former_rate"].asscalar())
-        for key, memory in of_keys.items()
-        if "former_rate" in memory
-    }
+    known = {key: _former_rate(memory) for key, memory in of_keys.items()}
+    rates = {key: rate for key, rate in known.items() if rate is not None}
     for of_device in _former_rates(optimizer, {COUNTED_AT, *devices}).values():
         of_device.clear()
         of_device.update(rates)
@@ -195,10 +195,8 @@ def set_memory(
         for key, memory in of_keys.items():
             if "num_cums" in memory:
                 total = memory["cum_grad"].copyto(ctx or mx.cpu()) if "cum_grad" in memory else 0
-                optimizer.cumgrads[key] = {
-                    "cum_grad": total,
-                    "num_cums": int(memory["num_cums"].asscalar()),
-                }
+                count = int(memory["num_cums"].asscalar())
+                optimizer.cumgrads[key] = {"cum_grad": total, "num_cums": count}
 
 
 def _former_rates(

@@ -9,16 +9,22 @@ cut, and what was cut counts its updates for itself ever after.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from mxnet import nd
 
 from gluonlab.optimizers.states.states import flat
 from gluonlab.optimizers.updates import sgd_on_devices
-from gluonlab.optimizers.updates.counts import Age, Before, age_of, set_age, updates_of
+from gluonlab.optimizers.updates.counts import (
+    Age,
+    Before,
+    Range,
+    age_at,
+    age_of,
+    set_age,
+    updates_of,
+)
 from gluonlab.optimizers.updates.nag_weights import Rows
-
-Range = Tuple[int, int]  # from the first element to behind the last one
 
 
 def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
@@ -95,19 +101,11 @@ class KeyUpdate:
         """Take up again where others had come: ``ages`` of ranges that hold all elements between
         them, as `ages` gives.
         """
-        ranges = sorted(ages)
-        self._cut(
-            {
-                after[0]
-                for before, after in zip(ranges, ranges[1:])
-                if not ages[before].like(ages[after])
-            }
-        )
+        ages = dict(sorted(ages.items()))
+        neighbours = zip(ages, list(ages)[1:])
+        self._cut({after[0] for before, after in neighbours if not ages[before].like(ages[after])})
         for span in self._spans:
-            found = next(
-                (ages[ends] for ends in ranges if ends[0] <= span.begin < ends[1]), ages[ranges[0]]
-            )
-            set_age(self.optimizer, span.key, found)
+            set_age(self.optimizer, span.key, age_at(ages, span.begin))
 
     def _besides(self, stale: Sequence[Range]) -> "List[_Span]":
         """The spans that are not stale, cut where stale elements begin and end."""
@@ -131,11 +129,9 @@ class _Span:
         self.optimizer, self.key, self.parts = optimizer, key, list(parts)
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
-        self._sgd = (
-            sgd_on_devices.DevicesSGD(optimizer, key, weights, grads, states)
-            if sgd_on_devices.applies(optimizer)
-            else None
-        )
+        self._sgd: Optional[sgd_on_devices.DevicesSGD] = None
+        if sgd_on_devices.applies(optimizer):
+            self._sgd = sgd_on_devices.DevicesSGD(optimizer, key, weights, grads, states)
         self._rows = Rows(optimizer, weights)
 
     def update(self) -> None:
@@ -162,9 +158,8 @@ class _Span:
         key = f"{self.key}[{begin}:{end}]"  # an Optimizer takes a tuple for several keys
         if self.key in self.optimizer.param_dict:  # the multipliers
             self.optimizer.param_dict[key] = self.optimizer.param_dict[self.key]
-        parts = [
-            part.within(begin, end) for part in self.parts if part.begin < end and begin < part.end
-        ]
+        inside = [part for part in self.parts if part.begin < end and begin < part.end]
+        parts = [part.within(begin, end) for part in inside]
         Before(self.optimizer, self.key).restore(key)
         return _Span(self.optimizer, key, parts, (begin, end))
 

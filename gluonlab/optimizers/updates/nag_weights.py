@@ -20,11 +20,10 @@ class Rows:
     """Brings the ``weights`` that may be in blocks into rows, where ``optimizer`` needs it."""
 
     def __init__(self, optimizer: Any, weights: Sequence[nd.NDArray]) -> None:
-        needed = weights if type(optimizer) is mx.optimizer.NAG else ()
-        of_convolutions = [weight for weight in needed if len(weight.shape) >= 3]
-        self._calls: List[Call] = [
-            call for weight in of_convolutions for call in settling(flattened(weight))
-        ]
+        self._calls: List[Call] = []
+        for weight in weights if type(optimizer) is mx.optimizer.NAG else ():
+            if len(weight.shape) >= 3:  # a convolution's
+                self._calls += settling(flattened(weight))
 
     def restore(self) -> None:
         """Queue it; the bits of the weights stay."""

@@ -42,12 +42,10 @@ class DevicesSGD:
         # mx.optimizer.SGD always calls the operators for several arrays. Those for one are queued
         # faster and give the same bits, except with clipped gradients or weight decay.
         self._several = "multi_" if optimizer.clip_gradient or optimizer.wd else ""
-        self._calls = [
-            OperatorCall(f"{self._several}sgd_update", [weight, grad], weight)
-            if state is None
-            else OperatorCall(f"{self._several}sgd_mom_update", [weight, grad, state], weight)
-            for weight, grad, state in self._arrays
-        ]
+        self._calls = []
+        for weight, grad, state in self._arrays:
+            name, used = ("sgd_update", []) if state is None else ("sgd_mom_update", [state])
+            self._calls.append(OperatorCall(self._several + name, [weight, grad, *used], weight))
         self._settings: Tuple[Any, ...] = ()
         self._attributes = Attributes({})
 
@@ -56,11 +54,8 @@ class DevicesSGD:
         optimizer = self.optimizer
         optimizer._set_current_context(COUNTED_AT)
         optimizer._update_count(self.key)
-        lr, wd, momentum = (
-            float(optimizer._get_lr(self.key)),
-            float(optimizer._get_wd(self.key)),
-            optimizer.momentum,
-        )
+        lr, wd = float(optimizer._get_lr(self.key)), float(optimizer._get_wd(self.key))
+        momentum = optimizer.momentum
         if momentum and isinstance(optimizer, SGD):
             scale, ratio = optimizer.rescale(self.key, lr)
             if scale != lr:
@@ -70,20 +65,16 @@ class DevicesSGD:
             momentum *= ratio
         settings = (lr, wd, momentum, optimizer.rescale_grad, optimizer.clip_gradient)
         if settings != self._settings:
-            self._settings, self._attributes = (
-                settings,
-                Attributes(self._current_values(lr, wd, momentum)),
-            )
+            self._settings = settings
+            self._attributes = Attributes(self._current_values(lr, wd, momentum))
         for call in self._calls:
             call(self._attributes)
 
     def _current_values(self, lr: float, wd: float, momentum: float) -> Dict[str, Any]:
         optimizer = self.optimizer
-        values: Dict[str, Any] = (
-            {"num_weights": 1, "lrs": (lr,), "wds": (wd,)}
-            if self._several
-            else {"lr": lr, "wd": wd}
-        )
+        values: Dict[str, Any] = {"lr": lr, "wd": wd}
+        if self._several:
+            values = {"num_weights": 1, "lrs": (lr,), "wds": (wd,)}
         values["rescale_grad"] = optimizer.rescale_grad
         if momentum:
             values["momentum"] = momentum
