@@ -24,7 +24,6 @@ from gluonlab.kvstores.owner import Owner
 from gluonlab.kvstores.schedule import ScheduleKVStore
 from gluonlab.kvstores.sharded_update import ShardedUpdate, check
 from gluonlab.kvstores.summing import Keys, named
-from gluonlab.kvstores.sums import Entry
 from gluonlab.optimizers.registry import ELEMENT_WISE, is_element_wise
 from gluonlab.optimizers.states.fitting import fitted, resume
 from gluonlab.optimizers.states.matching import Own, most_bytes, own_of
@@ -49,7 +48,7 @@ class ShardedKVStore(ScheduleKVStore):
                 f"not of {name!r}"
             )
         super().__init__(name, topology=topology)
-        self._optimizer: Optional[mx.optimizer.Optimizer] = None
+        self.optimizer: Optional[mx.optimizer.Optimizer] = None  # what `set_optimizer` was given
         self._updates: Dict[Keys, ShardedUpdate] = {}
         self._loaded: Dict[Any, KeyState] = {}  # of keys that have not been updated since
         self._owner = Owner(self)
@@ -79,10 +78,10 @@ class ShardedKVStore(ScheduleKVStore):
         """
         check_element_wise(type(optimizer))
         self._owner.take(optimizer)
-        if self._optimizer is not None and self._optimizer is not optimizer:
-            self._aside[self._optimizer] = {key: self.state_of(key) for key in self._own()}
+        if self.optimizer is not None and self.optimizer is not optimizer:
+            self._aside[self.optimizer] = {key: self.state_of(key) for key in self._own()}
             self.set_states(self._aside.pop(optimizer, {}))
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._schedules.setdefault(optimizer, Rewinding(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -94,7 +93,7 @@ class ShardedKVStore(ScheduleKVStore):
         `update_and_use_up` needs none. Without ``out``, or before `set_optimizer`, sum only. Raises
         KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
-        if out is None or self._optimizer is None:
+        if out is None or self.optimizer is None:
             super().pushpull(key, value, out, priority)
             return
         self._run(self._update(key, value, out, keep=True), priority)
@@ -143,8 +142,8 @@ class ShardedKVStore(ScheduleKVStore):
         fills, or else by their keys. The schedule of learning rates is not in the file, so
         ``dump_optimizer`` changes nothing.
         """
-        assert self._optimizer is not None
-        optimizer, own = self._optimizer, self._own()
+        assert self.optimizer is not None
+        optimizer, own = self.optimizer, self._own()
         parameters = tuple(
             self.state_of(key).of_parameter(param.name, param.shape) for key, param in own.items()
         )
@@ -159,8 +158,8 @@ class ShardedKVStore(ScheduleKVStore):
         Raises KVStoreError, and changes nothing, when the file holds something else or does not
         fit.
         """
-        assert self._optimizer is not None
-        own, optimizer = self._own(), self._optimizer
+        assert self.optimizer is not None
+        own, optimizer = self._own(), self.optimizer
         params = list(own.values())
         states = read(fname, most_bytes(params) if own else None)
         if own:
@@ -179,8 +178,8 @@ class ShardedKVStore(ScheduleKVStore):
         """The parameters of gluon.Trainer, by key; or, where there is none, the keys that have been
         updated or loaded.
         """
-        assert self._optimizer is not None
-        known = self._optimizer.param_dict.items()
+        assert self.optimizer is not None
+        known = self.optimizer.param_dict.items()
         params = {key: param for key, param in known if hasattr(param, "name")}
         if params:
             return dict(zip(params, own_of(params.values())))
@@ -201,7 +200,7 @@ class ShardedKVStore(ScheduleKVStore):
             return self._loaded[key]
         update = next((update for update in self._updates.values() if key in update.keys), None)
         if update is None:
-            return KeyState((), {(0, 0): age_of(self._optimizer, key)})
+            return KeyState((), {(0, 0): age_of(self.optimizer, key)})
         return update.state_of(key)
 
     def keys_to_update(self, key: Any, stale: Mapping[Any, List[Range]]) -> List[Any]:
@@ -221,15 +220,6 @@ class ShardedKVStore(ScheduleKVStore):
     def _updater(self) -> "ShardedKVStore":
         return self  # gluon.Trainer.load_states asks it for its ``optimizer``
 
-    @property
-    def optimizer(self) -> Optional[mx.optimizer.Optimizer]:
-        """What `set_optimizer` was given."""
-        return self._optimizer
-
-    def _new_update(self, entries: List[Entry], keep: bool) -> ShardedUpdate:
-        order = self._place([weight.context for weight in entries[0].outs]).order
-        return ShardedUpdate(self._name, order, self._optimizer, entries, keep)
-
     def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
         """The update of these keys; made anew, with its state, when they come with other arrays."""
         entries = self._entries(key, grads, weights)
@@ -239,7 +229,9 @@ class ShardedKVStore(ScheduleKVStore):
             self._made(keys, partial(check, entries))
             self._check_company(keys)
             states = {key: self.state_of(key) for key in keys}
-            update = self._made(keys, partial(self._new_update, entries, keep))
+            order = partial(self._place, [weight.context for weight in entries[0].outs])
+            made = partial(ShardedUpdate, self._name, self._made(keys, order).order, self.optimizer)
+            update = self._made(keys, partial(made, entries, keep))
             self._made(keys, partial(update.restore, states))
             for key in keys:
                 self._loaded.pop(key, None)

@@ -78,6 +78,11 @@ def with_replaced(
     nodes: List[Node] = []
     places: List[int] = []  # node of the old graph -> its node in the new one
     replaced = False
+
+    def add(name: str, op: str, part: str, inputs: List[Entry], **attrs: Any) -> Entry:
+        nodes.append(new_node(op, name + part, inputs, **attrs))
+        return [len(nodes) - 1, 0, 0]
+
     for node in old["nodes"]:
         seen = [_shape(old["nodes"][i], output, shapes) for i, output, _ in node["inputs"]]
         replacement = choose(node, seen, _shape(node, 0, shapes))
@@ -85,18 +90,11 @@ def with_replaced(
         if replacement is None:
             nodes.append({**node, "inputs": entries})
         else:
-            replacement(partial(_add, nodes, node["name"]), entries)
+            replacement(partial(add, node["name"]), entries)
             replaced = True
         places.append(len(nodes) - 1)
     heads = [[places[i], output, version] for i, output, version in old["heads"]]
     return to_symbol(nodes, heads, old["attrs"]) if replaced else graph
-
-
-def _add(
-    nodes: List[Node], name: str, op: str, part: str, inputs: List[Entry], **attrs: Any
-) -> Entry:
-    nodes.append(new_node(op, name + part, inputs, **attrs))
-    return [len(nodes) - 1, 0, 0]
 
 
 def _shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:

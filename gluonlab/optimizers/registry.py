@@ -171,6 +171,5 @@ def make_optimizer(
     ``params``: what its class takes. Raises ConfigError for a name that is not offered.
     """
     kind = optimizer_kind(name)
-    if momentum_rule == MXNET and kind.by_mxnets_rule is not None:
-        return kind.by_mxnets_rule(**params)
-    return kind.cls(**params)
+    mxnets = kind.by_mxnets_rule if momentum_rule == MXNET else None
+    return (mxnets or kind.cls)(**params)

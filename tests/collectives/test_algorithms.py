@@ -12,7 +12,7 @@ from support.schedule_reference import is_right
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.check import check, states
-from gluonlab.collectives.schedule import Schedule, Transfer, then
+from gluonlab.collectives.schedule import Transfer, then
 from gluonlab.collectives.trees import balanced_tree, mirrored_trees
 from gluonlab.errors import ScheduleError
 

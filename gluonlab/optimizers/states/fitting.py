@@ -5,7 +5,7 @@ changed.
 from __future__ import annotations
 
 import warnings
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -71,7 +71,7 @@ def _check_arrays(
 ) -> None:
     if param.shape is not None and 0 in param.shape and not state.arrays:
         return  # no elements, or not known yet
-    wanted = template(optimizer, param)
+    wanted = flat(nest(optimizer, param))
     if len(wanted) != len(state.arrays):
         raise KVStoreError(
             f"{what} holds {len(state.arrays)} arrays for {param.name}, "
@@ -87,15 +87,8 @@ def _check_arrays(
             )
 
 
-def template(optimizer: mx.optimizer.Optimizer, param: Own) -> List[nd.NDArray]:
-    """The arrays of a new state for a parameter of the same type and number of dimensions, but one
-    element.
-    """
-    return flat(nest(optimizer, param))
-
-
 def nest(optimizer: mx.optimizer.Optimizer, param: Own) -> Any:
-    """The state of which `template` has the arrays."""
+    """A new state for a parameter of the same type and number of dimensions, but one element."""
     with warnings.catch_warnings():
         # float16 without multi_precision: the real state will say so
         warnings.simplefilter("ignore")

@@ -80,11 +80,8 @@ class Unpickler:
                 return self._stack[0]
             opcode = _OPCODES.get(code)
             if opcode is None:
-                raise Refused(
-                    f"a pickle with the instruction {code!r}, which gluon.Trainer does not write"
-                    if code
-                    else "a pickle that is cut off"
-                )
+                fault = f"with the instruction {code!r}, which gluon.Trainer does not write"
+                raise Refused(f"a pickle {fault if code else 'that is cut off'}")
             try:
                 reader = _READERS.get(opcode.name) or getattr(opcode.arg, "reader", None)
                 argument = reader(self._content) if reader is not None else None
