@@ -1,3 +1,1 @@
-"""Allreduce as data: a schedule of transfers, checked, run, priced and drawn by programs that know
-nothing of each other.
-"""
+"""Allreduce as data: schedules of transfers, which are checked, run, priced and drawn."""

@@ -40,8 +40,9 @@ from gluonlab.errors import ScheduleError, unknown
 
 @defines("star", ALLREDUCE)
 def star(world_size: int, chunks: Optional[int]) -> Definition:
-    """Everybody to rank 0, and back: the allreduce of Dive into Deep Learning, section "Training on
-    Multiple GPUs".
+    """Every rank sends to rank 0, which adds up and sends the sum back.
+
+    The allreduce of Dive into Deep Learning, section "Training on Multiple GPUs".
 
     Cost: 2 (p-1) (alpha + n beta) + (p-1) n gamma; all of it passes through one port.
     """
@@ -54,7 +55,7 @@ def star(world_size: int, chunks: Optional[int]) -> Definition:
 
 @defines("sharded", REDUCE_SCATTER)
 def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> Definition:
-    """Every rank is the star's centre for its own chunks: one step.
+    """Every rank receives and adds its own chunks from all others, in one step.
 
     Cost: (p-1) (alpha + n/p beta) + (p-1) n/p gamma, with p chunks.
     """
@@ -70,7 +71,10 @@ def sharded_reduce_scatter(world_size: int, chunks: Optional[int]) -> Definition
 
 @defines("sharded", ALL_GATHER)
 def sharded_all_gather(world_size: int, chunks: Optional[int]) -> Definition:
-    """Every owner to everybody: one step. Cost: (p-1) (alpha + n/p beta), with p chunks."""
+    """Every owner sends its chunks to all others, in one step.
+
+    Cost: (p-1) (alpha + n/p beta), with p chunks.
+    """
     owner = _owners(world_size, chunks)
     step = [
         Transfer(rank, (rank + turn) % world_size, chunk, COPY)
@@ -82,8 +86,9 @@ def sharded_all_gather(world_size: int, chunks: Optional[int]) -> Definition:
 
 @defines("sharded", ALLREDUCE)
 def sharded(world_size: int, chunks: Optional[int]) -> Definition:
-    """Every rank sums its own chunk, or its own parameters: the answer to exercise 3 of the same
-    section (see star).
+    """Every rank sums its own chunk, or its own parameters, for all.
+
+    The answer to exercise 3 of the same section (see star).
 
     Cost, with p chunks: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma. The star's latency, but all
     ports share the bytes.
@@ -118,8 +123,7 @@ def ring_all_gather(world_size: int) -> Definition:
 
 @defines("ring", ALLREDUCE)
 def ring(world_size: int) -> Definition:
-    """Chunks travel once around to be summed and once to be handed out; nobody ever talks to more
-    than two neighbours.
+    """Chunks travel twice around a ring of neighbours: to be summed, then to be handed out.
 
     Cost: 2 (p-1) (alpha + n/p beta) + (p-1) n/p gamma: the fewest bytes possible. Source:
     Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009),
@@ -130,8 +134,7 @@ def ring(world_size: int) -> Definition:
 
 @defines("bidirectional_ring", ALLREDUCE)
 def bidirectional_ring(world_size: int) -> Definition:
-    """Two rings, half of the chunks each, one to the right and one to the left: links between
-    neighbours work both ways.
+    """Two rings, right and left, carry half of the chunks each and use links both ways.
 
     Cost: 4 (p-1) (alpha + n/2p beta) + (p-1) n/p gamma for p > 2, as a switch's ports gain nothing
     by it. With links of their own between neighbours: 2 (p-1) (alpha + n/2p beta) + (p-1) n/p
@@ -149,12 +152,11 @@ def bidirectional_ring(world_size: int) -> Definition:
 
 @defines("halving_doubling", REDUCE_SCATTER)
 def halving_doubling_reduce_scatter(world_size: int) -> Definition:
-    """Partners far, then near, exchange and add different halves of what they still hold: recursive
-    halving.
+    """Partners exchange and add different halves of what they hold: recursive halving.
 
-    Where p is no power of two, the ranks beyond the largest one below first add all to one partner
-    each ("fold"). Cost, with q that power of two: log2(q) alpha + (q-1)/q n (beta + gamma); folded,
-    alpha + n (beta + gamma) more.
+    The first partners are the farthest apart. Where p is no power of two, the ranks beyond the
+    largest one below first add all to one partner each ("fold"). Cost, with q that power of two:
+    log2(q) alpha + (q-1)/q n (beta + gamma); folded, alpha + n (beta + gamma) more.
     """
     core, folded = _folded(world_size)
     steps = [[Transfer(rank, rank - core, chunk, ADD) for rank, chunk in folded]]
@@ -171,8 +173,7 @@ def halving_doubling_reduce_scatter(world_size: int) -> Definition:
 
 @defines("halving_doubling", ALL_GATHER)
 def halving_doubling_all_gather(world_size: int) -> Definition:
-    """The way back: recursive doubling of the finished part, then one copy to every rank that was
-    folded away.
+    """The way back: recursive doubling, then a copy to every rank that was folded away.
 
     Cost: log2(q) alpha + (q-1)/q n beta; folded, alpha + n beta more.
     """
@@ -189,12 +190,12 @@ def halving_doubling_all_gather(world_size: int) -> Definition:
 
 @defines("halving_doubling", ALLREDUCE)
 def halving_doubling(world_size: int) -> Definition:
-    """ring's bytes in log2(p) instead of p-1 messages each way; partners are far apart, which needs
-    a network that is no ring.
+    """The ring's bytes in log2(p) messages each way instead of p-1, with far partners.
 
-    Cost, with q the largest power of two up to p: 2 log2(q) alpha + (q-1)/q n (2 beta + gamma);
-    folded, 2 alpha + n (2 beta + gamma) more. Source: Thakur, Rabenseifner, Gropp, "Optimization of
-    Collective Communication Operations in MPICH" (2005), section 4.5.
+    It needs a network that is not itself a ring. Cost, with q the largest power of two up to p: 2
+    log2(q) alpha + (q-1)/q n (2 beta + gamma); folded, 2 alpha + n (2 beta + gamma) more. Source:
+    Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
+    (2005), section 4.5.
     """
     return in_halves(
         halving_doubling_reduce_scatter(world_size), halving_doubling_all_gather(world_size)
@@ -203,15 +204,15 @@ def halving_doubling(world_size: int) -> Definition:
 
 @defines("hierarchical", ALLREDUCE)
 def hierarchical(world_size: int, chunks: Optional[int], groups: Optional[Groups]) -> Definition:
-    """Sum within each group, then between the groups, then hand out within each group: slow links
-    carry a chunk once each way.
+    """Sum within each group, then between groups, then hand out within each group.
 
-    ``groups`` share the ranks out, such as ((0, 1, 2, 3), (4, 5, 6, 7)) for two quads of GPUs;
-    default: two halves. Their sizes may differ: member c mod size of a group speaks for chunk c;
-    there are as many chunks as the largest group has members. Cost with G groups of g: 2 (g-1)
-    (alpha + n/g beta) + (g-1) n/g gamma within the groups, and between them 2 (G-1) (alpha + n/g
-    beta) + (G-1) n/g gamma. Source: Cho, Finkler, Serrano, Kung, Hunter, "BlueConnect: decomposing
-    all-reduce for deep learning on heterogeneous network hierarchy" (2019), section 3.
+    Slow links carry each chunk once each way. ``groups`` share the ranks out, such as ((0, 1, 2,
+    3), (4, 5, 6, 7)) for two quads of GPUs; default: two halves. Their sizes may differ: member c
+    mod size of a group speaks for chunk c; there are as many chunks as the largest group has
+    members. Cost with G groups of g: 2 (g-1) (alpha + n/g beta) + (g-1) n/g gamma within the
+    groups, and between them 2 (G-1) (alpha + n/g beta) + (G-1) n/g gamma. Source: Cho, Finkler,
+    Serrano, Kung, Hunter, "BlueConnect: decomposing all-reduce for deep learning on heterogeneous
+    network hierarchy" (2019), section 3.
     """
     groups = _groups(world_size, groups)
     count = chunk_count("hierarchical", chunks, max(len(group) for group in groups))
@@ -258,10 +259,7 @@ HALVES: Dict[str, Tuple[Algorithm, Algorithm]] = {
 def make_schedule(
     name: str, world_size: int, *, chunks: Optional[int] = None, groups: Optional[Groups] = None
 ) -> Schedule:
-    """The schedule of the algorithm of this name.
-
-    Raises ScheduleError, with the choices, for an unknown one.
-    """
+    """The schedule of an algorithm by its name. Raises ScheduleError, with the choices."""
     if name not in ALGORITHMS:
         raise ScheduleError(unknown("algorithm", name, ALGORITHMS))
     return ALGORITHMS[name](world_size, chunks=chunks, groups=groups)
@@ -285,7 +283,7 @@ def _owners(world_size: int, chunks: Optional[int]) -> List[int]:
 
 
 def _folded(world_size: int) -> Tuple[int, List[Tuple[int, int]]]:
-    """The largest power of two up to p, and (rank, chunk) of all ranks beyond it."""
+    """The largest power of two up to p, and (rank, chunk) for all ranks beyond it."""
     core = 1 << (world_size.bit_length() - 1)
     return core, [(rank, chunk) for rank in range(core, world_size) for chunk in range(core)]
 

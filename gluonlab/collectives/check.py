@@ -26,9 +26,7 @@ Contributions = Tuple[int, ...]  # how often each rank's contribution is in a su
 
 
 class _Sums:
-    """Sum trees, each known by a number; trees that differ only in the order of summands have the
-    same one.
-    """
+    """Sum trees by number; trees that differ only in the order of summands share one."""
 
     def __init__(self, world_size: int) -> None:
         self.contributions: List[Contributions] = [
@@ -54,8 +52,9 @@ class _Write(NamedTuple):
 
 
 class _Run:
-    """A schedule carried out on trees: ``tree[rank][chunk]`` now, and every write that led
-    there.
+    """A schedule carried out on trees.
+
+    ``tree[rank][chunk]`` is the present tree, ``writes`` every write that led there.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -77,8 +76,7 @@ class _Run:
 
 
 def check(schedule: Schedule) -> None:
-    """Prove that ``schedule`` does what it promises for all inputs, with the same bits on all
-    ranks.
+    """Prove that ``schedule`` does what it promises, with the same bits on all ranks.
 
     Raises ScheduleError, which names the first wrong step and transfer: the one that breaks a rule
     of steps, or that adds a contribution a second time, or the last one into a chunk that ends
@@ -118,7 +116,7 @@ def _check_shape(schedule: Schedule) -> None:
 
 
 def _check_step(schedule: Schedule, number: int, step: Step) -> None:
-    """The rules of a step; transfers before the faulty one are right."""
+    """Check the rules of a step; raise for the first transfer that breaks one."""
     n = schedule.world_size
     read: Dict[Cell, int] = {}
     written: Dict[Cell, str] = {}
@@ -147,7 +145,7 @@ def _check_step(schedule: Schedule, number: int, step: Step) -> None:
 
 
 def _check_chunk(run: _Run, chunk: int) -> None:
-    """What the ranks hold in the end."""
+    """Check what the ranks hold of a chunk at the end."""
     schedule, owner = run.schedule, run.schedule.owner[chunk]
     ranks = [owner] if schedule.collective == REDUCE_SCATTER else range(schedule.world_size)
     for rank in ranks:
@@ -184,8 +182,9 @@ def _fail(run: _Run, cell: Cell, message: str) -> None:
 
 
 def _first_fault(run: _Run, cell: Cell) -> Optional[Place]:
-    """The first transfer that counts a contribution twice, of those whose result ended in ``cell``;
-    else the last into it.
+    """The first transfer into the result of ``cell`` that counts a contribution twice.
+
+    Without such a transfer, the last one into ``cell``.
     """
     origin = _origin(run, cell)
     doubles = [write.place for write in origin if max(run.sums.contributions[write.tree]) > 1]
@@ -194,7 +193,7 @@ def _first_fault(run: _Run, cell: Cell) -> Optional[Place]:
 
 
 def _origin(run: _Run, cell: Cell) -> List[_Write]:
-    """The transfers whose results are in what ``cell`` holds in the end, in their order."""
+    """The transfers whose results are part of what ``cell`` ends with, in order."""
     found: List[_Write] = []
     wanted = {cell}
     for write in reversed(run.writes):

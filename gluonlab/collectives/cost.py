@@ -46,9 +46,7 @@ class StepPrice:
 
 @dataclass(frozen=True)
 class Price:
-    """What ``schedule`` costs for a buffer of ``size_bytes`` on every device of ``topology``, both
-    given by their names.
-    """
+    """What a schedule costs for a buffer of ``size_bytes`` on each device of a topology."""
 
     schedule: str
     topology: str
@@ -64,9 +62,7 @@ class Price:
 
     @property
     def algbw(self) -> float:
-        """bytes/s: the buffer's size by the time, as nccl-tests defines it; infinite where nothing
-        had to be done.
-        """
+        """bytes/s: size by time, as nccl-tests defines it; infinite if nothing was to be done."""
         return algbw(self.size_bytes, self.seconds)
 
     @property
@@ -121,8 +117,9 @@ class Traffic(NamedTuple):
 
 
 def traffic(schedule: Schedule, size_bytes: float) -> List[Traffic]:
-    """What every device sends and receives in all steps, for a buffer of ``size_bytes``; the most
-    of it is on the busiest port.
+    """The bytes that every device sends and receives in all steps, for such a buffer.
+
+    ``size_bytes``: of the whole buffer. The busiest port has the largest figure.
     """
     sent = Counter(transfer.src for step in schedule.steps for transfer in step)
     received = Counter(transfer.dst for step in schedule.steps for transfer in step)
@@ -141,8 +138,7 @@ def algbw(size_bytes: float, seconds: float) -> float:
 
 
 def bus_factor(collective: str, world_size: int) -> float:
-    """What algbw is multiplied by to compare with the speed of the links (nccl-tests,
-    doc/PERFORMANCE.md).
+    """The factor from algbw to the speed of the links (nccl-tests, doc/PERFORMANCE.md).
 
     allreduce: 2 (n-1) / n. reduce_scatter and all_gather: (n-1) / n, of the whole buffer's size.
     """

@@ -1,4 +1,4 @@
-"""What makes an algorithm of its definition: checked arguments, and a schedule of its steps."""
+"""Turns the definition of an algorithm into a function that checks arguments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Definition = Tuple[
 
 
 def defines(name: str, collective: str) -> Callable[[Callable[..., Definition]], Algorithm]:
-    """Make ``f(world_size, *, chunks=None, groups=None) -> Schedule`` of a definition.
+    """A decorator: ``f(world_size, *, chunks=None, groups=None)`` from a definition.
 
-    A definition gets the number of ranks, and ``chunks`` and ``groups`` if it has arguments of
-    these names; without them they are refused. Steps in which nothing happens, as with one rank,
-    are left out.
+    The function returns a Schedule. A definition gets the number of ranks, and ``chunks`` and
+    ``groups`` if it has arguments of these names; without them they are refused. Steps in which
+    nothing happens, as with one rank, are left out.
     """
 
     def decorate(definition: Callable[..., Definition]) -> Algorithm:
@@ -56,7 +56,7 @@ def defines(name: str, collective: str) -> Callable[[Callable[..., Definition]],
 
 
 def in_halves(reduce_scatter: Schedule, all_gather: Schedule) -> Definition:
-    """An allreduce that is the one, then the other."""
+    """An allreduce made of a reduce-scatter and then an all-gather."""
     both = then("", reduce_scatter, all_gather)
     return both.owner, both.steps
 

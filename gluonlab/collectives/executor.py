@@ -1,12 +1,11 @@
-"""Runs a schedule on NDArrays, one list of them per device, in place and without making the host
-wait.
+"""Runs a schedule on NDArrays, in place, without making the host wait.
 
-MXNet's engine orders operations by the arrays that they read and write, and knows slices of one
-array only as the whole: two devices that write different chunks of it would take turns. So every
-chunk gets an array of its own over the same memory (an alias, made with DLPack). The engine does
-not know that they share it; a `Fence` before the first and one after the last transfer tell it. In
-between, the chunks' own dependencies order the transfers: there is no barrier between steps, which
-a schedule's price assumes.
+Each device has a list of arrays. MXNet's engine orders operations by the arrays that they read and
+write, and knows slices of one array only as the whole: two devices that write different chunks of
+it would take turns. So every chunk gets an array of its own over the same memory (an alias, made
+with DLPack). The engine does not know that they share it; a `Fence` before the first and one after
+the last transfer tell it. In between, the chunks' own dependencies order the transfers: there is no
+barrier between steps, which a schedule's price assumes.
 
 On CPU devices a chunk goes through all steps in pieces small enough that what one transfer wrote is
 still in the cache when the next reads it. On GPUs, where MXNet waits for the stream after each
@@ -48,8 +47,7 @@ MOST_EXECUTORS = 256  # more than the parameters of a ResNet-50
 
 
 class Executor:
-    """``run()`` carries ``schedule`` out on ``arrays``, whose elements change in place; all
-    replicas end with the same bits.
+    """``run()`` carries out ``schedule`` on ``arrays``, in place; all ranks get the same bits.
 
     ``arrays[rank]`` are the arrays of one rank, all on one device of its own; every rank has the
     same shapes and types. Chunks are cut by elements, or hold ``whole`` arrays
@@ -107,8 +105,9 @@ class Executor:
         self.transfers_run += self._transfers
 
     def settle(self) -> None:
-        """Have the arrays laid out plainly, as `run` does first: oneDNN leaves some in an order
-        that slices of them do not know.
+        """Bring the arrays into row order, as `run` does first.
+
+        oneDNN leaves some in an order that slices of them do not know.
         """
         for call in self._settling:
             call()
@@ -124,13 +123,12 @@ def allreduce(
 def make_allreduce(
     name: str, ctxs: Sequence[mx.Context], order: Optional[Sequence[int]] = None
 ) -> Callable[[List[nd.NDArray]], None]:
-    """A function that sums a list of arrays, one on each of ``ctxs``, in place, by the algorithm of
-    this name.
+    """A function that sums a list of arrays in place, one on each of ``ctxs``.
 
-    It prepares itself for the arrays that it is given, and knows the last MOST_EXECUTORS lists
-    again, which it keeps in memory. So give it the same objects every time: an NDArray's ``grad``
-    is a new one each time it is asked for, ``list_grad()`` of a gluon.Parameter is not. ``order``:
-    which of ``ctxs`` plays which rank.
+    ``name``: the algorithm. It prepares itself for the arrays that it is given, and knows the last
+    MOST_EXECUTORS lists again, which it keeps in memory. So give it the same objects every time: an
+    NDArray's ``grad`` is a new one each time it is asked for, ``list_grad()`` of a gluon.Parameter
+    is not. ``order``: which of ``ctxs`` plays which rank.
     """
     schedule = make_schedule(name, len(ctxs))
     if order is not None:
@@ -162,12 +160,12 @@ class _Rank:
         self._overlaps = Overlaps()
 
     def fences(self) -> Iterator[Fence]:
-        """One for each array, as two may be parts of a third one, and the engine waits for ever for
-        a variable given twice.
+        """Fences that make the engine order these cells with other users of the arrays.
 
-        All count as written: what is only read does not wait for its other readers. They must be
-        done before the first transfer writes, and those on other ranks before what comes after the
-        last.
+        There is one for each array: two arrays may be parts of a third one, and the engine waits
+        for ever for a variable given twice. All count as written: what is only read does not wait
+        for its other readers. They must be done before the first transfer writes, and those on
+        other ranks before what comes after the last.
         """
         for place, array in enumerate(self._flat):
             aliases = [cell.alias for part, cell in self._cells.items() if part.array == place]
@@ -175,9 +173,7 @@ class _Rank:
                 yield Fence(self.ctx, read=[], written=[array, *aliases])
 
     def order(self, part: Part, writes: bool) -> Iterator[Call]:
-        """What has the next use of a cell wait for that of others with elements in common, which
-        the engine does not see.
-        """
+        """Fences between uses of overlapping cells, whose shared elements the engine cannot see."""
         others = self._overlaps.use(part, writes)
         if others:
             written = [self.cell(each).alias for each in (part, *others)]
@@ -231,7 +227,7 @@ class _Cell:
 def moves_on(
     schedule: Schedule, parts: Sequence[Sequence[Part]], arrays: Sequence[nd.NDArray]
 ) -> Iterator[Move]:
-    """All transfers as the devices of ``arrays``, any rank's, are to make them.
+    """All transfers as the devices of ``arrays``, those of any rank, should make them.
 
     GPUs make few and large ones. CPU devices take a piece of each chunk through all steps, then the
     next one. ``parts``: those of each chunk.
@@ -251,7 +247,10 @@ def moves_on(
 
 
 def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
-    """What a part of ``array`` is cut into. GPUs, whose caches hold less, take parts whole."""
+    """The pieces that a part of ``array`` is cut into; on GPUs there is only one.
+
+    Their caches hold less, and every operation has its price.
+    """
     size = part.end - part.begin
     count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
     return [

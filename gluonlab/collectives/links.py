@@ -1,4 +1,4 @@
-"""A topology: which links a message from one device to another passes, and how fast they are.
+"""A topology: the links that a message passes between two devices, and their speed.
 
 A link is one direction of a wire: messages that pass the same link share it, and a wire that works
 both ways is two links.
@@ -25,9 +25,7 @@ class Link(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The links that a message passes, all of them at once, and what every message costs however
-    short it is.
-    """
+    """The links that a message passes, all at once, and the latency of every message."""
 
     links: Tuple[Link, ...]
     latency_s: float
@@ -83,18 +81,18 @@ class Topology:
             object.__setattr__(self, "groups", (tuple(range(self.world_size)),))
 
     def ring_order(self) -> List[int]:
-        """The order of devices whose ring, device ``order[i]`` to ``order[i + 1]``, is the fastest;
-        for `Schedule.placed`.
+        """The order of devices whose ring, ``order[i]`` to ``order[i + 1]``, is the fastest.
 
-        That is the ring whose busiest link is the least busy when all devices send at once; of
-        those, the one with the largest sum of the pairs' bytes/s; of those, the first in lexical
-        order. Every order is tried unless it can no longer win.
+        It is an order for `Schedule.placed`. That is the ring whose busiest link is the least busy
+        when all devices send at once; of those, the one with the largest sum of the pairs' bytes/s;
+        of those, the first in lexical order. Every order is tried unless it can no longer win.
         """
         return best_ring(self.world_size, self.routes)
 
     def subset(self, devices: Union[int, Sequence[int]]) -> Topology:
-        """The machine as the first ``devices`` devices see it, or those that are listed: rank i is
-        the i-th of them.
+        """The machine as its first ``devices`` devices see it, or as the listed ones do.
+
+        Rank i is the i-th of them.
         """
         if not isinstance(devices, Sequence):
             if not is_whole(devices) or devices > self.world_size:

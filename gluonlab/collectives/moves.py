@@ -1,9 +1,9 @@
-"""A schedule's transfers as few, large operations, for devices on which every operation has its
-price, however small it is.
+"""A schedule's transfers as few, large operations, for GPUs.
 
-MXNet's engine waits for a GPU's stream after each operation. So neighbouring chunks that go the
-same way in a step are moved as one. Of the algorithms this makes halving_doubling's 112 transfers
-among 8 devices 48; the others send single chunks anyway.
+There every operation has its price, however small it is. MXNet's engine waits for a GPU's stream
+after each operation. So neighbouring chunks that go the same way in a step are moved as one. Of the
+algorithms this makes halving_doubling's 112 transfers among 8 devices 48; the others send single
+chunks anyway.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from gluonlab.collectives.schedule import Schedule, Step
 
 
 class Move(NamedTuple):
-    """The elements ``part`` of the ranks ``sources`` are added, in this order, to those of rank
-    ``dst``, or copied over them.
+    """Add the elements ``part`` of ``sources``, in this order, to those of ``dst``, or copy.
 
     ``transfers``: how many of the schedule's these are.
     """
@@ -51,7 +50,7 @@ def moves(schedule: Schedule, parts: Sequence[Sequence[Part]]) -> Iterator[Move]
 
 
 def into_chunks(step: Step) -> Iterator[Tuple[int, int, str, Tuple[int, ...]]]:
-    """(dst, chunk, op, sources): what goes into each chunk of a rank, in the order of the step."""
+    """(dst, chunk, op, sources) for every chunk of a rank that a step writes, in its order."""
     targets: Dict[Tuple[int, int, str], List[int]] = {}
     for src, dst, chunk, op in step:
         targets.setdefault((dst, chunk, op), []).append(src)
@@ -65,9 +64,7 @@ def _continues(before: Move, after: Move) -> bool:
 
 
 class Overlaps:
-    """Which uses of a rank's elements must wait for others that went by parts of another size, in
-    which some of them lie.
-    """
+    """Which uses of a rank's elements must wait for uses of parts that overlap them."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -75,9 +72,7 @@ class Overlaps:
         self._ordered: Dict[Tuple[Part, Part], int] = {}  # when last, of any two
 
     def use(self, part: Part, writes: bool) -> List[Part]:
-        """The parts that this use waits for, although it has another one; it and they count as
-        ordered from now on.
-        """
+        """The other parts that this use must wait for; they count as ordered from now on."""
         of_array = self._uses.setdefault(part.array, {})
         others = [
             other

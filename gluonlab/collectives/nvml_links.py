@@ -1,4 +1,4 @@
-"""The topology of this machine's GPUs, made of the links that NVML tells."""
+"""The topology of this machine's GPUs, from the links that NVML reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gluonlab.gpu.nvml import SAME_CPU, SAME_SWITCHES, Driver
 
 NAME = "this machine"
 NOTE = (
-    "links: as NVML tells them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, "
+    "links: as NVML reports them; inferred: 25 GB/s an NVLink, 10 GB/s of PCIe and CPUs, "
     "10 µs a message, and additions as fast as a V100's"
 )
 # NVLinks of a GPU that go to switches, as those of an A100: NVML does not count them here
@@ -35,7 +35,7 @@ def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
     known = {gpu.index for gpu in driver.gpus}
     missing = [gpu for gpu in gpus if gpu not in known]
     if missing:
-        raise ScheduleError(f"NVML tells of GPUs {sorted(known)}, not of {missing}: see nvidia-smi")
+        raise ScheduleError(f"NVML reports GPUs {sorted(known)}, not {missing}: see nvidia-smi")
     switches, cpus = (_below(driver, gpus, level) for level in (SAME_SWITCHES, SAME_CPU))
     routes = pcie_routes(len(gpus), PCIE_AND_CPU, switches.__getitem__, cpus.__getitem__)
     for src, dst in routes:
@@ -50,7 +50,7 @@ def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
 
 
 def _below(driver: Driver, gpus: Sequence[int], level: int) -> List[int]:
-    """For each device the first one that its way over PCIe meets at this level or below."""
+    """For each device the first one that shares a switch or CPU of this level with it."""
     if not driver.apart:
         return list(range(len(gpus))) if level == SAME_SWITCHES else [0] * len(gpus)
 

@@ -32,8 +32,9 @@ def partition(sizes: Sequence[int], chunks: int, whole: bool = False) -> List[Li
 
 
 def owned_parts(schedule: Schedule, sizes: Sequence[int]) -> List[Tuple[int, Part]]:
-    """What arrays of so many elements are cut into by elements, each with the rank that owns it
-    between the schedule's halves.
+    """(owner, part) for all parts that arrays of these sizes are cut into.
+
+    The owner is the rank that holds the part between the schedule's halves.
     """
     parts = partition(sizes, schedule.chunks)
     return [(rank, part) for chunk, rank in enumerate(schedule.owner) for part in parts[chunk]]

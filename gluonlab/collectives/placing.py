@@ -1,4 +1,4 @@
-"""Which device plays which rank of a schedule, so that it costs least on a topology."""
+"""Which device should play which rank of a schedule, by its price on a topology."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ SIZES = tuple(4**power * 2**10 for power in range(11))
 
 
 def best_order(schedule: Schedule, topology: Topology) -> List[int]:
-    """``order`` for `Schedule.placed`; rank r on device r where no order that was looked at is
-    cheaper.
+    """The cheapest ``order`` found for `Schedule.placed`; the identity if none is cheaper.
 
     Orders are looked at from two sides: the one as it is, and the topology's best ring. From each,
     the two devices whose exchange saves most change places, until no exchange saves anything: some

@@ -1,5 +1,6 @@
-"""The order of devices for ring-like schedules: the Hamiltonian cycle whose busiest link has the
-least to do.
+"""The best order of devices for rings: the one whose busiest link has the least to do.
+
+It is a Hamiltonian cycle.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ COLLECTIVES = (ALLREDUCE, REDUCE_SCATTER, ALL_GATHER)
 
 
 class Transfer(NamedTuple):
-    """Chunk ``chunk`` of rank ``src`` is added to (``op`` "add") or copied over (``op`` "copy")
-    that of rank ``dst``.
+    """Add chunk ``chunk`` of rank ``src`` to that of rank ``dst``, or copy it over that.
+
+    ``op`` is "add" or "copy".
     """
 
     src: int
@@ -39,7 +40,7 @@ Step = Tuple[Transfer, ...]
 
 
 def is_whole(value: Any, at_least: int = 1) -> bool:
-    """Whether this is a whole number that is not less."""
+    """Whether this is a whole number, and at least so large."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
 
 
@@ -49,13 +50,15 @@ class Schedule:
 
     What it promises, and `gluonlab.collectives.check.check` proves:
 
-    ==============  =====================================  ====================================
-    collective      before                                    after
-    ==============  =====================================  ====================================
-    allreduce       every rank has a contribution to a chunk  every rank has the sum, the same bits
-    reduce_scatter  every rank has a contribution to a chunk  rank ``owner[chunk]`` has the sum
-    all_gather      rank ``owner[chunk]`` has the chunk       every rank has it
-    ==============  =====================================  ====================================
+    ==============  =================================  ============================
+    collective      before                             after
+    ==============  =================================  ============================
+    allreduce       every rank has a contribution      every rank has the same sum
+    reduce_scatter  every rank has a contribution      rank ``owner[chunk]`` has it
+    all_gather      rank ``owner[chunk]`` has a chunk  every rank has it
+    ==============  =================================  ============================
+
+    This holds for each chunk, and the same sum means the same bits.
 
     The transfers of a step happen at once. So no chunk of a rank is both read and written in a
     step, and into one chunk of a rank go either additions, made in the order of the step's list, or
@@ -74,8 +77,7 @@ class Schedule:
     steps: Tuple[Step, ...]
 
     def placed(self, order: Sequence[int]) -> Schedule:
-        """The same schedule with rank r played by device ``order[r]``, for a topology where
-        neighbours matter.
+        """The same schedule with rank r played by device ``order[r]``.
 
         Raises ScheduleError when ``order`` does not name every rank once.
         """

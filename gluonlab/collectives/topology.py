@@ -1,4 +1,4 @@
-"""Topologies: those that are built from figures, and TOPOLOGIES, the machines that are known.
+"""Topologies from figures, and TOPOLOGIES, the known machines by name.
 
 What its maker or a measurement says of a machine, and what is only inferred, stands in the
 topology's ``note``.
@@ -51,8 +51,9 @@ CUBE_INFERRED = (
 def switch(
     world_size: int, latency_s: float, bytes_per_s: float, reduce_bytes_per_s: float = INFINITE
 ) -> Topology:
-    """Every device has one full-duplex port to a switch that is never busy itself; the closed forms
-    of `algorithms` hold on it.
+    """Every device has one full-duplex port to a switch that is never busy itself.
+
+    The closed forms of `algorithms` hold on it.
     """
     check_devices("switch", world_size)
     routes = {}
@@ -115,8 +116,9 @@ def this_machine(
 
 
 def _slower_by(copy_bytes_per_s: float, add_bytes_per_s: float) -> float:
-    """The bytes/s of what an addition does beyond a copy; infinite where a noisy measurement found
-    additions no slower.
+    """bytes/s of what an addition costs beyond a copy; infinite if additions are no slower.
+
+    A noisy measurement may say so.
     """
     if add_bytes_per_s >= copy_bytes_per_s:
         return INFINITE
@@ -140,8 +142,9 @@ def p3dn_24xlarge(world_size: Optional[int] = None) -> Topology:
 
 
 def p3_8xlarge(world_size: Optional[int] = None) -> Topology:
-    """AWS p3.8xlarge: 4 V100, inferred to be linked like the first quad of p3.16xlarge; no pair
-    lacks an NVLink.
+    """AWS p3.8xlarge: 4 V100, inferred to be linked like the first quad of p3.16xlarge.
+
+    No pair lacks an NVLink.
     """
     origin = "inferred: the quad 0-3 of p3.16xlarge, for want of a published matrix"
     note = f"{origin}; 25 GB/s an NVLink and direction are nominal; inferred: {INFERRED}"
@@ -170,9 +173,7 @@ def g5_12xlarge(world_size: Optional[int] = None) -> Topology:
 
 
 def pcie(world_size: Optional[int] = None) -> Topology:
-    """Any number of GPUs (8) on PCIe 3.0, two below each PCIe switch, all switches below one
-    CPU.
-    """
+    """Any number of GPUs (8) on PCIe 3.0: two below each switch, all switches below one CPU."""
     count = DEFAULT_DEVICES if world_size is None else world_size
     check_devices("pcie", count)
     note = (
@@ -187,9 +188,7 @@ def pcie(world_size: Optional[int] = None) -> Topology:
 
 
 def nvswitch(world_size: Optional[int] = None) -> Topology:
-    """Any number of GPUs (8), each with all its 12 NVLinks to switches that connect everybody, as
-    in p4d.24xlarge's 8 A100.
-    """
+    """Any number of GPUs (8), each with 12 NVLinks to switches, as p4d.24xlarge's 8 A100."""
     count = DEFAULT_DEVICES if world_size is None else world_size
     note = (
         "300 GB/s a GPU and direction are nominal, 12 NVLinks of 25; inferred: "
@@ -241,13 +240,14 @@ def _hybrid_cube_mesh(name: str, note: str) -> Topology:
 
 
 def nvlink_route(src: int, dst: int, count: int) -> Route:
-    """So many NVLinks of their own from one GPU to another."""
+    """``count`` NVLinks of their own from one GPU to another."""
     return Route((Link(f"NVLink {src} to {dst}", count * NVLINK),), PEER_COPY_S)
 
 
 def pcie_route(src: int, dst: int, bytes_per_s: float, switch_of: Place, cpu_of: Place) -> Route:
-    """Up to where the ways of both GPUs meet, and down; ``switch_of`` and ``cpu_of``: below which
-    switch and CPU each is.
+    """Up to where the ways of both GPUs meet, and down again.
+
+    ``switch_of`` and ``cpu_of`` give the switch and the CPU above a GPU.
     """
     way = [f"PCIe out of {src}"]
     above, below = switch_of(src), switch_of(dst)

@@ -1,4 +1,4 @@
-"""The allreduces on binary trees of ranks, which chunks pass up and down in a pipeline."""
+"""The allreduces on binary trees of ranks, which chunks pass in a pipeline."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from gluonlab.collectives.schedule import ADD, ALLREDUCE, COPY, Step, Transfer
 
 @dataclass(frozen=True)
 class Tree:
-    """``parent[rank]``, of the root itself; ``wait[rank]``: in how many steps, at the earliest, its
-    children have sent to it.
+    """``parent[rank]``, which is the rank itself for the root, and ``wait[rank]``.
+
+    That is the number of steps after which, at the earliest, the children of a rank have sent to
+    it.
     """
 
     parent: Tuple[int, ...]
@@ -45,8 +47,9 @@ def balanced_tree(world_size: int) -> Tree:
 
 
 def mirrored_trees(world_size: int) -> Tuple[Tree, Tree]:
-    """Two trees of the same shape; no rank has children in both (but a root, which has one, where
-    the number of ranks is odd).
+    """Two trees of one shape in which no rank has children twice.
+
+    Where the number of ranks is odd, a root may have one child in the other tree.
     """
     first = _in_order_tree(world_size)
     if world_size % 2:
@@ -75,8 +78,9 @@ def _in_order_tree(world_size: int) -> Tree:
 
 @defines("tree", ALLREDUCE)
 def tree(world_size: int, chunks: Optional[int]) -> Definition:
-    """Up a balanced binary tree and down again; several chunks make a pipeline, each level busy
-    with another one.
+    """Up a balanced binary tree and down again, one chunk after the other.
+
+    Several chunks make a pipeline: each level is busy with another one.
 
     Cost with c chunks and depth d = floor(log2(p)): (4 (d+c-1) - 2e) (alpha + n/c beta) + (2
     (d+c-1) - e) n/c gamma, where e = 1 if p is a power of two, whose last level has a single rank,
@@ -89,8 +93,9 @@ def tree(world_size: int, chunks: Optional[int]) -> Definition:
 
 @defines("double_tree", ALLREDUCE)
 def double_tree(world_size: int, chunks: Optional[int]) -> Definition:
-    """Two trees at once, half of the chunks each; a rank that passes on in one is a leaf in the
-    other, so every port is used.
+    """Two trees at once, half of the chunks each; inner ranks of one are leaves of the other.
+
+    So every port is used.
 
     Cost with c chunks in each tree, for p = 2**d > 2: 2 (2 (d+c-1) - 1) (alpha + n/2c beta) + (2
     (d+c-1) - 1) n/2c gamma; for p = 2: 2c (alpha + n/2c beta) + n/2 gamma. Trees for other p are as
@@ -104,7 +109,7 @@ def double_tree(world_size: int, chunks: Optional[int]) -> Definition:
 
 
 def _up_and_down(loads: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
-    """Trees that work at once, each on its chunks: all sums first, then all copies."""
+    """Trees that work at once, each on its own chunks: all sums first, then all copies."""
     up = [_reduce_up(tree, chunks) for tree, chunks in loads]
     down = [[_reversed(step) for step in reversed(steps)] for steps in up]
     both = (zip_longest(*steps, fillvalue=()) for steps in (up, down))
@@ -112,8 +117,9 @@ def _up_and_down(loads: Sequence[Tuple[Tree, Sequence[int]]]) -> List[Step]:
 
 
 def _reduce_up(tree: Tree, chunks: Sequence[int]) -> List[Step]:
-    """Every rank adds a chunk to its parent's when its children have added theirs; the next chunk
-    follows one step later.
+    """Every rank adds a chunk to its parent's once its children have added theirs.
+
+    The next chunk follows one step later.
     """
     senders = [rank for rank, parent in enumerate(tree.parent) if rank != parent]
     return [

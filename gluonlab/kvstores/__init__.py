@@ -1,4 +1,4 @@
-"""Kvstores by checked name.
+"""Kvstores by name; an unknown name is an error.
 
 MXNet itself turns a misspelt name silently into a plain local store.
 """
@@ -104,15 +104,14 @@ def check_kvstore(name: str) -> None:
 def make_kvstore(
     name: str, ctxs: "Sequence[Context]" = (), topology: Optional[str] = None
 ) -> "KVStoreBase":
-    """A new kvstore for ``gluon.Trainer(..., kvstore=make_kvstore("device"))``, to sum over the
-    devices ``ctxs``.
+    """A new kvstore that sums over the devices ``ctxs``, for gluon.Trainer or BucketedTrainer.
 
-    A store made of a schedule places GPUs by the links that NVML tells when it first sums over
-    three or more of them; ``topology`` names a machine of `gluonlab.collectives.topology` whose
-    links count instead. Raises KVStoreError for an unknown name, with the choices, for a store that
-    this MXNet was built without, for one that cannot sum over these devices, for a topology that
-    has not so many, and for one that the store has no use for; ScheduleError for an unknown
-    topology.
+    ``gluon.Trainer(..., kvstore=make_kvstore("device"))``. A store made of a schedule places GPUs
+    by the links that NVML reports when it first sums over three or more of them; ``topology`` names
+    a machine of `gluonlab.collectives.topology` whose links count instead. Raises KVStoreError for
+    an unknown name, with the choices, for a store that this MXNet was built without, for one that
+    cannot sum over these devices, for a topology that has not so many, and for one that the store
+    has no use for; ScheduleError for an unknown topology.
     """
     check_kvstore(name)
     check_topology(topology, name)
@@ -127,8 +126,9 @@ def make_kvstore(
 
 
 def check_topology(topology: Optional[str], kvstore: str) -> None:
-    """Raise ScheduleError for a topology that is not known, KVStoreError for a store that is none
-    of a schedule.
+    """Check that ``topology`` is known, and that ``kvstore`` can be placed by it.
+
+    Raises ScheduleError for an unknown topology, KVStoreError for a store that runs no schedule.
     """
     if topology is None:
         return

@@ -1,4 +1,4 @@
-"""What a store's calls are given: a key or a list of keys, each with an array or a list of them."""
+"""Reads what calls of a store are given: keys, and arrays for each of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from gluonlab.gpu.peers import enable_peer_access
 
 
 def is_list(given: Any) -> bool:
-    """Whether this is what MXNet takes for several keys, or several arrays."""
+    """Whether MXNet takes this for several keys, or several arrays."""
     return isinstance(given, (list, tuple))
 
 
 def as_list(given: Any) -> List[Any]:
-    """One stands for a list of one."""
+    """A list; anything else becomes a list of one."""
     return list(given) if is_list(given) else [given]
 
 
@@ -37,7 +37,8 @@ def by_key(store: str, key: Any, *given: Any) -> List[Tuple[Any, List[List[nd.ND
         count = len(values) if is_list(values) else 1
         if not is_list(values) or count != len(keys):
             raise KVStoreError(
-                f"kvstore {store!r}: {len(keys)} keys and {count} values or outs: give each key its own"
+                f"kvstore {store!r}: {len(keys)} keys and {count} values or outs: "
+                "give each key its own"
             )
     pairs = [(name, [as_list(own) for own in row]) for name, *row in zip(keys, *columns)]
     for name, arrays in pairs:
@@ -51,15 +52,19 @@ def by_key(store: str, key: Any, *given: Any) -> List[Tuple[Any, List[List[nd.ND
 
 
 def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:
-    """What MXNet's C function for ``pushpull(key, arrays)`` takes between store and priority."""
+    """The arguments of MXNet's C function for ``pushpull(key, arrays)``.
+
+    The store comes before them, the priority after.
+    """
     keys, handles, _ = _ctype_key_value(key, list(arrays))
     count = ctypes.c_uint(len(arrays))
     return count, keys, count, keys, handles, handles
 
 
 def direct_copies(arrays: Any) -> "ContextManager[None]":
-    """While a store of MXNet's gets these arrays, or lists of them, for the first time: on GPUs,
-    access is ours to enable.
+    """A context in which MXNet's store may get arrays on GPUs for the first time.
+
+    Access between GPUs is enabled here, and not by MXNet. ``arrays``: arrays, or lists of them.
     """
     gpus = [array.context for array in _flat(arrays) if array.context.device_type == "gpu"]
     enable_peer_access(gpus)

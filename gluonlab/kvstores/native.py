@@ -1,4 +1,4 @@
-"""MXNet's own stores, in a form that may be given to one Trainer after another, as their names may.
+"""MXNet's own stores as instances that one Trainer after another may use.
 
 A store of MXNet's takes a key once, and a Trainer gives it all of them again after load_parameters
 or set_data. For a name it makes a new store then, and here that is done behind the instance. What
@@ -31,8 +31,9 @@ from gluonlab.optimizers.states.states import is_list_of_arrays
 
 
 class _Kept(NamedTuple):
-    """A key: its store of MXNet's, shape and type of what that keeps, and for how many values it
-    has room; 0 if none came yet.
+    """What is kept under a key: MXNet's store, shape, type, and room for how many values.
+
+    ``room`` is 0 before the first values.
     """
 
     store: KVStore
@@ -41,9 +42,7 @@ class _Kept(NamedTuple):
     room: int
 
     def takes(self, values: Any) -> bool:
-        """Whether there is a place for such values already: the case of every call but the
-        first.
-        """
+        """Whether there is room for such values already, as in every call but the first."""
         if not is_list(values) or not 0 < len(values) <= self.room:
             return False
         if not all(isinstance(array, nd.NDArray) for array in values):
@@ -86,15 +85,16 @@ class NativeKVStore(KVStore):
         return self._update
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Keep ``value``, or the first of it, and copy it into every array of ``out``; ``key`` may
-        be a list, of both then.
+        """Keep ``value``, or its first array, and copy it into every array of ``out``.
+
+        ``key`` may be a list, of values and outs then.
         """
         first = [as_list(own)[0] for own in value] if is_list(key) else as_list(value)[0]
         self.init(key, first)
         self._by_store("pull", key, out, priority=priority)
 
     def init(self, key: Any, value: Any) -> None:
-        """Keep ``value``; ``key`` may be a list, of values then."""
+        """Keep ``value``; with a list of keys, a list of values."""
         for name, values in self._pairs(key, value):
             kept = self._kept.get(name)
             again = kept is not None and kept.store is self._latest
@@ -122,8 +122,9 @@ class NativeKVStore(KVStore):
         store.row_sparse_pull(key, out, priority, row_ids)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Leave the sum of ``value``, or with an optimizer the updated weights, in each of it, or
-        in ``out``.
+        """Leave the sum of ``value`` in each of its arrays, or in ``out``.
+
+        With an optimizer it leaves the updated weights there.
         """
         if out is None and self._update is not None and self._owner.known:
             raise KVStoreError(
@@ -139,8 +140,9 @@ class NativeKVStore(KVStore):
         self._by_store("pushpull", key, value, value if out is None else out, priority=priority)
 
     def prepared(self, key: int, arrays: List[nd.NDArray], priority: int = 0) -> Callable[[], None]:
-        """``pushpull(key, arrays, priority=priority)`` for arrays that stay the same, at the cost
-        of MXNet's C call alone.
+        """``pushpull(key, arrays, priority=priority)`` as a function, for the same arrays.
+
+        It costs MXNet's C call alone.
         """
         same = list(arrays)
         arguments, urgency = pushpull_arguments(key, same), ctypes.c_int(priority)
@@ -159,7 +161,7 @@ class NativeKVStore(KVStore):
         return run
 
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
-        """What to compress gradients with from now on.
+        """Compress gradients from now on.
 
         Raises KVStoreError for what the store cannot.
         """
@@ -179,7 +181,7 @@ class NativeKVStore(KVStore):
         self._compression = dict(compression_params)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """What the store updates its weights with.
+        """Update the weights with this optimizer from now on.
 
         A Trainer's optimizer goes on with the states that it has.
         """
@@ -210,7 +212,7 @@ class NativeKVStore(KVStore):
             store._set_updater(self._guarded)
 
     def _guarded(self, key: Any, grad: nd.NDArray, weight: nd.NDArray) -> None:
-        """The updater, called by MXNet's C code, which would print what it raises, and go on."""
+        """The updater as MXNet's C code calls it, which would print an exception and go on."""
         try:
             if self._update is not None and self._failure is None:
                 self._update(key, grad, weight)
@@ -222,7 +224,7 @@ class NativeKVStore(KVStore):
         return list({id(store): store for store in stores}.values())
 
     def _keep(self, key: Any, value: nd.NDArray) -> None:
-        """Keep ``value`` where MXNet has nothing under this key yet."""
+        """Keep ``value`` in a store of MXNet that has nothing under this key yet."""
         kept = self._kept.get(key)
         if kept is not None and kept.store is self._latest:
             self._latest = self._fresh()
@@ -239,8 +241,10 @@ class NativeKVStore(KVStore):
         return store
 
     def _prepare(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Have a place for such values: MXNet's store has it for those that it was initialised
-        with, and as many as came first.
+        """Make room for such values.
+
+        MXNet's store has it for values like those that it was initialised with, and for as many as
+        came first.
         """
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         kept = self._kept.get(key)
@@ -271,7 +275,7 @@ class NativeKVStore(KVStore):
         return self._kept[key]
 
     def _by_store(self, call: str, key: Any, *arrays: Any, **settings: Any) -> None:
-        """One call for all keys, where one of MXNet's stores has them; else one for each."""
+        """Make one call for all keys if one of MXNet's stores has them, else one for each."""
         keys = [checked_key(name) for name in as_list(key)]
         stores = [self._of(name).store for name in keys]
         with direct_copies(arrays):
@@ -283,7 +287,7 @@ class NativeKVStore(KVStore):
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        """Raise what the updater has raised, if it has."""
+        """Raise what the updater has raised since."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure

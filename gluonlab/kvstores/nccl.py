@@ -1,5 +1,4 @@
-"""Sums by NCCL, as MXNet's own store ``nccl`` makes them: a reduce to one GPU, and a broadcast from
-there.
+"""Sums by NCCL through MXNet's own store: a reduce to one GPU, and a broadcast from there.
 
 MXNet's store (src/kvstore/kvstore_nccl.h) makes all of its buffers when it first sums: a key that
 comes later ends in "Check failed: !is_none()". It knows one set of devices, and goes on working
@@ -75,7 +74,7 @@ def _is_summed(array: nd.NDArray) -> bool:
 
 
 class _Group:
-    """A store of MXNet's for one set of GPUs, and the keys that it has for sizes and types."""
+    """MXNet's store for one set of GPUs, with a key for each size and type of arrays."""
 
     def __init__(self) -> None:
         self._slots: Dict[Slot, int] = {}
@@ -83,7 +82,7 @@ class _Group:
         finalize(self, _let_go, self._held)
 
     def slot(self, like: nd.NDArray) -> int:
-        """The key for such arrays. A new one waits for the store that cannot take it any more."""
+        """The key for such arrays; a new one waits for the store, which cannot take it any more."""
         slot = (like.size, np.dtype(like.dtype).name)
         if slot not in self._slots:
             _let_go(self._held)
@@ -102,7 +101,7 @@ class _Group:
 
 
 def _let_go(held: List[mx.kvstore.KVStore]) -> None:
-    """Free the store when it has done its work, which would go on in memory that is no more."""
+    """Free the store once its work is done; it would go on in memory that has been freed."""
     if held:
         with suppress(mx.MXNetError):  # of another operator: whoever reads its result is told
             nd.waitall()

@@ -1,5 +1,6 @@
-"""Which gluon.Trainer a store updates for: one at a time; another that comes takes it over, and may
-be taken over again.
+"""Remembers which gluon.Trainer a store updates for: one at a time.
+
+Another Trainer takes the store over, and the first may take it back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from mxnet import gluon
 
 
 class Owner:
-    """The Trainer whose optimizer ``store`` was given last, if it was a Trainer that gave it."""
+    """The Trainer that gave ``store`` its optimizer last, if it was a Trainer."""
 
     def __init__(self, store: Any) -> None:
         self._store = ref(store)
@@ -20,20 +21,20 @@ class Owner:
 
     @property
     def known(self) -> bool:
-        """Whether it was a Trainer that came last; it may be gone."""
+        """Whether a Trainer gave the optimizer last; it may be gone."""
         return self._present is not None
 
     @property
     def trainer(self) -> Optional[gluon.Trainer]:
-        """It, if it is still there and still uses the store."""
+        """The Trainer, if it still exists and still uses the store."""
         trainer = self._present() if self._present is not None else None
         used = trainer is not None and trainer._kvstore in (None, self._store())
         return trainer if used else None
 
     def take(self, optimizer: Any) -> Optional[gluon.Trainer]:
-        """The Trainer of ``optimizer`` is the owner from now on.
+        """Make the Trainer of ``optimizer`` the owner.
 
-        Returns it; None for an optimizer without one.
+        Returns it, or None for an optimizer without one.
         """
         trainer = self._of(optimizer)
         if trainer is None or trainer is not self.trainer:
@@ -42,8 +43,9 @@ class Owner:
         return trainer
 
     def release(self) -> None:
-        """Have the owner hand its weights and its optimizer to the store anew before its next step,
-        as set_data does.
+        """Have the owner give its weights and optimizer to the store anew in its next step.
+
+        gluon.Parameter.set_data has the same effect.
         """
         trainer = self.trainer
         if trainer is not None and trainer._kvstore is not None:

@@ -1,6 +1,4 @@
-"""Which device plays which rank of a store's schedule: by the links of this machine, or of a named
-one.
-"""
+"""Which device plays which rank of a store's schedule, by the links between devices."""
 
 from __future__ import annotations
 
@@ -20,32 +18,32 @@ FEWEST = 3  # two devices have one way of being neighbours
 
 
 class Placement(NamedTuple):
-    """Rank r is played by ``ctxs[order[r]]``; ``why``, in words, is empty where there was nothing
-    to choose.
+    """Rank r is played by ``ctxs[order[r]]``; ``why`` says by what it was chosen.
+
+    It is empty where there was nothing to choose.
     """
 
     order: Tuple[int, ...]
     why: str = ""
 
     def in_words(self, ctxs: "Sequence[Context]") -> str:
-        """``order gpu(0) gpu(3) ...
+        """``order gpu(0) gpu(3) ..., by the links that NVML reports``.
 
-        by the links that NVML tells``; empty where there was nothing to choose.
+        The text is empty where there was nothing to choose.
         """
         devices = " ".join(str(ctxs[device]) for device in self.order)
         return f"order {devices}, {self.why}" if self.why else ""
 
 
 class Ground(NamedTuple):
-    """The topology of some devices, if it is known, and where it is from, or why it is not."""
+    """The topology of some devices, if it is known, and why it is that one, or unknown."""
 
     topology: Optional[Topology]
     why: str
 
 
 def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Ground:
-    """The topology of ``ctxs``: that of the machine named ``topology``, or of this one's GPUs as
-    NVML tells their links.
+    """The topology of ``ctxs``: of the machine named ``topology``, or as NVML reports the links.
 
     GPU i of a named machine is nvidia-smi's GPU i here; of CPU devices the first stands for its GPU
     0, and so on. Without a name nothing is asked for CPU devices. Raises ScheduleError for an
@@ -64,25 +62,22 @@ def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Grou
         return Ground(None, "")
     driver, numbers = nvml.known(), told_numbers(ctxs)
     if numbers is None:
-        reason = driver.error or f"it does not tell of {' '.join(map(str, ctxs))}"
-        return Ground(None, f"as numbered, for NVML says nothing of links ({reason})")
-    return Ground(topology_told(driver, numbers), "by the links that NVML tells")
+        reason = driver.error or f"it does not know {' '.join(map(str, ctxs))}"
+        return Ground(None, f"as numbered: NVML reports no links ({reason})")
+    return Ground(topology_told(driver, numbers), "by the links that NVML reports")
 
 
 def place(schedule: Schedule, ground: Ground) -> Placement:
-    """The cheapest order that is found for ``schedule`` there; the order as numbered where nothing
-    is known.
-    """
+    """The cheapest order found for ``schedule``; as numbered if the topology is unknown."""
     if ground.topology is None or schedule.world_size < FEWEST:
         return Placement(tuple(range(schedule.world_size)), ground.why)
     return Placement(tuple(best_order(schedule, ground.topology)), ground.why)
 
 
 def told_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
-    """NVML's number of each GPU, found by its place on the PCI bus, for CUDA numbers GPUs in its
-    own way.
+    """NVML's number of each GPU, by its place on the PCI bus.
 
-    None where NVML does not know them all.
+    CUDA numbers GPUs in its own way. None where NVML does not know them all.
     """
     at = {_bus(gpu.bus_id): gpu.index for gpu in nvml.known().gpus}
     numbers = [at.get(_bus(bus_id)) for bus_id in pci_bus_ids(ctxs)] if at else [None]

@@ -1,4 +1,4 @@
-"""MXNet's own stores as ``mx.kv.create`` makes them, those of several processes among them.
+"""The stores of mx.kv.create that sum over processes, and new keys for them.
 
 A store of MXNet's takes a key once. The second time, a local one ends in "duplicate init of key",
 and ``dist_sync`` waits for ever: only the worker of rank 0 sends, and its servers add that up as if
@@ -19,12 +19,12 @@ _next: "WeakKeyDictionary[KVStore, int]" = WeakKeyDictionary()
 
 
 def sums_over_processes(store: Any) -> bool:
-    """Whether ``store``, which may be None, adds up what several processes give it."""
+    """Whether ``store``, which may be None, sums over several processes."""
     return store is not None and ("dist" in store.type or store.num_workers > 1)
 
 
 def new_keys(store: Any, count: int) -> int:
-    """The first of so many keys in a row that are not in use.
+    """The first of ``count`` consecutive keys that are not in use.
 
     Every process has to ask for as many, in the same order.
     """

@@ -1,4 +1,4 @@
-"""A reduce-scatter that leaves what it sums as it is, at the price of one that sums in place.
+"""A reduce-scatter that leaves its inputs as they are, at the price of one in place.
 
 The first addition into a chunk of a rank writes the sum of two arrays into a third one, and those
 after it add to that, or to a slice of it. So nothing is ever copied, and chunks that are only read
@@ -33,7 +33,7 @@ from gluonlab.gpu.peers import enable_peer_access
 
 
 class Owned(NamedTuple):
-    """What a rank has after a reduce-scatter: ``array``, (n,), the sum of what ``part`` names."""
+    """A sum that a rank owns after a reduce-scatter: ``array``, (n,), of the elements ``part``."""
 
     rank: int
     part: Part
@@ -84,7 +84,7 @@ class ReduceApart:
         self.transfers_run += self._transfers
 
     def _cut(self, part: Part, ranks: Sequence[int]) -> Iterator[Part]:
-        """``part``, or where it begins or ends within sums that these ranks have, pieces of it."""
+        """``part``, or pieces of it where it begins or ends within sums of these ranks."""
         edges = {part.begin, part.end}
         for rank, other in self._sums if self._joins else ():
             if rank in ranks and other.array == part.array:
@@ -111,7 +111,7 @@ class ReduceApart:
         return self._flat[rank][piece.array][piece.begin : piece.end] if found is None else found
 
     def _found(self, rank: int, piece: Part) -> Optional[nd.NDArray]:
-        """The rank's sum of ``piece``, perhaps as a slice of that of more, or None."""
+        """The rank's sum of ``piece``, perhaps as a slice of a larger sum, or None."""
         if (rank, piece) in self._sums:
             return self._sums[rank, piece]
         for (owner, part), array in self._sums.items() if self._joins else ():
@@ -121,7 +121,7 @@ class ReduceApart:
         return None
 
     def _sum(self, rank: int, piece: Part) -> nd.NDArray:
-        """What nothing is added to, as where there is one rank alone, is copied."""
+        """The rank's sum of ``piece``; where nothing was added, as with one rank, a copy."""
         found = self._found(rank, piece)
         if found is None:
             value = self._value(rank, piece)

@@ -1,6 +1,4 @@
-"""A kvstore that sums gradients by a schedule: the from-scratch algorithms, under the ordinary
-``gluon.Trainer``.
-"""
+"""A kvstore that sums by a schedule: the from-scratch algorithms under gluon.Trainer."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ from gluonlab.kvstores.sums import Ranks
 
 
 class ScheduleKVStore(SummingKVStore):
-    """Sums over the devices of the arrays that it is given, by the algorithm ``name`` of
-    `gluonlab.collectives.algorithms`.
+    """Sums over devices by the algorithm ``name`` of `gluonlab.collectives.algorithms`.
 
     Keys that come in one list are summed together: their arrays are cut into chunks as one, and
     wait for each other. Give the same list every time. Executors are made when their keys are first
@@ -52,14 +49,12 @@ class ScheduleKVStore(SummingKVStore):
         self.schedule(2 if order is None else len(order))  # whether there is one
 
     def schedule(self, world_size: int) -> Schedule:
-        """What the store runs for so many devices, whichever they are: placed by ``order``, or not
-        yet.
-        """
+        """The schedule for so many devices, placed by ``order`` if there is one."""
         schedule = make_schedule(self._name, world_size)
         return schedule if self._order is None else schedule.placed(self._order)
 
     def placement(self, ctxs: Sequence[mx.Context]) -> Placement:
-        """Which of ``ctxs`` plays which rank, and why.
+        """Which of ``ctxs`` plays which rank, and by what it was chosen.
 
         Raises KVStoreError for devices that the named topology has not.
         """

@@ -1,5 +1,4 @@
-"""A kvstore in which every device updates the part of the weights that it owns, and keeps the
-optimizer's state for that part only.
+"""A kvstore in which every device updates its own part of the weights and keeps its state.
 
 Gradients are summed by a reduce-scatter, the owners update their chunks of the weights, an
 all-gather hands these out: the bytes of an allreduce, and one update and one copy of the state
@@ -34,11 +33,10 @@ SHARDED = "sharded-optimizer"
 
 
 class ShardedKVStore(ScheduleKVStore):
-    """``gluon.Trainer(..., kvstore=ShardedKVStore())`` updates on the store: ``pushpull(key,
-    gradients, out=weights)``.
+    """A store that updates: ``pushpull(key, gradients, out=weights)`` for gluon.Trainer.
 
-    ``name``: an algorithm made of a reduce-scatter and an all-gather. Without an optimizer it sums
-    as `ScheduleKVStore` does.
+    ``gluon.Trainer(..., kvstore=ShardedKVStore())``. ``name``: an algorithm made of a
+    reduce-scatter and an all-gather. Without an optimizer it sums as `ScheduleKVStore` does.
     """
 
     def __init__(self, name: str = "sharded", topology: Optional[str] = None) -> None:
@@ -69,7 +67,7 @@ class ShardedKVStore(ScheduleKVStore):
         return super().transfers_run + sum(one.transfers_run for one in self._updates.values())
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """What the owners update with.
+        """Give the owners the optimizer that they update with.
 
         Raises KVStoreError for one that looks at more than one element at a time.
 
@@ -85,8 +83,7 @@ class ShardedKVStore(ScheduleKVStore):
         self._schedules.setdefault(optimizer, Rewinding(optimizer))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Sum the gradients ``value`` and update the weights ``out`` with them, on each of the
-        devices.
+        """Sum the gradients ``value`` and update the weights ``out`` on each device.
 
         The gradients stay as they are, for which each device has memory for the sums that it makes:
         with the algorithm "sharded" for the part that it owns, with a ring for all but one part.
@@ -99,8 +96,9 @@ class ShardedKVStore(ScheduleKVStore):
         self._run(self._update(key, value, out, keep=True), priority)
 
     def update_and_use_up(self, key: Any, grads: Any, weights: Any, priority: int = 0) -> None:
-        """``pushpull(key, grads, out=weights)``, but what ``grads`` hold afterwards is neither
-        their own nor the sum.
+        """``pushpull(key, grads, out=weights)`` that leaves no meaning in ``grads``.
+
+        They hold neither the gradients nor the sum afterwards.
         """
         self._run(self._update(key, grads, weights), priority)
 
@@ -111,11 +109,10 @@ class ShardedKVStore(ScheduleKVStore):
     def reduce_scatter(
         self, key: Any, grads: Any, weights: Any, priority: int = 0
     ) -> List[nd.NDArray]:
-        """The first half of ``pushpull(key, grads, out=weights)``: the owners' parts of the sum,
-        which lie in ``grads``.
+        """The first half of ``pushpull(key, grads, out=weights)``.
 
-        They may be changed before `update` does the rest. Needs `set_optimizer`; raises
-        KVStoreError as `pushpull` does.
+        Returns the owners' parts of the sum, which lie in ``grads``. They may be changed before
+        `update` does the rest. Needs `set_optimizer`; raises KVStoreError as `pushpull` does.
         """
         update = self._update(key, grads, weights)
         update.reduce(priority)
@@ -124,11 +121,10 @@ class ShardedKVStore(ScheduleKVStore):
     def update(
         self, key: Any, priority: int = 0, stale: "Optional[Dict[Any, List[Range]]]" = None
     ) -> None:
-        """The second half, for the same ``key``: the owners update their parts of the weights, and
-        all devices get them.
+        """The second half: the owners update their parts, and all devices get the weights.
 
-        ``stale``: for some of the keys, the elements that stay as they are, with their states and
-        counts of updates.
+        ``key``: the same as in the first half. ``stale``: for some of the keys, the elements that
+        stay as they are, with their states and counts of updates.
         """
         self._updates[tuple(as_list(key))].finish(priority, stale or {})
 
@@ -136,11 +132,10 @@ class ShardedKVStore(ScheduleKVStore):
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the states of all parameters, each whole. Raises OutputError.
 
-        `gluonlab.optimizers.states.states` says how they are laid out.
-
-        They are named as the optimizer's ``param_dict`` names their keys, which gluon.Trainer
-        fills, or else by their keys. The schedule of learning rates is not in the file, so
-        ``dump_optimizer`` changes nothing.
+        The file is laid out as in `gluonlab.optimizers.states.states`. States are named as the
+        optimizer's ``param_dict`` names their keys, which gluon.Trainer fills, or else by their
+        keys. The schedule of learning rates is not in the file, so ``dump_optimizer`` changes
+        nothing.
         """
         assert self.optimizer is not None
         optimizer, own = self.optimizer, self._own()
@@ -152,11 +147,11 @@ class ShardedKVStore(ScheduleKVStore):
 
     @nd_semantics()
     def load_optimizer_states(self, fname: str) -> None:
-        """Read what `save_optimizer_states`, BucketedTrainer.save_states or
-        gluon.Trainer.save_states wrote, on any devices.
+        """Read saved states, on any devices.
 
-        Raises KVStoreError, and changes nothing, when the file holds something else or does not
-        fit.
+        They are what `save_optimizer_states`, BucketedTrainer.save_states or
+        gluon.Trainer.save_states wrote. Raises KVStoreError, and changes nothing, when the file
+        holds something else or does not fit.
         """
         assert self.optimizer is not None
         own, optimizer = self._own(), self.optimizer
@@ -175,9 +170,7 @@ class ShardedKVStore(ScheduleKVStore):
         resume(optimizer, of_keys, states.num_update, states.numbers, (), schedule)
 
     def _own(self) -> Dict[Any, Own]:
-        """The parameters of gluon.Trainer, by key; or, where there is none, the keys that have been
-        updated or loaded.
-        """
+        """The parameters of gluon.Trainer by key, or else the keys that were updated or loaded."""
         assert self.optimizer is not None
         known = self.optimizer.param_dict.items()
         params = {key: param for key, param in known if hasattr(param, "name")}
@@ -193,8 +186,9 @@ class ShardedKVStore(ScheduleKVStore):
         return own
 
     def state_of(self, key: Any) -> KeyState:
-        """What the optimizer knows of a key: copies on the CPU, of the shape that its arrays on the
-        devices have, or flat.
+        """What the optimizer knows about a key, as copies on the CPU.
+
+        They have the shape of the arrays on the devices, or are flat.
         """
         if key in self._loaded:
             return self._loaded[key]
@@ -209,8 +203,9 @@ class ShardedKVStore(ScheduleKVStore):
         return [own for name, update in updates.items() for own in update.keys(stale.get(name, ()))]
 
     def set_states(self, of_keys: Mapping[Any, KeyState]) -> None:
-        """Have each key's arrays, those of whole arrays in their shape or flat, when it is next
-        updated; others begin anew.
+        """Set the state that each key gets when it is next updated; other keys begin anew.
+
+        Arrays are those of whole parameters, in their shape or flat.
         """
         self._retired += sum(one.transfers_run for one in self._updates.values())
         self._updates.clear()
@@ -221,7 +216,7 @@ class ShardedKVStore(ScheduleKVStore):
         return self  # gluon.Trainer.load_states asks it for its ``optimizer``
 
     def _update(self, key: Any, grads: Any, weights: Any, keep: bool = False) -> ShardedUpdate:
-        """The update of these keys; made anew, with its state, when they come with other arrays."""
+        """The update of these keys, made anew, with its state, when they come with other arrays."""
         entries = self._entries(key, grads, weights)
         keys = tuple(entry.key for entry in entries)
         update = self._updates.get(keys)
@@ -240,8 +235,9 @@ class ShardedKVStore(ScheduleKVStore):
         return update
 
     def _check_company(self, keys: Keys) -> None:
-        """Raise KVStoreError when a key has been updated together with others than these: its state
-        is cut otherwise.
+        """Raise KVStoreError for a key that was updated together with other keys before.
+
+        Its state is cut otherwise.
         """
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):

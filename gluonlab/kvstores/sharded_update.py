@@ -21,7 +21,7 @@ from gluonlab.kvstores.summing import named
 from gluonlab.kvstores.sums import Entry, described, same_entries
 from gluonlab.optimizers.states.states import KeyState
 from gluonlab.optimizers.updates.counts import Range
-from gluonlab.optimizers.updates.key_update import KeyUpdate, Part
+from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate
 
 Arrays = List[List[nd.NDArray]]
 
@@ -52,11 +52,12 @@ class ShardedUpdate:
             parts = owned_parts(reduce_scatter, [array.size for array in grads[0]])
             owned = [Owned(rank, part, _cut(grads[rank], part)) for rank, part in parts]
         self._gather = Executor(all_gather, weights)
-        self.shards: Dict[Any, List[Part]] = {key: [] for key in self.keys}  # with the only states
+        # which hold the only states
+        self.shards: Dict[Any, List[KeyPart]] = {key: [] for key in self.keys}
         for rank, part, grad in owned:
             key, weight = self.keys[part.array], _cut(weights[rank], part)
             state = optimizer.create_state_multi_precision(key, weight)
-            self.shards[key].append(Part(part.begin, weight, grad, state))
+            self.shards[key].append(KeyPart(part.begin, weight, grad, state))
         self.updates = {key: KeyUpdate(optimizer, key, own) for key, own in self.shards.items()}
 
     def reduce(self, priority: int) -> None:
@@ -73,7 +74,7 @@ class ShardedUpdate:
 
     @property
     def transfers_run(self) -> int:
-        """How many transfers were queued so far, pieces of a chunk counted one by one."""
+        """How many transfers were queued so far; each piece of a chunk counts."""
         return self._reduce.transfers_run + self._gather.transfers_run
 
     def serves(self, entries: Sequence[Entry], keep: bool) -> bool:
@@ -81,7 +82,7 @@ class ShardedUpdate:
         return self._keeps == keep and same_entries(self._entries, entries)
 
     def state_of(self, key: Any) -> KeyState:
-        """The state's arrays, put together: copies on the CPU, of the weight's shape."""
+        """The whole arrays of the state: copies on the CPU, of the weight's shape."""
         shards, weight = self.shards[key], self.weights[self.keys.index(key)][0]
         arrays = []
         for parts in zip(*(shard.arrays() for shard in shards)):
@@ -92,7 +93,7 @@ class ShardedUpdate:
         return KeyState(tuple(arrays), self.updates[key].ages())
 
     def restore(self, states: Mapping[Any, KeyState]) -> None:
-        """Set the states to these whole ones; a key without any begins anew.
+        """Set the states to these whole ones; a key without arrays begins anew.
 
         Raises KVStoreError, and changes nothing, when they do not fit.
         """

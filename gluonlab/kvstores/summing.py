@@ -1,6 +1,4 @@
-"""What kvstores have in common that only sum: an API like MXNet's, whatever their arrays share,
-under ``gluon.Trainer``.
-"""
+"""The common part of kvstores that only sum, with MXNet's API, under gluon.Trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ Made = TypeVar("Made")
 
 
 def _refusal(what: str, instead: str) -> Callable[..., None]:
-    """What a store that only sums answers to a call that asks for more."""
+    """A method that a store which only sums does not have: it raises KVStoreError."""
 
     def refuse(self: SummingKVStore, *given: Any, **options: Any) -> None:
         raise KVStoreError(f"kvstore {self.type!r} {what}: {instead}")
@@ -68,17 +66,15 @@ class SummingKVStore(KVStoreBase):
 
     @property
     def transfers_run(self) -> int:
-        """How many transfers the executors have queued so far, pieces of a chunk counted one by
-        one.
-        """
+        """How many transfers the executors have queued so far; each piece of a chunk counts."""
         return self._retired + sum(sums.transfers_run for sums in self._sums.values())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
-        """Copy ``value``, or the first of it, into every array of ``out``; nothing is recorded for
-        autograd.
+        """Copy ``value``, or its first array, into every array of ``out``.
 
-        ``key`` may be a list, of values and outs then: all values are read before anything is
-        written. Raises KVStoreError, and changes nothing, when a value does not fit its outs.
+        Nothing is recorded for autograd. ``key`` may be a list, of values and outs then: all values
+        are read before anything is written. Raises KVStoreError, and changes nothing, when a value
+        does not fit its outs.
         """
         entries = [
             entry._replace(values=entry.values[:1]) for entry in self._entries(key, value, out)
@@ -101,12 +97,11 @@ class SummingKVStore(KVStoreBase):
                         CopyInto(out).copy(source)
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Leave the sum of ``value``, one array per device, in each of them, or in ``out``; with
-        the same bits in all.
+        """Leave the sum of ``value``, one array per device, in each of them, or in ``out``.
 
-        ``key`` may be a list, of values and outs then. Arrays may come several times and share
-        memory, see `gluonlab.kvstores.sums`. Nothing is recorded for autograd. Raises KVStoreError,
-        and changes nothing, when the arrays cannot be summed.
+        All get the same bits. ``key`` may be a list, of values and outs then. Arrays may come
+        several times and share memory, see `gluonlab.kvstores.sums`. Nothing is recorded for
+        autograd. Raises KVStoreError, and changes nothing, when the arrays cannot be summed.
         """
         entries = self._entries(key, value, value if out is None else out)
         if entries:
@@ -128,7 +123,7 @@ class SummingKVStore(KVStoreBase):
     )
 
     def _barrier(self) -> None:
-        """There is nobody to wait for."""
+        """There are no other workers to wait for."""
 
     def _entries(self, key: Any, value: Any, out: Any) -> List[Entry]:
         """Each key with its values and outs."""

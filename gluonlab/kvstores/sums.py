@@ -1,9 +1,8 @@
-"""The sums of one `pushpull`, worked out once for its arrays, which may share memory and lie
-anywhere, and made as often as wanted.
+"""The sums of one `pushpull`, planned once for its arrays and then run as often as wanted.
 
-What MXNet's own stores do is the definition: the sum of a key is that of all its values, all values
-are read before anything is written, and every out gets the sum of its key; where one is the out of
-several keys, that of the last stays.
+The arrays may share memory and lie anywhere. What MXNet's own stores do is the definition: the sum
+of a key is that of all its values, all values are read before anything is written, and every out
+gets the sum of its key; where one is the out of several keys, that of the last stays.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ Ranks = List[List[nd.NDArray]]
 
 
 class Summing(Protocol):
-    """What has been made to sum some arrays over the ranks, such as
-    `gluonlab.collectives.executor.Executor`.
-    """
+    """Something that sums given arrays over the ranks, such as `Executor`."""
 
     transfers_run: int
 
@@ -43,13 +40,12 @@ class Entry(NamedTuple):
 
 
 class Sums:
-    """``run()`` leaves the sum of each entry's values in its outs, as ``executor`` makes it;
-    nothing waits or is recorded.
+    """``run()`` leaves the sum of each entry's values in its outs, by ``executor``.
 
-    Values that lie on distinct devices are summed in the outs themselves, where these lie on the
-    same devices and nothing else shares their memory. Others are first copied to where they can be
-    summed, one array for each device of the key. Raises KVStoreError or ScheduleError, and changes
-    nothing, for arrays that cannot be summed.
+    Nothing waits, and nothing is recorded. Values that lie on distinct devices are summed in the
+    outs themselves, where these lie on the same devices and nothing else shares their memory.
+    Others are first copied to where they can be summed, one array for each device of the key.
+    Raises KVStoreError or ScheduleError, and changes nothing, for arrays that cannot be summed.
     """
 
     def __init__(self, executor: Callable[[Ranks], Summing], entries: Sequence[Entry]) -> None:
@@ -95,9 +91,7 @@ class Sums:
         return entry.outs
 
     def _aside(self, entry: Entry) -> List[nd.NDArray]:
-        """New arrays, one for each device, which get the sum of the values there, and from which
-        the outs are copied.
-        """
+        """New arrays, one for each device, for the sums; the outs are copied from them."""
         shape, dtype = entry.values[0].shape, entry.values[0].dtype
         places: Dict[mx.Context, nd.NDArray] = {}
         for value in entry.values if entry.values[0].size else ():
@@ -127,8 +121,9 @@ def described(array: nd.NDArray) -> str:
 
 
 def _merged(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """One entry for each key, with the values and outs of all that it comes with, in the order of
-    MXNet's: that of the keys.
+    """One entry for each key, with all its values and outs, in the order of the keys.
+
+    That is MXNet's order.
     """
     of_key: Dict[Any, Entry] = {}
     for key, values, outs in entries:
@@ -166,9 +161,7 @@ def _fits(entry: Entry) -> bool:
 
 
 def _mixed_up(entries: Sequence[Entry]) -> bool:
-    """Whether writing to an out would change another, or a value that is not to be summed in this
-    very place.
-    """
+    """Whether writing to an out would change another out, or a value summed elsewhere."""
     outs = [out for entry in entries for out in entry.outs]
     if share_memory(outs):
         return True

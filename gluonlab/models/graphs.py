@@ -1,6 +1,4 @@
-"""A symbol as the list of its nodes, as MXNet's JSON has them, so that it can be made again with
-others.
-"""
+"""A symbol as the list of its nodes, in MXNet's JSON, to be changed and made again."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ def new_node(op: str, name: str, inputs: Sequence[Entry], **attrs: Any) -> Node:
 def to_symbol(
     nodes: Sequence[Node], heads: Sequence[Entry], attrs: Dict[str, Any]
 ) -> mx.sym.Symbol:
-    """The symbol with these nodes, whose outputs are ``heads``; ``attrs`` are those of the symbol
-    that it was made from.
+    """The symbol with these nodes and the outputs ``heads``.
+
+    ``attrs`` are those of the symbol that it was made from.
     """
     variables = [i for i, node in enumerate(nodes) if node["op"] == "null"]
     graph = {"nodes": list(nodes), "arg_nodes": variables, "heads": list(heads), "attrs": attrs}
@@ -44,10 +43,10 @@ def to_symbol(
 
 
 def outputs_in(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> Iterator[Tuple[str, Shape]]:
-    """Name and shape of everything in a graph, in the order of its nodes; ``inputs``: shapes from
-    which all others follow.
+    """Name and shape of every output in a graph, in the order of its nodes.
 
-    A block that is called twice has its names twice.
+    ``inputs``: shapes from which all others follow. A block that is called twice has its names
+    twice.
     """
     everything = graph.get_internals()
     return zip(everything.list_outputs(), everything.infer_shape(**inputs)[1])
@@ -98,7 +97,10 @@ def with_replaced(
 
 
 def _shape(node: Node, output: int, shapes: Dict[str, Shape]) -> Optional[Shape]:
-    """That of one output of a node; None for those with names of their own, as BatchNorm's mean."""
+    """The shape of one output of a node; None for outputs with names of their own.
+
+    BatchNorm's mean has one.
+    """
     if node["op"] == "null":
         return shapes.get(node["name"])
     only = shapes.get(f"{node['name']}_output") if output == 0 else None

@@ -26,8 +26,9 @@ MEASURED = {(6, 85): 16}
 
 
 def lanes(ctxs: Sequence[mx.Context], cpuinfo: Path = Path("/proc/cpuinfo")) -> int:
-    """The multiple that channels should be padded to on these devices; 1 where padding does not
-    pay, as on GPUs.
+    """The multiple to pad channels to on these devices; 1 where padding does not pay.
+
+    It does not pay on GPUs.
     """
     if any(ctx.device_type != "cpu" for ctx in ctxs):
         return 1
@@ -48,10 +49,10 @@ def padded(channels: int, lanes: int) -> int:
 
 
 class LaneConv2D(nn.Conv2D):
-    """``nn.Conv2D`` that gives ``padded(channels, lanes)`` channels, the added ones zero, and takes
-    input of the same kind.
+    """``nn.Conv2D`` with ``padded(channels, lanes)`` channels, of which the added ones are zero.
 
-    ``in_channels`` must be given where the input is padded: it is the number of true channels.
+    Its input is padded in the same way. ``in_channels`` must be given where the input is padded: it
+    is the number of true channels.
     """
 
     def __init__(self, channels: int, kernel_size: int, lanes: int, in_channels: int = 0) -> None:
@@ -70,9 +71,7 @@ class LaneConv2D(nn.Conv2D):
 
 
 class TrueChannels(HybridBlock):
-    """Cuts the zero channels off, if there are any: (n, padded(channels, lanes), h, w) -> (n,
-    channels, h, w).
-    """
+    """Cuts off the zero channels: (n, padded(channels, lanes), h, w) -> (n, channels, h, w)."""
 
     def __init__(self, channels: int, lanes: int) -> None:
         super().__init__()

@@ -12,11 +12,10 @@ CHANNELS = (20, 50)
 
 
 class LeNet(nn.HybridSequential):
-    """(n, 1, 28, 28) -> (n, classes); ``pool`` is "max" (the Gluon lab) or "avg" (the from-scratch
-    lab).
+    """(n, 1, 28, 28) -> (n, classes).
 
-    ``lanes``: see `gluonlab.models.lanes`; 1 leaves the channels as they are. The parameters are
-    the same for all.
+    ``pool`` is "max" (the Gluon lab) or "avg" (the from-scratch lab). ``lanes``: see
+    `gluonlab.models.lanes`; 1 leaves the channels as they are. The parameters are the same for all.
     """
 
     def __init__(self, classes: int, pool: str = "max", lanes: int = 1) -> None:

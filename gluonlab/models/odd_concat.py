@@ -1,4 +1,4 @@
-"""Channels are put side by side by MXNet itself where oneDNN cannot cut them apart again.
+"""Joins channels without oneDNN where it cannot cut them apart again.
 
 oneDNN keeps images in blocks of up to 16 channels. Where a part of a concatenation does not fill
 its blocks, MXNet's backward through oneDNN ends in "could not construct a sub-memory", or in the

@@ -1,5 +1,4 @@
-"""A convolution whose output is a single pixel is a dense layer of the pixels that it sees, and
-computed as one.
+"""Computes a convolution whose output is a single pixel as a dense layer.
 
 Networks that were made for large images have little left of small ones in their last layers: of
 32x32 pixels, one in ResNet-18's. A window of 3x3 around it has eight weights of nine that only ever
@@ -20,8 +19,7 @@ from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_re
 
 
 class Seen(NamedTuple):
-    """Along each of two axes, (begin, end) of the image's pixels that the window covers, and of its
-    weights that meet them.
+    """(begin, end) along two axes: the pixels under the window, and the weights that meet them.
 
     ``all_pixels``: whether those are all of the image.
     """
@@ -32,11 +30,10 @@ class Seen(NamedTuple):
 
 
 def dense_where_one_pixel(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.sym.Symbol:
-    """``graph`` with a dense layer in the place of each convolution that gives one pixel and has
-    weights for the padding only.
+    """``graph`` with dense layers for convolutions that give one pixel and see padding.
 
-    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what
-    they are.
+    Each of these has weights that meet nothing but the padding. ``inputs``: shapes from which all
+    others follow. Arguments, outputs and their names stay what they are.
     """
     return with_replaced(graph, inputs, _choose)
 
@@ -49,7 +46,7 @@ def _choose(
 
 
 def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Optional[Seen]:
-    """What a node sees, if it is a convolution to be replaced."""
+    """What a node sees, if it is a convolution to be replaced; else None."""
     attrs = node.get("attrs", {})
     if node["op"] != "Convolution" or image is None or output is None:
         return None

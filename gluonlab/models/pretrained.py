@@ -1,6 +1,4 @@
-"""Parameters from a local file, for a network of the same kind: as they were saved, or with a new
-last layer.
-"""
+"""Loads parameters from a local file, perhaps all but those of the last layer."""
 
 from __future__ import annotations
 
@@ -20,15 +18,15 @@ _SHOWN = 3  # parameters that an error names
 
 
 def check_pretrained(file: str) -> None:
-    """Raise ModelError when there are no parameters in this file, of whatever network."""
+    """Raise ModelError if this file holds no parameters, of whatever network."""
     _read(Path(file), f"--pretrained {file}")
 
 
 def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
-    """--pretrained FILE: everything in the file, but for a last layer for another number of
-    classes; says what was loaded.
+    """Load --pretrained FILE into ``net``, and say in words what was loaded.
 
-    Raises ModelError for a file that does not fit, or holds what is no number.
+    A last layer for another number of classes is left out. Raises ModelError for a file that does
+    not fit, or holds what is no number.
     """
     head = load_parameters(net, Path(file), f"--pretrained {file}", classes, new_head=True)
     broken = broken_parameters(net)
@@ -45,8 +43,7 @@ def load_pretrained(net: "HybridBlock", file: str, classes: int) -> str:
 def load_parameters(
     net: "HybridBlock", path: Path, what: str, classes: int, new_head: bool = False
 ) -> List[str]:
-    """Put a file's parameters into ``net``, on all its devices; every parameter must have its
-    shape.
+    """Put a file's parameters into ``net``, on all its devices; all shapes must fit.
 
     The file is what Gluon's ``save_parameters`` or ``export`` wrote. Parameters that differ only in
     the number of classes are left as they are when ``new_head``, and their names are returned.

@@ -9,14 +9,14 @@ from mxnet.gluon.model_zoo.vision import BasicBlockV1
 
 
 def resnet8(classes: int) -> nn.HybridSequential:
-    """(n, C, H, W) -> (n, classes): the smallest of He et al.'s networks for CIFAR-10, 6n + 2
-    layers with n = 1.
+    """(n, C, H, W) -> (n, classes): He et al.'s network for CIFAR-10 with 8 layers.
 
-    Three stages of one basic block with 16, 32 and 64 channels, each stage at half the size of the
-    one before. Source: K. He, X. Zhang, S. Ren, J. Sun, Deep Residual Learning for Image
-    Recognition, 2016, section 4.2; the network of C. J. Shallue et al., Measuring the Effects of
-    Data Parallelism on Neural Network Training, 2019, for CIFAR-10. Where a stage begins, its
-    shortcut is a 1x1 convolution, as in gluoncv's networks for CIFAR-10.
+    It is the smallest of those with 6n + 2 layers, n = 1. Three stages of one basic block with 16,
+    32 and 64 channels, each stage at half the size of the one before. Source: K. He, X. Zhang, S.
+    Ren, J. Sun, Deep Residual Learning for Image Recognition, 2016, section 4.2; the network of C.
+    J. Shallue et al., Measuring the Effects of Data Parallelism on Neural Network Training, 2019,
+    for CIFAR-10. Where a stage begins, its shortcut is a 1x1 convolution, as in gluoncv's networks
+    for CIFAR-10.
     """
     # channels, stride, channels before
     stages: Tuple[Tuple[int, int, int], ...] = ((16, 1, 16), (32, 2, 16), (64, 2, 32))

@@ -1,5 +1,6 @@
-"""Whether a network takes images of a shape, and the shapes of its parameters then; found on
-symbols, so nothing is computed.
+"""Whether a network takes images of a shape, and the shapes of its parameters then.
+
+Both are found on symbols; nothing is computed.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ _SIDES = (1, 2, 4, 8, 16, 32, 64, 128, 224, 256, 299, 331, 384, 512, 1024)
 def complete(
     net: "HybridBlock", name: str, image_shape: "Tuple[int, int, int]", classes: int
 ) -> None:
-    """Give every parameter of ``net`` the shape that images (C, H, W) ask for; those that wait for
-    it are initialised.
+    """Give every parameter of ``net`` the shape that it has for images (C, H, W).
 
-    Raises ModelError, with the smallest images that do fit, when the network ``name`` cannot take
-    these.
+    Parameters that wait for it are initialised. Raises ModelError, with the smallest images that do
+    fit, when the network ``name`` cannot take these.
     """
     scores = net(mx.sym.var("data"))
     shapes = _shapes(scores, image_shape, classes)

@@ -1,4 +1,4 @@
-"""The average over all pixels, computed as a product with ones.
+"""Computes the average over all pixels as a product with ones.
 
 oneDNN goes back through such a pooling in a slow way: a 3x3 convolution of 64 channels and the
 pooling took 26 to 31 ms for 16 images of 16x16, forward and back, on one core of an AMD EPYC (Zen
@@ -19,11 +19,10 @@ from gluonlab.models.graphs import Add, Entry, Node, Replacement, Shape, with_re
 
 
 def product_where_all_is_averaged(graph: mx.sym.Symbol, inputs: Dict[str, Shape]) -> mx.sym.Symbol:
-    """``graph`` with a product in the place of each average of all pixels of float32 images (n, C,
-    H, W).
+    """``graph`` with a product for each average over all pixels of float32 images.
 
-    ``inputs``: shapes from which all others follow. Arguments, outputs and their names stay what
-    they are.
+    Images are (n, C, H, W). ``inputs``: shapes from which all others follow. Arguments, outputs and
+    their names stay what they are.
     """
     return with_replaced(graph, inputs, partial(_choose, graph.get_internals()))
 

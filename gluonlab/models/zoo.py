@@ -43,8 +43,9 @@ _ABSENT: Any = object()
 
 
 def check_gluoncv(name: str) -> None:
-    """Raise ModelError, with the closest names, when gluoncv has no classification network of this
-    name (without the prefix).
+    """Check that gluoncv has a classification network ``name``, given without the prefix.
+
+    Raises ModelError with the closest names.
     """
     names = gluoncv_names()
     if name in names:
@@ -92,7 +93,7 @@ def _silently() -> Iterator[None]:
 
 @contextmanager
 def _without_torch() -> Iterator[None]:
-    """PyTorch as if it were not installed: beside version 2 of it gluoncv refuses to be imported.
+    """Hide PyTorch meanwhile: beside version 2 of it gluoncv refuses to be imported.
 
     What MXNet's networks are made of does not need it.
     """

@@ -1,5 +1,4 @@
-"""Optimizers by their definitions; what ``--optimizer`` offers is in
-`gluonlab.optimizers.registry`.
+"""Optimizers by their definitions; `registry` lists what ``--optimizer`` offers.
 
 trainer = BucketedTrainer(net.collect_params(), SGD(learning_rate=0.1, momentum=0.9), ...)
 

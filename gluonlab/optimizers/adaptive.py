@@ -1,4 +1,4 @@
-"""Optimizers that divide by what gradients were, where MXNet's own have traps.
+"""Optimizers that divide by the size of past gradients, without the traps of MXNet's.
 
 What MXNet's do otherwise: Adamax divides 0 by 0 for an element whose gradients are all 0, which is
 a ReLU's death; Nadam counts each parameter and device as a step of its momentum's schedule;
@@ -19,7 +19,7 @@ from gluonlab.optimizers.betas import Usual, WithBetas, check_betas
 
 
 class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """What these have in common: ``states`` arrays like the weight, 0 at first, and the gradient.
+    """The common part: ``states`` arrays of zeros for each weight, and the gradient.
 
     It is that of the loss plus wd / 2 |w|^2; ``clip_gradient`` limits each element of it.
     """
@@ -56,7 +56,7 @@ def above_zero(epsilon: float, array: nd.NDArray) -> float:
 
 
 class _WithinType(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """Whose epsilon is, for each update, one that the weight's type can hold."""
+    """Uses, in each update, an epsilon that the weight's type can hold."""
 
     epsilon: float
 
@@ -71,10 +71,9 @@ class _WithinType(mx.optimizer.Optimizer):  # type: ignore[misc]
 
 
 class Adam(_WithinType, mx.optimizer.Adam):  # type: ignore[misc]
-    """MXNet's own, with an epsilon that float16 does not make 0 of: there it is 0/0 without a
-    gradient.
+    """MXNet's own, with an epsilon that is not 0 in float16.
 
-    Raises ConfigError as `check_betas` does.
+    There MXNet divides 0 by 0 where there is no gradient. Raises ConfigError as `check_betas` does.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -83,8 +82,9 @@ class Adam(_WithinType, mx.optimizer.Adam):  # type: ignore[misc]
 
 
 class RMSProp(_WithinType, mx.optimizer.RMSProp):  # type: ignore[misc]
-    """MXNet's own, with such an epsilon, and states of the weight's type: its own are float32 ones,
-    which do not fit.
+    """MXNet's own, with such an epsilon and with states of the weight's type.
+
+    MXNet's states are always float32, which does not fit other weights.
     """
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:

@@ -1,5 +1,4 @@
-"""Optimizers for large batches that give each parameter a rate in proportion to its norm: LARS and
-LAMB.
+"""LARS and LAMB, for large batches: a rate for each parameter, in proportion to its norm.
 
 They look at whole parameters, so these can neither share a bucket's update nor be cut into shards.
 """
@@ -17,7 +16,7 @@ SPARED = ("bias", "gamma", "beta")
 
 
 class _Layerwise(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """What both have in common; neither waits for a norm."""
+    """The common part; the host waits for no norm."""
 
     def _gradient(self, grad: nd.NDArray) -> nd.NDArray:
         grad, limit = grad * self.rescale_grad, self.clip_gradient

@@ -26,7 +26,7 @@ SMALLEST_SCALE = 2.0**-50
 
 
 class FormerRates(mx.optimizer.Optimizer):  # type: ignore[misc]
-    """An optimizer that knows the rate that each of its momenta was multiplied by last.
+    """An optimizer that remembers the rate that each of its momenta was last multiplied by.
 
     ``former_rates[key]`` is that of the current device. As MXNet's counts of updates it is kept for
     each device by itself, since replicas are updated one after the other, and
@@ -46,8 +46,7 @@ class FormerRates(mx.optimizer.Optimizer):  # type: ignore[misc]
         self.former_rates = self._all_former_rates.setdefault(device_id, {})
 
     def rescale(self, key: Any, lr: float) -> Tuple[float, float]:
-        """What takes the place of the rate ``lr`` in the momentum now, and the factor that puts it
-        there.
+        """The rate that goes into the momentum now, and the factor for the momentum so far.
 
         The first differs from ``lr`` where that is about 0; then only a share of the update may
         reach the weights (`step_by`).
@@ -58,7 +57,7 @@ class FormerRates(mx.optimizer.Optimizer):  # type: ignore[misc]
         return scale, scale / former if former else 1.0
 
     def limits(self) -> Dict[str, float]:
-        """What all of MXNet's kernels for updates are told of gradients."""
+        """What every update kernel of MXNet's takes about gradients: scale and clipping."""
         told = {"rescale_grad": self.rescale_grad}
         if self.clip_gradient:
             told["clip_gradient"] = self.clip_gradient

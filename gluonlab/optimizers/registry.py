@@ -39,7 +39,7 @@ from gluonlab.optimizers.signum import Signum
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """One optimizer: its class, and what others must know of it.
+    """One optimizer: its class, and what others must know about it.
 
     ``momentum``: whether --momentum means anything to it. ``element_wise``: its update of an
     element looks at that element only, so it does not matter what lies beside it.
@@ -136,8 +136,9 @@ DRIFTING = {
 
 
 def is_element_wise(optimizer: "Type[mx.optimizer.Optimizer]") -> bool:
-    """Whether an update looks at one element at a time; not said of subclasses, which could do
-    anything.
+    """Whether an update of this class looks at one element at a time.
+
+    Subclasses could do anything, so the answer for them is no.
     """
     return optimizer in ELEMENT_WISE
 
@@ -151,7 +152,7 @@ def check_replicas(optimizer: mx.optimizer.Optimizer, device_count: int) -> None
 
 
 def optimizer_kind(name: str) -> OptimizerKind:
-    """What is offered by this name, in any case.
+    """The optimizer that is offered under this name, in upper or lower case.
 
     Raises ConfigError, with the choices, or the reason.
     """
@@ -165,9 +166,9 @@ def optimizer_kind(name: str) -> OptimizerKind:
 def make_optimizer(
     name: str, params: Dict[str, Any], momentum_rule: str = CORRECTED
 ) -> mx.optimizer.Optimizer:
-    """A new optimizer: ``gluon.Trainer(net.collect_params(), make_optimizer("nag",
-    {"learning_rate": 0.1}))``.
+    """A new optimizer by name, for gluon.Trainer or BucketedTrainer.
 
+    ``gluon.Trainer(net.collect_params(), make_optimizer("nag", {"learning_rate": 0.1}))``.
     ``params``: what its class takes. Raises ConfigError for a name that is not offered.
     """
     kind = optimizer_kind(name)

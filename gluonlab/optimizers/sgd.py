@@ -46,9 +46,7 @@ class SGD(FormerRates, mx.optimizer.SGD):  # type: ignore[misc]
     def _update_together(
         self, momentum: float, some: "Sequence[Tuple[List[nd.NDArray], float, float]]", low: bool
     ) -> None:
-        """As mx.optimizer.SGD does it: several parameters in one call, which all have the same
-        momentum.
-        """
+        """Update several parameters that have the same momentum in one call, as MXNet does."""
         update = nd.multi_mp_sgd_mom_update if low else nd.multi_sgd_mom_update
         arrays, lrs, wds = zip(*some)
         flat = [array for of_one in arrays for array in of_one]
@@ -66,7 +64,7 @@ class SGD(FormerRates, mx.optimizer.SGD):  # type: ignore[misc]
         ratio: float,
         wd: float,
     ) -> None:
-        """The update with a rate of about 0, for which `rescale` gave ``scale`` and ``ratio``."""
+        """The update for a rate close to 0; ``scale`` and ``ratio`` are what `rescale` gave."""
         momentum, target = state if in_low_precision(self, weight) else (state, weight)
         settings = dict(self.limits(), lr=scale, wd=wd, momentum=self.momentum * ratio)
         moved = nd.sgd_mom_update(target, grad.astype(target.dtype), momentum, **settings)

@@ -8,7 +8,7 @@ from typing import Any, List, Sequence
 
 from mxnet.gluon import Parameter
 
-from gluonlab.optimizers.updates.key_update import KeyUpdate, Part, foresee
+from gluonlab.optimizers.updates.key_update import KeyPart, KeyUpdate, foresee
 from gluonlab.update.bucket import Bucket, as_nd
 from gluonlab.update.fresh import NOTHING, Stale
 
@@ -40,13 +40,13 @@ class BucketUpdates:
         for update, some in zip(self.keys, ranges):
             update.update(some)
 
-    def _parts(self, key: int) -> List[Part]:
+    def _parts(self, key: int) -> List[KeyPart]:
         parts, bucket = [], self._buckets[key]
         for updater, weight, grad in zip(self._updaters, bucket.weights, bucket.grads):
             if key not in updater.states:
                 new = self._optimizer.create_state_multi_precision(key, weight)
                 updater.states[key], updater.states_synced[key] = new, True
-            parts.append(Part(0, weight, grad, updater.states[key]))
+            parts.append(KeyPart(0, weight, grad, updater.states[key]))
         return parts
 
 

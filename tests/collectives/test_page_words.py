@@ -171,7 +171,7 @@ def test_the_english_page_says_what_it_said(japanese):
         "allreduce, 4 ranks, 4 chunks, 6 steps, 24 transfers",
     ]
     assert shown.texts[3].startswith(
-        "Chunks travel once around to be summed and once to be handed out;"
+        "Chunks travel twice around a ring of neighbours: to be summed,"
     )
     assert {
         "Algorithm",

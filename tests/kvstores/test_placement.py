@@ -150,9 +150,7 @@ def test_gpus_stay_as_numbered_where_nvml_says_nothing(monkeypatch):
     monkeypatch.setattr(nvml, "known", lambda: nvml.Driver(error="nvidia-ml-py is not installed"))
     placed = make_kvstore("tree", ctxs).placement(ctxs)
     assert placed.order == (0, 1, 2, 3)
-    assert (
-        placed.why == "as numbered, for NVML says nothing of links (nvidia-ml-py is not installed)"
-    )
+    assert placed.why == "as numbered: NVML reports no links (nvidia-ml-py is not installed)"
 
 
 @pytest.mark.cpu_only("of GPUs the driver is asked for their links")

@@ -1,6 +1,4 @@
-"""A schedule as text, as an SVG picture with a panel for each step, and as one HTML page to step
-through.
-"""
+"""A schedule as text, as an SVG picture, and as an HTML page to step through."""
 
 from gluonlab.collectives.render.page import as_page, draw
 from gluonlab.collectives.render.svg import as_svg

@@ -33,13 +33,12 @@ WORLD_SIZES = range(1, 9)
 def as_page(
     schedules: Iterable[Schedule], start: Tuple[str, int] = ("ring", 4), *, language: str = "en"
 ) -> str:
-    """An HTML page that shows ``schedules`` step by step, at first the one with the name and world
-    size of ``start``.
+    """An HTML page that shows ``schedules`` step by step.
 
-    Every device's chunks carry what they hold as ``data-contributions``, as `check.states` computes
-    it. Raises ScheduleError for a schedule that is too large to draw, for two of one name and world
-    size, and for a ``start`` that is not there; ConfigError for a ``language`` that is not in
-    `words.WORDS`.
+    It begins with the one that has the name and world size of ``start``. Every device's chunks
+    carry what they hold as ``data-contributions``, as `check.states` computes it. Raises
+    ScheduleError for a schedule that is too large to draw, for two of one name and world size, and
+    for a ``start`` that is not there; ConfigError for a ``language`` that is not in `words.WORDS`.
     """
     words = words_of(language)
     chosen = list(schedules)
@@ -71,11 +70,10 @@ def draw(
     groups: Optional[Groups] = None,
     language: str = "en",
 ) -> str:
-    """The page of all algorithms for 1 to 8 ranks; at first this one, which takes the place of its
-    like with other chunks.
+    """The page of all algorithms for 1 to 8 ranks, which begins with this one.
 
-    Raises ScheduleError for what `make_schedule` refuses, and for more than can be drawn;
-    ConfigError for an unknown language.
+    It replaces the same algorithm with other chunks. Raises ScheduleError for what `make_schedule`
+    refuses, and for more than can be drawn; ConfigError for an unknown language.
     """
     asked = make_schedule(name, world_size, chunks=chunks, groups=groups)
     drawable(asked)

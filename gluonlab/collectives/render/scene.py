@@ -1,6 +1,4 @@
-"""What there is to draw of a schedule, as text, as a picture or as a page: arrows that belong
-together, and words for them.
-"""
+"""What pictures, pages and texts show of a schedule: bundled arrows, and words."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ MOST_RANKS, MOST_CHUNKS = 16, 64  # what an eye, and a browser, can follow
 
 
 class Bus(NamedTuple):
-    """Transfers of one chunk that share an end, the ``hub``: additions from ``others`` into it, or
-    copies from it to ``others``.
+    """Transfers of one chunk that share an end, the ``hub``.
 
-    They are drawn as one line with branches, ``lane`` lines above the chunk's row, so that no two
-    buses lie on each other.
+    They are additions from ``others`` into the hub, or copies from it to ``others``. They are drawn
+    as one line with branches, ``lane`` lines above the chunk's row, so that no two buses lie on
+    each other.
     """
 
     chunk: int
@@ -46,15 +44,17 @@ def buses(step: Step) -> List[Bus]:
 
 
 def lanes(schedule: Schedule) -> int:
-    """How many lines of arrows a row of chunks has room for: the same in all steps, so that nothing
-    moves from one to the next.
+    """How many lines of arrows a row of chunks has room for; the same in all steps.
+
+    So nothing moves from one step to the next.
     """
     return max((bus.lane + 1 for step in schedule.steps for bus in buses(step)), default=1)
 
 
 def _span(hub: int, others: Sequence[int]) -> Tuple[int, int]:
-    """For sorting: short buses first, which puts them below the long ones that reach around them;
-    then from left to right.
+    """A key for sorting: short buses first, then from left to right.
+
+    Short ones lie below the long ones that reach around them.
     """
     return max(hub, *others) - min(hub, *others), min(hub, *others)
 
@@ -67,10 +67,10 @@ def _overlap(one: Bus, two: Bus) -> bool:
 
 
 def sends(step: Step, words: Words = ENGLISH) -> List[str]:
-    """The step in words: ``0-6 -> 7: chunk 7 +`` adds the chunk 7 of ranks 0 to 6 to that of rank
-    7, ``=`` copies it over.
+    """The step in words, such as ``0-6 -> 7: chunk 7 +``.
 
-    Messages with the same chunks to, or from, the same rank are one line.
+    That adds chunk 7 of ranks 0 to 6 to that of rank 7; ``=`` copies it over. Messages with the
+    same chunks to, or from, the same rank are one line.
     """
     messages: Dict[Tuple[int, int, bool], List[int]] = {}
     for src, dst, chunk, op in step:
@@ -106,8 +106,9 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def goal(schedule: Schedule, chunk: int) -> Contributions:
-    """What a rank holds that has all of ``chunk``: everyone's contribution once; in an all_gather
-    the owner's alone.
+    """The contributions of a complete ``chunk``: everyone's once.
+
+    In an all_gather it is the owner's alone.
     """
     if schedule.collective != ALL_GATHER:
         return (1,) * schedule.world_size
@@ -115,14 +116,14 @@ def goal(schedule: Schedule, chunk: int) -> Contributions:
 
 
 def in_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
-    """``ranks 0 and 2``; a contribution that is in a sum twice is said to be."""
+    """``ranks 0 and 2``; a contribution that is in a sum twice is marked."""
     held = sum(count > 0 for count in contributions)
     inside = in_few_words(contributions, words)
     return words.contributions[held > 1].format(inside) if held else words.nothing
 
 
 def in_few_words(contributions: Sequence[int], words: Words = ENGLISH) -> str:
-    """``0 and 2``, for a table that says of what."""
+    """``0 and 2``, for a table whose heading says what they are."""
     held = [
         f"{rank}" if count == 1 else words.times.format(rank, count)
         for rank, count in enumerate(contributions)

@@ -1,5 +1,7 @@
-"""A schedule as one SVG picture: a panel for the start and for each step, a row a chunk, a column a
-rank, an arrow a transfer.
+"""A schedule as one SVG picture.
+
+It has a panel for the start and for each step, a row for each chunk, a column for each rank, and an
+arrow for each transfer.
 """
 
 from __future__ import annotations
@@ -210,9 +212,7 @@ def _way(frame: _Frame, src: int, dst: int, chunk: int, lane: int) -> str:
 
 
 def _lines(group: Element, ways: List[str], tips: Sequence[Tuple[float, float]], add: bool) -> None:
-    """Arrows that belong together: below them a halo, so that lines which they cross do not seem to
-    join them.
-    """
+    """Arrows that belong together, on a white halo that sets them off from lines they cross."""
     kind = "" if add else " copy"
     SubElement(group, "path", {"class": "halo", "d": "".join(ways)})
     SubElement(group, "path", {"class": f"line{kind}", "d": "".join(ways)})

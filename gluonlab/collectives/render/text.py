@@ -19,8 +19,7 @@ State = Sequence[Sequence[Contributions]]
 
 
 def as_text(schedule: Schedule, width: int = 80) -> str:
-    """What is sent in each step, and who holds what after it; no line is longer than ``width``
-    columns.
+    """What each step sends, and what every rank holds after it, in lines of ``width`` columns.
 
     The grid has a row a chunk and a column a rank. Where they fit, its cells name the ranks whose
     contributions they hold, else they count them; where even that is too wide, or there are too
@@ -46,8 +45,9 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
 
 
 def _grids(schedule: Schedule, kept: Sequence[State], width: int) -> Tuple[str, List[List[str]]]:
-    """How to read the grids, and the lines of one for each state: the most telling ones that
-    fit.
+    """How to read the grids, and the lines of one grid for each state.
+
+    They are the most detailed ones that fit.
     """
     legend = "The grid after a step has a row a chunk and a column a rank; a cell"
     often = "! where one is in it more than once."

@@ -1,4 +1,4 @@
-"""The words of the pages and pictures, in each language; ``template/words.json`` holds them.
+"""The words of pages and pictures in each language, from ``template/words.json``.
 
 What is in {braces} is filled in by the script, by the template, or by `scene`.
 """

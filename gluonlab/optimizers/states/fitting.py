@@ -1,6 +1,4 @@
-"""An optimizer goes on with saved states, if it can: that is found out before anything is
-changed.
-"""
+"""Lets an optimizer go on with saved states, after checking that they fit."""
 
 from __future__ import annotations
 
@@ -33,13 +31,12 @@ from gluonlab.optimizers.updates.counts import (
 def fitted(
     optimizer: mx.optimizer.Optimizer, states: States, own: Sequence[Own], what: str
 ) -> States:
-    """The same states under the names of ``own``, in their order; a parameter that was never
-    updated has none.
+    """The same states under the names of ``own``, in their order, checked to fit the optimizer.
 
-    A parameter that is frozen here keeps its own for the time when it is trained again, as with
-    gluon.Trainer. ``what`` begins every message. Raises KVStoreError for states of another
-    optimizer, other settings of it, or another network. Warns where a file does not say how often
-    parameters have been updated.
+    A parameter that was never updated has none. A parameter that is frozen here keeps its own for
+    the time when it is trained again, as with gluon.Trainer. ``what`` begins every message. Raises
+    KVStoreError for states of another optimizer, other settings of it, or another network. Warns
+    where a file does not say how often parameters have been updated.
     """
     if states.optimizer is not None and states.optimizer not in kinds_of(optimizer):
         raise KVStoreError(
@@ -82,13 +79,13 @@ def _check_arrays(
         given, kept = np.dtype(array.dtype), np.dtype(like.dtype)
         if given != kept:
             raise KVStoreError(
-                f"{what} holds {given} for {param.name}, and {kind_of(optimizer)} keeps {kept} here: "
-                "cast the network to the type that it was saved with"
+                f"{what} holds {given} for {param.name}, and {kind_of(optimizer)} keeps {kept} "
+                "here: cast the network to the type that it was saved with"
             )
 
 
 def nest(optimizer: mx.optimizer.Optimizer, param: Own) -> Any:
-    """A new state for a parameter of the same type and number of dimensions, but one element."""
+    """A new state for one element of a parameter with the same type and number of dimensions."""
     with warnings.catch_warnings():
         # float16 without multi_precision: the real state will say so
         warnings.simplefilter("ignore")
@@ -104,8 +101,7 @@ def resume(
     ctxs: Sequence[mx.Context],
     schedule: Rewinding,
 ) -> None:
-    """Have the optimizer go on, on any of these devices, as one that has updated its keys as
-    ``of_keys`` says, and no others.
+    """Have the optimizer go on, on any of these devices, with the ages in ``of_keys`` alone.
 
     A count that is None stays as it is. A key with elements of several ages has that of the first
     of them.

@@ -1,5 +1,4 @@
-"""A machine for the pickles that gluon.Trainer.save_states writes: it makes plain data of them, and
-can do nothing else.
+"""A reader of the pickles that gluon.Trainer.save_states writes; it makes plain data only.
 
 A pickle is a program. Python's own machine imports what it names and calls it, and even where
 `Unpickler.find_class` forbids that, a few bytes make it take gigabytes (a memo's index), go on for
@@ -33,7 +32,7 @@ class Refused(ValueError):
 
 
 class Name(NamedTuple):
-    """What a pickle calls by module and name."""
+    """A class or function that a pickle names by its module."""
 
     module: str
     name: str
@@ -49,7 +48,7 @@ class ArrayBytes:
 
 
 class Record:
-    """An object of any class, which is only named: its attributes."""
+    """An object of any class, of which only the name and the attributes are known."""
 
     def __init__(self, kind: Name) -> None:
         self.kind = kind
@@ -61,8 +60,9 @@ class _Dtype(NamedTuple):
 
 
 class Unpickler:
-    """``Unpickler(content).load()``: dicts, lists, tuples, numbers, texts, `ArrayBytes` and
-    `Record`. Raises `Refused`.
+    """Reads a pickle into dicts, lists, tuples, numbers, texts, `ArrayBytes` and `Record`.
+
+    ``Unpickler(content).load()`` raises `Refused` for anything else.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -72,7 +72,7 @@ class Unpickler:
         self._memo: Dict[int, Any] = {}
 
     def load(self) -> Any:
-        """Carry out the program to its end: what it leaves."""
+        """Carry out the program to its end, and return what it leaves."""
         for _ in range(MOST_INSTRUCTIONS):
             code = self._content.read(1).decode("latin-1")
             if code == ".":
@@ -140,9 +140,7 @@ class Unpickler:
         self._push(Name(module, name))
 
     def _call(self) -> None:
-        """A function that is called: only those that make NDArrays and numbers, and not the
-        functions themselves.
-        """
+        """Stand in for the call of a function: only for those that make NDArrays and numbers."""
         arguments, function = self._pop(), self._pop()
         _need(type(function) is Name and type(arguments) is tuple)
         self._push(_made(function, arguments))
@@ -176,7 +174,10 @@ def _need(sound: Any) -> None:
 
 
 def _made(function: Name, arguments: Tuple[Any, ...]) -> Any:
-    """What the call of a function stands for. Raises Refused for any function but these."""
+    """What the call of a function stands for.
+
+    Raises Refused for any function but these.
+    """
     kinds = [type(argument) for argument in arguments]
     if function in NDARRAYS and arguments == (None,):
         return ArrayBytes()

@@ -1,4 +1,4 @@
-"""What gluon.Trainer 1.9.1's save_states wrote, and files for its load_states.
+"""Reads the files of gluon.Trainer 1.9.1's save_states.
 
 Such a file is a pickle of ``(states, optimizer)``, or, where ``save_optimizer_states`` of a kvstore
 wrote it, of the states alone. ``states`` has, by the parameter's position in the trainer, the nest
@@ -65,8 +65,9 @@ def read_gluon_states(content: bytes) -> GluonStates:
 
 
 class _Arrays:
-    """Makes NDArrays, altogether not larger than the file: one may stand in it once, and be named a
-    million times.
+    """Makes NDArrays, together no larger than the file.
+
+    An array may stand in a file once and be named a million times.
     """
 
     def __init__(self, room: int) -> None:

@@ -1,5 +1,4 @@
-"""Which parameter a saved state belongs to, when it comes back to another network, process or
-trainer.
+"""Finds which parameter a saved state belongs to in another network, process or trainer.
 
 Gluon numbers its automatic names through a process: what is ``dense0_weight`` where it was saved
 may be ``dense3_weight`` where it is loaded. Four ways are tried, in this order, and the first by
@@ -54,7 +53,7 @@ Pairs = List[Tuple[ParameterState, Own]]
 
 
 def most_bytes(own: Sequence[Own]) -> Optional[int]:
-    """What a file of their states has at most; None where a shape is not known yet."""
+    """The largest possible file of these states; None if a shape is not known yet."""
     shapes = [param.shape for param in own]
     if any(shape is None or min(shape, default=1) < 0 or 0 in shape for shape in shapes):
         return None
@@ -91,7 +90,7 @@ def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[Para
 
 
 def _by_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pairs]:
-    """By whole names, or by those without their common beginnings."""
+    """Match by whole names, or else by names without their common beginnings."""
     for name_saved, name_own in ((str, str), (_relative(saved), _relative(own))):
         by_name = {name_saved(state.name): state for state in saved}
         names = [name_own(param.name) for param in own]
@@ -101,7 +100,7 @@ def _by_name(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pa
 
 
 def _by_number(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[Pairs]:
-    """Gluon's automatic names: the numbers may be others, their order is the same."""
+    """Match Gluon's automatic names in order, where only their numbers differ."""
     pairs = list(zip(_in_order(saved), _in_order(own)))
     of_saved, of_own = _relative(saved), _relative(own)
     for state, param in pairs:
@@ -111,7 +110,7 @@ def _by_number(saved: Sequence[ParameterState], own: Sequence[Own]) -> Optional[
 
 
 def _relative(params: Sequence[Any]) -> Callable[[str], str]:
-    """How a name is without what all of them begin with, up to an underscore."""
+    """A function that cuts off what all these names begin with, up to an underscore."""
     common = os.path.commonprefix([param.name for param in params])  # noqa: RUF071
     begin = common.rfind("_") + 1
     return lambda name: name[begin:]
@@ -166,9 +165,7 @@ def own_of(params: Iterable[Any]) -> List[Own]:
 
 
 def unique(params: Iterable[Any]) -> List[str]:
-    """The names of parameters; where several have one name, the second has #2 at its end, and so
-    on.
-    """
+    """The names of parameters; of equal names the second ends in #2, and so on."""
     names: List[str] = []
     seen: Counter[str] = Counter()
     for param in params:
@@ -195,9 +192,7 @@ def _check_shapes(pairs: Pairs, what: str) -> None:
 
 
 def _first_odd(saved: Sequence[ParameterState], own: Sequence[Own]) -> str:
-    """The first parameter, by relative name, that only one side has; nothing when names say
-    nothing.
-    """
+    """The first parameter, by relative name, that only one side has; else an empty text."""
     of_saved, of_own = _relative(saved), _relative(own)
     there = {_unnumbered(of_saved(state.name)) for state in saved}
     here = {_unnumbered(of_own(param.name)) for param in own}

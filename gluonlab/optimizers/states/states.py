@@ -1,24 +1,23 @@
-"""The states of an optimizer as they are kept in a file: by parameter name, each whole, wherever
-and however they lie in memory.
+"""The states of an optimizer in a file: by parameter name, each array whole.
 
-A file is MXNet's own list of named arrays (`gluonlab.files.arrays`), without pickle:
+How they lie in memory makes no difference to the file. A file is MXNet's own list of named arrays
+(`gluonlab.files.arrays`), without pickle:
 
-====================  =================  ==========================================================
-name                  array              meaning
-====================  =================  ==========================================================
-optimizer/KIND        int64 (1,)         the optimizer's class, and its ``num_update``, by which
-                                         schedules go
-number/ATTRIBUTE      float64 (1,)       a number that the optimizer changes: the learning rate
-                                         where no schedule sets it, Nadam's ``m_schedule``, LARS's
-                                         ``cur_lr`` and ``last_lr``
-parameter/NAME        int64 (1 + ndim,)  how many updates the parameter has seen, and its shape
-state/I/NAME          of the state       array I of its state, in the order in which the optimizer
-                                         nests them
-former_rate/NAME      float64 (1,)       the learning rate of its last update, where the momentum
-                                         goes by it
-num_cums/NAME,        int64 (1,), the    what LBSGD gathers
-cum_grad/NAME         parameter's shape
-====================  =================  ==========================================================
+==================  ====================  ======================================================
+name                array                 meaning
+==================  ====================  ======================================================
+optimizer/KIND      int64 (1,)            the optimizer's class; its ``num_update``, by which
+                                          schedules go
+number/ATTRIBUTE    float64 (1,)          a number that the optimizer changes: the learning rate
+                                          where no schedule sets it, Nadam's ``m_schedule``,
+                                          LARS's ``cur_lr`` and ``last_lr``
+parameter/NAME      int64 (1 + ndim,)     the count of the parameter's updates, and its shape
+state/I/NAME        of the state          array I of its state, in the optimizer's nested order
+former_rate/NAME    float64 (1,)          the learning rate of its last update, where the
+                                          momentum goes by it
+num_cums/NAME       int64 (1,)            how many gradients LBSGD has gathered
+cum_grad/NAME       of the parameter      their sum
+==================  ====================  ======================================================
 
 Not in the file, because the user gives it anew: the schedule of the learning rate, momenta, weight
 decay and other settings, the scale of the loss, what compressed gradients have left over.
@@ -48,7 +47,7 @@ MEMORY = ("former_rate", "num_cums", "cum_grad")
 
 
 class ParameterState(NamedTuple):
-    """What an optimizer knows of a parameter.
+    """What an optimizer knows about a parameter.
 
     ``updates`` is None where a file does not say it, ``shape`` where it cannot be told.
 
@@ -69,15 +68,16 @@ class ParameterState(NamedTuple):
 
 
 class KeyState(NamedTuple):
-    """What an optimizer knows of a key: the arrays of its state, each whole, and how old its
-    elements are, in ranges.
+    """What an optimizer knows about a key: the arrays of its state, and their ages.
+
+    Each array is whole; the ages are those of ranges of elements.
     """
 
     arrays: Tuple[nd.NDArray, ...]
     ages: Mapping[Range, Age]
 
     def age_at(self, place: int) -> Age:
-        """That of the element at this place."""
+        """The age of the element at this place."""
         return age_at(self.ages, place)
 
     def of_parameter(self, name: str, shape: Optional[Tuple[int, ...]]) -> ParameterState:
@@ -87,7 +87,7 @@ class KeyState(NamedTuple):
 
 
 class States(NamedTuple):
-    """All that is in a file.
+    """The whole content of a file.
 
     ``named`` is False where parameters go by their positions, as in gluon.Trainer's own files.
 
@@ -250,7 +250,7 @@ def is_list_of_arrays(fname: "str | bytes | os.PathLike[str]") -> bool:
 
 
 def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
-    """Of a file.
+    """The first bytes of a file, and its size.
 
     Raises ValueError for a pipe, which would be waited for, and for a device, which may never end.
     """
@@ -263,7 +263,7 @@ def _begin_and_size(path: Path) -> "Tuple[bytes, int]":
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """What fails meanwhile as a KVStoreError that names the file."""
+    """Turn what fails meanwhile into a KVStoreError that names the file."""
     try:
         yield
     except KVStoreError:

@@ -1,1 +1,1 @@
-"""One step of an optimizer for what lies under a key of a store, on one device or several."""
+"""One step of an optimizer for a key of a store, on one device or several."""

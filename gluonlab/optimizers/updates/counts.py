@@ -1,5 +1,4 @@
-"""How often a key has been updated, and what else an MXNet optimizer knows in Python, outside its
-states.
+"""How often each key was updated, and what else an optimizer keeps outside its states.
 
 mx.optimizer.Optimizer keeps a count of updates per key for each device that it is told of, in
 `_all_index_update_counts`, and counts in that of the device that was current last. The learning
@@ -38,8 +37,9 @@ def updates_of(optimizer: mx.optimizer.Optimizer, key: Any) -> int:
 def set_updates(
     optimizer: mx.optimizer.Optimizer, updates: Mapping[Any, int], devices: Iterable[int] = ()
 ) -> None:
-    """Set the counts of these keys, and forget all others, for ``devices``, numbers as in
-    ``ctx.device_id``.
+    """Set the counts of these keys for ``devices``, and forget all others.
+
+    Devices are numbers as in ``ctx.device_id``.
     """
     counts = optimizer._all_index_update_counts
     counts.clear()
@@ -49,15 +49,16 @@ def set_updates(
 
 
 class Age(NamedTuple):
-    """How often a key was updated, None where a file does not say it, and what the optimizer keeps
-    of it (`memory_of`).
+    """How often a key was updated, and the other things that the optimizer knows about it.
+
+    ``updates`` is None where a file does not say it; ``memory``: see `memory_of`.
     """
 
     updates: Optional[int]
     memory: Mapping[str, nd.NDArray] = {}
 
     def like(self, other: "Age") -> bool:
-        """Whether one update of both is that of each."""
+        """Whether one update can serve both."""
         same_rate = _former_rate(self.memory) == _former_rate(other.memory)
         return self.updates == other.updates and same_rate
 
@@ -67,21 +68,21 @@ def _former_rate(memory: Mapping[str, nd.NDArray]) -> Optional[float]:
 
 
 def age_at(ages: Mapping[Range, Age], place: int) -> Age:
-    """That of the element at this place; of the first ones where no range has it."""
+    """The age of the element at this place; that of the first range if none contains it."""
     inside = [age for (begin, end), age in ages.items() if begin <= place < end]
     return next(iter(inside), next(iter(ages.values())))
 
 
 def age_of(optimizer: mx.optimizer.Optimizer, key: Any) -> Age:
-    """That of a key now."""
+    """The present age of a key."""
     return Age(updates_of(optimizer, key), memory_of(optimizer, key))
 
 
 class Before:
-    """What the optimizer knows of a key before a step in which it is updated several times: for
-    several devices or shards.
+    """What the optimizer knew about a key before a step that updates it several times.
 
-    `restore` comes before each of these updates, and so they count as one, wherever they run.
+    That happens with several devices or shards. `restore` comes before each of these updates, and
+    so they count as one, wherever they run.
     """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer, key: Any) -> None:
@@ -91,8 +92,9 @@ class Before:
         self._rate = getattr(optimizer, "former_rates", {}).get(key)
 
     def restore(self, key: Any) -> None:
-        """Let the next update of the key, which may be another than at first, be the one that comes
-        after those before.
+        """Make the next update of ``key`` the one that follows the former step.
+
+        ``key`` may be another one than at first.
         """
         self._optimizer._set_current_context(COUNTED_AT)
         self._optimizer._index_update_count[key] = self._updates
@@ -104,9 +106,7 @@ class Before:
 
 
 def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
-    """Have the optimizer go on with a key that is updated for all devices at once, from this
-    age.
-    """
+    """Have the optimizer go on from this age with a key that all devices share."""
     optimizer._set_current_context(COUNTED_AT)
     if age.updates is not None:
         optimizer._index_update_count[key] = age.updates
@@ -117,8 +117,9 @@ def set_age(optimizer: mx.optimizer.Optimizer, key: Any, age: Age) -> None:
 
 
 def numbers_of(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
-    """The numbers, by attribute, that later updates depend on, the learning rate among them if no
-    schedule sets it.
+    """The numbers, by attribute, that later updates depend on.
+
+    The learning rate is among them if no schedule sets it.
     """
     names = NUMBERS if optimizer.lr_scheduler is not None else (*NUMBERS, "lr")
     found = {name: getattr(optimizer, name, None) for name in names}
@@ -135,8 +136,9 @@ def set_numbers(optimizer: mx.optimizer.Optimizer, numbers: Mapping[str, float])
 
 
 class Rewinding:
-    """The schedule of an optimizer as it is now, to which `to` comes back: MXNet's own change with
-    every rate that they give.
+    """The schedule of an optimizer at this moment, which `to` returns to.
+
+    MXNet's own schedules change with every rate that they give.
     """
 
     def __init__(self, optimizer: mx.optimizer.Optimizer) -> None:
@@ -147,9 +149,7 @@ class Rewinding:
         self._begin: Dict[str, Any] = dict(vars(scheduler)) if own else {}
 
     def to(self, num_update: int) -> None:
-        """Have the schedule give the rates that follow ``num_update``; nothing for one that is not
-        MXNet's.
-        """
+        """Have the schedule give the rates that follow ``num_update``, if it is MXNet's own."""
         if self._scheduler is not None:
             vars(self._scheduler).update(self._begin)
             # the polynomial and the cosine ones stay at the last rate that they were asked for
@@ -182,8 +182,9 @@ def set_memory(
     devices: Iterable[int] = (),
     ctx: Optional[mx.Context] = None,
 ) -> None:
-    """Have the optimizer know of these keys, and of no others, what `memory_of` gave; arrays for
-    ``ctx``.
+    """Give the optimizer what `memory_of` returned for these keys, and forget all others.
+
+    Arrays go to ``ctx``.
     """
     known = {key: _former_rate(memory) for key, memory in of_keys.items()}
     rates = {key: rate for key, rate in known.items() if rate is not None}
@@ -202,10 +203,10 @@ def set_memory(
 def _former_rates(
     optimizer: mx.optimizer.Optimizer, devices: Iterable[int] = ()
 ) -> Dict[int, Dict[Any, float]]:
-    """By device, and key, the rates that momenta were multiplied by last, where the optimizer keeps
-    them; also for ``devices``.
+    """By device and key, the rates that momenta were last multiplied by.
 
-    `gluonlab.optimizers.momentum` has them for each device, as counts are.
+    Empty for an optimizer that keeps none; also for ``devices``. `gluonlab.optimizers.momentum` has
+    them for each device, as counts are.
     """
     found: Optional[Dict[int, Dict[Any, float]]] = getattr(optimizer, "_all_former_rates", None)
     if found is None:

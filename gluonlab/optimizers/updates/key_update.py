@@ -1,10 +1,10 @@
-"""What an optimizer does under one key: some elements in a row, whole or in parts, on one device or
-on several.
+"""The update of one key: some consecutive elements, on one device or on several.
 
-Under a key lie several parameters side by side (`gluonlab.update.bucket`), each on every device,
-or each in parts on the devices that own them. As long as all of them are updated together, they are
-one span: one count of updates, one call for each part. Where some stay behind once, the span is
-cut, and what was cut counts its updates for itself ever after.
+They may be whole or in parts. Under a key lie several parameters side by side
+(`gluonlab.update.bucket`), each on every device, or each in parts on the devices that own them. As
+long as all of them are updated together, they are one span: one count of updates, one call for each
+part. Where some stay behind once, the span is cut, and what was cut counts its updates for itself
+ever after.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from gluonlab.optimizers.updates.nag_weights import Rows
 
 
 def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
-    """Have one step for the learning rate of all ``keys`` that are to be updated next: that of the
-    one updated most often.
+    """Give all ``keys`` that are updated next the rate of the one updated most often.
 
     An optimizer asks for the rate of a key when it has counted its update, and has not counted
     those of keys after it.
@@ -39,8 +38,8 @@ def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
     )
 
 
-class Part(NamedTuple):
-    """Elements in a row on one device, with their gradients and the optimizer's state for them.
+class KeyPart(NamedTuple):
+    """Consecutive elements on one device, with their gradients and optimizer state.
 
     ``begin``: the place of the first one among all elements of the key.
     """
@@ -59,32 +58,32 @@ class Part(NamedTuple):
         """Those of the state."""
         return flat(self.state)
 
-    def within(self, begin: int, end: int) -> "Part":
+    def within(self, begin: int, end: int) -> "KeyPart":
         """What lies in this range: views of the same memory."""
         first, last = max(begin, self.begin), min(end, self.end)
         if (first, last) == (self.begin, self.end):
             return self
         low, high = first - self.begin, last - self.begin
         weight, grad = _cut(self.weight, low, high), _cut(self.grad, low, high)
-        return Part(first, weight, grad, _cut(self.state, low, high))
+        return KeyPart(first, weight, grad, _cut(self.state, low, high))
 
 
 class KeyUpdate:
-    """The update of the elements of ``key``, of which each of ``parts`` holds some, by an optimizer
-    that goes element by element.
+    """The element-wise update of the elements of ``key``, which ``parts`` hold.
 
     `gluonlab.optimizers.registry.ELEMENT_WISE` names those. With nothing cut, parts keep their
     shapes.
     """
 
-    def __init__(self, optimizer: Any, key: Any, parts: Sequence[Part]) -> None:
+    def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart]) -> None:
         self.optimizer, self.key = optimizer, key
         begins, ends = [part.begin for part in parts], [part.end for part in parts]
         self._spans = [_Span(optimizer, key, parts, (min(begins, default=0), max(ends, default=0)))]
 
     def update(self, stale: Sequence[Range] = ()) -> None:
-        """Queue the update of everything but the elements in the ranges ``stale``, which keep
-        weight, state and count.
+        """Queue the update of all elements but those in the ranges ``stale``.
+
+        These keep weight, state and count.
         """
         for span in self._besides(stale) if stale else self._spans:
             span.update()
@@ -94,13 +93,11 @@ class KeyUpdate:
         return [span.key for span in self._besides(stale)]
 
     def ages(self) -> Dict[Range, Age]:
-        """How often each span was updated, and what else the optimizer knows of it."""
+        """The age of each span."""
         return {(span.begin, span.end): age_of(self.optimizer, span.key) for span in self._spans}
 
     def set_ages(self, ages: Mapping[Range, Age]) -> None:
-        """Take up again where others had come: ``ages`` of ranges that hold all elements between
-        them, as `ages` gives.
-        """
+        """Go on from ``ages``, whose ranges hold all elements together, as `ages` returns them."""
         ages = dict(sorted(ages.items()))
         neighbours = zip(ages, list(ages)[1:])
         self._cut({after[0] for before, after in neighbours if not ages[before].like(ages[after])})
@@ -123,9 +120,9 @@ class KeyUpdate:
 
 
 class _Span:
-    """Elements that have been updated together always: a key of the optimizer."""
+    """Elements that have always been updated together: a key of the optimizer."""
 
-    def __init__(self, optimizer: Any, key: Any, parts: Sequence[Part], ends: Range) -> None:
+    def __init__(self, optimizer: Any, key: Any, parts: Sequence[KeyPart], ends: Range) -> None:
         self.optimizer, self.key, self.parts = optimizer, key, list(parts)
         self.begin, self.end = ends
         weights, grads, states = ([part[field] for part in self.parts] for field in (1, 2, 3))
@@ -145,8 +142,9 @@ class _Span:
             self.optimizer.update_multi_precision(self.key, part.weight, part.grad, part.state)
 
     def cut(self, places: "set[int]") -> "List[_Span]":
-        """The pieces between those of ``places`` that lie inside, each with a key of its own and
-        the count so far.
+        """The pieces between those of ``places`` that lie inside the span.
+
+        Each has a key of its own, and the count so far.
         """
         inside = sorted(place for place in places if self.begin < place < self.end)
         if not inside:

@@ -1,4 +1,4 @@
-"""What MXNet's NAG needs on CPU devices: weights in rows.
+"""Keeps weights in row order for MXNet's NAG on CPU devices.
 
 Its kernel, in place, reads the weight again after it has written it, and decays that. A convolution
 that predicts leaves its weight in blocks, an order of oneDNN's. Kernels read a copy of such a

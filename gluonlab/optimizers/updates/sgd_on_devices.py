@@ -1,5 +1,4 @@
-"""SGD on several devices: what the optimizer does, with everything that is the same on all of them
-done once.
+"""SGD on several devices, with the work that is the same for all of them done once.
 
 The learning rate, the weight decay and the count of updates belong to a key of the optimizer, not
 to a device. The optimizer works them out for each device anew, which takes several times as long as
@@ -18,15 +17,17 @@ from gluonlab.optimizers.updates.counts import COUNTED_AT
 
 
 def applies(optimizer: mx.optimizer.Optimizer) -> bool:
-    """Whether `DevicesSGD` does what ``optimizer`` would: SGD by either rule, without master copies
-    of low-precision weights.
+    """Whether `DevicesSGD` can do the work of ``optimizer``.
+
+    It does SGD by either rule, without master copies of low-precision weights.
     """
     return type(optimizer) in (SGD, mx.optimizer.SGD) and not optimizer.multi_precision
 
 
 class DevicesSGD:
-    """The update of one key: ``weights[i]`` with ``grads[i]`` and ``states[i]``, the momentum, or
-    None; each i on a device.
+    """The update of one key: ``weights[i]`` with ``grads[i]`` and ``states[i]`` on device i.
+
+    A state is the momentum, or None.
     """
 
     def __init__(
