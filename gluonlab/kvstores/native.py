@@ -31,15 +31,12 @@ from gluonlab.optimizers.states.states import is_list_of_arrays
 
 
 class _Kept(NamedTuple):
-    """What is kept under a key: MXNet's store, shape, type, and room for how many values.
-
-    ``room`` is 0 before the first values.
-    """
+    """What is kept under a key: MXNet's store, shape and type."""
 
     store: KVStore
     shape: Tuple[int, ...]
     dtype: Any
-    room: int
+    room: int  # for how many values; 0 before the first
 
     def takes(self, values: Any) -> bool:
         """Whether there is room for such values already, as in every call but the first."""
@@ -161,10 +158,7 @@ class NativeKVStore(KVStore):
         return run
 
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
-        """Compress gradients from now on.
-
-        Raises KVStoreError for what the store cannot.
-        """
+        """Compress gradients from now on. Raises KVStoreError if the store cannot."""
         if not (self._name == "device" or "dist" in self._name):
             raise KVStoreError(
                 f"kvstore {self._name!r} cannot compress gradients: "
@@ -181,10 +175,7 @@ class NativeKVStore(KVStore):
         self._compression = dict(compression_params)
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Update the weights with this optimizer from now on.
-
-        A Trainer's optimizer goes on with the states that it has.
-        """
+        """Update the weights with this optimizer; a Trainer's goes on with its states."""
         trainer = self._owner.take(optimizer)
         if trainer is not None:
             self._set_updater(trainer._updaters[0])
@@ -227,25 +218,17 @@ class NativeKVStore(KVStore):
         """Keep ``value`` in a store of MXNet that has nothing under this key yet."""
         kept = self._kept.get(key)
         if kept is not None and kept.store is self._latest:
-            self._latest = self._fresh()
+            self._latest = mx.kv.create(self._name)
+            if self._compression is not None:
+                self._latest.set_gradient_compression(self._compression)
+            if self._update is not None:
+                self._latest._set_updater(self._guarded)
         self._latest.init(key, value)
         self._words = isinstance(key, str)
         self._kept[key] = _Kept(self._latest, value.shape, value.dtype, 0)
 
-    def _fresh(self) -> KVStore:
-        store = mx.kv.create(self._name)
-        if self._compression is not None:
-            store.set_gradient_compression(self._compression)
-        if self._update is not None:
-            store._set_updater(self._guarded)
-        return store
-
     def _prepare(self, key: Any, values: List[nd.NDArray]) -> None:
-        """Make room for such values.
-
-        MXNet's store has it for values like those that it was initialised with, and for as many as
-        came first.
-        """
+        """Make room for such values; MXNet's store has it for as many as came first."""
         shape, dtype, count = values[0].shape, values[0].dtype, len(values)
         kept = self._kept.get(key)
         if self._update is None:
