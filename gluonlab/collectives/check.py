@@ -194,17 +194,17 @@ def _first_fault(run: _Run, cell: Cell) -> Optional[Place]:
 
 def _origin(run: _Run, cell: Cell) -> List[_Write]:
     """The transfers whose results are part of what ``cell`` ends with, in order."""
-    found: List[_Write] = []
+    writes: List[_Write] = []
     wanted = {cell}
     for write in reversed(run.writes):
         if write.cell in wanted:
-            found.append(write)
+            writes.append(write)
             step, position = write.place
             transfer = run.schedule.steps[step][position]
             if transfer.op != ADD:
                 wanted.discard(write.cell)
             wanted.add((transfer.src, transfer.chunk))
-    return found[::-1]
+    return writes[::-1]
 
 
 def _where(schedule: Schedule, place: Place) -> str:

@@ -46,8 +46,8 @@ def defines(name: str, collective: str) -> Callable[[Callable[..., Definition]],
                 )
             given = {"chunks": chunks, "groups": groups}
             owner, steps = definition(world_size, **{option: given[option] for option in options})
-            made = tuple(tuple(step) for step in steps if step)
-            return Schedule(name, collective, world_size, len(owner), tuple(owner), made)
+            nonempty = tuple(tuple(step) for step in steps if step)
+            return Schedule(name, collective, world_size, len(owner), tuple(owner), nonempty)
 
         del algorithm.__wrapped__  # type: ignore[attr-defined]  # its signature is that of all
         return algorithm

@@ -25,7 +25,7 @@ NOTE = (
 MOST_LINKS = 12
 
 
-def topology_told(driver: Driver, gpus: Sequence[int]) -> Topology:
+def nvml_topology(driver: Driver, gpus: Sequence[int]) -> Topology:
     """Device i is NVML's GPU ``gpus[i]``. NVLinks first, then switches of NVLinks, then PCIe.
 
     Where the driver does not tell how the GPUs hang on PCIe, each is below a CPU that is theirs

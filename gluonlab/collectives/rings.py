@@ -13,29 +13,29 @@ Cost = Tuple[float, float]
 
 
 def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[int]:
-    """The first of the best orders, device 0 in front. ``routes[src, dst]``: a `topology.Route`.
+    """The first of the best orders, device 0 in front. ``routes[src, dst]``: a `links.Route`.
 
     Depth first through all orders. Both parts of a cost only grow as a ring does, so what is no
     better than the best ring so far need not be finished; on uniform topologies that leaves about
     n² looks, on eight GPUs in a cube mesh some hundred.
     """
     fastest = max((route.bytes_per_s for route in routes.values()), default=0.0)
-    best: Cost = (float("inf"), float("inf"))
-    found = list(range(world_size))
+    lowest: Cost = (float("inf"), float("inf"))
+    best_order = list(range(world_size))
     load: Dict[Any, int] = {}  # link -> how many of the ring's messages pass it
 
     def visit(order: List[int], cost: Cost) -> None:
-        nonlocal best, found
+        nonlocal lowest, best_order
         if len(order) == world_size:
             whole = extended(order[-1], order[0], cost)
             pass_links(order[-1], order[0], -1)
-            if whole < best:
-                best, found = whole, list(order)
+            if whole < lowest:
+                lowest, best_order = whole, list(order)
             return
         for device in range(world_size):
             if device not in order:
                 longer = extended(order[-1], device, cost)
-                if longer < best:
+                if longer < lowest:
                     visit([*order, device], longer)
                 pass_links(order[-1], device, -1)
 
@@ -51,4 +51,4 @@ def best_ring(world_size: int, routes: Mapping[Tuple[int, int], Any]) -> List[in
 
     if world_size > 1:
         visit([0], (0.0, 0.0))
-    return found
+    return best_order

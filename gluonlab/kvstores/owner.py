@@ -57,5 +57,5 @@ class Owner:
             trainer = getattr(param, "_trainer", None)
             if trainer is not None and trainer._optimizer is optimizer:
                 self._trainers[optimizer] = ref(trainer)
-        found = self._trainers.get(optimizer)
-        return found() if found is not None else None
+        trainer_ref = self._trainers.get(optimizer)
+        return trainer_ref() if trainer_ref is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
 
-from gluonlab.collectives.nvml_links import topology_told
+from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.placing import best_order
 from gluonlab.collectives.schedule import Schedule
 from gluonlab.collectives.topology import Topology, make_topology
@@ -52,7 +52,7 @@ def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Grou
     on_gpus = all(ctx.device_type == "gpu" for ctx in ctxs)
     if topology is not None:
         machine = make_topology(topology)
-        numbers = told_numbers(ctxs) if on_gpus else None
+        numbers = nvml_numbers(ctxs) if on_gpus else None
         if numbers is None:  # NVML does not answer: as MXNet counts them
             numbers = [ctx.device_id for ctx in ctxs] if on_gpus else list(range(len(ctxs)))
         if max(numbers) >= machine.world_size:  # of pcie and nvswitch there may be more
@@ -60,11 +60,11 @@ def ground_of(ctxs: "Sequence[Context]", topology: Optional[str] = None) -> Grou
         return Ground(machine.subset(numbers), f"by the links of {topology}")
     if not on_gpus or len(ctxs) < FEWEST:
         return Ground(None, "")
-    driver, numbers = nvml.known(), told_numbers(ctxs)
+    driver, numbers = nvml.known(), nvml_numbers(ctxs)
     if numbers is None:
         reason = driver.error or f"it does not know {' '.join(map(str, ctxs))}"
         return Ground(None, f"as numbered: NVML reports no links ({reason})")
-    return Ground(topology_told(driver, numbers), "by the links that NVML reports")
+    return Ground(nvml_topology(driver, numbers), "by the links that NVML reports")
 
 
 def place(schedule: Schedule, ground: Ground) -> Placement:
@@ -74,7 +74,7 @@ def place(schedule: Schedule, ground: Ground) -> Placement:
     return Placement(tuple(best_order(schedule, ground.topology)), ground.why)
 
 
-def told_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
+def nvml_numbers(ctxs: "Sequence[Context]") -> Optional[List[int]]:
     """NVML's number of each GPU, by its place on the PCI bus.
 
     CUDA numbers GPUs in its own way. None where NVML does not know them all.

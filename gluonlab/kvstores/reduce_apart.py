@@ -95,7 +95,7 @@ class ReduceApart:
 
     def _add(self, piece: Part, rank: int, others: Sequence[int]) -> None:
         first, values = self._value(rank, piece), [self._value(other, piece) for other in others]
-        total = self._found(rank, piece)
+        total = self._sum_so_far(rank, piece)
         if total is None:
             total = self._sums[rank, piece] = _empty(first, first.context)
         if is_gpu(total):  # a kernel reads its own device's memory only
@@ -107,10 +107,10 @@ class ReduceApart:
 
     def _value(self, rank: int, piece: Part) -> nd.NDArray:
         """Where the rank's contribution lies, or what it has summed so far."""
-        found = self._found(rank, piece)
-        return self._flat[rank][piece.array][piece.begin : piece.end] if found is None else found
+        total = self._sum_so_far(rank, piece)
+        return self._flat[rank][piece.array][piece.begin : piece.end] if total is None else total
 
-    def _found(self, rank: int, piece: Part) -> Optional[nd.NDArray]:
+    def _sum_so_far(self, rank: int, piece: Part) -> Optional[nd.NDArray]:
         """The rank's sum of ``piece``, perhaps as a slice of a larger sum, or None."""
         if (rank, piece) in self._sums:
             return self._sums[rank, piece]
@@ -122,12 +122,12 @@ class ReduceApart:
 
     def _sum(self, rank: int, piece: Part) -> nd.NDArray:
         """The rank's sum of ``piece``; where nothing was added, as with one rank, a copy."""
-        found = self._found(rank, piece)
-        if found is None:
+        total = self._sum_so_far(rank, piece)
+        if total is None:
             value = self._value(rank, piece)
-            found = self._sums[rank, piece] = _empty(value, value.context)
-            self._calls.append(operator_call("_copyto", [value], found))
-        return found
+            total = self._sums[rank, piece] = _empty(value, value.context)
+            self._calls.append(operator_call("_copyto", [value], total))
+        return total
 
 
 def _empty(like: nd.NDArray, ctx: mx.Context) -> nd.NDArray:

@@ -64,7 +64,9 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def transfers_run(self) -> int:
-        return super().transfers_run + sum(one.transfers_run for one in self._updates.values())
+        return super().transfers_run + sum(
+            update.transfers_run for update in self._updates.values()
+        )
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """Give the owners the optimizer that they update with.
@@ -207,7 +209,7 @@ class ShardedKVStore(ScheduleKVStore):
 
         Arrays are those of whole parameters, in their shape or flat.
         """
-        self._retired += sum(one.transfers_run for one in self._updates.values())
+        self._retired += sum(update.transfers_run for update in self._updates.values())
         self._updates.clear()
         self._loaded = dict(of_keys)
 
@@ -225,8 +227,8 @@ class ShardedKVStore(ScheduleKVStore):
             self._check_company(keys)
             states = {key: self.state_of(key) for key in keys}
             order = partial(self._place, [weight.context for weight in entries[0].outs])
-            made = partial(ShardedUpdate, self._name, self._made(keys, order).order, self.optimizer)
-            update = self._made(keys, partial(made, entries, keep))
+            make = partial(ShardedUpdate, self._name, self._made(keys, order).order, self.optimizer)
+            update = self._made(keys, partial(make, entries, keep))
             self._made(keys, partial(update.restore, states))
             for key in keys:
                 self._loaded.pop(key, None)

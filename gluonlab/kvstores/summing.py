@@ -133,10 +133,10 @@ class SummingKVStore(KVStoreBase):
         keys = tuple(entry.key for entry in entries)
         sums = self._sums.get(keys)
         if sums is None or not sums.serves(entries):
-            made = self._made(keys, partial(Sums, self.executor, entries))
+            new = self._made(keys, partial(Sums, self.executor, entries))
             _enable_peers(entries)
             self._retired += sums.transfers_run if sums is not None else 0
-            sums = self._sums[keys] = made
+            sums = self._sums[keys] = new
         return sums
 
     def _made(self, keys: Keys, make: Callable[[], Made]) -> Made:

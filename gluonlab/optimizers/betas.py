@@ -35,8 +35,8 @@ class WithBetas(mx.optimizer.Optimizer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         given = Usual._make((learning_rate, beta1, beta2, epsilon))
-        taken = (usual if own is None else own for own, usual in zip(given, self.usual))
-        rate, self.beta1, self.beta2, self.epsilon = taken
+        values = (usual if own is None else own for own, usual in zip(given, self.usual))
+        rate, self.beta1, self.beta2, self.epsilon = values
         check_betas(self)
         super().__init__(learning_rate=rate, **kwargs)
 

@@ -58,10 +58,10 @@ class FormerRates(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def limits(self) -> Dict[str, float]:
         """What every update kernel of MXNet's takes about gradients: scale and clipping."""
-        told = {"rescale_grad": self.rescale_grad}
+        settings = {"rescale_grad": self.rescale_grad}
         if self.clip_gradient:
-            told["clip_gradient"] = self.clip_gradient
-        return told
+            settings["clip_gradient"] = self.clip_gradient
+        return settings
 
 
 def step_by(share: float, weight: nd.NDArray, moved: nd.NDArray) -> None:

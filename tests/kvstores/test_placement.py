@@ -20,7 +20,7 @@ from support.fake_nvml import CUBE, RTX, T4, V100, machine
 
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.nvml_links import topology_told
+from gluonlab.collectives.nvml_links import nvml_topology
 from gluonlab.collectives.placing import SIZES, best_order
 from gluonlab.collectives.topology import make_topology
 from gluonlab.config import TrainConfig
@@ -61,7 +61,7 @@ def linked_machines(draw, most=5):
 @settings(max_examples=20)
 def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
     driver, chosen = drawn
-    topology, schedule = topology_told(driver, chosen), make_schedule(name, len(chosen))
+    topology, schedule = nvml_topology(driver, chosen), make_schedule(name, len(chosen))
     order = best_order(schedule, topology)
     assert sorted(order) == list(range(len(chosen)))
     for size in SIZES:
@@ -73,7 +73,7 @@ def test_a_placed_schedule_never_costs_more_than_an_unplaced_one(drawn, name):
 @settings(max_examples=15)
 def test_no_ring_at_all_is_cheaper_than_the_placed_one(drawn):
     driver, chosen = drawn
-    topology, ring = topology_told(driver, chosen), make_schedule("ring", len(chosen))
+    topology, ring = nvml_topology(driver, chosen), make_schedule("ring", len(chosen))
     every = [
         price(ring.placed(order), topology, 1e9).seconds
         for order in permutations(range(len(chosen)))

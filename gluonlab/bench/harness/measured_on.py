@@ -79,9 +79,9 @@ def in_words(ctxs: "Sequence[mx.Context]") -> str:
 def _names(ctxs: "Sequence[Any]") -> List[str]:
     """NVML's name of each GPU; nothing for CPU devices, nor where NVML does not tell."""
     from gluonlab.gpu import nvml
-    from gluonlab.kvstores.placement import told_numbers
+    from gluonlab.kvstores.placement import nvml_numbers
 
     if any(ctx.device_type != "gpu" for ctx in ctxs):
         return []
     by_number = {gpu.index: gpu.name for gpu in nvml.known().gpus}
-    return [by_number[number] for number in told_numbers(ctxs) or []]
+    return [by_number[number] for number in nvml_numbers(ctxs) or []]

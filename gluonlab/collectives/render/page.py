@@ -56,9 +56,9 @@ def as_page(
     data = [_as_data(schedule, words) for schedule in chosen]
     first = places.index(start)
     page = _environment().get_template("page.html")
-    told = {"schedules": data, "start": first, "shown": words.shown}
+    content = {"schedules": data, "start": first, "shown": words.shown}
     return page.render(
-        start=data[first], data=told, words=words.page, shown=words.shown, language=language
+        start=data[first], data=content, words=words.page, shown=words.shown, language=language
     )
 
 
@@ -75,10 +75,10 @@ def draw(
     It replaces the same algorithm with other chunks. Raises ScheduleError for what `make_schedule`
     refuses, and for more than can be drawn; ConfigError for an unknown language.
     """
-    asked = make_schedule(name, world_size, chunks=chunks, groups=groups)
-    drawable(asked)
+    chosen = make_schedule(name, world_size, chunks=chunks, groups=groups)
+    drawable(chosen)
     shown = {(other, n): make(n) for other, make in ALGORITHMS.items() for n in WORLD_SIZES}
-    shown[name, world_size] = asked
+    shown[name, world_size] = chosen
     return as_page(shown.values(), (name, world_size), language=language)
 
 

@@ -29,12 +29,8 @@ def as_text(schedule: Schedule, width: int = 80) -> str:
         raise ScheduleError(f"a schedule in {width} columns: give it at least {NARROWEST}")
     kept = list(states(schedule))
     legend, grids = _grids(schedule, kept, width)
-    lines = [
-        f"{schedule.name}: {size(schedule)}",
-        description(schedule),
-        "",
-        f"+ is added, = is copied over. {legend}",
-    ]
+    lines = [f"{schedule.name}: {size(schedule)}", description(schedule), ""]
+    lines.append(f"+ is added, = is copied over. {legend}")
     text = [part for line in lines for part in textwrap.wrap(line, width) or [""]]
     for number, (step, grid) in enumerate(zip(schedule.steps, grids[1:]), 1):
         title = f"step {number} of {len(schedule.steps)}: {plural(len(step), 'transfer')}"

@@ -45,14 +45,14 @@ def read_gluon_states(content: bytes) -> GluonStates:
 
     Raises ValueError for anything else; nothing in it is imported or called.
     """
-    found = Unpickler(content).load()
-    states, optimizer = found if type(found) is tuple and len(found) == 2 else (found, None)
+    saved = Unpickler(content).load()
+    states, optimizer = saved if type(saved) is tuple and len(saved) == 2 else (saved, None)
     if type(states) is not dict or not all(_is_count(position) for position in states):
         raise Refused("a pickle, but not of states by the positions of parameters")
     if optimizer is not None and type(optimizer) is not Record:
         raise Refused("a pickle of states and of something that is no optimizer")
     arrays = _Arrays(len(content))
-    of_positions = {position: arrays.of(state) for position, state in states.items()}
+    of_positions = {position: arrays.of_state(state) for position, state in states.items()}
     if optimizer is None:
         return GluonStates(of_positions, None, None, {}, {}, {})
     if not optimizer.kind.name.isidentifier():
@@ -73,13 +73,13 @@ class _Arrays:
     def __init__(self, room: int) -> None:
         self._room = room
 
-    def of(self, state: Any) -> Tuple[nd.NDArray, ...]:
+    def of_state(self, state: Any) -> Tuple[nd.NDArray, ...]:
         """The arrays of a nested state, in order; those without elements are left out."""
-        found: List[ArrayBytes] = []
-        _flatten(state, found, 0)
-        return tuple(array for array in map(self.one, found) if array is not None)
+        parts: List[ArrayBytes] = []
+        _flatten(state, parts, 0)
+        return tuple(array for array in map(self.make, parts) if array is not None)
 
-    def one(self, array: ArrayBytes) -> "nd.NDArray | None":
+    def make(self, array: ArrayBytes) -> "nd.NDArray | None":
         content = array.content or b""
         self._room -= len(content)
         if self._room < 0:
@@ -87,12 +87,12 @@ class _Arrays:
         return array_of(content)
 
 
-def _flatten(state: Any, found: List[ArrayBytes], depth: int) -> None:
-    if type(state) is ArrayBytes and len(found) < MOST_ARRAYS:
-        found.append(state)
+def _flatten(state: Any, arrays: List[ArrayBytes], depth: int) -> None:
+    if type(state) is ArrayBytes and len(arrays) < MOST_ARRAYS:
+        arrays.append(state)
     elif type(state) in (tuple, list) and len(state) <= MOST_ARRAYS and depth < DEEPEST:
         for part in state:
-            _flatten(part, found, depth + 1)
+            _flatten(part, arrays, depth + 1)
     elif state is not None:
         raise Refused("a pickle whose states are no arrays")
 
@@ -121,7 +121,7 @@ def _memory(attributes: Mapping[Any, Any], arrays: _Arrays) -> Dict[int, Dict[st
         count = np.array([_count(_dict(sums).get("num_cums"))], "int64")
         of_position["num_cums"] = from_host(count)
         if type(total) is ArrayBytes:
-            of_position["cum_grad"] = arrays.one(total)
+            of_position["cum_grad"] = arrays.make(total)
     return memory
 
 

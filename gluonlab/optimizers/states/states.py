@@ -279,13 +279,13 @@ def _explained(path: Path) -> Iterator[None]:
     raise KVStoreError(f"{str(path)!r}{fault}")
 
 
-def _of_gluon(found: GluonStates) -> States:
+def _of_gluon(saved: GluonStates) -> States:
     """A parameter that has no arrays has no shape, either."""
-    unsaid = None if found.optimizer is None else 0
+    unsaid = None if saved.optimizer is None else 0
     parameters = []
-    for position in sorted({*found.arrays, *found.updates}):
-        arrays = found.arrays.get(position, ())
-        updates, memory = found.updates.get(position, unsaid), found.memory.get(position, {})
+    for position in sorted({*saved.arrays, *saved.updates}):
+        arrays = saved.arrays.get(position, ())
+        updates, memory = saved.updates.get(position, unsaid), saved.memory.get(position, {})
         shape = arrays[0].shape if arrays else None
         parameters.append(ParameterState(str(position), shape, updates, arrays, memory))
-    return States(found.optimizer, found.num_update, found.numbers, tuple(parameters), named=False)
+    return States(saved.optimizer, saved.num_update, saved.numbers, tuple(parameters), named=False)

@@ -122,8 +122,8 @@ def numbers_of(optimizer: mx.optimizer.Optimizer) -> Dict[str, float]:
     The learning rate is among them if no schedule sets it.
     """
     names = NUMBERS if optimizer.lr_scheduler is not None else (*NUMBERS, "lr")
-    found = {name: getattr(optimizer, name, None) for name in names}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    values = {name: getattr(optimizer, name, None) for name in names}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def set_numbers(optimizer: mx.optimizer.Optimizer, numbers: Mapping[str, float]) -> None:
@@ -208,9 +208,9 @@ def _former_rates(
     Empty for an optimizer that keeps none; also for ``devices``. `gluonlab.optimizers.momentum` has
     them for each device, as counts are.
     """
-    found: Optional[Dict[int, Dict[Any, float]]] = getattr(optimizer, "_all_former_rates", None)
-    if found is None:
+    rates: Optional[Dict[int, Dict[Any, float]]] = getattr(optimizer, "_all_former_rates", None)
+    if rates is None:
         return {COUNTED_AT: optimizer.former_rates} if hasattr(optimizer, "former_rates") else {}
     for device in devices:
-        found.setdefault(device, {})
-    return found
+        rates.setdefault(device, {})
+    return rates
