@@ -79,9 +79,9 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
     """
     if schedule.world_size != topology.world_size:
         raise ScheduleError(
-            f"{schedule.name} for {schedule.world_size} ranks on {topology.name} with "
-            f"{topology.world_size} devices: choose as many ranks as devices; "
-            "topology.subset(n) has fewer devices"
+            f"{schedule.name} has {schedule.world_size} ranks, "
+            f"and {topology.name} {topology.world_size} devices: "
+            "choose as many ranks as devices; topology.subset(n) has fewer devices"
         )
     if not 0 <= size_bytes < math.inf:
         raise ScheduleError(f"a buffer of {size_bytes} bytes has no price: choose 0 or more")

@@ -30,10 +30,8 @@ class Transfer(NamedTuple):
     op: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.op} chunk {self.chunk} of rank {self.src} "
-            f"{'to' if self.op == ADD else 'over'} rank {self.dst}"
-        )
+        into = "to" if self.op == ADD else "over"
+        return f"{self.op} chunk {self.chunk} of rank {self.src} {into} rank {self.dst}"
 
 
 Step = Tuple[Transfer, ...]
@@ -83,8 +81,7 @@ class Schedule:
         """
         if sorted(order, key=str) != sorted(range(self.world_size), key=str):
             raise ScheduleError(
-                f"an order of {self.world_size} devices names each of 0 to {self.world_size - 1} "
-                f"once, not {list(order)}"
+                f"order {list(order)}: name each of the devices 0 to {self.world_size - 1} once"
             )
         steps = tuple(
             tuple(t._replace(src=order[t.src], dst=order[t.dst]) for t in step)

@@ -108,8 +108,8 @@ def this_machine(
         routes[src, dst] = Route(links, latency_s)
     alone = _slower_by(core, min(add, device_add))
     note = (
-        "measured: the time of an empty transfer, and the memory's speed in copying and "
-        "adding; one memory for all devices"
+        "measured: the time of an empty transfer, "
+        "and the memory's speed in copying and adding; one memory for all devices"
     )
     together = _slower_by(copy_bytes_per_s, add)
     return Topology("this machine", world_size, routes, alone, together, note=note)

@@ -190,9 +190,9 @@ class NativeKVStore(KVStore):
         """
         if is_list_of_arrays(fname):
             raise KVStoreError(
-                f"{str(fname)!r} holds arrays by name, and gluon.Trainer loads pickles alone "
-                f"under {self._name!r}: write states with "
-                "gluonlab.update.gluon_export.export_gluon_states, "
+                f"{str(fname)!r} holds arrays by name, "
+                f"and gluon.Trainer loads pickles alone under {self._name!r}: "
+                "write states with gluonlab.update.gluon_export.export_gluon_states, "
                 "or load them with a BucketedTrainer"
             )
         super().load_optimizer_states(fname)
@@ -237,10 +237,12 @@ class NativeKVStore(KVStore):
         else:
             kept = self._of(key)
             if (kept.shape, kept.dtype) != (shape, dtype):
-                grad, weight = f"{np.dtype(dtype).name}{list(shape)}", np.dtype(kept.dtype).name
+                grad, weight = (
+                    f"{np.dtype(one.dtype).name}{list(one.shape)}" for one in (values[0], kept)
+                )
                 raise KVStoreError(
-                    f"kvstore {self._name!r}, key {key!r}: {grad} cannot update "
-                    f"{weight}{list(kept.shape)}: broadcast weights that are alike"
+                    f"kvstore {self._name!r}, key {key!r}: "
+                    f"{grad} cannot update {weight}: broadcast weights that are alike"
                 )
             if 0 < kept.room < count:
                 weights = nd.zeros(shape, dtype=dtype)

@@ -244,8 +244,9 @@ class ShardedKVStore(ScheduleKVStore):
         for others in self._updates:
             if others != keys and not set(others).isdisjoint(keys):
                 raise KVStoreError(
-                    f"kvstore {self.type!r}: {named(keys)} cannot be updated after "
-                    f"{named(others)}: give the same keys in every call"
+                    f"kvstore {self.type!r}: "
+                    f"{named(keys)} cannot be updated after {named(others)}: "
+                    "give the same keys in every call"
                 )
 
 

@@ -307,7 +307,7 @@ def test_an_unknown_algorithm_is_refused_with_the_choices():
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 1], [0, 1, 3], [0, 1, 2, 3], []])
 def test_an_order_that_is_none_is_refused(order):
-    with pytest.raises(ScheduleError, match="an order of 3 devices names each of 0 to 2 once"):
+    with pytest.raises(ScheduleError, match="name each of the devices 0 to 2 once"):
         make_schedule("ring", 3).placed(order)
 
 

@@ -408,7 +408,7 @@ def test_a_price_says_what_it_is_for():
 
 def test_a_topology_of_another_size_is_refused():
     with pytest.raises(
-        ScheduleError, match=r"ring for 4 ranks on p3.16xlarge with 8 devices: .*topology.subset"
+        ScheduleError, match=r"ring has 4 ranks, and p3.16xlarge 8 devices: .*topology.subset"
     ):
         price(make_schedule("ring", 4), p3_16xlarge(), N)
 

@@ -242,7 +242,7 @@ def test_outputs_that_do_not_fit_are_refused_and_left_alone(name, outs, message)
 def test_a_store_of_an_unknown_algorithm_or_order_is_refused_when_it_is_made():
     with pytest.raises(ScheduleError, match="did you mean 'ring'"):
         ScheduleKVStore("rign")
-    with pytest.raises(ScheduleError, match="names each of 0 to 1 once"):
+    with pytest.raises(ScheduleError, match="name each of the devices 0 to 1 once"):
         ScheduleKVStore("ring", order=(0, 0))
 
 

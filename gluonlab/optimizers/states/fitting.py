@@ -50,9 +50,9 @@ def fitted(
             _check_arrays(optimizer, state, param, what)
     if states.num_update is None and states.parameters:
         warnings.warn(
-            f"{what} does not say how often parameters were updated (it was saved without the "
-            "optimizer): learning rates and corrections of bias go on from the counts of this "
-            "trainer",
+            f"{what} does not say how often parameters were updated: "
+            "it was saved without the optimizer; "
+            "learning rates and corrections of bias go on from this trainer's counts",
             GluonlabWarning,
             stacklevel=4,
         )
@@ -79,8 +79,9 @@ def _check_arrays(
         given, kept = np.dtype(array.dtype), np.dtype(like.dtype)
         if given != kept:
             raise KVStoreError(
-                f"{what} holds {given} for {param.name}, and {kind_of(optimizer)} keeps {kept} "
-                "here: cast the network to the type that it was saved with"
+                f"{what} holds {given} for {param.name}, "
+                f"and {kind_of(optimizer)} keeps {kept} here: "
+                "cast the network to the type that it was saved with"
             )
 
 

@@ -79,8 +79,8 @@ def matched(states: States, own: Sequence[Own], what: str) -> List[Optional[Para
         _check_shapes(pairs, what)
         state, param = next(pair for pair in pairs if pair[0].name != pair[1].name)
         warnings.warn(
-            f"{what} has other names of parameters: taken in order, since all shapes fit, so that "
-            f"{param.name} goes on as {state.name}",
+            f"{what} has other names of parameters: taken in order, since all shapes fit, "
+            f"so that {param.name} goes on as {state.name}",
             GluonlabWarning,
             stacklevel=4,
         )

@@ -229,8 +229,8 @@ def read(fname: "str | bytes | os.PathLike[str]", most_bytes: Optional[int] = No
         begin, size = _begin_and_size(path)
         if most_bytes is not None and size > most_bytes:
             raise KVStoreError(
-                f"{what} has {size:,} bytes, and states of these parameters {most_bytes:,} at "
-                f"most: {SAVE_THEM}"
+                f"{what} has {size:,} bytes, "
+                f"and states of these parameters {most_bytes:,} at most: {SAVE_THEM}"
             )
         if begin[:1] == b"\x80":
             return _of_gluon(read_gluon_states(path.read_bytes()))
