@@ -102,7 +102,7 @@ class ShardedUpdate:
             wanted = {len(shard.arrays()) for shard in self.shards[key]} if arrays else set()
             if wanted - {len(arrays)} or any(array.size != weights[0].size for array in arrays):
                 raise KVStoreError(
-                    f"key {key!r}: the optimizer's state, which was loaded or made in steps before, "
+                    f"key {key!r}: the optimizer's state, loaded or made in earlier steps, "
                     f"does not fit {described(weights[0])}: "
                     "keep shapes, types and multi_precision, or begin with a new trainer and store"
                 )

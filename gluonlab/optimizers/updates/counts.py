@@ -208,9 +208,7 @@ def _former_rates(
     Empty for an optimizer that keeps none; also for ``devices``. `gluonlab.optimizers.momentum` has
     them for each device, as counts are.
     """
-    rates: Optional[Dict[int, Dict[Any, float]]] = getattr(optimizer, "_all_former_rates", None)
-    if rates is None:
-        return {COUNTED_AT: optimizer.former_rates} if hasattr(optimizer, "former_rates") else {}
-    for device in devices:
+    rates: Dict[int, Dict[Any, float]] = getattr(optimizer, "_all_former_rates", {})
+    for device in devices if rates else ():
         rates.setdefault(device, {})
     return rates
