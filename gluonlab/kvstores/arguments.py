@@ -25,30 +25,35 @@ def as_list(given: Any) -> List[Any]:
     return list(given) if is_list(given) else [given]
 
 
-def by_key(store: str, key: Any, *given: Any) -> List[Tuple[Any, List[List[nd.NDArray]]]]:
+def by_key(store: str, key: Any, *given: Any) -> List[Tuple[Any, ...]]:
     """Each key with a list of arrays out of each of ``given``.
 
     Raises KVStoreError, which names the ``store``, for other numbers of values than of keys, and
     for what is no array.
     """
-    keys = as_list(key)
-    columns = given if is_list(key) else [[values] for values in given]
-    for values in columns:
+    if not isinstance(key, (list, tuple)):
+        return [(key, *[arrays_of(store, key, values) for values in given])]
+    columns = []
+    for values in given:
         count = len(values) if is_list(values) else 1
-        if not is_list(values) or count != len(keys):
+        if not is_list(values) or count != len(key):
             raise KVStoreError(
-                f"kvstore {store!r}: {len(keys)} keys and {count} values or outs: "
+                f"kvstore {store!r}: {len(key)} keys and {count} values or outs: "
                 "give each key its own"
             )
-    pairs = [(name, [as_list(own) for own in row]) for name, *row in zip(keys, *columns)]
-    for name, arrays in pairs:
-        for array in (array for own in arrays for array in own):
-            if not isinstance(array, nd.NDArray):
-                raise KVStoreError(
-                    f"kvstore {store!r}, key {name!r}: {type(array).__name__} is no array: "
-                    "give NDArrays"
-                )
-    return pairs
+        columns.append([arrays_of(store, name, own) for name, own in zip(key, values)])
+    return list(zip(key, *columns))
+
+
+def arrays_of(store: str, key: Any, given: Any) -> List[nd.NDArray]:
+    """The arrays given for a key, as a list. Raises KVStoreError for what is no array."""
+    arrays = list(given) if isinstance(given, (list, tuple)) else [given]
+    for array in arrays:
+        if not isinstance(array, nd.NDArray):
+            raise KVStoreError(
+                f"kvstore {store!r}, key {key!r}: {type(array).__name__} is no array: give NDArrays"
+            )
+    return arrays
 
 
 def pushpull_arguments(key: int, arrays: Sequence[nd.NDArray]) -> Tuple[Any, ...]:

@@ -282,7 +282,7 @@ class NativeKVStore(KVStore):
 
         Raises KVStoreError for what MXNet takes for no keys, or for no values of theirs.
         """
-        pairs = [(checked_key(name), own) for name, [own] in by_key(self._name, key, value)]
+        pairs = [(checked_key(name), own) for name, own in by_key(self._name, key, value)]
         for name, values in pairs:
             if not values:
                 raise KVStoreError(

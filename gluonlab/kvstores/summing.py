@@ -11,7 +11,7 @@ from mxnet.kvstore import KVStoreBase
 from gluonlab.engine.invoke import CopyInto, same_memory, share_memory
 from gluonlab.errors import KVStoreError, ScheduleError
 from gluonlab.gpu.peers import enable_peer_access
-from gluonlab.kvstores.arguments import by_key
+from gluonlab.kvstores.arguments import arrays_of, by_key
 from gluonlab.kvstores.sums import Entry, Ranks, Summing, Sums, check
 
 Keys = Tuple[Any, ...]
@@ -127,7 +127,10 @@ class SummingKVStore(KVStoreBase):
 
     def _entries(self, key: Any, value: Any, out: Any) -> List[Entry]:
         """Each key with its values and outs."""
-        return [Entry(name, *arrays) for name, arrays in by_key(self.type, key, value, out)]
+        name = self.type
+        if not isinstance(key, (list, tuple)):  # in every step
+            return [Entry(key, arrays_of(name, key, value), arrays_of(name, key, out))]
+        return [Entry._make(own) for own in by_key(name, key, value, out)]
 
     def _sums_of(self, entries: List[Entry]) -> Sums:
         keys = tuple(entry.key for entry in entries)

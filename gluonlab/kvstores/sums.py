@@ -109,10 +109,13 @@ class Sums:
 def same_entries(some: Sequence[Entry], others: Sequence[Entry]) -> bool:
     """Whether these have the same objects for values and outs, one by one."""
     return len(some) == len(others) and all(
-        len(arrays) == len(theirs) and all(a is b for a, b in zip(arrays, theirs))
+        _same(one.values, other.values) and _same(one.outs, other.outs)
         for one, other in zip(some, others)
-        for arrays, theirs in zip(one[1:], other[1:])
     )
+
+
+def _same(some: Sequence[nd.NDArray], others: Sequence[nd.NDArray]) -> bool:
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others))
 
 
 def described(array: nd.NDArray) -> str:
