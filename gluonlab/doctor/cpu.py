@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Set, Tuple
 
 from gluonlab.doctor.findings import Finding, listed, ok, plural, warning
-from gluonlab.engine import openmp, setup
+from gluonlab.engine import openmp
 from gluonlab.engine.neighbours import neighbours
 from gluonlab.engine.threads import threads_per_device
 from gluonlab.host import cores
@@ -42,7 +42,7 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
         cause = "how many of them run on this host is unknown before they meet; all are assumed to"
         cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         yield warning("cpu", what, cause, cure)
-    exported, own = setup.exported_threads(), cores.available()
+    exported, own = openmp.exported_threads(), cores.available()
     if exported is not None and exported.threads > own:
         what = f"{exported.threads} threads are exported for {plural(own, 'core')}"
         cause = "threads without a core of their own keep the others waiting"

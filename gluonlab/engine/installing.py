@@ -1,8 +1,10 @@
-"""The pip commands that install an MXNet that gluonlab runs on, for the texts of cures."""
+"""Which MXNet is installed, and the pip commands that install one, for the texts of cures."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
+from contextlib import suppress
 from typing import Tuple
 
 # setup.py's extras for Python 3.8 to 3.12. From 3.13 on there is no numpy that MXNet's metadata
@@ -12,6 +14,7 @@ WITHOUT_METADATA = {
     "cpu": "pip install --no-deps mxnet==1.9.1",
     "cu112": "pip install 'gluonlab[cuda11]' && pip install --no-deps mxnet-cu112==1.9.1",
 }
+FLAVOURS = ("mxnet", "mxnet-cu112")
 AGAIN = (
     "install MXNet again: pip install --force-reinstall --no-deps mxnet==1.9.1, "
     "or mxnet-cu112==1.9.1"
@@ -29,3 +32,13 @@ def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
         f"{pip_install('cpu', version)}, or on a machine with NVIDIA GPUs "
         f"{pip_install('cu112', version)}"
     )
+
+
+def flavours() -> Tuple[str, ...]:
+    """The MXNet distributions that are installed: normally one of FLAVOURS."""
+    found = []
+    for name in FLAVOURS:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.distribution(name)
+            found.append(name)
+    return tuple(found)

@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from contextlib import contextmanager
-from typing import Callable, Dict, Iterator, Optional
+from typing import Callable, Dict, Iterator, NamedTuple, Optional
 
 from gluonlab.errors import GluonlabWarning
 
@@ -117,3 +117,33 @@ def harmful() -> Dict[str, str]:
 
 def _does_harm(name: str, value: str) -> bool:
     return value == "0" if name == "OMP_MAX_ACTIVE_LEVELS" else value != "false"
+
+
+class Exported(NamedTuple):
+    """A number of threads, and the variable that it comes from."""
+
+    name: str
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.threads}"
+
+
+def omp_num_threads() -> Optional[int]:
+    """How many threads the environment asks for, by `exported_threads`; None: it says nothing."""
+    exported = exported_threads()
+    return None if exported is None else exported.threads
+
+
+def exported_threads() -> Optional[Exported]:
+    """OMP_NUM_THREADS, else MXNET_OMP_MAX_THREADS, which MXNet reads where that is no number."""
+    for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
+        first = os.environ.get(name, "").split(",")[0].strip()
+        if first.isdigit() and int(first) > 0:
+            return Exported(name, int(first))
+    return None
+
+
+def spins_as_it_came() -> bool:
+    """Whether OpenMP came before gluonlab and the user has set nothing: then it spins for long."""
+    return came_first and not users_spinning()

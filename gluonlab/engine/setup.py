@@ -19,14 +19,13 @@ for each device: `gluonlab.engine.threads`.
 
 from __future__ import annotations
 
-import importlib.metadata
 import ipaddress
 import os
 import re
 import sys
 import threading
 import warnings
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from typing import Iterator, NamedTuple
 
 from gluonlab.engine import (
@@ -39,7 +38,7 @@ from gluonlab.engine import (
     unfusible,
 )
 from gluonlab.engine.cuda import load_cuda_libraries
-from gluonlab.engine.installing import either
+from gluonlab.engine.installing import either, flavours
 from gluonlab.errors import EngineError, GluonlabWarning
 
 PEER_VARIABLE = "MXNET_ENABLE_GPU_P2P"
@@ -75,42 +74,6 @@ ENVIRONMENT = {
     TF32_VARIABLE: "0",  # ours, not NVIDIA's: see `gluonlab.gpu.arithmetic`
     FUSION: "",  # as good as unset to MXNet, and there for `unfused`
 }
-FLAVOURS = ("mxnet", "mxnet-cu112")
-
-
-def flavours() -> "tuple[str, ...]":
-    """The MXNet distributions that are installed: normally one of FLAVOURS."""
-    found = []
-    for name in FLAVOURS:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            importlib.metadata.distribution(name)
-            found.append(name)
-    return tuple(found)
-
-
-def omp_num_threads() -> "int | None":
-    """How many threads the environment asks for, by `exported_threads`; None: it says nothing."""
-    exported = exported_threads()
-    return None if exported is None else exported.threads
-
-
-class Exported(NamedTuple):
-    """A number of threads, and the variable that it comes from."""
-
-    name: str
-    threads: int
-
-    def __str__(self) -> str:
-        return f"{self.name}={self.threads}"
-
-
-def exported_threads() -> "Exported | None":
-    """OMP_NUM_THREADS, else MXNET_OMP_MAX_THREADS, which MXNet reads where that is no number."""
-    for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
-        first = os.environ.get(name, "").split(",")[0].strip()
-        if first.isdigit() and int(first) > 0:
-            return Exported(name, int(first))
-    return None
 
 
 def install() -> None:
@@ -234,11 +197,6 @@ def fusing() -> Fusion:
     if asked and not _fusion_is_off:
         because = f"{FUSION}={asked} is set" + (f"; {versions}" if on else "")
     return Fusion(on, versions.fit, because)
-
-
-def spins_as_it_came() -> bool:
-    """Whether OpenMP came before gluonlab and the user has set nothing: then it spins for long."""
-    return openmp.came_first and not openmp.users_spinning()
 
 
 class Workers(NamedTuple):

@@ -47,7 +47,7 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     when more are asked for; a larger number in the environment is put aside.
     """
     if cpu_devices <= 1:
-        return asked or setup.omp_num_threads() or own_cores()
+        return asked or openmp.omp_num_threads() or own_cores()
     if asked is not None and asked > 1:
         raise ConfigError(
             f"--threads {asked} with {cpu_devices} CPU devices would hang in OpenBLAS: "
@@ -99,7 +99,7 @@ def _shrink_others(device_ids: Set[int]) -> None:
 
 def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
     """What somebody may expect of several devices, and does not get."""
-    exported = setup.exported_threads()
+    exported = openmp.exported_threads()
     if asked is None and exported is not None and exported.threads > 1:
         yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
     if setup.mxnet_came_first:
@@ -113,14 +113,14 @@ def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
 def _one(threads: int, asked: "int | None") -> Iterator[str]:
     """What somebody may expect of one device, and does not get."""
     sharing = neighbours()
-    own, free = cores.available(), asked is None and setup.omp_num_threads() is None
+    own, free = cores.available(), asked is None and openmp.omp_num_threads() is None
     if free and not sharing.known and own > 1:
         yield (
             f"up to {sharing.processes} workers may share this host's {own} cores: "
             f"this one computes with {threads} of them; if fewer do, export OMP_NUM_THREADS, "
             "or train with python -m gluonlab.launch, which counts them"
         )
-    if threads > 1 and setup.spins_as_it_came():
+    if threads > 1 and openmp.spins_as_it_came():
         yield (
             "OpenMP was loaded before gluonlab could set it, by mxnet or torch: "
             f"its {threads} threads wait busily for each other, "

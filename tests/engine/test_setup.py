@@ -11,7 +11,7 @@ import pytest
 from support.environments import Environment
 from support.packages import package
 
-from gluonlab.engine import cuda, mxnet_import, numpy_names, openmp, setup
+from gluonlab.engine import cuda, installing, mxnet_import, numpy_names, openmp
 from gluonlab.engine.installing import pip_install
 from gluonlab.errors import EngineError
 from gluonlab.host import cores as host_cores
@@ -224,12 +224,12 @@ def test_both_flavours_together_are_refused_before_mxnet_begins(python, tmp_path
 
 def test_the_installed_flavours_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert setup.flavours() == ()
+    assert installing.flavours() == ()
     distribution(tmp_path, "mxnet-cu112")
     distribution(tmp_path, "mxnet-other")
-    assert setup.flavours() == ("mxnet-cu112",)
+    assert installing.flavours() == ("mxnet-cu112",)
     distribution(tmp_path, "mxnet")
-    assert setup.flavours() == ("mxnet", "mxnet-cu112")
+    assert installing.flavours() == ("mxnet", "mxnet-cu112")
 
 
 # --- the environment
@@ -360,7 +360,7 @@ def test_threads_are_known_to_spin_where_mxnet_came_first(
     what OpenMP was told.
     """
     site = package(tmp_path / "site", "mxnet", "")
-    code = f"import {order}; from gluonlab.engine import setup; print(setup.spins_as_it_came())"
+    code = f"import {order}; from gluonlab.engine import openmp; print(openmp.spins_as_it_came())"
     assert python("-c", code, path=[site], **inherited).stdout == f"{spins}\n"
     assert python("-c", code, path=[site], GOMP_SPINCOUNT="9", **inherited).stdout == "False\n"
 
@@ -480,7 +480,7 @@ def test_the_limits_of_jobs_and_services_count_wherever_they_lie(
 def test_the_users_number_of_threads_may_be_mxnets(monkeypatch, exported, said):
     for name, value in exported.items():
         monkeypatch.setenv(name, value)
-    assert str(setup.exported_threads()) == said
+    assert str(openmp.exported_threads()) == said
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_omp_num_threads_is_read_as_openmp_reads_it(monkeypatch, value, number):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert setup.omp_num_threads() == number
+    assert openmp.omp_num_threads() == number
 
 
 def test_cores_are_those_that_this_process_may_use():

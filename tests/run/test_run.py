@@ -10,15 +10,14 @@ from support.idx_files import NAMES, write, write_mnist
 from gluonlab.bench.__main__ import main as bench
 from gluonlab.config import TrainConfig
 from gluonlab.data.__main__ import main as data
-from gluonlab.engine import setup
-from gluonlab.engine.installing import pip_install
+from gluonlab.engine.installing import flavours, pip_install
 from gluonlab.errors import GluonlabError
 from gluonlab.run import main
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 
 
-WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in setup.flavours() else pip_install("cu112")
+WHY_NO_GPU = "nvidia-smi" if "mxnet-cu112" in flavours() else pip_install("cu112")
 
 # what is written -> what the line must say: the value, what is possible or what to do
 MISTAKES = {

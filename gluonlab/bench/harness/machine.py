@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 import gluonlab
-from gluonlab.engine import setup
+from gluonlab.engine import installing
 from gluonlab.errors import ConfigError
 from gluonlab.host import cores
 from gluonlab.host.control_groups import PROC, text_of
@@ -25,7 +25,7 @@ HERE = Path(gluonlab.__file__).resolve().parent.parent  # the folder that holds 
 
 def describe_machine() -> str:
     """Processor and cores on a line, the versions of Python, MXNet and torch on another."""
-    mxnet = " and ".join(setup.flavours()) or "mxnet"
+    mxnet = " and ".join(installing.flavours()) or "mxnet"
     count = cores.available()
     versions = f"{mxnet} {_version(mxnet)}, torch {_version('torch')}"
     machine = f"{cpu_model()}, {count} core{'s' * (count > 1)}"
