@@ -212,14 +212,15 @@ def compare(first: str, second: str, at_least: Optional[str], as_json: bool) -> 
 
 
 COMMANDS = {
-    str(made.name).rpartition(" ")[2]: (made.get_short_help_str(100), made)
+    str(made.name).rpartition(" ")[2]: made
     for made in (peers, host, images, threads, allreduce, gradients, compare)
 }
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Hand the remaining options to the measurement that is named first."""
-    dispatch("python -m gluonlab.bench", COMMANDS, sys.argv[1:] if args is None else args)
+    commands = {name: (made.get_short_help_str(100), made) for name, made in COMMANDS.items()}
+    dispatch("python -m gluonlab.bench", commands, sys.argv[1:] if args is None else args)
 
 
 if __name__ == "__main__":

@@ -78,17 +78,14 @@ def grade(notebooks: Tuple[str, ...], out: str, seconds: str) -> None:
     click.echo(f"written to {out}")
 
 
-COMMANDS = {
-    name: (made.get_short_help_str(100), made)
-    for name, made in (("list", list_exercises), ("grade", grade))
-}
+COMMANDS = dict(list=list_exercises, grade=grade)
 
 
 def main(args: Optional[Sequence[str]] = None) -> None:
     """Hand the remaining options to the command that is named first."""
     commands = {
-        name: (summary, partial(made, prog_name=made.name))
-        for name, (summary, made) in COMMANDS.items()
+        name: (made.get_short_help_str(100), partial(made, prog_name=made.name))
+        for name, made in COMMANDS.items()
     }
     dispatch("python -m gluonlab.exercises", commands, sys.argv[1:] if args is None else args)
 

@@ -89,7 +89,7 @@ def parsed(words):
         module = importlib.import_module(name)
     command = module.main
     if hasattr(module, "COMMANDS"):
-        command, rest = module.COMMANDS[rest[0]][1], rest[1:]
+        command, rest = module.COMMANDS[rest[0]], rest[1:]
     if rest not in (["--help"], ["-h"]):
         command.make_context(name, list(rest))
 

@@ -84,7 +84,7 @@ def test_what_is_measured_on_cpus_only_says_so():
     ],
 )
 def test_devices_that_say_nothing_to_a_measurement_are_refused(words, said):
-    command = bench.COMMANDS[words[0]][1]
+    command = bench.COMMANDS[words[0]]
     ended = CliRunner().invoke(command, words[1:])
     assert ended.exit_code == 2
     assert said in ended.output + str(ended.stderr_bytes or b"")
