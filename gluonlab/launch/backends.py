@@ -7,6 +7,5 @@ from typing import Dict, Type, Union
 from gluonlab.launch.horovod import Horovod
 from gluonlab.launch.parameter_server import ParameterServer
 
-BACKENDS: Dict[str, Type[Union[ParameterServer, Horovod]]] = {
-    kind.name: kind for kind in (ParameterServer, Horovod)
-}
+Backend = Type[Union[ParameterServer, Horovod]]
+BACKENDS: Dict[str, Backend] = {kind.name: kind for kind in (ParameterServer, Horovod)}

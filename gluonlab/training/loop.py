@@ -151,13 +151,8 @@ class _Run:
 
     def _note(self, epoch: int, known: "list[StepLoss]") -> None:
         """Record finished steps."""
-        seconds, rates = time.perf_counter() - self.began, self.plan.rates
-        self.run.write(
-            *(
-                schema.Step(at, loss, rates(at), epoch, images, seconds)
-                for at, images, loss in known
-            )
-        )
+        since, rates = time.perf_counter() - self.began, self.plan.rates
+        self.run.write(*(schema.Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known))
 
     def _note_loss_scale(self, epoch: int) -> None:
         """Record how often gradients overflowed."""

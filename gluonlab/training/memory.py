@@ -53,27 +53,21 @@ class Memory(NamedTuple):
 
     def lines(self) -> List[str]:
         """A table for people, in MiB."""
-        rows = [
-            (name.replace("_", " "), getattr(self, name)) for name in (*self._fields[1:], "total")
-        ]
-        head = (
-            f"{'memory':<11}per device, for {self.images} image{'s' * (self.images != 1)} of "
-            "a batch"
-        )
+        names = (*self._fields[1:], "total")
+        rows = [(name.replace("_", " "), getattr(self, name)) for name in names]
+        images = f"{self.images} image{'s' * (self.images != 1)}"
+        head = f"{'memory':<11}per device, for {images} of a batch"
         return [head, *(f"{'':<11}{name:<16}{size / MIB:10,.1f} MiB" for name, size in rows)]
 
 
 class Needs:
-    """Tells the Memory of any batch size for the plan's network, optimizer and data; nothing of it
-    is allocated.
-    """
+    """Tells the Memory of any batch size for a plan, and allocates nothing of it."""
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, plan.microbatches
         self._mixed = bool(plan.mixup)
-        self._graph = loss_graph(
-            net, make_loss(mixed=self._mixed), plan.preprocess, plan.conversion
-        )
+        loss = make_loss(mixed=self._mixed)
+        self._graph = loss_graph(net, loss, plan.preprocess, plan.conversion)
         self._params = dict(net.collect_params().items())
         self.limit = ArrayLimit(
             self._graph, net, plan.dataset.image_shape, len(plan.ctxs), plan.microbatches,
@@ -98,14 +92,8 @@ class Needs:
         # of two or more parts, the first and the others have graphs with inputs of their own
         copies = 2 if part < images else 1
         data = self._data_bytes(images) + copies * part * self._input_bytes
-        return Memory(
-            images,
-            self._parameters,
-            self._gradients,
-            self._state,
-            self._activation_bytes(images),
-            data,
-        )
+        always = self._parameters, self._gradients, self._state
+        return Memory(images, *always, self._activation_bytes(images), data)
 
     def _state_bytes(self, param: gluon.Parameter) -> int:
         optimizer = self.plan.make_optimizer()
@@ -121,11 +109,9 @@ class Needs:
     @property
     def _input_bytes(self) -> int:
         """Of an image and its labels when they go into the network: mixtures are floats."""
-        return (
-            4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED)
-            if self._mixed
-            else self._image_bytes
-        )
+        if not self._mixed:
+            return self._image_bytes
+        return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED)
 
     def _data_bytes(self, images: int) -> int:
         """Resident splits and this epoch's share in its order; batches made ahead, one in use and
@@ -134,15 +120,10 @@ class Needs:
         With mixup the partners of the share, or of the batch in the making, are as many.
         """
         plan, dataset = self.plan, self.plan.dataset
-        resident = [
-            split
-            for split in (dataset.train, dataset.test)
-            if stays_on_devices(split, plan.resident_bytes)
-        ]
-        changed, streamed = (
-            bool(self._mixed or plan.crop_padding or plan.flip),
-            dataset.train not in resident,
-        )
+        splits = (dataset.train, dataset.test)
+        resident = [split for split in splits if stays_on_devices(split, plan.resident_bytes)]
+        changed = bool(self._mixed or plan.crop_padding or plan.flip)
+        streamed = dataset.train not in resident
         unchanged = changed * images if streamed else math.ceil(len(dataset.train) / len(plan.ctxs))
         ready = (plan.prefetch + 2) * images if streamed or changed else 0
         stored = sum(len(split) for split in resident) + (1 + self._mixed) * unchanged
@@ -157,9 +138,8 @@ class Needs:
         part = self.cut.largest(images)
         if not self._staged:
             return self._planned(part)
-        evaluated = self.cut.largest(
-            min(images, math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs)))
-        )
+        of_test = math.ceil(len(self.plan.dataset.test) / len(self.plan.ctxs))
+        evaluated = self.cut.largest(min(images, of_test))
         return self._planned(evaluated) + self._planned_in_stages(*self._parts(images))
 
     def _parts(self, images: int) -> List[int]:
@@ -170,27 +150,21 @@ class Needs:
         """
         devices, total = len(self.plan.ctxs), len(self.plan.dataset.train)
         last = math.ceil(total % (images * devices) / devices) if total > images * devices else 0
-        cuts = [self.cut.bounds(share) for share in (images, last)]
-        bound = {
-            (end - begin, number > 0) for cut in cuts for number, (begin, end) in enumerate(cut)
-        }
+        cuts = (enumerate(self.cut.bounds(share)) for share in (images, last))
+        bound = {(end - begin, number > 0) for cut in cuts for number, (begin, end) in cut}
         return sorted((part for part, _ in bound), reverse=True)
 
     def _planned(self, images: int) -> int:
-        """MXNet's plan of one graph, in bytes: that of many times as many images, divided, where
-        MiB are too coarse to tell it.
+        """MXNet's plan of one graph, in bytes.
+
+        Where MiB are too coarse to tell it, that of many times as many images, divided.
         """
-        return self._divided(
-            (images,), PRECISE_MIB, lambda times: self._planned_mib(images * times)
-        )
+        return self._divided((images,), PRECISE_MIB, lambda n: self._planned_mib(images * n))
 
     def _planned_in_stages(self, *parts: int) -> int:
         """The same for all graphs of `StagedReplicas`, each of many stages."""
-        return self._divided(
-            (0, *parts),
-            PRECISE_MIB_OF_STAGES,
-            lambda times: self._staged_mib([part * times for part in parts]),
-        )
+        staged = lambda n: self._staged_mib([part * n for part in parts])  # noqa: E731
+        return self._divided((0, *parts), PRECISE_MIB_OF_STAGES, staged)
 
     def _divided(self, key: Tuple[int, ...], precise: float, told: Callable[[int], float]) -> int:
         if key not in self._activations:
@@ -201,18 +175,13 @@ class Needs:
         return self._activations[key]
 
     def _staged_mib(self, parts: Sequence[int]) -> float:
-        return planned_mib(
-            [self._fitted(part) for part in parts],
-            self._params,
-            partial(_without_memory, ctx=mx.cpu()),
-        )
+        make = partial(_without_memory, ctx=mx.cpu())
+        return planned_mib([self._fitted(part) for part in parts], self._params, make)
 
     def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
         """The graph for so many images, and shapes and types of all that it takes."""
-        image_shape, labels_shape = (
-            (images, *self.plan.dataset.image_shape),
-            (images, *[LABELS_MIXED] * self._mixed),
-        )
+        image_shape = (images, *self.plan.dataset.image_shape)
+        labels_shape = (images, *[LABELS_MIXED] * self._mixed)
         pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)
         kinds: Kinds = {name: (param.shape, param.dtype) for name, param in self._params.items()}
         kinds.update({IMAGES: (image_shape, pixel), LABELS: (labels_shape, label)})
@@ -222,13 +191,10 @@ class Needs:
 
     def _planned_mib(self, images: int) -> int:
         graph, kinds = self._fitted(images)
-        arrays = {
-            name: _without_memory(shape, mx.cpu(), dtype) for name, (shape, dtype) in kinds.items()
-        }
+        arrays = {name: _without_memory(kind[0], mx.cpu(), kind[1]) for name, kind in kinds.items()}
         names = graph.list_arguments()
-        trained = {
-            name for name in names if name in self._params and self._params[name].grad_req != "null"
-        }
+        learned = {name for name, param in self._params.items() if param.grad_req != "null"}
+        trained = learned.intersection(names)
         executor = graph.bind(
             mx.cpu(), {name: arrays[name] for name in names},
             {name: arrays[name] for name in trained},

@@ -46,18 +46,15 @@ class Settled(NamedTuple):
         The recipe's; for a rate of one's own --batch-size, that of one device, or what it is by
         default.
         """
-        return (
-            self.recipe.rate_batch
-            if self.is_recipes_rate
-            else self.asked.batch_size or self.recipe.usual_batch
-        )
+        if self.is_recipes_rate:
+            return self.recipe.rate_batch
+        return self.asked.batch_size or self.recipe.usual_batch
 
     @property
     def scales(self) -> bool:
         """Whether the learning rate goes by the batch."""
-        return self.config.scale_lr or (
-            self.is_recipes_rate and self.recipe.lr_per_images is not None
-        )
+        by_images = self.recipe.lr_per_images is not None
+        return self.config.scale_lr or (self.is_recipes_rate and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
         """(title, text) of what a run says of its recipe, where there is a choice."""
@@ -77,11 +74,8 @@ class Settled(NamedTuple):
         left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
         if left_out and self.asked.random_resized_crop is None:
             said.append("without its random resized crops: the images are cut already")
-        lines = [
-            line
-            for text in said
-            for line in textwrap.wrap(text, OPTIONS_WIDTH, break_on_hyphens=False)
-        ]
+        wrap = textwrap.TextWrapper(OPTIONS_WIDTH, break_on_hyphens=False).wrap
+        lines = [line for text in said for line in wrap(text)]
         yield from zip(["recipe", *[""] * len(lines)], lines)
 
     def _network_of(self, recipe: Recipe) -> str:

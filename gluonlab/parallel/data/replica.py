@@ -54,21 +54,15 @@ def fitted(
     if ctx.device_type == "gpu":
         return graph  # it is all about oneDNN
     inputs = {IMAGES: images, LABELS: labels}
-    for suited in (
-        plain_where_channels_are_odd,
-        product_where_all_is_averaged,
-        dense_where_one_pixel,
-    ):
-        graph = suited(graph, inputs)
-    return graph
+    graph = plain_where_channels_are_odd(graph, inputs)
+    return dense_where_one_pixel(product_where_all_is_averaged(graph, inputs), inputs)
 
 
 class Heads:
-    """d(loss) / d(outputs): what backward begins with, made once instead of in every step; 1, or
-    the scale of the loss.
+    """d(loss) / d(outputs), with which backward begins: 1, or the scale of the loss.
 
-    ``losses``: the places of the losses among the ``outputs``; nothing else that leaves the graph
-    has gradients.
+    Made once instead of in every step. ``losses``: the places of the losses among the ``outputs``;
+    nothing else that leaves the graph has gradients.
     """
 
     def __init__(self, outputs: Sequence[nd.NDArray], losses: Sequence[int]) -> None:
@@ -80,9 +74,7 @@ class Heads:
         self.handles = (ctypes.c_void_p * self.count)(*[array.handle for array in self.arrays])
 
     def fill(self, scale: float) -> None:
-        """Let backward begin with this number from now on; what is queued already goes on with the
-        former one.
-        """
+        """Let backward begin with this number; what is queued already has the former one."""
         if scale != self._scale:
             for array in self._losses:
                 array[:] = scale
@@ -131,8 +123,7 @@ class Replica:
     def forward(
         self, images: nd.NDArray, labels: nd.NDArray, train: bool = True, add: bool = False
     ) -> Tuple[nd.NDArray, nd.NDArray]:
-        """The sum of losses (1,) and the scores (n, classes); both are overwritten by the next
-        call.
+        """The sum of losses (1,) and the scores (n, classes), until the next call.
 
         ``train``: as in autograd.record(train_mode=...), for layers that differ, such as Dropout.
         Labels are not smoothed without. ``add``: `backward` will add to the gradients that are
@@ -156,15 +147,11 @@ class Replica:
                 array.wait_to_read()
 
     def backward(self, scale: float = 1.0) -> None:
-        """The gradients of the last forward's loss, times ``scale``, into the parameters' gradient
-        arrays.
-        """
+        """Write the gradients of the last forward's loss, times ``scale``, for the parameters."""
         assert self._last is not None, "forward comes first"
-        heads = self._last.heads
+        executor, heads = self._last.executor, self._last.heads
         heads.fill(scale)
-        check_call(
-            _LIB.MXExecutorBackwardEx(self._last.executor.handle, heads.count, heads.handles, 1)
-        )
+        check_call(_LIB.MXExecutorBackwardEx(executor.handle, heads.count, heads.handles, 1))
 
     def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
         key = (images.shape, images.dtype, labels.dtype, add)
@@ -180,16 +167,10 @@ class Replica:
         # Evaluation runs on the graph of training, too: a graph without gradients would be handed
         # to MXNet's oneDNN fusion, which keeps a copy of the weights and goes on computing with it
         # after they have changed.
-        requests = {
-            name: "add" if add and req != "null" else req for name, req in self._req.items()
-        }
-        requests.update({IMAGES: "null", LABELS: "null"})
-        graph = fitted(
-            self.scoring if len(labels.shape) == 1 else self.graph,
-            self.ctx,
-            images.shape,
-            labels.shape,
-        )
+        requests = {**self._req, IMAGES: "null", LABELS: "null"}
+        requests.update(dict.fromkeys(self._grads, "add") if add else {})
+        graph = self.scoring if len(labels.shape) == 1 else self.graph
+        graph = fitted(graph, self.ctx, images.shape, labels.shape)
         if "add" in requests.values():
             graph = adding_rightly(graph, self._grads)
         with gpu_pieces() if self.ctx.device_type == "gpu" else nullcontext():
@@ -200,15 +181,8 @@ class Replica:
         self._memory = self._memory or executor
         loss, scores, *others = executor.outputs
         unsmoothed, heads = others[0] if others else loss, Heads(executor.outputs, [0])
-        return _Bound(
-            executor,
-            CopyInto(inputs[IMAGES]),
-            CopyInto(inputs[LABELS]),
-            loss,
-            scores,
-            unsmoothed,
-            heads,
-        )
+        copies = CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS])
+        return _Bound(executor, *copies, loss, scores, unsmoothed, heads)
 
 
 def replicas(
@@ -219,9 +193,8 @@ def replicas(
     convert: Conversion = as_it_is,
 ) -> List[Replica]:
     """One compiled copy of ``net`` for each device."""
-    graph = loss_graph(net, loss, preprocess, convert)
-    scoring = (
-        loss_graph(net, make_loss(), preprocess, convert) if isinstance(loss, MixedLoss) else graph
-    )
+    graph = scoring = loss_graph(net, loss, preprocess, convert)
+    if isinstance(loss, MixedLoss):
+        scoring = loss_graph(net, make_loss(), preprocess, convert)
     params = dict(net.collect_params().items())
     return [Replica(graph, params, ctx, scoring) for ctx in ctxs]

@@ -1,6 +1,4 @@
-"""What shared BatchNorm layers find in a batch, on every device, and running statistics that follow
-it.
-"""
+"""The statistics of shared BatchNorm layers on every device, and running ones that follow them."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class RunningMoments:
         self.statistics = [device.statistics for device in self._devices]
 
     def move(self, busy: Sequence[int]) -> None:
-        """running = momentum * running + (1 - momentum) * statistics, everywhere; only ``busy``
-        devices have those.
-        """
+        """running = momentum * running + (1 - momentum) * statistics, those of ``busy`` devices."""
         with_them: Set[int] = set(busy)
         for number, device in enumerate(self._devices):
             if number not in with_them:
@@ -75,9 +71,7 @@ class _Device:
 
 
 class _Update:
-    """Some running statistics moved by one operation, the update of SGD: weight -= lr * (weight -
-    gradient).
-    """
+    """Running statistics moved by one update of SGD: weight -= lr * (weight - gradient)."""
 
     def __init__(self) -> None:
         self._running: List[nd.NDArray] = []
@@ -87,9 +81,8 @@ class _Update:
 
     def takes(self, running: nd.NDArray) -> bool:
         """A layer that is used twice moves twice, one time after the other."""
-        return len(self._running) < MOST_ARRAYS and all(
-            running is not other for other in self._running
-        )
+        is_new = all(running is not other for other in self._running)
+        return is_new and len(self._running) < MOST_ARRAYS
 
     def append(self, running: nd.NDArray, moment: nd.NDArray, rate: float) -> None:
         self._running.append(running)
@@ -100,10 +93,8 @@ class _Update:
         if self._call is None:
             self._call = OperatorCall("multi_sgd_update", self._inputs, *self._running)
             count = len(self._rates)
-            rates = dict(
-                lrs=tuple(self._rates), wds=(1.0,) * count, rescale_grad=-1.0, num_weights=count
-            )
-            self._attributes = Attributes(rates)
+            rates = dict(lrs=tuple(self._rates), wds=(1.0,) * count, num_weights=count)
+            self._attributes = Attributes({**rates, "rescale_grad": -1.0})
         self._call(self._attributes)
 
 

@@ -1,5 +1,4 @@
-"""One meaning of BatchNorm's running variance on all devices: that of the batches' own variances,
-with which they were normalised.
+"""One meaning of BatchNorm's running variance on all devices: by which batches were normalised.
 
 Of n values per channel MXNet's CPU operators, and `gluonlab.parallel.data.sync_bn`, keep the sum of
 squares divided by n; so does evaluation then what training did. cuDNN keeps it divided by n - 1
@@ -29,9 +28,7 @@ IMAGES = "data"
 
 
 class _Pass(NamedTuple):
-    """A BatchNorm layer sees a batch: how slowly its statistics move, and how many values it has
-    for each channel.
-    """
+    """A batch in a BatchNorm layer: the layer's momentum, and the values of each channel."""
 
     momentum: float
     values: int
@@ -58,9 +55,7 @@ class CudnnVariances:
         self._seen: Dict[Tuple[int, ...], Dict[str, List[_Pass]]] = {}
 
     def before_step(self, parts: Sequence[Tuple[int, ...]]) -> None:
-        """Note that the network is about to be trained on parts (n, C, H, W) of these shapes, one
-        after the other.
-        """
+        """Note that the network is about to be trained on parts (n, C, H, W) of these shapes."""
         if tuple(parts) != self._batch:
             self.settle()
             self._batch = tuple(parts)
@@ -78,18 +73,13 @@ class CudnnVariances:
         self._batch, self._start, self._steps = (), {}, 0
 
     def _passes(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
-        """What each running variance goes through in a part of this shape: one pass for each layer
-        that has it.
-        """
+        """For each running variance, the passes through its layers in a part of this shape."""
         if shape not in self._seen:
             outputs = outputs_in(self._graph, {IMAGES: shape})
             found: Dict[str, List[_Pass]] = {name: [] for name in self._names}
             for node, name in zip(self._layers, self._names):
-                own = f"{node['name']}_output"
-                attrs, seen = (
-                    node.get("attrs", {}),
-                    next(made for output, made in outputs if output == own),
-                )
+                own, attrs = f"{node['name']}_output", node.get("attrs", {})
+                seen = next(made for output, made in outputs if output == own)
                 values = math.prod(seen) // seen[int(attrs.get("axis", 1))]
                 found[name].append(_Pass(float(attrs.get("momentum", 0.9)), values))
             self._seen[shape] = found
@@ -97,8 +87,7 @@ class CudnnVariances:
 
 
 def kept_share(passes: Sequence[_Pass]) -> float:
-    """What the variances of these passes, divided by n, are of what cuDNN makes of them; 0 where it
-    has none to divide.
+    """The ratio of the passes' variances, divided by n, to cuDNN's; 0 where it has none to divide.
 
     Exact where all have the same n; else that of passes which vary equally. The variance of one
     value is 0 either way.
@@ -107,10 +96,8 @@ def kept_share(passes: Sequence[_Pass]) -> float:
     for momentum, values in passes:
         plain, unbiased = plain * momentum, unbiased * momentum  # earlier ones fade
         if values > 1:
-            plain, unbiased = (
-                plain + (1 - momentum),
-                unbiased + (1 - momentum) * values / (values - 1),
-            )
+            plain += 1 - momentum
+            unbiased += (1 - momentum) * values / (values - 1)
     return plain / unbiased if unbiased else 0.0
 
 
@@ -121,14 +108,11 @@ def _put_right(running: nd.NDArray, start: nd.NDArray, passes: Sequence[_Pass], 
         nd.sgd_update(start, start, lr=1, wd=1 - faded, rescale_grad=0, out=running)
         return
     # the update of SGD: weight -= lr * (wd * weight + rescale_grad * gradient)
-    nd.sgd_update(
-        running, start, lr=1, wd=1 - share, rescale_grad=-(1 - share) * faded, out=running
-    )
+    rescale = -(1 - share) * faded
+    nd.sgd_update(running, start, lr=1, wd=1 - share, rescale_grad=rescale, out=running)
 
 
 def _is_cudnns(node: Node) -> bool:
     attrs = node.get("attrs", {})
-    own = attrs.get("use_global_stats", "False") in ("True", "1") or attrs.get(
-        "cudnn_off", "False"
-    ) in ("True", "1")
-    return bool(node["op"] == "BatchNorm" and not own)
+    mxnets = any(attrs.get(name) in ("True", "1") for name in ("use_global_stats", "cudnn_off"))
+    return bool(node["op"] == "BatchNorm" and not mxnets)

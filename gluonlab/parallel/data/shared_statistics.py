@@ -49,50 +49,38 @@ class OnDevice(NamedTuple):
 
 
 class SharedStatistics:
-    """``forward`` and ``backward`` of one layer, queued on all devices; the first of them adds
-    up.
-    """
+    """``forward`` and ``backward`` of one layer, queued on all devices; the first one adds up."""
 
     def __init__(
         self, devices: Sequence[OnDevice], shares: Sequence[float], gamma: nd.NDArray
     ) -> None:
-        """``shares``: the fraction of the batch's images that each device has; ``gamma`` (C,) of
-        the first device.
-        """
+        """``shares``: of the batch's images, by device; ``gamma`` (C,): the first device's."""
         ctx, channels = gamma.context, gamma.size
         own = nd.empty((2, len(devices), channels), ctx)
-        found = [
-            [nd.empty((channels,), device.data.context) for _ in range(2)] for device in devices
-        ]
-        self._look = [_look(device, *arrays) for device, arrays in zip(devices, found)]
-        self._gather = [
-            _into_row(own[of], d, arrays[of]) for d, arrays in enumerate(found) for of in (0, 1)
-        ]
+        self._look: List[_Call] = []
+        self._gather: List[_Copy] = []
+        for number, device in enumerate(devices):
+            moments = [nd.empty((channels,), device.data.context) for _ in range(2)]
+            self._look.append(_look(device, *moments))
+            self._gather += [_Copy(moments[of], own[of][number]) for of in (0, 1)]
         self._combine = _combination(own, shares, devices[0].statistics)
         first = devices[0].statistics
         self._spread = [_Copy(first, device.statistics) for device in devices[1:]]
         completed = [device for device in devices if device.gradient is not None]
         sums = nd.empty((len(devices), 2, channels), ctx)
-        rows = [sums[d] for d in range(len(devices))]
         self._gather_sums = [
-            _into_row(row, of, device.sums[of])
-            for row, device in zip(rows, devices)
+            _Copy(device.sums[of], sums[number][of])
+            for number, device in enumerate(devices if completed else ())
             for of in (0, 1)
-            if completed
         ]
         total, scale = nd.empty((2, channels), ctx), nd.empty((1, channels), ctx)
-        one, zero, mean = (
-            nd.ones((channels,), ctx),
-            nd.zeros((channels,), ctx),
-            nd.zeros((channels,), ctx),
-        )
+        one, zero, mean = (make((channels,), ctx) for make in (nd.ones, nd.zeros, nd.zeros))
         # gamma * inv as backward has it, to the bit: where a layer sees one pixel, nothing is left
         # of dy
+        inputs = [gamma.reshape((1, -1)), one, zero, mean, first[1]]
         self._factors = [
             _Call("sum", [sums], total, OVER_DEVICES),
-            _Call(
-                "BatchNorm", [gamma.reshape((1, -1)), one, zero, mean, _row(first, 1)], scale, TOLD
-            ),
+            _Call("BatchNorm", inputs, scale, TOLD),
             _Call("broadcast_mul", [total, scale], total),
         ]
         pixels = sum(device.data.size for device in devices) // channels
@@ -127,10 +115,8 @@ def _look(device: OnDevice, mean: nd.NDArray, inverse: nd.NDArray) -> "_Call":
     ctx, shape = mean.context, mean.shape
     gamma, variance = nd.ones(shape, ctx), nd.ones(shape, ctx)
     inputs = [device.data, gamma, nd.zeros(shape, ctx), nd.zeros(shape, ctx), variance]
-    own = Attributes(
-        {"fix_gamma": False, "eps": device.epsilon, "momentum": 1.0, "output_mean_var": True}
-    )
-    return _Call("BatchNorm", inputs, (device.scratch, mean, inverse), own)
+    own = dict(fix_gamma=False, eps=device.epsilon, momentum=1.0, output_mean_var=True)
+    return _Call("BatchNorm", inputs, (device.scratch, mean, inverse), Attributes(own))
 
 
 def _combination(own: nd.NDArray, shares: Sequence[float], found: nd.NDArray) -> List["_Call"]:
@@ -140,7 +126,7 @@ def _combination(own: nd.NDArray, shares: Sequence[float], found: nd.NDArray) ->
     means, variances = own[0], own[1]  # (devices, C)
     weighted, distances = nd.empty(own.shape, ctx), nd.empty(means.shape, ctx)
     between = nd.empty((own.shape[2],), ctx)
-    mean, variance = found[0:1], _row(found, 1)
+    mean, variance = found[0:1], found[1]
     return [
         _Call("_power_scalar", [variances], variances, Attributes({"scalar": -2.0})),
         _Call("broadcast_mul", [own, of_all], weighted),
@@ -160,12 +146,7 @@ class _Completion:
         ctx = device.data.context
         here = factors if ctx == factors.context else nd.empty(factors.shape, ctx)
         self._fetch = None if here is factors else _Copy(factors, here)
-        statistics = [
-            _row(here, 0),
-            _row(here, 1),
-            _row(device.statistics, 0),
-            _row(device.statistics, 1),
-        ]
+        statistics = [here[0], here[1], device.statistics[0], device.statistics[1]]  # views
         # the update of SGD: weight -= lr * gradient
         step = Attributes({"lr": 1 / pixels, "wd": 0.0})
         self._calls = [
@@ -183,11 +164,7 @@ class _Completion:
 
 class _Call:
     def __init__(
-        self,
-        name: str,
-        inputs: List[nd.NDArray],
-        output: Any,
-        attributes: Attributes = NO_ATTRIBUTES,
+        self, name: str, inputs: List[nd.NDArray], output: Any, attributes: Any = NO_ATTRIBUTES
     ) -> None:
         outputs = output if isinstance(output, tuple) else (output,)
         self._call, self._attributes = OperatorCall(name, inputs, *outputs), attributes
@@ -202,13 +179,3 @@ class _Copy:
 
     def run(self) -> None:
         self._copy.copy(self._source)
-
-
-def _into_row(array: nd.NDArray, row: int, source: nd.NDArray) -> _Copy:
-    return _Copy(source, _row(array, row))
-
-
-def _row(array: nd.NDArray, row: int) -> nd.NDArray:
-    """A view (C,) of an array (rows, C)."""
-    view: nd.NDArray = array[row]
-    return view

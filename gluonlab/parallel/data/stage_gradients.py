@@ -19,9 +19,7 @@ def bytes_of(kind: Kind) -> int:
 
 
 def kinds_between(stages: Sequence[Stage], kinds: Kinds) -> Kinds:
-    """Shape and type of what goes from stage to stage, as well as ``kinds``: those of all that the
-    stages are given.
-    """
+    """Shape and type of what goes from stage to stage, and ``kinds``: of all that stages take."""
     found = dict(kinds)
     for stage in stages:
         names = stage.graph.list_arguments()
@@ -52,15 +50,10 @@ class Wishes:
                 if name is not None:
                     self.uses[name] = self.uses.get(name, 0) + 1
         for number, stage in enumerate(stages):
-            begins = [
-                name
-                for layer in (stages[number - 1].layers if number else [])
-                for name in (layer.gamma, layer.beta)
-            ]
             names = stage.graph.list_arguments()
-            self.learns.append(
-                any(name in trained or name in self.wanted for name in [*names, *begins])
-            )
+            begins = stages[number - 1].layers if number else []
+            takes = {*names, *(name for each in begins for name in (each.gamma, each.beta))}
+            self.learns.append(bool(takes & (trained | self.wanted)))
             for name in names:
                 self.latest[name] = number
                 if name in trained:
@@ -70,9 +63,7 @@ class Wishes:
 
 
 class Arrays:
-    """Arrays of one device that graphs use one after the other: each takes them anew, by shape and
-    type.
-    """
+    """A device's arrays that graphs use one after the other: each takes them by shape and type."""
 
     def __init__(self, make: Callable[..., nd.NDArray]) -> None:
         """``make(shape, dtype=...)`` gives an array."""
@@ -97,8 +88,7 @@ class Arrays:
 
 
 class Gradients:
-    """Arrays for gradients of what goes from stage to stage, each used again once it is not needed
-    any more.
+    """Arrays for gradients of what goes from stage to stage, used again when they are free.
 
     ``of``: by the name of the value. ``added[stage]``: by the name, what this stage makes of it, to
     be added to that, where a later stage takes the value, too. ``scratch``: by the number of a

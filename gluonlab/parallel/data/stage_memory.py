@@ -1,6 +1,4 @@
-"""How much memory the stages of a network take on one device, told before they are bound to arrays
-that have any.
-"""
+"""How much memory a network's stages take on a device, before they are bound to any."""
 
 from __future__ import annotations
 
@@ -54,12 +52,11 @@ def planned_mib(
         copies += sum(bytes_of(between[name]) for name in wishes.wanted)
         wanted = {*wishes.wanted, *(name for layer in layers for name in layer.told[:2])}
         wanted.update(name for name, param in params.items() if param.grad_req != "null")
-        asked = [
-            _asked(stage, learns, wanted, params) for stage, learns in zip(stages, wishes.learns)
-        ]
-        told.append(
-            [_stage_mib(*of_one, between, given, without_memory) for of_one in zip(stages, asked)]
-        )
+        mebibytes = []
+        for stage, learns in zip(stages, wishes.learns):
+            asked = _asked(stage, learns, wanted, params)
+            mebibytes.append(_stage_mib(stage, asked, between, given, without_memory))
+        told.append(mebibytes)
     largest: List[float] = [max(of_one_place) for of_one_place in zip(*told)]
     return float(sum(largest) + (arrays.bytes + copies) / MIB)
 
@@ -67,28 +64,21 @@ def planned_mib(
 def _asked(
     stage: Stage, learns: bool, wanted: Set[str], params: Dict[str, gluon.Parameter]
 ) -> List[str]:
-    """Of which arguments a stage is bound with gradients, as `gluonlab.parallel.data.tower.Tower`
-    does.
-    """
+    """The arguments for which `parallel.data.tower.Tower` binds a stage with gradients."""
     names = stage.graph.list_arguments()
-    return (
-        [name for name in names if name in wanted]
-        if learns
-        else [name for name in names if name in params][-1:]
-    )
+    if learns:
+        return [name for name in names if name in wanted]
+    return [name for name in names if name in params][-1:]
 
 
 def _stage_mib(
     stage: Stage, asked: List[str], between: Kinds, given: Kinds, without_memory: Make
 ) -> float:
-    arrays = {
-        name: without_memory(between[name][0], dtype=between[name][1])
-        for name in stage.graph.list_arguments()
-    }
+    kinds = {name: between[name] for name in stage.graph.list_arguments()}
+    arrays = {name: without_memory(shape, dtype=dtype) for name, (shape, dtype) in kinds.items()}
     states = {name: without_memory(given[name][0]) for name in stage.graph.list_auxiliary_states()}
     requests = {name: "write" if name in asked else "null" for name in arrays}
     ctx = next(iter(arrays.values())).context
-    executor = stage.graph.bind(
-        ctx, arrays, {name: arrays[name] for name in asked}, requests, states
-    )
+    gradients = {name: arrays[name] for name in asked}
+    executor = stage.graph.bind(ctx, arrays, gradients, requests, states)
     return allocated_mib(executor) + 0.5  # of a fraction that is left out half, on average

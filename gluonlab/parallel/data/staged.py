@@ -1,5 +1,4 @@
-"""Replicas whose BatchNorm layers look at the whole batch: in stages, between which the devices
-meet.
+"""Replicas whose BatchNorm layers look at the whole batch, in stages between which devices meet.
 
 A layer takes one operation that finds a device's own statistics, one that normalises, one that goes
 back, and two that complete the gradient; what the devices share is small
@@ -16,7 +15,7 @@ from mxnet.base import _LIB, check_call
 
 from gluonlab.parallel.data.adding import adding_rightly
 from gluonlab.parallel.data.microbatches import Part
-from gluonlab.parallel.data.replica import IMAGES, LABELS, fitted
+from gluonlab.parallel.data.replica import fitted
 from gluonlab.parallel.data.running import RunningMoments
 from gluonlab.parallel.data.shared_statistics import SharedStatistics
 from gluonlab.parallel.data.stages import Layer, check_graph, cut
@@ -24,9 +23,9 @@ from gluonlab.parallel.data.tower import Memory, Tower
 
 
 class StagedReplicas:
-    """Trains on microbatches of several devices at once; ``params`` are initialised on all of
-    ``ctxs``.
+    """Trains on microbatches of several devices at once.
 
+    ``params`` are initialised on all of ``ctxs``.
     Running statistics move on every device alike, also on those that have no part. Evaluation needs
     no more than them: `Replica`. Raises ModelError for a graph with a BatchNorm whose statistics
     cannot be shared.
@@ -47,13 +46,8 @@ class StagedReplicas:
 
         ``add``: `backward` will add to the gradients that are there, instead of replacing them.
         """
-        key = (
-            tuple(
-                (part.device, part.images.shape, part.images.dtype, part.labels.dtype)
-                for part in parts
-            ),
-            add,
-        )
+        kinds = [(x.shape, x.dtype, y.dtype) for _, x, y in parts]
+        key = (tuple(part.device for part in parts), *kinds, add)
         if key not in self._bound:
             self._bound[key] = self._bind(parts, add)
         bound = self._last = self._bound[key]
@@ -71,9 +65,7 @@ class StagedReplicas:
         return [tower.loss for tower in bound.towers]
 
     def backward(self, scale: float = 1.0) -> None:
-        """The gradients of the last forward's losses, times ``scale``, into the parameters'
-        gradient arrays on each device.
-        """
+        """Write the gradients of the last forward's losses, times ``scale``, on each device."""
         assert self._last is not None, "forward comes first"
         for tower in self._last.towers:
             tower.begin_with(scale)
@@ -85,42 +77,22 @@ class StagedReplicas:
 
     def _bind(self, parts: Sequence[Part], add: bool) -> "_Bound":
         images = sum(len(part.images) for part in parts)
-        shapes = {
-            name: self.params[name].shape
-            for name in self.graph.list_arguments()
-            if name in self.params
-        }
-        shapes.update({IMAGES: parts[0].images.shape, LABELS: parts[0].labels.shape})
-        graph = fitted(self.graph, self.ctxs[parts[0].device], shapes[IMAGES], shapes[LABELS])
+        device, first_images, first_labels = parts[0]
+        graph = fitted(self.graph, self.ctxs[device], first_images.shape, first_labels.shape)
         trained = {name for name, param in self.params.items() if param.grad_req != "null"}
         stages = cut(adding_rightly(graph, trained))  # several may have the same parameter
         layers = sorted(layer for stage in stages for layer in stage.layers)
         if self._running is None:
             self._running = RunningMoments(layers, self.params, self.ctxs)
-        statistics = self._running.statistics
-        towers = [
-            Tower(
-                stages,
-                self.params,
-                part,
-                self.ctxs[part.device],
-                statistics[part.device],
-                add,
-                self._memory[part.device],
-            )
-            for part in parts
-        ]
+        of_devices = list(zip(self.ctxs, self._running.statistics, self._memory))
+        towers = [Tower(stages, self.params, part, add, *of_devices[part.device]) for part in parts]
         shares = [len(part.images) / images for part in parts]
-        shared = [
-            [self._shared(layer, towers, shares) for layer in stage.layers] for stage in stages
-        ]
-        return _Bound(towers, shared)
 
-    def _shared(
-        self, layer: Layer, towers: Sequence[Tower], shares: Sequence[float]
-    ) -> SharedStatistics:
-        gamma = towers[0].values[layer.told[0]]
-        return SharedStatistics([tower.sides[layer.number] for tower in towers], shares, gamma)
+        def shared(layer: Layer) -> SharedStatistics:
+            gamma = towers[0].values[layer.told[0]]
+            return SharedStatistics([tower.sides[layer.number] for tower in towers], shares, gamma)
+
+        return _Bound(towers, [list(map(shared, stage.layers)) for stage in stages])
 
 
 class _Bound(NamedTuple):

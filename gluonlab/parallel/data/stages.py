@@ -1,5 +1,4 @@
-"""A network's graph cut in front of its BatchNorm layers, so that devices can meet between the
-parts.
+"""A network's graph cut in front of its BatchNorm layers, so that devices can meet in between.
 
 Stage 0 ends where the first layers' images are made; the layers themselves begin stage 1, with mean
 and variance as inputs, and so on. A layer that normalises by given numbers is one kernel on a GPU,
@@ -9,6 +8,7 @@ forward and backward, and its backward leaves the two sums of which the rest of 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
@@ -38,12 +38,8 @@ class Layer(NamedTuple):
     @property
     def told(self) -> Tuple[str, str, str, str]:
         """Gamma, beta, mean and variance (with epsilon) that it is given, variables of its own."""
-        return (
-            f"{self.name}@gamma",
-            f"{self.name}@beta",
-            f"{self.name}@mean",
-            f"{self.name}@variance",
-        )
+        own = f"{self.name}@"
+        return own + "gamma", own + "beta", own + "mean", own + "variance"
 
 
 class Stage(NamedTuple):
@@ -56,8 +52,7 @@ class Stage(NamedTuple):
 
 
 def check_graph(graph: mx.sym.Symbol) -> None:
-    """Raise ModelError when a BatchNorm in it normalises another axis than 1, is of another kind,
-    or tells its statistics.
+    """Raise ModelError for a BatchNorm of another axis or kind, or whose statistics are taken.
 
     `gluonlab.parallel.data.sync_bn.check_network` looks at layers; operators may be called without
     one.
@@ -75,11 +70,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
             raise ModelError(
                 f"sync_bn: {node['name']} is a {node['op']}: leave sync_bn out, or take BatchNorm"
             )
-    for source, output, _ in (
-        entry
-        for entries in (*(node["inputs"] for node in nodes), whole["heads"])
-        for entry in entries
-    ):
+    for source, output, _ in chain(whole["heads"], *(node["inputs"] for node in nodes)):
         if output > 0 and is_batch_norm(nodes[source]):
             name = nodes[source]["name"]
             raise ModelError(
@@ -89,9 +80,7 @@ def check_graph(graph: mx.sym.Symbol) -> None:
 
 
 def cut(graph: mx.sym.Symbol) -> List[Stage]:
-    """The stages of a graph, in which each BatchNorm that looks at the batch is one that is
-    told.
-    """
+    """The stages of a graph, in which BatchNorm layers are given the batch's statistics."""
     old = parsed(graph)
     nodes = old["nodes"]
     stage_of: List[int] = []
@@ -118,9 +107,8 @@ def cut(graph: mx.sym.Symbol) -> List[Stage]:
         heads = [place for place, (i, _, _) in enumerate(old["heads"]) if stage_of[i] == number]
         entries = [stage.given(*entry) for entry in gives.values()]
         entries += [stage.entry(*old["heads"][place][:2]) for place in heads]
-        stages.append(
-            Stage(to_symbol(stage.nodes, entries, old["attrs"]), list(gives), ending, heads)
-        )
+        part = to_symbol(stage.nodes, entries, old["attrs"])
+        stages.append(Stage(part, list(gives), ending, heads))
     return stages
 
 
@@ -177,17 +165,15 @@ class _Builder:
         """What goes to later stages."""
         entry = self.entry(source, output)
         if self.nodes[entry[0]]["op"] == "null":  # no stage has a variable among its outputs
-            entry = self._append(
-                new_node("_copy", f"{_name(self._old, source, output)}_copy", [entry])
-            )
+            name = f"{_name(self._old, source, output)}_copy"
+            entry = self._append(new_node("_copy", name, [entry]))
             self._places[source] = entry[0]
         return entry
 
     def _variable(self, name: str, node: "Node | None" = None) -> Entry:
         if name not in self._variables:
-            self._variables[name] = self._append(
-                node or {"op": "null", "name": name, "inputs": []}
-            )[0]
+            new = node or {"op": "null", "name": name, "inputs": []}
+            self._variables[name] = self._append(new)[0]
         return [self._variables[name], 0, 0]
 
     def _append(self, node: Node) -> Entry:

@@ -31,9 +31,7 @@ class _Run(NamedTuple):
 
 
 class Memory:
-    """What the towers of one device share, which run one after the other, as the graphs of a
-    `Replica` do.
-    """
+    """What a device's towers share: they run one after the other, as a `Replica`'s graphs do."""
 
     def __init__(self, ctx: mx.Context) -> None:
         self.executors: Dict[int, Any] = {}  # of each stage the first, in whose memory others run
@@ -51,9 +49,9 @@ class Tower:
         stages: Sequence[Stage],
         params: Dict[str, gluon.Parameter],
         part: Part,
+        add: bool,
         ctx: mx.Context,
         statistics: Sequence[nd.NDArray],
-        add: bool,
         memory: "Memory",
     ) -> None:
         """``statistics``: see `OnDevice`.
@@ -61,23 +59,18 @@ class Tower:
         ``add``: to the gradients of parameters that are there, instead of replacing them.
         """
         self.ctx, self._stages, self._params, self._statistics = ctx, stages, params, statistics
-        images, labels = (
-            nd.empty(array.shape, ctx, array.dtype) for array in (part.images, part.labels)
-        )
+        images, labels = (nd.empty(x.shape, ctx, x.dtype) for x in (part.images, part.labels))
         self.images, self.labels = CopyInto(images), CopyInto(labels)
-        self.values: Dict[str, nd.NDArray] = {
-            name: param.data(ctx) for name, param in params.items()
-        }
-        self.values.update({IMAGES: images, LABELS: labels})
+        self.values: Dict[str, nd.NDArray] = {IMAGES: images, LABELS: labels}
+        self.values.update({name: param.data(ctx) for name, param in params.items()})
         self.runs: List[_Run] = []
         self.sides: Dict[int, OnDevice] = {}
         self._layers = [layer for stage in stages for layer in stage.layers]
         for layer in self._layers:
             self._give(layer, statistics[layer.number])
         self._wishes = Wishes(stages, self._layers, params)
-        kinds = kinds_between(
-            stages, {name: (value.shape, value.dtype) for name, value in self.values.items()}
-        )
+        given = {name: (value.shape, value.dtype) for name, value in self.values.items()}
+        kinds = kinds_between(stages, given)
         self._gradients = Gradients(stages, self._wishes, kinds, memory.gradients)
         self._requests: List[Dict[str, str]] = [{} for _ in stages]
         self._targets: List[Dict[str, nd.NDArray]] = [{} for _ in stages]
@@ -109,9 +102,8 @@ class Tower:
         """The arrays of a layer's variables."""
         channels = self._params[layer.beta].shape
         gamma = nd.ones(channels, self.ctx) if layer.gamma is None else self.values[layer.gamma]
-        self.values.update(
-            zip(layer.told, (gamma, self.values[layer.beta], statistics[0], statistics[1]))
-        )
+        arrays = gamma, self.values[layer.beta], statistics[0], statistics[1]
+        self.values.update(zip(layer.told, arrays))
 
     def _ask(self, add: bool) -> None:
         """Which gradients each stage makes, and whether it adds them to those of stages behind it.
@@ -121,10 +113,9 @@ class Tower:
         begun = {name for name, param in self._params.items() if add or param.grad_req == "add"}
         for number in range(len(self._stages) - 1, -1, -1):
             for name in self._stages[number].graph.list_arguments():
-                if name in self._params and self._params[name].grad_req != "null":
-                    self._request(
-                        number, name, self._params[name].grad(self.ctx), add=name in begun
-                    )
+                param = self._params.get(name)
+                if param is not None and param.grad_req != "null":
+                    self._request(number, name, param.grad(self.ctx), add=name in begun)
                     begun.add(name)
                 elif name in self._wishes.wanted:
                     self._ask_between(number, name)
@@ -149,21 +140,15 @@ class Tower:
     def _ask_sum(
         self, number: int, variable: str, name: Optional[str], begun: Set[str]
     ) -> nd.NDArray:
-        """One of a layer's sums, which is the gradient of the parameter ``name`` or a part of
-        it.
-        """
+        """One of a layer's sums: the gradient of the parameter ``name``, or a part of it."""
         param = self._params.get(name or "")
         if param is None or param.grad_req == "null":
             array = nd.zeros(self.values[variable].shape, self.ctx)
         else:
-            array = param.grad(self.ctx)
+            array = whole = param.grad(self.ctx)
             if name in begun or self._wishes.uses[param.name] > 1:
                 array = nd.zeros(param.shape, self.ctx)
-                into = (
-                    AddInto(param.grad(self.ctx)).add
-                    if name in begun
-                    else CopyInto(param.grad(self.ctx)).copy
-                )
+                into: Any = AddInto(whole).add if name in begun else CopyInto(whole).copy
                 self._after[number].append((into, array))
             begun.add(str(name))
         self._request(number, variable, array, add=False)
@@ -175,10 +160,8 @@ class Tower:
         Without one MXNet would fuse the stage for oneDNN, and go on with copies of its weights
         after these have changed. That of the last parameter takes the least memory.
         """
-        weights = [name for name in args if name in self._params]
-        return {
-            name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in weights[-1:]
-        }
+        last = [name for name in args if name in self._params][-1:]
+        return {name: nd.empty(args[name].shape, self.ctx, args[name].dtype) for name in last}
 
     def _request(self, number: int, name: str, gradient: nd.NDArray, add: bool) -> None:
         self._requests[number][name] = "add" if add else "write"
@@ -189,43 +172,29 @@ class Tower:
         states = {name: self.values[name] for name in stage.graph.list_auxiliary_states()}
         learns = self._wishes.learns[number]
         targets = self._targets[number] if learns else self._never_written(args)
+        requests = dict.fromkeys(args, "null")
+        requests.update({name: self._requests[number].get(name, "write") for name in targets})
         executor = stage.graph.bind(
-            self.ctx,
-            args,
-            args_grad=targets,
-            aux_states=states,
+            self.ctx, args, args_grad=targets, grad_req=requests, aux_states=states,
             shared_exec=memory,
-            grad_req={
-                name: self._requests[number].get(name, "write") if name in targets else "null"
-                for name in args
-            },
-        )
+        )  # fmt: skip
         outputs, given = executor.outputs, len(stage.gives)
         self.values.update(zip(stage.gives, outputs))
         for layer in stage.layers:
-            gradient, scratch = (
-                self._gradients.of.get(layer.data),
-                self._gradients.scratch[layer.number],
-            )
-            of_all, sums = self._statistics[layer.number], self._sums[layer.number]
-            data = self.values[layer.data]
-            self.sides[layer.number] = OnDevice(
-                data, layer.epsilon, of_all, sums, gradient, scratch
-            )
+            own, data = layer.number, self.values[layer.data]
+            gradient, scratch = self._gradients.of.get(layer.data), self._gradients.scratch[own]
+            of_all, sums = self._statistics[own], self._sums[own]
+            self.sides[own] = OnDevice(data, layer.epsilon, of_all, sums, gradient, scratch)
         loss = given + stage.heads.index(0) if 0 in stage.heads else None
         if loss is not None:
             self.loss = outputs[loss]
-        heads = None
+        heads = handles = None
         if learns:
             heads = [nd.zeros(output.shape, self.ctx, output.dtype) for output in outputs[given:]]
             heads = [self._gradients.of[name] for name in stage.gives] + heads
             if loss is not None:
                 heads[loss][:] = 1.0
-        handles = (
-            (ctypes.c_void_p * len(heads))(*[head.handle for head in heads])
-            if heads is not None
-            else None
-        )
+            handles = (ctypes.c_void_p * len(heads))(*[head.handle for head in heads])
         self.runs.append(_Run(executor, heads, handles, loss))
         if loss is not None:
             self._ending = self.runs[-1]
