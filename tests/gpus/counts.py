@@ -2,8 +2,8 @@
 
 As a command: the README's table, of the stores that are named.
 
-.venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only .venv-cu112/bin/python
-tests/gpus/counts.py device ring
+    .venv-cu112/bin/python tests/gpus/start.py --gpus 8 --counts-only \\
+        .venv-cu112/bin/python tests/gpus/counts.py device ring
 
 With --gluon: under gluon.Trainer, which moves each parameter by itself.
 """

@@ -6,6 +6,7 @@ COMMAND...: a command on a made-up machine.
 import argparse
 import os
 import tempfile
+from pathlib import Path
 
 from machines import A10G, A100, G4DN_12XLARGE, H100, P3_16XLARGE, T4, V100, Machine, environment
 
@@ -41,6 +42,9 @@ def main():
     )  # fmt: skip
     folder = tempfile.mkdtemp(prefix="gluonlab-machine-")
     os.environ.update(environment(machine, folder))
+    tests = str(Path(__file__).resolve().parents[1])  # programs here share helpers with the tests
+    paths = filter(None, [tests, os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.execvp(asked.command[0], asked.command)
 
 

@@ -22,7 +22,7 @@ from gluonlab.engine.invoke import AddInto, CopyInto
 from gluonlab.errors import ConfigError
 
 
-class Part(NamedTuple):
+class Microbatch(NamedTuple):
     """Some images (n, C, H, W) and labels (n,) of the shard of one device, which is given by its
     position.
     """
@@ -55,19 +55,19 @@ class Microbatches:
         """How many images the largest part of a shard has."""
         return max((end - begin for begin, end in self.bounds(images)), default=0)
 
-    def rounds(self, batch: Batch) -> List[List[Part]]:
+    def rounds(self, batch: Batch) -> List[List[Microbatch]]:
         """The parts of all shards, in rounds: in each, one part of every shard that has any left.
 
         None without shards.
         """
         xs, ys = batch.xs, batch.ys
         if self.count is None and self.size is None:
-            return [[Part(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
+            return [[Microbatch(i, x, y) for i, (x, y) in enumerate(zip(xs, ys))]] if xs else []
         cuts = [self.bounds(len(x)) for x in xs]
         return [
             [
                 # views: nothing is copied before the graph's own input
-                Part(device, x[begin:end], y[begin:end])
+                Microbatch(device, x[begin:end], y[begin:end])
                 for device, (x, y, cut) in enumerate(zip(xs, ys, cuts))
                 for begin, end in cut[number : number + 1]
             ]

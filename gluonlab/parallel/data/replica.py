@@ -81,7 +81,7 @@ class Heads:
             self._scale = scale
 
 
-class _Bound(NamedTuple):
+class _BoundGraph(NamedTuple):
     """A graph bound to arrays: how to fill its inputs, how to run it, and what it leaves behind."""
 
     executor: Any
@@ -112,12 +112,12 @@ class Replica:
         self._aux = {name: params[name].data(ctx) for name in graph.list_auxiliary_states()}
         self._req = {name: params[name].grad_req for name in names}
         self._grads = {name: params[name].grad(ctx) for name in names if self._req[name] != "null"}
-        self._bound: Dict[Tuple[Any, ...], _Bound] = {}
+        self._bound: Dict[Tuple[Any, ...], _BoundGraph] = {}
         # The graphs run one after the other: all lay their activations into the memory that the
         # first one (and, where that is not large enough, a later one) has taken. What a graph
         # leaves behind is lost when the next one runs.
         self._memory: Any = None
-        self._last: "_Bound | None" = None
+        self._last: "_BoundGraph | None" = None
         self._train = True
 
     def forward(
@@ -153,13 +153,13 @@ class Replica:
         heads.fill(scale)
         check_call(_LIB.MXExecutorBackwardEx(executor.handle, heads.count, heads.handles, 1))
 
-    def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
+    def _for(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundGraph:
         key = (images.shape, images.dtype, labels.dtype, add)
         if key not in self._bound:
             self._bound[key] = self._bind(images, labels, add)
         return self._bound[key]
 
-    def _bind(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _Bound:
+    def _bind(self, images: nd.NDArray, labels: nd.NDArray, add: bool) -> _BoundGraph:
         inputs = {
             IMAGES: nd.empty(images.shape, self.ctx, images.dtype),
             LABELS: nd.empty(labels.shape, self.ctx, labels.dtype),
@@ -182,7 +182,7 @@ class Replica:
         loss, scores, *others = executor.outputs
         unsmoothed, heads = others[0] if others else loss, Heads(executor.outputs, [0])
         copies = CopyInto(inputs[IMAGES]), CopyInto(inputs[LABELS])
-        return _Bound(executor, *copies, loss, scores, unsmoothed, heads)
+        return _BoundGraph(executor, *copies, loss, scores, unsmoothed, heads)
 
 
 def replicas(

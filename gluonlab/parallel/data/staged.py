@@ -14,7 +14,7 @@ from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.parallel.data.adding import adding_rightly
-from gluonlab.parallel.data.microbatches import Part
+from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import fitted
 from gluonlab.parallel.data.running import RunningMoments
 from gluonlab.parallel.data.shared_statistics import SharedStatistics
@@ -36,12 +36,12 @@ class StagedReplicas:
     ) -> None:
         check_graph(graph)
         self.graph, self.params, self.ctxs = graph, params, list(ctxs)
-        self._bound: Dict[Any, _Bound] = {}
+        self._bound: Dict[Any, _BoundStages] = {}
         self._memory = [Memory(ctx) for ctx in ctxs]
         self._running: "RunningMoments | None" = None
-        self._last: "_Bound | None" = None
+        self._last: "_BoundStages | None" = None
 
-    def forward(self, parts: Sequence[Part], add: bool = False) -> List[nd.NDArray]:
+    def forward(self, parts: Sequence[Microbatch], add: bool = False) -> List[nd.NDArray]:
         """For each part the sum of losses (1,), until the next call overwrites it.
 
         ``add``: `backward` will add to the gradients that are there, instead of replacing them.
@@ -75,7 +75,7 @@ class StagedReplicas:
             for tower in self._last.towers:
                 tower.backward(number)
 
-    def _bind(self, parts: Sequence[Part], add: bool) -> "_Bound":
+    def _bind(self, parts: Sequence[Microbatch], add: bool) -> "_BoundStages":
         images = sum(len(part.images) for part in parts)
         device, first_images, first_labels = parts[0]
         graph = fitted(self.graph, self.ctxs[device], first_images.shape, first_labels.shape)
@@ -92,10 +92,10 @@ class StagedReplicas:
             gamma = towers[0].values[layer.told[0]]
             return SharedStatistics([tower.sides[layer.number] for tower in towers], shares, gamma)
 
-        return _Bound(towers, [list(map(shared, stage.layers)) for stage in stages])
+        return _BoundStages(towers, [list(map(shared, stage.layers)) for stage in stages])
 
 
-class _Bound(NamedTuple):
+class _BoundStages(NamedTuple):
     """``layers[i]``: those between stage i and the next."""
 
     towers: List[Tower]

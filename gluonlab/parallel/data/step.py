@@ -17,7 +17,7 @@ from mxnet import autograd, gluon, nd
 from gluonlab.data.loading.batch import Batch
 from gluonlab.gpu.peers import enable_peer_access
 from gluonlab.kvstores.groups import ALONE, Group
-from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatches, Part
+from gluonlab.parallel.data.microbatches import WHOLE, LossSums, Microbatch, Microbatches
 from gluonlab.parallel.data.replica import Replica, replicas
 from gluonlab.parallel.data.staged import StagedReplicas
 from gluonlab.parallel.data.statistics import RunningStatistics
@@ -98,7 +98,7 @@ class DataParallelStep:
                 )
                 yield Scored(part.device, loss, scores, part.labels)
 
-    def _forward(self, parts: Sequence[Part], number: int, several: bool) -> None:
+    def _forward(self, parts: Sequence[Microbatch], number: int, several: bool) -> None:
         """Round ``number`` of the batch, which may have ``several``."""
         add = number > 0
         losses = (
@@ -116,7 +116,7 @@ class DataParallelStep:
             ]
         self._losses = self._losses or losses
 
-    def _backward(self, parts: Sequence[Part]) -> None:
+    def _backward(self, parts: Sequence[Microbatch]) -> None:
         scale = self.trainer.loss_scale.value if self.trainer.loss_scale is not None else 1.0
         if self.staged is not None:
             self.staged.backward(scale)

@@ -11,7 +11,7 @@ from mxnet import gluon, nd
 from mxnet.base import _LIB, check_call
 
 from gluonlab.engine.invoke import AddInto, CopyInto
-from gluonlab.parallel.data.microbatches import Part
+from gluonlab.parallel.data.microbatches import Microbatch
 from gluonlab.parallel.data.replica import IMAGES, LABELS
 from gluonlab.parallel.data.shared_statistics import OnDevice
 from gluonlab.parallel.data.stage_gradients import Arrays, Gradients, Wishes, kinds_between
@@ -48,7 +48,7 @@ class Tower:
         self,
         stages: Sequence[Stage],
         params: Dict[str, gluon.Parameter],
-        part: Part,
+        part: Microbatch,
         add: bool,
         ctx: mx.Context,
         statistics: Sequence[nd.NDArray],
