@@ -96,12 +96,8 @@ def broken_parameters(net: gluon.Block) -> List[str]:
     checks = [(AllFinite(list(arrays.values())), arrays) for arrays in by_kind.values()]
     for check, _ in checks:
         check.look()
-    suspects = {
-        name: array
-        for check, arrays in checks
-        if not check.found()
-        for name, array in arrays.items()
-    }
+    broken = [arrays for check, arrays in checks if not check.found()]
+    suspects = {name: array for arrays in broken for name, array in arrays.items()}
     return [
         name
         for name in net.collect_params()

@@ -96,9 +96,8 @@ class Command(click.Command):
     def _explain(self, error: click.UsageError) -> str:
         """What is wrong with the words of the command line, and what to write instead."""
         named = getattr(error, "option_name", None)
-        option = next(
-            (param for param in self.params if named in [*param.opts, *param.secondary_opts]), None
-        )
+        options = (param for param in self.params if named in [*param.opts, *param.secondary_opts])
+        option = next(options, None)
         if isinstance(option, click.Option):
             help = f"({_one_line(option.help or '')}); see --help"
             if option.is_flag:

@@ -182,10 +182,8 @@ def halving_doubling_all_gather(world_size: int) -> Definition:
         [Transfer(r, r ^ half, chunk, COPY) for r in range(core) for chunk in _block(r, half)]
         for half in reversed(_halves(core))
     ]
-    return range(core), [
-        *steps,
-        [Transfer(rank - core, rank, chunk, COPY) for rank, chunk in folded],
-    ]
+    outwards = [Transfer(rank - core, rank, chunk, COPY) for rank, chunk in folded]
+    return range(core), [*steps, outwards]
 
 
 @defines("halving_doubling", ALLREDUCE)

@@ -85,9 +85,8 @@ def price(schedule: Schedule, topology: Topology, size_bytes: float) -> Price:
         )
     if not 0 <= size_bytes < math.inf:
         raise ScheduleError(f"a buffer of {size_bytes} bytes has no price: choose 0 or more")
-    steps = tuple(
-        _price_step(step, topology, size_bytes / schedule.chunks) for step in schedule.steps
-    )
+    bytes_of_chunk = size_bytes / schedule.chunks
+    steps = tuple(_price_step(step, topology, bytes_of_chunk) for step in schedule.steps)
     return Price(
         schedule.name, topology.name, schedule.collective, schedule.world_size, size_bytes, steps
     )

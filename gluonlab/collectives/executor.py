@@ -253,7 +253,5 @@ def pieces_of(part: Part, array: nd.NDArray) -> List[Part]:
     """
     size = part.end - part.begin
     count = 1 if is_gpu(array) else math.ceil(size * np.dtype(array.dtype).itemsize / PIECE_BYTES)
-    return [
-        Part(part.array, part.begin + begin, part.begin + end)
-        for begin, end in split_evenly(size, count)
-    ]
+    bounds = split_evenly(size, count)
+    return [Part(part.array, part.begin + begin, part.begin + end) for begin, end in bounds]

@@ -264,9 +264,8 @@ def pcie_routes(
     world_size: int, bytes_per_s: float, switch_of: Place, cpu_of: Place
 ) -> Dict[Pair, Route]:
     """`pcie_route` for every pair."""
-    return {
-        pair: pcie_route(*pair, bytes_per_s, switch_of, cpu_of) for pair in pairs_of(world_size)
-    }
+    pairs = pairs_of(world_size)
+    return {pair: pcie_route(*pair, bytes_per_s, switch_of, cpu_of) for pair in pairs}
 
 
 def _in_pairs(device: int) -> int:

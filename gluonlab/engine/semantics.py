@@ -64,11 +64,8 @@ def of_nd(hybrid_forward: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: gluon.HybridBlock, F: Any, *inputs: Any, **params: Any) -> Any:
         if not mx.util.is_np_array():
             return hybrid_forward(self, F, *inputs, **params)
-        params = {
-            name: array.as_nd_ndarray() for name, array in params.items() if array is not None
-        }
-        return hybrid_forward(
-            self, F, *(array.as_nd_ndarray() for array in inputs), **params
-        ).as_np_ndarray()
+        params = {name: x.as_nd_ndarray() for name, x in params.items() if x is not None}
+        outputs = hybrid_forward(self, F, *(x.as_nd_ndarray() for x in inputs), **params)
+        return outputs.as_np_ndarray()
 
     return forward

@@ -58,9 +58,7 @@ def check_code(ctxs: Sequence[Any], count: int) -> None:
 def lacking(numbers: Sequence[int], count: int) -> str:
     """One line on those of the GPUs ``numbers`` that cannot compute here; empty if all can."""
     kinds = {number: kind_of(number) for number in numbers}
-    unable = {
-        number: kind for number, kind in kinds.items() if kind and not has_code(kind.capability)
-    }
+    unable = {gpu: kind for gpu, kind in kinds.items() if kind and not has_code(kind.capability)}
     if not unable:
         return ""
     first = next(iter(unable.values()))

@@ -37,9 +37,8 @@ def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
     limits = []
     for version, folder in control_groups("cpu", proc, cgroups):
         try:
-            quota, period = [
-                word for file in quotas[version] for word in (folder / file).read_text().split()
-            ]
+            texts = ((folder / file).read_text() for file in quotas[version])
+            quota, period = (word for text in texts for word in text.split())
             if quota not in ("max", "-1"):
                 limits.append(max(1, int(quota) // int(period)))
         except (OSError, ValueError, ZeroDivisionError):

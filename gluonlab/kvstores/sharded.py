@@ -64,9 +64,8 @@ class ShardedKVStore(ScheduleKVStore):
 
     @property
     def transfers_run(self) -> int:
-        return super().transfers_run + sum(
-            update.transfers_run for update in self._updates.values()
-        )
+        own = sum(update.transfers_run for update in self._updates.values())
+        return super().transfers_run + own
 
     def set_optimizer(self, optimizer: mx.optimizer.Optimizer) -> None:
         """Give the owners the optimizer that they update with.

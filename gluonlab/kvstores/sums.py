@@ -60,9 +60,8 @@ class Sums:
         for entry in merged:
             summed = self._in_outs(entry) if in_place and _fits(entry) else self._aside(entry)
             groups.setdefault(tuple(array.context for array in summed), []).append(summed)
-        self._executors = [
-            executor([list(rank) for rank in zip(*arrays)]) for arrays in groups.values()
-        ]
+        by_rank = ([list(rank) for rank in zip(*arrays)] for arrays in groups.values())
+        self._executors = [executor(arrays) for arrays in by_rank]
 
     @property
     def transfers_run(self) -> int:

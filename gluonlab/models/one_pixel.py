@@ -57,10 +57,8 @@ def _seen(node: Node, image: Optional[Shape], output: Optional[Shape]) -> Option
     whole = set(dilate) <= {1} and attrs.get("num_group", "1") == "1"
     usual = whole and attrs.get("layout", "None") in ("None", "NCHW")
     begins = [-padding for padding in pad or (0, 0)]  # where the window lies on the image
-    pixels = [
-        (max(0, begin), min(side, begin + width))
-        for side, begin, width in zip(image[2:], begins, kernel)
-    ]
+    sides = zip(image[2:], begins, kernel)
+    pixels = [(max(0, begin), min(side, begin + width)) for side, begin, width in sides]
     weights = [(first - begin, last - begin) for (first, last), begin in zip(pixels, begins)]
     # a stride over the whole image may leave the window beside it
     blind = any(first >= last for first, last in pixels)

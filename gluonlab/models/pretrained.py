@@ -56,9 +56,8 @@ def load_parameters(
     if not any("." in name for name in loaded):
         loaded = _without_common_prefix(loaded)
         wanted = _without_common_prefix(dict(net.collect_params().items()))
-    shapes = {
-        name: (loaded[name].shape, param.shape) for name, param in wanted.items() if name in loaded
-    }
+    shared = [name for name in wanted if name in loaded]
+    shapes = {name: (loaded[name].shape, wanted[name].shape) for name in shared}
     odd = {name: both for name, both in shapes.items() if both[0] != both[1]}
     # those whose shapes (classes, ...) differ in the number of classes alone
     head = [name for name, (a, b) in odd.items() if new_head and a[1:] == b[1:] and b[0] == classes]

@@ -28,9 +28,8 @@ class Adaptive(mx.optimizer.Optimizer):  # type: ignore[misc]
 
     def create_state(self, index: Any, weight: nd.NDArray) -> Tuple[nd.NDArray, ...]:
         """``states`` arrays of zeros, of the weight's shape, type and device."""
-        return tuple(
-            nd.zeros(weight.shape, weight.context, dtype=weight.dtype) for _ in range(self.states)
-        )
+        like = dict(shape=weight.shape, ctx=weight.context, dtype=weight.dtype)
+        return tuple(nd.zeros(**like) for _ in range(self.states))
 
     def update(
         self, index: Any, weight: nd.NDArray, grad: nd.NDArray, state: Tuple[nd.NDArray, ...]

@@ -45,9 +45,8 @@ class MixedLoss(gluon.HybridBlock):
 
     def hybrid_forward(self, F: Any, scores: Any, labels: Any) -> Any:
         """(n, K), (n, 3) -> (n,)"""
-        first, second, share = (
-            F.slice_axis(labels, axis=1, begin=i, end=i + 1).reshape((-1,)) for i in range(3)
-        )
+        parts = (F.slice_axis(labels, axis=1, begin=i, end=i + 1) for i in range(3))
+        first, second, share = (part.reshape((-1,)) for part in parts)
         return share * self.loss(scores, first) + (1 - share) * self.loss(scores, second)
 
 

@@ -182,9 +182,8 @@ def _described(path: Path) -> List[Description]:
     if not found.is_comparison:
         return [found]
     try:
-        folders = sorted(
-            (folder for folder in path.iterdir() if (folder / CONFIG).exists()), key=_by_number
-        )
+        inside = (folder for folder in path.iterdir() if (folder / CONFIG).exists())
+        folders = sorted(inside, key=_by_number)
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
     if not folders:

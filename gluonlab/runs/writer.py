@@ -105,9 +105,8 @@ class RunDirectory:
         They are those of one replica: ``net.save_parameters`` would write the average of all, which
         for three equal numbers is not always that number.
         """
-        arrays = {
-            name: param.list_data()[0] for name, param in net._collect_params_with_prefix().items()
-        }
+        params = net._collect_params_with_prefix()
+        arrays = {name: param.list_data()[0] for name, param in params.items()}
         save_arrays(self.path / schema.PARAMETERS, arrays)
 
     def curves(self) -> None:

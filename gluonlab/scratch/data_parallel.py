@@ -82,10 +82,8 @@ def train_batch(
     """
     xs, ys = split_batch(images, labels, devices_of(replicas))
     with autograd.record():
-        losses = [
-            cross_entropy(lenet(x, replica.params), y).sum()
-            for x, y, replica in zip(xs, ys, replicas)
-        ]
+        shards = zip(xs, ys, replicas)
+        losses = [cross_entropy(lenet(x, replica.params), y).sum() for x, y, replica in shards]
     autograd.backward(losses)  # of all devices before anybody waits, so that they run side by side
     # had no shard: its gradients of the batch before must not count again
     for idle in replicas[len(xs) :]:

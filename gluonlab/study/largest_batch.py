@@ -102,9 +102,8 @@ def find_batch_size(
             "leave --batch-size and --global-batch-size out"
         )
     smallest = config.microbatches or 1
-    return _Search(
-        make_plan(config.replace(batch_size=smallest)), budget_bytes, smallest, tell
-    ).result()
+    plan = make_plan(config.replace(batch_size=smallest))
+    return _Search(plan, budget_bytes, smallest, tell).result()
 
 
 class _Search:
@@ -169,11 +168,8 @@ class _Search:
     def _planned(self, images: int) -> Memory:
         """The plan's figures; a data set that is made up has grown with the batch."""
         config = self.plan.config.replace(batch_size=images)
-        return (
-            Needs(make_plan(config), self.net).memory(images)
-            if self.grows
-            else self.needs.memory(images)
-        )
+        needs = Needs(make_plan(config), self.net) if self.grows else self.needs
+        return needs.memory(images)
 
     def _cost(self, size: int) -> Optional[int]:
         try:
@@ -185,9 +181,8 @@ class _Search:
         return taken
 
     def _measure(self, size: int, ceiling: Optional[int]) -> int:
-        return measure(
-            self.plan.config.replace(batch_size=size), ceiling=None if self.on_gpus else ceiling
-        )
+        config = self.plan.config.replace(batch_size=size)
+        return measure(config, ceiling=None if self.on_gpus else ceiling)
 
     def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(

@@ -119,13 +119,8 @@ def evaluate(
         counted = sum(tally.confusion.asnumpy().astype("int64") for tally in tallies)
         matrix = group.total(counted).astype("int64")
         matrix = matrix.astype("int64")
-    return Score(
-        images,
-        int(correct),
-        float(losses) / images,
-        int(in_top5) if classes > TOP else None,
-        matrix,
-    )
+    top5 = int(in_top5) if classes > TOP else None
+    return Score(images, int(correct), float(losses) / images, top5, matrix)
 
 
 class _Tally:
@@ -158,9 +153,8 @@ class _Tally:
         # of equal scores the first class counts as the better one, as in argmax: so there are no
         # ties, whatever the device
         # (n, classes)
-        before = (scores > own) + (scores == own) * nd.broadcast_lesser(
-            self.order, labels.expand_dims(1)
-        )
+        earlier = nd.broadcast_lesser(self.order, labels.expand_dims(1))
+        before = (scores > own) + (scores == own) * earlier
         # (1, n), from 0
         rank = (before.sum(axis=1) + self.classes * (1 - can_be_right)).expand_dims(0)
         self.loss += loss.astype("float32")

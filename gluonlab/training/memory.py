@@ -163,8 +163,11 @@ class Needs:
 
     def _planned_in_stages(self, *parts: int) -> int:
         """The same for all graphs of `StagedReplicas`, each of many stages."""
-        staged = lambda n: self._staged_mib([part * n for part in parts])  # noqa: E731
-        return self._divided((0, *parts), PRECISE_MIB_OF_STAGES, staged)
+
+        def told(times: int) -> float:
+            return self._staged_mib([part * times for part in parts])
+
+        return self._divided((0, *parts), PRECISE_MIB_OF_STAGES, told)
 
     def _divided(self, key: Tuple[int, ...], precise: float, told: Callable[[int], float]) -> int:
         if key not in self._activations:

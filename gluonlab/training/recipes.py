@@ -181,10 +181,8 @@ def described() -> List[str]:
     """Lines for --list: every recipe with its source and what was reported."""
     epochs = [kind.defaults.epochs for kind in DATASETS.values()]
     first = f"every data set and network, {min(epochs)} to {max(epochs)} epochs: the lab's own"
-    return [
-        *entry(QUICK, first, _networks()),
-        *(line for recipe in RECIPES for line in recipe.described()),
-    ]
+    lines = (line for recipe in RECIPES for line in recipe.described())
+    return [*entry(QUICK, first, _networks()), *lines]
 
 
 def _networks() -> str:

@@ -130,9 +130,8 @@ def _places(trainer: gluon.Trainer) -> Dict[Parameter, _Place]:
     if not trainer._by_bucket:
         keys = {param: key for key, param in enumerate(trainer._params)}
         inside = [param for bucket in trainer.buckets for param in bucket.params]
-        return {
-            param: _Place(keys[param], None, 0) for param in sorted(inside, key=keys.__getitem__)
-        }
+        inside.sort(key=keys.__getitem__)
+        return {param: _Place(keys[param], None, 0) for param in inside}
     places = {}
     for key, bucket in enumerate(trainer.buckets):
         ends = [*bucket.begins[1:], bucket.size]
@@ -169,9 +168,8 @@ def _part(array: nd.NDArray, begin: int, param: Parameter) -> nd.NDArray:
 def _put(trainer: gluon.Trainer, states: States, what: str) -> None:
     new, of_keys = _made(trainer, dict(zip(trainer._params, states.parameters)), what)
     optimizer, ctxs = trainer._optimizer, trainer._contexts
-    optimizer.param_dict = dict(
-        enumerate(trainer.buckets if trainer._by_bucket else trainer._params)
-    )
+    updated = trainer.buckets if trainer._by_bucket else trainer._params
+    optimizer.param_dict = dict(enumerate(updated))
     resume(optimizer, of_keys, states.num_update, states.numbers, ctxs, trainer._schedule)
     trainer._updates = None  # its calls are for the arrays of old
     counts = {age.updates for state in of_keys.values() for age in state.ages.values()}

@@ -21,10 +21,8 @@ from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.update.trainer import BucketedTrainer
 
 GLUON, BUCKETED = "gluon.Trainer", "BucketedTrainer"
-TRAINERS: Dict[str, Callable[..., gluon.Trainer]] = {
-    GLUON: gluon.Trainer,
-    BUCKETED: BucketedTrainer,
-}
+Make = Callable[..., gluon.Trainer]
+TRAINERS: Dict[str, Make] = {GLUON: gluon.Trainer, BUCKETED: BucketedTrainer}
 STORES = tuple(name for name, kind in KVSTORES.items() if not kind.gpus_only)
 
 # With a learning rate of 1/2, the first step from zero leaves half of the sum of whole numbers,

@@ -24,11 +24,8 @@ class Files(torch.utils.data.Dataset):
     def __init__(self, folder: str, size: int) -> None:
         self.size = size
         classes = sorted(Path(folder, "train").iterdir())
-        self.files = [
-            (str(path), label)
-            for label, name in enumerate(classes)
-            for path in sorted(name.iterdir())
-        ]
+        folders = enumerate(classes)
+        self.files = [(str(path), n) for n, folder in folders for path in sorted(folder.iterdir())]
 
     def __len__(self) -> int:
         return len(self.files)

@@ -95,9 +95,8 @@ class _BrokenOff(Exception):
 def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float) -> None:
     """One request, and what it brings."""
     try:
-        response = session.get(
-            url, headers=_resume_headers(url, part), stream=True, timeout=timeout_s
-        )
+        headers = _resume_headers(url, part)
+        response = session.get(url, headers=headers, stream=True, timeout=timeout_s)
     # tried again already, by the session
     except (requests.RequestException, HTTPError, ValueError) as error:
         raise DownloadError(shown(f"{url} cannot be reached ({_reason(error)})")) from None

@@ -219,11 +219,8 @@ class _Resident:
         self, device: int, batches: "List[Indices]", bounds: List[List[Tuple[int, int]]]
     ) -> Tuple[nd.NDArray, nd.NDArray]:
         """This device's shards of all batches, one behind the other."""
-        parts = [
-            batch[slice(*bound[device])]
-            for batch, bound in zip(batches, bounds)
-            if device < len(bound)
-        ]
+        pairs = zip(batches, bounds)
+        parts = [batch[slice(*bound[device])] for batch, bound in pairs if device < len(bound)]
         if not parts:
             return self.images[device][:1], self.labels[device][:1]  # no batch reaches this device
         order = nd.array(np.concatenate(parts), dtype=np.int32, ctx=self.ctxs[device])

@@ -66,10 +66,8 @@ class FileSplit:
 
         ``seeds``: of each what `gluonlab.data.images.crop.random_box` cuts out for its own.
         """
-        return _Files(
-            self.decoders.begin([self.paths[index] for index in indices], seeds),
-            self.labels[indices],
-        )
+        paths = [self.paths[index] for index in indices]
+        return _Files(self.decoders.begin(paths, seeds), self.labels[indices])
 
 
 class _Files(NamedTuple):

@@ -44,9 +44,8 @@ def _sums(name: str, ctxs: List[mx.Context]) -> Dict[str, int]:
     random, store = np.random.RandomState(0), make_kvstore(name, ctxs)
     off = unlike = 0
     for key, shape in enumerate(SHAPES):
-        store.broadcast(
-            key, nd.zeros(shape, ctx=ctxs[0]), [nd.empty(shape, ctx=ctx) for ctx in ctxs]
-        )
+        outs = [nd.empty(shape, ctx=ctx) for ctx in ctxs]
+        store.broadcast(key, nd.zeros(shape, ctx=ctxs[0]), outs)
         whole = random.randint(-99, 99, (len(ctxs), *shape)).astype("float32")
         broken = random.normal(size=(len(ctxs), *shape)).astype("float32")
         for _ in range(ROUNDS):

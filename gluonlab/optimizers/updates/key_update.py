@@ -33,9 +33,8 @@ def foresee(optimizer: Any, keys: Sequence[Any]) -> None:
     An optimizer asks for the rate of a key when it has counted its update, and has not counted
     those of keys after it.
     """
-    optimizer.num_update = max(
-        [optimizer.num_update, *(updates_of(optimizer, key) + 1 for key in keys)]
-    )
+    counts = (updates_of(optimizer, key) + 1 for key in keys)
+    optimizer.num_update = max([optimizer.num_update, *counts])
 
 
 class KeyPart(NamedTuple):

@@ -63,9 +63,8 @@ class RunningStatistics:
         for device, shard in enumerate(shards):
             self._images[device] += len(shard)
             if self._cudnns and len(shard):
-                parts = [
-                    (end - begin, *shard.shape[1:]) for begin, end in self._cut.bounds(len(shard))
-                ]
+                bounds = self._cut.bounds(len(shard))
+                parts = [(end - begin, *shard.shape[1:]) for begin, end in bounds]
                 self._cudnns[shard.context].before_step(parts)
 
     def average(self) -> None:

@@ -93,9 +93,8 @@ class DataParallelStep:
         """
         for parts in self.microbatches.rounds(batch):
             for part in parts:
-                loss, scores = self.replicas[part.device].forward(
-                    part.images, part.labels, train=False
-                )
+                replica = self.replicas[part.device]
+                loss, scores = replica.forward(part.images, part.labels, train=False)
                 yield Scored(part.device, loss, scores, part.labels)
 
     def _forward(self, parts: Sequence[Microbatch], number: int, several: bool) -> None:
