@@ -63,7 +63,7 @@ test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)
 
 $(CU112)/.ready: setup.py tools/make_venv.py tests/support/stub_driver.py
-	@$(PYTHON) tests/support/stub_driver.py $(CU112)/driver
+	@PYTHONPATH=tests $(PYTHON) tests/support/stub_driver.py $(CU112)/driver
 	@LD_LIBRARY_PATH=$(abspath $(CU112))/driver $(PYTHON) tools/make_venv.py $(CU112) cu112 simulated-gpus labs test
 	@touch $@
 

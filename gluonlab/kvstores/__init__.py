@@ -60,7 +60,7 @@ def _nccl(name: str, topology: Optional[str]) -> "KVStoreBase":
     return NcclKVStore()
 
 
-ALLREDUCES = {
+ALLREDUCES = {  # what --list says; the first line of the algorithm's docstring where it is not here
     "star": "from scratch: everything to the first device, and back",
     "sharded": "from scratch: each device sums its own chunk",
     "tree": "from scratch: up a binary tree, and down again",
@@ -70,6 +70,12 @@ ALLREDUCES = {
     "halving_doubling": "from scratch: partners exchange halves, then double them",
     "hierarchical": "from scratch: within groups, between groups, within groups",
 }
+
+
+def _summary(algorithm: str) -> str:
+    described = str(ALGORITHMS[algorithm].__doc__).split("\n")[0]
+    return ALLREDUCES.get(algorithm) or f"from scratch: {described}"
+
 
 KVSTORES: Dict[str, KVStoreKind] = {
     "device": KVStoreKind(
@@ -84,7 +90,7 @@ KVSTORES: Dict[str, KVStoreKind] = {
         "broadcast from there (a CUDA build of MXNet only)",
         gpus_only=True,
     ),
-    **{name: KVStoreKind(_scheduled, ALLREDUCES[name], places=True) for name in ALGORITHMS},
+    **{name: KVStoreKind(_scheduled, _summary(name), places=True) for name in ALGORITHMS},
     "sharded-optimizer": KVStoreKind(
         _sharded_optimizer,
         "each device updates its share of the weights and keeps its state",

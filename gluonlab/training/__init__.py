@@ -1,1 +1,1 @@
-"""Training on several devices, from one batch (step.py) to a whole run (loop.py)."""
+"""A run, from its TrainConfig (plan.py) to its end (loop.py), and what is made of it afterwards."""

@@ -22,7 +22,7 @@ from gluonlab.models.pretrained import check_pretrained
 from gluonlab.parallel.data import sync_bn
 from gluonlab.parallel.data.replica import loss_graph
 from gluonlab.parallel.precision import check_dtype, check_dtype_on
-from gluonlab.training import optimize, schedule
+from gluonlab.training import learning_rate, optimize
 from gluonlab.training.array_limit import ArrayLimit
 from gluonlab.training.draft import Draft, file_options
 from gluonlab.training.one_process import check_group
@@ -101,8 +101,8 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "topology", _topology),
     Check(CONFIG, "dataset", lambda draft: check_dataset(draft.asked.dataset)),
     Check(CONFIG, "recipe", lambda draft: draft.settled),
-    Check(CONFIG, "schedule", lambda draft: schedule.check_schedule(draft.config)),
-    Check(CONFIG, "epochs", lambda draft: schedule.check_epochs(draft.config)),
+    Check(CONFIG, "schedule", lambda draft: learning_rate.check_schedule(draft.config)),
+    Check(CONFIG, "epochs", lambda draft: learning_rate.check_epochs(draft.config)),
     Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
     Check(CONFIG, "compression", lambda draft: check_compression(
         draft.asked.compress, draft.asked.kvstore, draft.asked.dtype)),
@@ -123,7 +123,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(DATA, "dataset", lambda draft: draft.dataset),
     Check(DATA, "microbatches", lambda draft: draft.microbatches.check(
         draft.step_images, draft.device_count)),
-    Check(DATA, "final rate", lambda draft: schedule.check_final_rate(
+    Check(DATA, "final rate", lambda draft: learning_rate.check_final_rate(
         draft.config, draft.rates, draft.scale)),
     Check(NETWORK, "sync-bn", _sync_bn),
     Check(NETWORK, "deterministic", _repeatable),

@@ -30,7 +30,7 @@ from gluonlab.optimizers.momentum import CORRECTED
 from gluonlab.optimizers.registry import optimizer_kind
 from gluonlab.parallel.data.microbatches import Microbatches
 from gluonlab.training.array_limit import check_elements
-from gluonlab.training.schedule import make_rates
+from gluonlab.training.learning_rate import make_rates
 from gluonlab.training.settle import Settled, settle, without_crops
 from gluonlab.update.rates import Rates
 

@@ -223,7 +223,9 @@ def test_a_negative_momentum_is_refused(cls):
 
 
 def test_every_optimizer_of_mxnet_is_offered_or_says_why_not():
-    assert set(OPTIMIZERS) | set(NOT_OFFERED) | {"test"} == set(mx.optimizer.Optimizer.opt_registry)
+    known = set(OPTIMIZERS) | set(NOT_OFFERED)
+    assert set(mx.optimizer.Optimizer.opt_registry) - {"test"} <= known
+    assert set(NOT_OFFERED) <= set(mx.optimizer.Optimizer.opt_registry)
     assert not set(OPTIMIZERS) & set(NOT_OFFERED)
 
 

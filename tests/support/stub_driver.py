@@ -2,7 +2,7 @@
 
 With it mxnet-cu112 loads, and computes on CPUs.
 
-python tests/support/stub_driver.py FOLDER        # then LD_LIBRARY_PATH=FOLDER
+    PYTHONPATH=tests python tests/support/stub_driver.py FOLDER    # then LD_LIBRARY_PATH=FOLDER
 """
 
 import sys

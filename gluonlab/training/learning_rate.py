@@ -1,4 +1,7 @@
-"""The learning rate of every step, from --lr-schedule and its options."""
+"""Rates made of --lr-schedule and its options.
+
+The curves themselves, the warm-up included, are in `gluonlab.update.rates`.
+"""
 
 from __future__ import annotations
 
