@@ -56,8 +56,9 @@ ROAD_OF = kvstores/kvstores kvstores/schedule kvstores/sharded kvstores/reduce_a
   parallel/data/microbatches parallel/data/sync_bn parallel/data/staged update/trainer \
   update/stale update/clipping training/mixup training/optimize training/evaluate training/export \
   update/loss_scale training/losses training/loop parallel/data/statistics update/mxnet_trainer \
-  data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce \
-  bench/gradients run/evaluate_run device_use
+  data/images/crop data/loading/augment data/loading/mixup data/loading/shards bench/allreduce/measure \
+  bench/gradients/steps bench/gradients/measure parallel/two_halves parallel/data/strategy \
+  run/evaluate_run device_use
 
 test-gpus: $(CU112)/.ready $(CU112)/gpus/.ready
 	GLUONLAB_TEST_DEVICES=gpu $(ON_GPUS) --gpus 8 $(CU112)/bin/python -m pytest $(ROAD) $(ARGS)

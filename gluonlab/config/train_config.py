@@ -27,8 +27,9 @@ from gluonlab.errors import ConfigError
 
 
 class Group:
-    """Settings that belong together: a heading of --help. Called, it makes a field of TrainConfig,
-    with what its command line option needs to know.
+    """Settings that belong together, under a heading of --help.
+
+    Called, it makes a field of TrainConfig, with what its option on the command line needs to know.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,7 +1,7 @@
-"""What the value of an option may be: each check turns text, as a command line has it, into a
-value, or raises ConfigError.
+"""What the value of an option may be.
 
-A ``Check`` takes the option's name, for the message, and what was given.
+Each check turns text, as it comes from a command line, into a value, or raises ConfigError. A
+``Check`` takes the option's name, for the message, and what was given.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ LARGEST = 2**63 - 1  # nothing that is counted here comes near it
 
 
 def whole(minimum: int, maximum: int = LARGEST) -> Check:
-    """A check for whole numbers from ``minimum`` to ``maximum``; text as it comes from a command
-    line is converted.
-    """
+    """A check for whole numbers from ``minimum`` to ``maximum``, also as text."""
     up, to = f"a whole number from {minimum} up", f"a whole number from {minimum} to {maximum}"
 
     def check(name: str, value: Any) -> int:
@@ -53,9 +51,7 @@ def is_count(value: Any) -> bool:
 
 
 def real(minimum: float, below: float = math.inf, *, above_minimum: bool = False) -> Check:
-    """A check for finite numbers x with minimum <= x < below (minimum < x when
-    ``above_minimum``).
-    """
+    """A check for finite numbers x: minimum <= x < below, or minimum < x if ``above_minimum``."""
     wanted = f"a number above {minimum:g}" if above_minimum else f"a number from {minimum:g}"
     if below < LARGEST_RATE:
         wanted += f" and below {below:g}"
@@ -94,9 +90,7 @@ def size_in_bytes(name: str, value: Any) -> int:
 
 
 def epoch_list(name: str, value: Any) -> str:
-    """Numbers of epochs, each larger than the one before, as text: ``10,20``; a list of them
-    becomes such a text.
-    """
+    """Growing numbers of epochs as text, ``10,20``; a list of them becomes such a text."""
     shown = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
     parts = shown.split(",")
     if isinstance(value, bool) or not all(
@@ -124,8 +118,7 @@ def compression(name: str, value: Any) -> str:
 
 
 def colours(name: str, value: Any) -> str:
-    """A name such as ``imagenet`` or ``none``, or ``M,M,M/S,S,S``: means and positive deviations of
-    the channels.
+    """A name such as ``imagenet``, or ``M,M,M/S,S,S``: channels' means and deviations.
 
     Two lists of numbers become such a text.
     """
@@ -165,9 +158,7 @@ def text(name: str, value: Any) -> str:
 
 
 def device_names(name: str, value: Any) -> Union[str, Tuple[str, ...]]:
-    """One text, or several in a list or tuple, as `gluonlab.devices` reads them; a Context becomes
-    its name.
-    """
+    """One text or several, as `gluonlab.devices` reads them; a Context becomes its name."""
     if isinstance(value, (list, tuple)):
         if not value:
             raise ConfigError(f"{name} names no device: give a value or leave it out")

@@ -18,8 +18,7 @@ from gluonlab.kvstores.sums import Entry, Ranks, Summing
 
 
 class GroupKVStore(SummingKVStore):
-    """Sums over this process's devices by the store ``local``, then over the processes of
-    ``group``.
+    """Sums over this process's devices by the store ``local``, then over ``group``.
 
     Between processes the arrays of a call travel as one flat buffer, of the first device; the other
     devices get copies of the sums, so replicas have the same bits everywhere. Every process makes

@@ -131,9 +131,7 @@ class SummingGroup:
 
 
 def _in_words(values: "NDArray[Any]") -> "NDArray[Any]":
-    """float64 (n,) as float32 (WORDS, n) that add up to it: a parameter server rounds to
-    float32.
-    """
+    """float64 (n,) as float32 (WORDS, n) that add up to it, for servers that know float32."""
     words = []
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(WORDS):

@@ -1,6 +1,4 @@
-"""python -m gluonlab.launch --backend parameter-server: this process's part of a training run by
-many.
-"""
+"""python -m gluonlab.launch --backend NAME: this process's part in training by many."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ from gluonlab.errors import ConfigError, unknown
 )
 @click.option("--quiet", is_flag=True, help="print the summary only")
 def main(backend: str, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Train with many processes, on one host or on several, that somebody else has started with the
-    same options.
+    """Train with many processes, which somebody else has started with the same options.
 
-    MXNet's launch.py, mpirun, horovodrun and SageMaker's training images do that. The options are
-    those of python -m gluonlab.run, and the batches, rates and results those of one process with
-    all devices: --batch-size is per device, --kvstore sums over the devices of each process.
+    The processes are on one host or on several. MXNet's launch.py, mpirun, horovodrun and
+    SageMaker's training images do that. The options are those of python -m gluonlab.run, and the
+    batches, rates and results those of one process with all devices: --batch-size is per device,
+    --kvstore sums over the devices of each process.
     """
     # MXNet is loaded here, not for --help
     from gluonlab.launch.backends import BACKENDS

@@ -17,8 +17,7 @@ from gluonlab.launch.same_host import processes_here
 
 
 class ParameterServer(SummingGroup):
-    """Workers whose scheduler and servers are named in the environment, by MXNet's launch.py or
-    SageMaker's image.
+    """Workers of MXNet's parameter server, whose scheduler the environment names.
 
     What travels is numbers, never an optimizer as a pickle. Each sum is one push-and-pull of its
     own key: a busy server takes the latest message first, and so may answer a plain pull with what
@@ -45,8 +44,9 @@ class ParameterServer(SummingGroup):
         return config
 
     def leave(self, together: bool) -> None:
-        """Free the store: before MXNet shuts down, which drops what is queued. The workers wait for
-        each other there, unless this one fails alone.
+        """Free the store before MXNet shuts down, which drops what is queued.
+
+        The workers wait for each other there, unless this one fails alone.
         """
         if not together:
             check_call(_LIB.MXKVStoreSetBarrierBeforeExit(self._store.handle, 0))

@@ -1,6 +1,4 @@
-"""How many processes of a group run on one host: each gives the others a number that is its
-host's.
-"""
+"""How many processes of a group run on one host: all exchange their host's number."""
 
 from __future__ import annotations
 

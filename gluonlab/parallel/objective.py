@@ -1,6 +1,4 @@
-"""What training minimises: the cross entropy of the scores, with smoothed or mixed labels on
-request.
-"""
+"""What training minimises: cross entropy, with smoothed or mixed labels on request."""
 
 from __future__ import annotations
 
@@ -10,9 +8,9 @@ from mxnet import gluon
 
 
 class SmoothedCrossEntropy(gluon.HybridBlock):
-    """Cross entropy with labels that give each of the K classes ``smoothing`` / K of the certainty,
-    and the right one the rest.
+    """Cross entropy in which each of K classes has ``smoothing`` / K of a label's weight.
 
+    The right class has the rest, too.
     ``scores`` (n, K), ``labels`` (n,) of whole numbers -> (n,). Szegedy et al., "Rethinking the
     inception architecture for computer vision", 2016, section 7; the same as PyTorch's
     ``CrossEntropyLoss(label_smoothing=...)``. Where nothing is learned, ``unsmoothed`` is the loss,

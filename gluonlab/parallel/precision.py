@@ -1,5 +1,4 @@
-"""Mixed precision: a network's matrix products and convolutions in float16, and in float32 whatever
-adds up or is kept.
+"""Mixed precision: matrix products and convolutions in float16, all sums in float32.
 
 Parameters, their gradients, the optimizer's states, running statistics, scores and the loss stay
 float32; so kvstores, files and exports are the same as ever (Micikevicius et al., "Mixed precision
@@ -70,8 +69,7 @@ def mixed_precision(
 def _with_own_inputs(
     graph: mx.sym.Symbol, half: Collection[str], full: Collection[str]
 ) -> mx.sym.Symbol:
-    """``graph`` with copies of the arrays that are to be cast for some operators and taken as they
-    come by others.
+    """``graph`` with copies of arrays that some operators get cast and others as they are.
 
     The conversion believes that an array of which it has made a float16 copy, for a convolution,
     say, is float16 itself, and so is ReLU of it: what then follows gets two types, and fails

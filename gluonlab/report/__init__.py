@@ -1,3 +1,4 @@
-"""Runs as one HTML page that needs no other file and no network: ``python -m gluonlab.report RUN
-[RUN...]``.
+"""Runs as one HTML page that needs neither other files nor a network.
+
+It is made by ``python -m gluonlab.report RUN [RUN...]``.
 """

@@ -30,10 +30,9 @@ def dash(number: int) -> str:
 
 
 def charts(runs: Sequence[Run]) -> Dict[str, str]:
-    """Title -> SVG: loss, accuracy against epochs and against time, speed, and the learning rate
-    when it is not constant.
+    """Title -> SVG: losses, accuracy over epochs and over time, speed, learning rate.
 
-    A chart without a point is left out.
+    The learning rate's is there when it is not constant. A chart without a point is left out.
     """
     drawn: Dict[str, str] = {}
     if any(run.steps or run.epochs for run in runs):

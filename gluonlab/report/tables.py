@@ -72,9 +72,7 @@ def in_words(value: Any) -> str:
 
 
 def as_text(runs: Sequence[Run], width: int = 80) -> str:
-    """The results for a terminal, at most ``width`` columns wide; long names lose their
-    beginnings.
-    """
+    """The results in at most ``width`` columns; long names lose their beginnings."""
     rows = [HEADINGS, *results(runs)]
     columns = [column for column in zip(*rows) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]

@@ -19,8 +19,9 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
 
 def make_figure(lines: Sequence[Line]) -> "Figure":
-    """Four panels from the lines of metrics.jsonl: training loss, validation accuracy, learning
-    rate, images per second.
+    """Four panels: training loss, validation accuracy, learning rate, images per second.
+
+    They are made of the lines of metrics.jsonl.
     """
     # the figure alone, without pyplot: no display, no global state, and half the time to import
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -1,7 +1,7 @@
-"""Folders of runs and comparisons read back, those of older versions too, and what is damaged
-refused in one line.
+"""Folders of runs and comparisons, read back.
 
-Does not import MXNet.
+Those of older versions are read, too; what is damaged is refused in one line. Does not import
+MXNet.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ class Description:
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """All that decides how the run goes: what it uses, and what was asked for beyond that,
-        whatever fields there may be.
-        """
+        """All that decides how the run goes: what it uses, and what else was asked for."""
         done = {*self.used, *PRODUCTS}
         beyond = {k: v for k, v in self.asked.items() if RESOLVED.get(k, k) not in done}
         return {**self.used, **beyond}
@@ -142,8 +140,7 @@ def device_count(settings: Mapping[str, Any]) -> int:
 
 
 def read_runs(paths: Sequence[Path]) -> List[Run]:
-    """All of them, each with a name of its own: its folder's, or as much of its path as tells it
-    from the others.
+    """All of the runs, each with a name of its own: the end of its path, as short as may be.
 
     The folder of a comparison stands for the runs in it. Raises DataError for a folder that is no
     run's, or whose files are damaged, and for a run that is given twice.
@@ -254,9 +251,7 @@ def read_description(folder: Path, remedy: str = REMEDY) -> Description:
 
 
 def _settings(value: Any) -> Optional[Dict[str, Any]]:
-    """A dictionary of plain values, or of lists and dictionaries that are not too deep to be looked
-    at; None for all else.
-    """
+    """A dictionary of plain values and of lists and dictionaries that are not too deep, or None."""
     return value if isinstance(value, dict) and _depth_up_to(value, DEEPEST) else None
 
 
@@ -268,11 +263,10 @@ def _depth_up_to(value: Any, levels: int) -> bool:
 
 
 def read_lines(folder: Path, format: int = FORMAT) -> List[Line]:
-    """The lines of a run's metrics.jsonl, but for a last one that a kill cut off, and for kinds
-    that are not known here.
+    """The lines of a run's metrics.jsonl.
 
-    Raises DataError, naming the line, for one that is damaged, and for a file that is missing or
-    cannot be read.
+    A last line that a kill cut off, and lines of unknown kinds, are left out. Raises DataError,
+    naming the line, for one that is damaged, and for a file that is missing or cannot be read.
     """
     file = folder / METRICS
     if not file.is_file():

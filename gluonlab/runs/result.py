@@ -12,9 +12,10 @@ from gluonlab.runs.schema import Epoch
 
 @dataclass
 class Result:
-    """What a run gave: ``net``, a HybridBlock, holds the trained parameters on the devices of
-    ``plan`` (`gluonlab.training.plan.Plan`).
+    """What a run gave.
 
+    ``net``, a HybridBlock, holds the trained parameters on the devices of ``plan``, a
+    `gluonlab.training.plan.Plan`.
     ``run_dir`` is None in a process of a group that is not rank 0, which alone writes.
     ``confusion``: if asked for, that of the last epoch (`gluonlab.training.evaluate.Confusion`).
     """
@@ -34,9 +35,7 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        """The median over the epochs; without the first when there are others, for it also warms
-        up.
-        """
+        """The median over the epochs, but for the first of several, which also warms up."""
         rates = [epoch.images_per_second for epoch in self.history]
         return statistics.median(rates[1:] or rates)
 

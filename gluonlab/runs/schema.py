@@ -50,8 +50,10 @@ def matrix(value: Any) -> bool:
 
 
 def _field(meaning: str, check: Check, unit: str = "", **more: Any) -> Any:
-    """A field of a line. ``default``: its value where older versions did not write it;
-    ``formerly``: its name in format 1, empty where that had none.
+    """A field of a line.
+
+    ``default``: its value where older versions did not write it. ``formerly``: its name in format
+    1, empty where it had none.
     """
     default = {"default": more.pop("default")} if "default" in more else {}
     return field(**default, metadata={"meaning": meaning, "check": check, "unit": unit, **more})

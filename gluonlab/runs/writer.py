@@ -34,9 +34,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
-        """The folder ``out``, which must be new or empty; without it a new one below runs/, with
-        time and ``name``.
-        """
+        """The folder ``out``, new or empty; without it a new one in runs/, by time and ``name``."""
         cls.check(out)
         path = Path(out) if out is not None else RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
         try:
@@ -53,9 +51,7 @@ class RunDirectory:
 
     @staticmethod
     def check(out: Optional[str]) -> None:
-        """Raise OutputError for an ``out`` that `create` would refuse, as far as that can be seen
-        without making anything.
-        """
+        """Raise OutputError for an ``out`` that `create` would refuse; nothing is made."""
         path = Path(out) if out is not None else RUNS
         try:
             if out is not None and path.exists() and not path.is_dir():
@@ -75,8 +71,9 @@ class RunDirectory:
             raise _unwritable(out, path, error.strerror) from None
 
     def describe(self, config: Dict[str, Any], **more: Any) -> None:
-        """Write config.json: the fields of a TrainConfig, and the run's ``settings`` and
-        ``classes``, or the numbers of devices that are to be compared (``compare``).
+        """Write config.json: the fields of a TrainConfig, ``settings`` and ``classes``.
+
+        A comparison has instead the numbers of devices that are compared (``compare``).
         """
         about = {"format": schema.FORMAT, "gluonlab": gluonlab.__version__}
         self._write(schema.CONFIG, {**about, **more, "config": config})
@@ -125,9 +122,7 @@ class RunDirectory:
             self._metrics.close()
 
     def discard(self) -> None:
-        """Take away again what was written and made, unless there is something else in it, such as
-        another run.
-        """
+        """Take away what was written and made, unless something else is in the folder."""
         own = (schema.CONFIG, schema.METRICS, schema.CURVES, schema.PARAMETERS)
         with suppress(OSError):
             entries = list(self.path.iterdir())
@@ -154,9 +149,7 @@ def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> Output
 
 
 def _make_unused(path: Path) -> Path:
-    """Make the folder ``path``, or ``path``-2, -3, ..., whichever nobody has made yet, not even at
-    this moment.
-    """
+    """Make the folder ``path``, or ``path``-2, -3, ...: the first that is not there yet."""
     candidate, number = path, 2
     while True:
         try:

@@ -36,9 +36,7 @@ def check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) ->
 
 @dataclass(frozen=True)
 class ArrayLimit:
-    """The arrays of a batch: on the host, where it is made in one piece, and in the `loss_graph` of
-    each device.
-    """
+    """The largest arrays of a batch: on the host, and in the `loss_graph` of a device."""
 
     graph: mx.sym.Symbol
     net: gluon.HybridBlock

@@ -15,9 +15,7 @@ WRITTEN = 20  # classes up to which the picture has numbers in it
 
 
 def table(matrix: Confusion, classes: Sequence[str]) -> str:
-    """The matrix as text of at most 80 columns; of more classes than fit, the most frequent
-    confusions.
-    """
+    """The matrix in 80 columns; if it does not fit, the most frequent confusions."""
     classes = _printable(classes)
     labels = _labels(classes)
     row = max(map(len, labels))
@@ -37,9 +35,7 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
 
 
 def _printable(classes: Sequence[str]) -> List[str]:
-    r"""The names of classes, each on one line, whatever folders they come from: \n for a line's
-    end, \udcff for what is no text.
-    """
+    r"""Names of classes on one line each: \\n for a line's end, \\udcff for what is no text."""
     return [
         "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
         for name in classes
@@ -55,9 +51,7 @@ def _labels(classes: Sequence[str]) -> List[str]:
 
 
 def _right(matrix: Confusion) -> List[str]:
-    """For each class the percentage of its images that were recognised; a dash where it has
-    none.
-    """
+    """For each class the percentage of images that were recognised; a dash for none."""
     return [
         f"{counts[label] / counts.sum():.1%}" if counts.sum() else "-"
         for label, counts in enumerate(matrix)

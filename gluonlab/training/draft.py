@@ -120,8 +120,7 @@ class Draft:
 
     @property
     def scale(self) -> float:
-        """What linear scaling multiplies rates by: the images of a step over those for which the
-        rate is made.
+        """The factor of linear scaling: a step's images over those that the rate is made for.
 
         Goyal et al., "Accurate, large minibatch SGD: training ImageNet in 1 hour", 2017, section
         2.1.

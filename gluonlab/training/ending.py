@@ -23,11 +23,10 @@ from gluonlab.training.plan import Plan
 
 @contextmanager
 def recorded(run: "RunDirectory | NoRunDirectory", result: Result) -> Iterator[None]:
-    """Bring the folder to an end when the block ends, however that is: with the curves of all
-    finished epochs, and the reason.
+    """Bring the folder to an end when the block ends, however that is.
 
-    An interruption says what is left of the run. A mistake of the user without any finished epoch
-    leaves no folder.
+    It has the curves of all finished epochs, and the reason. An interruption says what is left of
+    the run. A mistake of the user without any finished epoch leaves no folder.
     """
     try:
         yield
@@ -50,8 +49,9 @@ def recorded(run: "RunDirectory | NoRunDirectory", result: Result) -> Iterator[N
 def write_extras(
     folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
 ) -> None:
-    """Write into ``folder`` what the plan asks for: the picture of the confusion matrix, the
-    export. Raises OutputError.
+    """Write the picture of the confusion matrix and the export that the plan asks for.
+
+    Raises OutputError.
     """
     if plan.export:
         export(net, plan.model, plan.dataset, folder / EXPORT)

@@ -1,6 +1,4 @@
-"""Exact accuracy and loss of a split, computed by all devices; the host runs a few batches ahead of
-them and reads once.
-"""
+"""Exact accuracy and loss of a split, computed by all devices; the host reads once."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ class Score(NamedTuple):
 
     @property
     def top5_accuracy(self) -> Optional[float]:
-        """The fraction of images whose label is among the five best scores, where there are more
-        classes than five.
-        """
+        """The fraction of images whose label is among the five best scores, of more classes."""
         return None if self.in_top5 is None else self.in_top5 / self.images
 
 

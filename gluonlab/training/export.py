@@ -1,10 +1,9 @@
-"""A trained network as files that MXNet alone can load: ``mx.gluon.SymbolBlock.imports``, Module,
-the C++ interface.
+"""A trained network as files that MXNet alone can load.
 
-The graph is the plain network's, as written, not as it was laid out for some devices; it takes
-float32 images whose values go from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or
-normalised by the data set's colours where it has any. model.json says so to whoever finds the
-files.
+``mx.gluon.SymbolBlock.imports``, Module and the C++ interface read them. The graph is the plain
+network's, as written, not as it was laid out for some devices; it takes float32 images whose values
+go from 0 to 1, as Gluon's ``transforms.ToTensor`` makes them, or normalised by the data set's
+colours where it has any. model.json says so to whoever finds the files.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ SYMBOL, WEIGHTS, DESCRIPTION = "model-symbol.json", "model-0000.params", "model.
 
 
 def export(net: gluon.HybridBlock, model: str, dataset: Dataset, folder: Path) -> mx.sym.Symbol:
-    """Write ``net``, which `get_model` made as ``model`` for ``dataset`` and whose replicas are
-    equal; the graph that was written.
+    """Write ``net``, `get_model`'s ``model`` for ``dataset``, and return the graph written.
 
-    Into ``folder``, made if need be: the graph, the parameters, and a description. Raises
-    OutputError.
+    The replicas are equal. Into ``folder``, made if need be: the graph, the parameters, and a
+    description. Raises OutputError.
     """
     plain = get_model(model, len(dataset.classes))
     graph = plain(mx.sym.var("data"))

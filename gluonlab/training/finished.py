@@ -1,6 +1,4 @@
-"""A finished run, read again: its network on any devices, evaluated on the test images of its data
-set.
-"""
+"""A finished run, read again and evaluated on the test images, on any devices."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ GONE_WRONG = "its training has gone wrong: train again with a smaller --lr"
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the test images of a finished run gave, now; ``seconds`` include compiling the
-    network.
-    """
+    """What the test images of a finished run gave; ``seconds`` include compiling."""
 
     run_dir: Path
     plan: Plan
@@ -85,8 +81,7 @@ class Evaluation:
 
 @nd_semantics()
 def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
-    """Evaluate the run in this folder; ``given``: the settings of TrainConfig named in GIVEN, such
-    as devices.
+    """Evaluate the run in this folder; ``given``: settings named in GIVEN, such as devices.
 
     Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises
     ConfigError for a folder that is no run's, for settings that the run itself brings and for
@@ -214,9 +209,7 @@ def _largest_share(found: Description) -> Optional[int]:
 
 
 def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
-    """(channels, height, width) of the run's images; None for a run of a gluonlab that did not note
-    them.
-    """
+    """(channels, height, width) of the run's images; None where a run did not note them."""
     shape = found.used.get("image_shape")
     if shape is not None and not (
         isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)

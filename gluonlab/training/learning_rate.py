@@ -39,9 +39,7 @@ def check_schedule(config: TrainConfig) -> None:
 
 
 def check_epochs(config: TrainConfig) -> None:
-    """Raise ConfigError for a warm-up as long as the run, and for a rate that changes outside the
-    epochs between both.
-    """
+    """Raise ConfigError for a warm-up or a change of the rate beyond the run's epochs."""
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
         raise ConfigError(

@@ -162,9 +162,7 @@ class _Run:
             self.reporter.say(f"{'loss scale':<11}{scale.in_words()}")
 
     def _first_step(self) -> None:
-        """Wait for the very first step, once: initialising takes the longer the more devices there
-        are.
-        """
+        """Wait for the very first step, once: more devices take longer to initialise."""
         nd.waitall()
         self.result.first_step_seconds = time.perf_counter() - self.began
         self.reporter.say(f"{'first step':<11}after {self.result.first_step_seconds:.2f} s")

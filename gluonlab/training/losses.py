@@ -30,8 +30,7 @@ class StepLoss(NamedTuple):
 
 
 class LossLog:
-    """``append`` the shards' losses of each step; it returns the steps whose losses have become
-    known.
+    """``append`` the losses of each step; it returns the steps whose losses are known by now.
 
     A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, naming the step
     where that began; ``rest`` are then the known steps before it. Where a loss ``may_overflow``, as

@@ -114,10 +114,10 @@ class Needs:
         return 4 * (math.prod(self.plan.dataset.image_shape) + LABELS_MIXED)
 
     def _data_bytes(self, images: int) -> int:
-        """Resident splits and this epoch's share in its order; batches made ahead, one in use and
-        one in the making.
+        """Resident splits, their share of this epoch in order, and batches that are made ahead.
 
-        With mixup the partners of the share, or of the batch in the making, are as many.
+        One batch is in use, and one in the making. With mixup the partners of the share, or of the
+        batch in the making, are as many.
         """
         plan, dataset = self.plan, self.plan.dataset
         splits = (dataset.train, dataset.test)
@@ -143,8 +143,7 @@ class Needs:
         return self._planned(evaluated) + self._planned_in_stages(*self._parts(images))
 
     def _parts(self, images: int) -> List[int]:
-        """The images of each graph that training binds: for parts of whole batches, and of an
-        epoch's last one.
+        """The images of each graph that training binds, for whole batches and an epoch's last.
 
         Where gradients add to those of parts before, it is a graph of its own.
         """

@@ -14,9 +14,9 @@ NO_DECAY = r".*(bias|gamma|beta)$"
 
 
 def check_optimizer(name: str, asked: TrainConfig) -> None:
-    """Raise ConfigError for an optimizer or a rule that is not offered, and for a momentum or a
-    rule that the optimizer does not have.
+    """Raise ConfigError for an optimizer that is not offered or does not take the settings.
 
+    Those are its rule and its momentum.
     ``asked``: without a recipe's values.
     """
     if asked.momentum_rule not in (None, *MOMENTUM_RULES):

@@ -1,6 +1,4 @@
-"""What a recipe is: settings that go together, for a data set and networks, and where they come
-from.
-"""
+"""What a recipe is: settings that go together for data and networks, and their source."""
 
 from __future__ import annotations
 

@@ -128,9 +128,7 @@ def quick(dataset: str, defaults: Defaults) -> Recipe:
 
 
 def network(config: TrainConfig, defaults: Defaults) -> str:
-    """The network's name: the config's, else the data set's own, of which it may have a quick one
-    and a published one.
-    """
+    """The network's name: the config's, else the data set's, a quick or a published one."""
     if config.model is not None:
         return config.model
     published = defaults.published_model if config.recipe != QUICK else None
@@ -186,8 +184,10 @@ def described() -> List[str]:
 
 
 def _networks() -> str:
-    """``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick);
-    resnet18 for ...``
+    """The networks of data sets in words.
+
+    ``without --model: lenet for digits, cifar10 (cifar_resnet20 without --recipe quick); resnet18
+    for ...``
     """
     data: Dict[str, Dict[str, None]] = {}
     for name, kind in DATASETS.items():

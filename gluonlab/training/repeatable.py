@@ -1,5 +1,4 @@
-"""What --deterministic needs of a network: no operator whose gradients MXNet adds up in any order
-on GPUs.
+"""--deterministic: no operator whose gradients GPUs add up in any order.
 
 MXNet 1.9.1 heeds MXNET_ENFORCE_DETERMINISM in convolutions, transposed ones and max pooling alone,
 and there by cuDNN. The operators named here add with atomicAdd in their backward kernels, whatever
@@ -20,9 +19,7 @@ Attributes = Mapping[str, str]
 
 
 class Unordered(NamedTuple):
-    """An operator of a network that does not repeat its bits on GPUs: ``operator`` by its name,
-    ``layer`` by its own.
-    """
+    """An operator that does not repeat its bits on GPUs, and the layer that it is in."""
 
     operator: str
     layer: str

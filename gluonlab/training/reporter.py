@@ -27,10 +27,10 @@ class Reporter:
 
 
 class ConsoleReporter(Reporter):
-    """Lines on ``stream`` (standard output), and a progress bar with images/s and loss on standard
-    error.
+    """Lines on ``stream``, and a progress bar on standard error.
 
-    In a notebook the bar is a widget; where standard error is no terminal there is none.
+    The bar has images/s and the loss. In a notebook the bar is a widget; where standard error is no
+    terminal there is none.
     """
 
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:

@@ -102,9 +102,9 @@ def settle(config: TrainConfig, defaults: Defaults) -> Settled:
 
 
 def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settled:
-    """The same where images cannot be cut anew: a recipe's crops are left out, crops that were
-    asked for are an error elsewhere.
+    """The same without a recipe's crops where images cannot be cut anew.
 
+    Crops that were asked for are an error elsewhere.
     ``dataset``: the data set, where it has been read already.
     """
     config = settled.config

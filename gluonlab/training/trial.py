@@ -1,5 +1,4 @@
-"""How much memory a run takes, measured: a process of its own carries it out, cut down, and is
-watched meanwhile.
+"""How much memory a run takes, measured on a run that is cut down, in a process of its own.
 
 No plan knows oneDNN's scratch memory and rearranged copies, buffers of kvstores, what Python and
 its libraries take, or how the allocator rounds. What is measured is
@@ -50,9 +49,7 @@ class OtherData(Exception):
 
 
 class DeviceMemory:
-    """What a GPU loses of its free memory from now on; nothing on CPUs, whose memory is the
-    process's.
-    """
+    """What a GPU loses of its free memory from now on; nothing on CPUs."""
 
     def __init__(self, ctxs: Sequence[mx.Context]) -> None:
         self._gpus = [ctx.device_id for ctx in ctxs if ctx.device_type == "gpu"]

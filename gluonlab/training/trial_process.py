@@ -1,5 +1,4 @@
-"""The child's end of `gluonlab.training.trial`: a run cut down to what decides how much memory it
-takes.
+"""The child of `gluonlab.training.trial`: a run cut down to what decides its memory.
 
 It is the run itself, by `train_plan`, from the data set to the curves: two epochs with all sizes of
 batches that occur, and with as many batches waiting as may wait. Only what would repeat is left
@@ -65,8 +64,9 @@ class _ReadAheadPart(_Part):
 
 
 def cut(split: Split, batch_size: int, resident_bytes: int) -> Split:
-    """A split without the batches that would only repeat what others do, if it is read batch by
-    batch.
+    """A split without the batches that would only repeat what others do.
+
+    Only what is read batch by batch is cut.
     """
     images = min(len(split), (WAITING + AHEAD) * batch_size + len(split) % batch_size)
     if stays_on_devices(split, resident_bytes) or images == len(split):
@@ -88,8 +88,7 @@ def cut_plan(plan: Plan) -> Plan:
 
 
 class _Few(Reporter):
-    """Makes a strategy whose steps compute only the first batches of each size, and keep as many
-    as a queue would.
+    """Makes a strategy that computes the first batches of each size, and keeps a queue's.
 
     In the second epoch it is the first size alone: all that other sizes leave behind is there then.
     """
@@ -135,8 +134,9 @@ class _Few(Reporter):
 
 
 def main(words: Sequence[str]) -> None:
-    """``words``: the settings of a TrainConfig, and what `about` told of the data set, both as
-    JSON. Tells one line of JSON.
+    """Print one line of JSON about a run of ``words``: settings, and what `about` said of the data.
+
+    Both are JSON.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     settings, expected = map(json.loads, words)

@@ -1,5 +1,4 @@
-"""What mxnet.contrib.amp's init_trainer asks of a trainer: to leave out steps whose gradients
-overflowed.
+"""What mxnet.contrib.amp's init_trainer asks of a trainer: leave out steps that overflowed.
 
 It sets an attribute, and gluon.Trainer looks at that in each update.
 """

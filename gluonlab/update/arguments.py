@@ -25,9 +25,7 @@ from gluonlab.update.loss_scale import LossScale
 
 @contextmanager
 def left_alone_if_refused(params: Any, optimizer: Any) -> Iterator[None]:
-    """After an error inside, the parameters' trainer and the optimizer's parameters are as
-    before.
-    """
+    """After an error inside, parameters and optimizer belong to whom they belonged before."""
     trainers = [
         (param, param._trainer) for param in _listed(params) or () if isinstance(param, Parameter)
     ]

@@ -1,6 +1,4 @@
-"""A bucket: parameters side by side in one buffer per device, so that one call moves or updates
-them all.
-"""
+"""A bucket: parameters side by side in one buffer per device, moved and updated by one call."""
 
 from __future__ import annotations
 
@@ -24,8 +22,7 @@ CHANNELS_OF_A_BLOCK = 8  # oneDNN's blocks have 8 channels, or a multiple of it
 
 
 class Bucket:
-    """Some parameters of equal type and multipliers: per device one array of weights and one of
-    gradients, as mx.nd arrays.
+    """Parameters of equal type and multipliers: one array of weights and one of gradients a device.
 
     Several parameters lie side by side, each of them aligned, and their own arrays become views.
     One parameter keeps its arrays.
@@ -48,9 +45,7 @@ class Bucket:
         self._arrays = [(param, param._data, param._grad) for param in self.params]
 
     def _adopt(self, param: Parameter, begin: int) -> None:
-        """Copy the parameter's values into the buffers and make its arrays views of them, into
-        which backward writes.
-        """
+        """Copy a parameter into the buffers; views of these, which backward writes, replace it."""
         data, grad = _views(self.weights, param, begin), _views(self.grads, param, begin)
         with autograd.pause():
             for view, old in zip([*data, *grad], [*param.list_data(), *param.list_grad()]):
@@ -77,9 +72,7 @@ class Bucket:
         return [i for end, begin in zip(ends, self.begins[1:]) for i in range(end, begin)]
 
     def zero_grad(self, device: int, params: "Set[Parameter]") -> None:
-        """Set the gradients of those of ``params`` in this bucket to zero on the device at a
-        place.
-        """
+        """Set the gradients of ``params`` that are in this bucket to zero on one device."""
         grad = self.grads[device]
         for begin, end in self.ranges(params):
             part = grad if (begin, end) == (0, self.size) else grad[begin:end]

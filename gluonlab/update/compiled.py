@@ -15,8 +15,9 @@ from mxnet.gluon import Parameter
 
 
 def forget(params: Iterable[Parameter], blocks: Iterable[gluon.Block]) -> None:
-    """Have each of ``blocks`` with one of these parameters, compiled with static_shape, compile
-    anew when it is next called.
+    """Have those of ``blocks`` with one of these parameters compile anew in their next call.
+
+    Only blocks compiled with static_shape need it.
     """
     moved = set(params)
     for block in blocks:

@@ -1,5 +1,4 @@
-"""Zeros between the gradients of a bucket, where MXNet's fused operators leave what they write
-beyond an array's end.
+"""Zeros between a bucket's gradients, where fused operators write beyond an array's end.
 
 On GPUs a fused operator stores 2 or 4 numbers at a time, the last ones too: an array of 7 gets an
 eighth (``store_index`` in the source that MXNet 1.9.1 gives NVRTC). That number is made of whatever

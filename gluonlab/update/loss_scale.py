@@ -1,5 +1,4 @@
-"""Dynamic loss scaling: the loss is multiplied by a number, so that float16 gradients neither
-vanish nor overflow.
+"""Dynamic loss scaling, so that float16 gradients neither vanish nor overflow.
 
 float16 ends at 65504 and loses digits below 6e-5. What backward begins with is multiplied by a
 scale, its gradients are divided. Where gradients overflow, the step is left out on all devices and
@@ -27,8 +26,7 @@ SMALLEST, LARGEST = 2.0**-14, 2.0**24
 
 
 class LossScale:
-    """``value`` is what the loss of the next step is multiplied by; `after` each step it is found
-    anew.
+    """The factor of the loss of the next step, ``value``; `after` each step it is set anew.
 
     Doubled after ``good_steps`` steps without an overflow, up to ``largest``. ``steps`` and
     ``skipped`` count those so far. Raises ConfigError for values that are no powers of two, or not
@@ -94,11 +92,10 @@ class LossScale:
 
 
 def make_loss_scale(dtype: str, images: int) -> Optional[LossScale]:
-    """The scale that a run begins with, when ``images`` of each batch are one device's; None where
-    none is needed.
+    """The scale that a run begins with; None for float32.
 
-    The losses of these are added up, not averaged, so it is smaller than FIRST by their number,
-    rounded to a power of two.
+    ``images``: of each batch on one device. The losses of these are added up, not averaged, so it
+    is smaller than FIRST by their number, rounded to a power of two.
     """
     if dtype == "float32":
         return None
@@ -106,8 +103,7 @@ def make_loss_scale(dtype: str, images: int) -> Optional[LossScale]:
 
 
 class Unscaling:
-    """``begin(scale)`` divides the gradients of all devices by the scale; `finite` tells whether
-    they are of any use.
+    """``begin(scale)`` divides all gradients by the scale; `finite` says whether they are usable.
 
     ``grads[i]``: all gradients of device i, summed over the devices, as float32; with ``parts`` the
     part that it has of them, which may be nothing. The sums of all devices are the same, to the

@@ -26,8 +26,9 @@ def _kinds(kind: type) -> Set[type]:
 
 
 def of_convolutions(blocks: Iterable[gluon.Block]) -> Set[Parameter]:
-    """The parameters that ordinary convolutions have, and no other block, such as a transposed
-    convolution.
+    """The parameters that ordinary convolutions have, and no other block.
+
+    A transposed convolution is another block.
     """
     convolved: Set[Parameter] = set()
     others: Set[Parameter] = set()

@@ -1,5 +1,4 @@
-"""The learning rate of every step, as a closed form: a warm-up, then a schedule until the end of
-the run.
+"""The learning rate of every step, as a closed form: a warm-up, then a schedule.
 
 MXNet's own schedulers keep a state, so they cannot be asked again for a step that is past, whose
 loss becomes known only now, nor begin in the middle of a run. Here a step's number is all that it

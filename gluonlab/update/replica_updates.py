@@ -1,6 +1,4 @@
-"""The optimizer on every device, for its own replica: bucket by bucket where it may, else parameter
-by parameter.
-"""
+"""The optimizer on every device: bucket by bucket where it may, else by parameter."""
 
 from __future__ import annotations
 

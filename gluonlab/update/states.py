@@ -1,5 +1,4 @@
-"""The optimizer states of a BucketedTrainer: gathered from its buckets, and restored into any
-others.
+"""The optimizer states of a BucketedTrainer: gathered, and restored into any other.
 
 `gather_states` and `restore_states` are what ``save_states`` and ``load_states`` are made of,
 without a file; what the arrays are named and hold is told in `gluonlab.optimizers.states.states`,

@@ -1,6 +1,4 @@
-"""What becomes of gradients between their sum and the update: divided by the scale of the loss,
-clipped, or found useless.
-"""
+"""Gradients between their sum and the update: unscaled, clipped, or found useless."""
 
 from __future__ import annotations
 
@@ -32,12 +30,11 @@ class SummedGradients:
         self._unscaling = None if loss_scale is None else Unscaling(grads, parts)
 
     def prepare(self, optimizer: Any) -> bool:
-        """Make them ready for ``optimizer``, which divides them by the size of the batch; False if
-        the update must be left out.
+        """Make them ready for the update by ``optimizer``; False if it must be left out.
 
-        With a loss scale this waits, for what decides about the update: its optimizer counts
-        updates, and corrections such as Adam's go by the count. All else is queued before, so that
-        devices have work while the host finds out.
+        The optimizer divides them by the size of the batch. With a loss scale this waits, for what
+        decides about the update: its optimizer counts updates, and corrections such as Adam's go by
+        the count. All else is queued before, so that devices have work while the host finds out.
         """
         scale, unscaling = self.loss_scale, self._unscaling
         if scale is not None and unscaling is not None:

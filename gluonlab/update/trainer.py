@@ -128,9 +128,7 @@ class BucketedTrainer(gluon.Trainer):
             self._init_params()
 
     def _init_kvstore(self) -> None:
-        """Called by the constructor, and after ``Parameter.set_data`` under a store that
-        updates.
-        """
+        """Called by the constructor, and after ``Parameter.set_data`` if the store updates."""
         store: Any = self._store
         self._kvstore = store
         self._update_on_kvstore = isinstance(store, ShardedKVStore) and len(self._contexts) > 1
@@ -214,9 +212,7 @@ class BucketedTrainer(gluon.Trainer):
         return ("allreduce", self._allreduce_grads), ("update", self._update)
 
     def allreduce_grads(self) -> None:
-        """The first half of `step`: stale gradients are set to zero, none is refused, all
-        summed.
-        """
+        """The first half of `step`: stale gradients become zero, and all are summed."""
         with autograd.pause():
             self._ready()
             self._refuse_half("allreduce_grads()")

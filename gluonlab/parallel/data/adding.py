@@ -1,5 +1,4 @@
-"""Graphs whose parameters' gradients are added to those that are there, in a form in which MXNet
-adds rightly.
+"""Graphs in a form in which MXNet adds gradients rightly to those that are there.
 
 Bound with grad_req "add", many operators add wrongly to what is there where their input is the
 argument itself: `+` counts it twice, an average that is broadcast loses it. Their gradients are

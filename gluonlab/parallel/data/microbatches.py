@@ -1,5 +1,4 @@
-"""Microbatches: a shard goes through the network in parts, whose gradients add up to those of the
-whole.
+"""Microbatches: a shard goes through the network in parts, whose gradients add up.
 
 Only one part's activations need memory at a time. The update is the big batch's: losses are added
 up, not averaged, so it does not matter how a shard is cut. What looks across the images of a batch
@@ -23,8 +22,9 @@ from gluonlab.errors import ConfigError
 
 
 class Microbatch(NamedTuple):
-    """Some images (n, C, H, W) and labels (n,) of the shard of one device, which is given by its
-    position.
+    """Some images (n, C, H, W) and labels (n,) of one device's shard.
+
+    ``device``: its position.
     """
 
     device: int
@@ -43,10 +43,10 @@ class Microbatches:
     size: Optional[int] = None
 
     def bounds(self, images: int) -> List[Tuple[int, int]]:
-        """The (begin, end) of each part of a shard: as even as they can be, no part empty, the
-        larger ones first.
+        """The (begin, end) of each part of a shard, as even as they can be.
 
-        A shard with fewer images than ``count`` is cut into single images.
+        No part is empty, and the larger ones come first. A shard with fewer images than ``count``
+        is cut into single images.
         """
         parts = self.count or (math.ceil(images / self.size) if self.size else 1)
         return shard_bounds(images, max(parts, 1))
@@ -75,9 +75,7 @@ class Microbatches:
         ]
 
     def check(self, global_batch_size: int, devices: int) -> None:
-        """Raise ConfigError when a whole batch gives some device fewer images than it should have
-        parts.
-        """
+        """Raise ConfigError when a device has fewer images of a batch than parts."""
         share = global_batch_size // devices
         if self.count is not None and self.count > max(share, 1):
             raise ConfigError(

@@ -1,5 +1,4 @@
-"""Mean and variance of one BatchNorm layer over the images of several devices, and what that adds
-to the gradient.
+"""Mean and variance of a BatchNorm layer over several devices, and their gradient.
 
 Each device finds the mean and the variance of its own images. The mean of all is that of the
 devices' means, weighted by their shares of the images; the variance of all is the weighted mean of

@@ -25,9 +25,7 @@ from gluonlab.parallel.data.running_variance import CudnnVariances
 
 
 class RunningStatistics:
-    """What the operators of a network keep for themselves on each device (the auxiliary states of
-    its graph).
-    """
+    """The running statistics of a network: the auxiliary states of its graph."""
 
     def __init__(
         self,
@@ -68,8 +66,9 @@ class RunningStatistics:
                 self._cudnns[shard.context].before_step(parts)
 
     def average(self) -> None:
-        """Give every device the average over all devices of all processes, weighted by the images
-        that they saw. Nothing waits in a process alone.
+        """Give every device the average over all devices of all processes.
+
+        It is weighted by the images that they saw. Nothing waits in a process alone.
         """
         for variances in self._cudnns.values():
             variances.settle()

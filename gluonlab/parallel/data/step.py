@@ -1,5 +1,4 @@
-"""One batch, data-parallel: a shard on each device, forward and backward there, gradients summed,
-every replica updated.
+"""One batch, data-parallel: forward and backward on shards, gradients summed, all updated.
 
 The losses of a batch are added up, not averaged, and the update divides by the size of the whole
 batch; so it does not matter how the batch was cut, and any batch size gives on k devices the update
@@ -27,8 +26,9 @@ from gluonlab.update.trainer import BucketedTrainer
 
 
 class DataParallelStep:
-    """``step(batch)`` trains on one batch and returns each shard's sum of losses, without waiting
-    for any of it.
+    """``step(batch)`` trains on one batch and returns each shard's sum of losses.
+
+    It waits for none of it.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class DataParallelStep:
         convert: Conversion = as_it_is,
         group: Group = ALONE,
     ) -> None:
-        """``net`` is initialised on ``ctxs`` with all its shapes known; ``preprocess(F, images)``
-        makes them its input.
+        """``net`` is initialised on ``ctxs``, and ``preprocess(F, images)`` makes its input.
 
+        All its shapes are known.
         ``sync_bn``: BatchNorm takes mean and variance of the images of all devices; without it, of
         each device's own. ``convert``: how the network computes (`gluonlab.parallel.precision`).
         The trainer's ``loss_scale`` is what the loss is multiplied by. ``group``: the processes

@@ -1,5 +1,4 @@
-"""BatchNorm over the whole batch, wherever its images lie: which layers that concerns, and which
-networks it suits.
+"""BatchNorm over the whole batch: for which layers, and in which networks.
 
 MXNet's SyncBatchNorm waits inside an operator until all devices have come that far, averages their
 means whatever the sizes of their shards, and so is wrong for unequal ones and hangs for ever when a
@@ -38,8 +37,9 @@ class Statistics(NamedTuple):
 
 
 def check_network(net: gluon.Block, name: str) -> None:
-    """Raise ModelError when a network, whose shapes may be unknown, has no BatchNorm that looks at
-    the batch, or an unusual one.
+    """Raise ModelError for a network without a BatchNorm to share, or with an unusual one.
+
+    Its shapes may be unknown.
     """
     looking = [layer for layer in _layers(net) if _looks_at_batch(layer)]
     if not looking:
@@ -73,9 +73,7 @@ def _layers(block: gluon.Block) -> Iterator[gluon.Block]:
 
 
 def is_batch_norm(node: Node) -> bool:
-    """Whether a node is a BatchNorm that looks at the batch; one with ``use_global_stats`` does
-    not.
-    """
+    """Whether a node is a BatchNorm that looks at the batch (no ``use_global_stats``)."""
     return bool(
         node["op"] == "BatchNorm"
         and node.get("attrs", {}).get("use_global_stats", "False") not in ("True", "1")
