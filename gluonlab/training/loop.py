@@ -22,7 +22,7 @@ from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare, train_loader
-from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 
 _T = TypeVar("_T")
 
@@ -109,7 +109,7 @@ class _Run:
                 self.run.parameters(self.strategy.net)
                 self.run.write(done)
                 self.result.history.append(done)
-                line = _in_words(done, self.plan.epochs)  # said when it is true
+                line = epoch_in_words(done, self.plan.epochs)  # said when it is true
             finally:
                 if self.log.rest:  # the loss has diverged
                     self._note(epoch, self.log.rest)
@@ -184,9 +184,3 @@ class _Waiting(Generic[_T]):
             return next(self._items)
         finally:
             self.seconds += time.perf_counter() - began
-
-
-def _in_words(epoch: schema.Epoch, epochs: int) -> str:
-    number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
-    speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
-    return f"{number}  {speed}  loss {epoch.loss:.4f}  validation accuracy {epoch.accuracy:.4f}"

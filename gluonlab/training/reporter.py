@@ -7,6 +7,7 @@ from typing import Any, List, Optional, TextIO
 
 from tqdm import tqdm  # tqdm.auto warns in notebooks that have no widgets
 
+from gluonlab.runs import schema
 from gluonlab.training.losses import StepLoss
 
 
@@ -23,7 +24,7 @@ class Reporter:
         """A step is under way; the losses of some earlier ones have become known."""
 
     def epoch_ends(self, line: str) -> None:
-        """The pass is over, or was broken off (then ``line`` is empty)."""
+        """The pass is over: `epoch_in_words`, or, if it was broken off, an empty line."""
 
 
 class ConsoleReporter(Reporter):
@@ -59,3 +60,10 @@ class ConsoleReporter(Reporter):
         self._bar.close()
         if line:
             self.say(line)
+
+
+def epoch_in_words(epoch: schema.Epoch, epochs: int) -> str:
+    """The line of a finished epoch."""
+    number = f"epoch {epoch.epoch:{len(str(epochs))}}/{epochs}"
+    speed = f"{epoch.training_seconds:6.2f} s  {epoch.images_per_second:7,.0f} images/s"
+    return f"{number}  {speed}  loss {epoch.loss:.4f}  validation accuracy {epoch.accuracy:.4f}"
