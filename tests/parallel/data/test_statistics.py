@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.completed import completed
-from support.devices import contexts, devices
+from support.devices import contexts, devices, on_gpus
 from support.reference import (
     distance,
     random_batches,
@@ -47,6 +47,15 @@ def resnet8(ctxs, start):
     return net
 
 
+def as_in_gluon(net, arrays):
+    """Of the parameters what Gluon's loop has alike: on GPUs all but running variances.
+
+    A step brings cuDNN's back to what they are on CPUs (tests/gpus/test_running_variance.py).
+    """
+    named = zip(net.collect_params(), arrays)
+    return [array for name, array in named if not (on_gpus() and name.endswith("running_var"))]
+
+
 def by_gluon(ctxs, start):
     """The network for Gluon's own loop, not hybridized."""
     net = resnet8(ctxs, start)
@@ -63,7 +72,7 @@ def test_one_device_trains_resnet8_as_gluon_does(start):
     ctxs = devices(1, threads=1)
     net = resnet8(ctxs, start)
     run(make_step(net, ctxs, learning_rate=0.05, momentum=0.9), batches, ctxs)
-    assert distance(values(net), expected) <= 1e-4
+    assert distance(as_in_gluon(net, values(net)), as_in_gluon(net, expected)) <= 1e-4
 
 
 def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
@@ -81,7 +90,8 @@ def test_several_devices_train_resnet8_as_gluon_does_on_as_many(start):
     train_on_devices(reference, trainer, ctxs, batches)
     run(make_step(net, ctxs, learning_rate=0.05), batches, ctxs)
     for ctx in ctxs:
-        assert distance(values(net, ctx), values(reference, ctx)) <= 1e-4
+        own, gluons = (as_in_gluon(net, values(each, ctx)) for each in (net, reference))
+        assert distance(own, gluons) <= 1e-4
     assert distance(values(net, ctxs[0]), values(net, ctxs[1])) > 0.01
 
 
