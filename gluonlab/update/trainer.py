@@ -186,9 +186,8 @@ class BucketedTrainer(gluon.Trainer):
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """Sum the gradients, and update every replica with the sum divided by ``batch_size``.
 
-        ``batch_size``: the images of all devices.
-        Raises UserWarning for a parameter without a fresh gradient, unless ``ignore_stale_grad``;
-        ConfigError for no batch size.
+        ``batch_size``: the images of all devices. Raises UserWarning for a parameter without a
+        fresh gradient, unless ``ignore_stale_grad``; ConfigError for no batch size.
         """
         with autograd.pause():
             self._begin(batch_size)
