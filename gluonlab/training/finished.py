@@ -23,7 +23,8 @@ from gluonlab.kvstores.groups import ALONE
 from gluonlab.models.pretrained import load_parameters
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.objective import make_loss
-from gluonlab.runs.reader import Description, device_count, read_finished
+from gluonlab.runs.description import Description, read_finished
+from gluonlab.runs.reader import device_count
 from gluonlab.training.ending import write_extras
 from gluonlab.training.evaluate import Score, evaluate, evaluation_loader
 from gluonlab.training.network import make_net

@@ -14,6 +14,8 @@ import mxnet as mx
 from mxnet.base import _LIB, check_call
 from mxnet.gluon import Parameter
 
+from gluonlab.errors import RunError
+
 NAMED = 3  # parameters in a message, at most
 
 
@@ -51,9 +53,19 @@ class Freshness:
         idle = {device for device, stale in enumerate(on_device) if len(stale) == len(self._params)}
         return Stale(on_device, set.intersection(*on_device), idle)
 
-    def of_a_process(self, stale: Stale) -> Stale:
-        """The same in one of several processes: without a shard here, others have gradients."""
-        return stale._replace(parameters=set()) if len(stale.idle) == len(self._ctxs) else stale
+    def of_a_process(self, stale: Stale, kvstore: str) -> Stale:
+        """The same in one of several processes: without a shard here, others have gradients.
+
+        Raises RunError for a parameter that is stale here, and may be fresh there.
+        """
+        if len(stale.idle) == len(self._ctxs):
+            return stale._replace(parameters=set())
+        if stale.parameters:
+            raise RunError(
+                "ignore_stale_grad=True: other processes may have gradients for parameters that "
+                f"are not fresh here: use every parameter in each step under kvstore {kvstore!r}"
+            )
+        return stale
 
     def require(self, stale: Stale) -> None:
         """Raise UserWarning, as gluon.Trainer does, for a parameter that a device has not used."""

@@ -8,7 +8,7 @@ buffer, with which Gluon goes on working (`gluonlab.update.bucket`).
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxnet import autograd, gluon
 from mxnet.gluon import Parameter
@@ -19,13 +19,13 @@ from gluonlab.kvstores.sharded import ShardedKVStore
 from gluonlab.optimizers.registry import is_element_wise
 from gluonlab.optimizers.states.states import States, save
 from gluonlab.optimizers.updates.counts import Rewinding
-from gluonlab.optimizers.updates.key_update import foresee
 from gluonlab.update import amp, arguments, compiled
 from gluonlab.update.bucket import Bucket, group, spread, usual_bucket_bytes
 from gluonlab.update.calls import Call, begin_alike, calls_of
 from gluonlab.update.fresh import NOTHING, Freshness
 from gluonlab.update.gaps import Gaps
 from gluonlab.update.loss_scale import LossScale
+from gluonlab.update.on_store import UpdateOnStore
 from gluonlab.update.owners import living_blocks, of_convolutions
 from gluonlab.update.replica_updates import BucketUpdates, ParameterUpdates, has_gradient
 from gluonlab.update.states import gather_states, load, put_awaited
@@ -101,6 +101,7 @@ class BucketedTrainer(gluon.Trainer):
                 self._store, compression_params, devices, loss_scale
             )
             self.clip_norm, self.loss_scale = clip_norm, loss_scale
+            self._on_store: Optional[UpdateOnStore] = None
             self._summed: Optional[SummedGradients] = None
             usual = usual_bucket_bytes(self._contexts)
             self.bucket_bytes = usual if bucket_bytes is None else bucket_bytes
@@ -165,8 +166,12 @@ class BucketedTrainer(gluon.Trainer):
         self._calls = calls_of(
             self._kvstore, self.buckets, self.bucket_bytes, self._update_on_kvstore, self._first_key
         )
-        if not self._update_on_kvstore:
-            self._summed = self._looking_at(zip(*(bucket.grads for bucket in self.buckets)))
+        looked_at = self._contexts, self.clip_norm, self.loss_scale
+        if self._update_on_kvstore:
+            self._on_store = UpdateOnStore(self._kvstore, self._calls, self.buckets, *looked_at)
+        else:
+            grads = [list(of_device) for of_device in zip(*(each.grads for each in self.buckets))]
+            self._summed = SummedGradients(grads, *looked_at)
         # a bucket is looked at as a whole, with what lies between its parameters
         looks = self.clip_norm is not None or self.loss_scale is not None
         self._gaps = Gaps(self.buckets if on_gpus and looks else ())
@@ -252,18 +257,10 @@ class BucketedTrainer(gluon.Trainer):
         """Let stale gradients count as zero, and parameters without a fresh one stay."""
         stale = self._freshness.look()
         if self._distributed and ignore_stale_grad:
-            stale = self._freshness.of_a_process(stale)
+            stale = self._freshness.of_a_process(stale, self._kvstore.type)
         self._stale, self._uneven = stale, self._uneven or bool(stale.parameters)
-        if stale is NOTHING:
-            return
         if not ignore_stale_grad:
             self._freshness.require(stale)
-        elif self._distributed and stale.parameters:
-            raise RunError(
-                "ignore_stale_grad=True: other processes may have gradients for parameters that "
-                "are not fresh here: use every parameter in each step under kvstore "
-                f"{self._kvstore.type!r}"
-            )
         for device, params in enumerate(stale.on_device):
             for bucket in self.buckets:
                 bucket.zero_grad(device, params)
@@ -304,38 +301,11 @@ class BucketedTrainer(gluon.Trainer):
 
     def _allreduce_grads(self) -> None:
         self._gaps.clear()
-        looks = self.clip_norm is not None or self.loss_scale is not None
-        if self._update_on_kvstore and (looks or self._uneven):
-            self._update_in_halves()
+        if self._on_store is not None:
+            self._on_store.run(self._optimizer, self._stale, self._uneven)
         elif self._sums:
             for call in self._calls:
                 call.run()
-
-    def _update_in_halves(self) -> None:
-        """The store's work, where the first update needs to know the sums of all buckets."""
-        store, shards = self._kvstore, []
-        for call in self._calls:
-            shards += store.reduce_scatter(call.key, call.grads, call.weights, call.priority)
-        if self._summed is None:
-            parts = [[part for part in shards if part.context == ctx] for ctx in self._contexts]
-            self._summed = self._looking_at(parts, parts=True)
-        if not self._summed.prepare(self._optimizer):
-            return
-        stale = {key: each.ranges(self._stale.parameters) for key, each in enumerate(self.buckets)}
-        if self._uneven:
-            keys = [key for call in self._calls for key in store.keys_to_update(call.key, stale)]
-            foresee(self._optimizer, keys)
-        for call in self._calls:
-            store.update(call.key, priority=call.priority, stale=stale)
-
-    def _looking_at(self, grads: Iterable[Any], parts: bool = False) -> SummedGradients:
-        return SummedGradients(
-            [list(arrays) for arrays in grads],
-            self._contexts,
-            self.clip_norm,
-            self.loss_scale,
-            parts,
-        )
 
     def _update(self, ignore_stale_grad: bool = False) -> None:
         if self._update_on_kvstore or amp.overflows(self):

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mxnet.base import _LIB, check_call
+from support.devices import contexts
 from support.workers import EngineContext
 
-from gluonlab.engine.invoke import from_host
+from gluonlab.engine.invoke import from_host, rows
 
 ON_THE_HOST = pytest.mark.cpu_only("arrays on the host, which are the CPU's")
 
@@ -62,3 +63,21 @@ def test_an_array_comes_from_the_host_while_the_device_is_busy():
     busy.wait_to_read()
     assert in_time == [True]
     assert made.asnumpy().tolist() == [0, 1, 2, 3, 4]
+
+
+@given(
+    st.sampled_from([np.uint8, np.int32, np.float32]),
+    st.lists(st.integers(1, 4), max_size=3),
+    st.lists(st.integers(0, 9), min_size=2, max_size=2, unique=True).map(sorted),
+)
+def test_rows_are_the_slice_and_share_its_memory(dtype, rest, bounds):
+    begin, end = bounds
+    values = np.random.RandomState(0).randint(0, 256, (9, *rest)).astype(dtype)
+    array = mx.nd.array(values, dtype=dtype, ctx=contexts(1)[0])
+    some = rows(array, begin, end)
+    assert (some.dtype, some.context) == (dtype, array.context)
+    assert np.array_equal(some.asnumpy(), values[begin:end])
+    some[:] = 7
+    values[begin:end] = 7
+    assert np.array_equal(array.asnumpy(), values)
+    assert type(rows(array.as_np_ndarray(), begin, end)) is mx.np.ndarray

@@ -35,7 +35,7 @@ from gluonlab.data.loading.shards import shard_bounds
 from gluonlab.data.loading.streaming import Selection, Streaming, Wanted
 from gluonlab.data.sets.dataset import ArraySplit, ReadAheadSplit, Split
 from gluonlab.devices import listed
-from gluonlab.engine.invoke import ARRAY_LIMIT
+from gluonlab.engine.invoke import ARRAY_LIMIT, rows
 from gluonlab.engine.semantics import as_users
 from gluonlab.errors import DataError
 from gluonlab.shares import split_evenly
@@ -209,10 +209,11 @@ class _Resident:
         begins = [0] * len(self.ctxs)
         for batch in bounds:
             ends = [begins[device] + end - begin for device, (begin, end) in enumerate(batch)]
-            places = [slice(*place) for place in zip(begins, ends)]
-            xs = [images[place] for (images, _), place in zip(epoch, places)]
-            ys = [labels[place] for (_, labels), place in zip(epoch, places)]
-            yield xs, ys
+            places = list(zip(epoch, begins, ends))
+            yield (
+                [rows(images, begin, end) for (images, _), begin, end in places],
+                [rows(labels, begin, end) for (_, labels), begin, end in places],
+            )
             begins[: len(ends)] = ends
 
     def _gather(
