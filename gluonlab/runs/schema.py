@@ -76,7 +76,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Step(Line):
-    """A training step, noted when its loss is known, some steps later."""
+    """A training step, written when its loss is known, some steps later."""
 
     tag = {"kind": "step"}
     step: int = _field("number of the step in the run, from 1", count)
@@ -121,7 +121,7 @@ class DivergedEvent(Line):
     """The end of a run whose loss or parameters are beyond recovery."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("what became of which number, and at which step", text)
+    message: str = _field("which number went wrong, how, and at which step", text)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class LossScaleEvent(Line):
     epoch: int = _field("number of the epoch, from 1", count)
     step: int = _field("number of its last step in the run", count)
     loss_scale: float = _field("factor by which losses are multiplied", positive)
-    skipped: int = _field("steps without an update so far: gradients overflowed", count_or_none)
+    skipped: int = _field("steps skipped so far because gradients overflowed", count_or_none)
 
 
 @dataclass(frozen=True)
