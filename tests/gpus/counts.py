@@ -17,6 +17,7 @@ from gpus.simulated import counting
 from mxnet import gluon, nd
 
 import gluonlab  # noqa: F401  before MXNet
+from gluonlab.collectives.algorithms import ALGORITHMS
 from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.pixels import make_input
 from gluonlab.kvstores import make_kvstore
@@ -28,10 +29,7 @@ from gluonlab.update.trainer import BucketedTrainer
 
 COUNTED = ("launches", "stream_synchronisations", "copies_direct", "copies_staged")
 HEADINGS = ("launches", "stream synchronisations", "direct copies", "staged copies")
-STORES = (
-    "device", "local", "nccl", "star", "sharded", "tree", "double_tree", "ring",
-    "bidirectional_ring", "halving_doubling", "hierarchical", "sharded-optimizer",
-)  # fmt: skip
+STORES = ("device", "local", "nccl", *ALGORITHMS, "sharded-optimizer")
 STEPS = 2
 
 

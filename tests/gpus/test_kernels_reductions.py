@@ -36,12 +36,14 @@ def distinct(*shape):
 )
 def test_reductions_and_their_gradients(name, case, keeps, dtype, request):
     shape, axes = case
+    array = distinct(*shape)
     if name == "norm":
         axes = axes[:2]
+        array[array == 0] = array.max() + 1 / 8  # at 0 the gradient is 0 / 0
     if len(shape) and np.prod(shape) <= 2000:  # what float16 tells apart
         assert_same(
             lambda x: getattr(nd, name)(x, axis=axes, keepdims=keeps),
-            distinct(*shape),
+            array,
             dtype=dtype,
             request=request,
         )

@@ -42,44 +42,43 @@ struct Updates {
   }
 
   template <bool MIXED>
-  static Work momentum(const Launch& launch) {
-    Arguments read(launch);
+  struct WithMomentum {
     T *out, *weight, *gradient;
     State<MIXED>* velocity;
     float* weight32 = nullptr;
     C clip, keep, rate, decay, scale;
     int request;
-    read(out, velocity, weight, gradient);
-    if (MIXED) read(weight32);
-    read(clip, keep, rate, decay, scale, request);
-    return each(launch.n(), [=](long i) {
-      C old = current<MIXED>(weight, weight32, i), step = step_of(rate, scale, gradient[i], clip);
-      velocity[i] = keep * velocity[i] - rate * decay * old - step;
-      C updated = old + static_cast<C>(velocity[i]);
+
+    explicit WithMomentum(const Launch& launch) {
+      Arguments read(launch);
+      read(out, velocity, weight, gradient);
+      if (MIXED) read(weight32);
+      read(clip, keep, rate, decay, scale, request);
+    }
+    C now(long i) const { return current<MIXED>(weight, weight32, i); }
+    void set(long i, C updated) const {
       if (MIXED) weight32[i] = static_cast<float>(updated);
       assign(out[i], request, updated);
+    }
+  };
+
+  template <bool MIXED>
+  static Work momentum(const Launch& launch) {
+    return each(launch.n(), [its = WithMomentum<MIXED>(launch)](long i) {
+      C old = its.now(i), step = step_of(its.rate, its.scale, its.gradient[i], its.clip);
+      its.velocity[i] = its.keep * its.velocity[i] - its.rate * its.decay * old - step;
+      its.set(i, old + static_cast<C>(its.velocity[i]));
     });
   }
 
   template <bool MIXED>
   static Work nesterov(const Launch& launch) {
-    Arguments read(launch);
-    T *out, *weight, *gradient;
-    State<MIXED>* velocity;
-    float* weight32 = nullptr;
-    C clip, keep, rate, decay, scale;
-    int request;
-    read(out, velocity, weight, gradient);
-    if (MIXED) read(weight32);
-    read(clip, keep, rate, decay, scale, request);
-    return each(launch.n(), [=](long i) {
-      C old = current<MIXED>(weight, weight32, i), kept = keep * velocity[i];
-      C slope = clipped<C>(scale * gradient[i], clip);
-      C updated = old - kept + (keep + 1) * (kept - rate * (slope + decay * old));
-      if (MIXED) weight32[i] = static_cast<float>(updated);
-      assign(out[i], request, updated);
+    return each(launch.n(), [its = WithMomentum<MIXED>(launch)](long i) {
+      C old = its.now(i), kept = its.keep * its.velocity[i];
+      C slope = clipped<C>(its.scale * its.gradient[i], its.clip);
+      its.set(i, old - kept + (its.keep + 1) * (kept - its.rate * (slope + its.decay * old)));
       // Where `out` is the weight, this decays the new one.
-      velocity[i] = kept - rate * (slope + decay * current<MIXED>(weight, weight32, i));
+      its.velocity[i] = kept - its.rate * (slope + its.decay * its.now(i));
     });
   }
 

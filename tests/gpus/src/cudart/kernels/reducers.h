@@ -58,58 +58,52 @@ class Simple : public Reducer<C> {
   const bool takes_root_;
 };
 
-struct Adds {
+struct Sums {
+  template <class S>
+  static S together(S a, S b) {
+    return a + b;
+  }
+};
+
+struct Products {
+  template <class S>
+  static S together(S a, S b) {
+    return a * b;
+  }
+};
+
+struct Adds : Sums {
   template <class S>
   S operator()(S sum, S value) const {
     return sum + value;
   }
-  template <class S>
-  static S together(S a, S b) {
-    return a + b;
-  }
 };
 
-struct AddsSquares {
+struct AddsSquares : Sums {
   template <class S>
   S operator()(S sum, S value) const {
     return sum + value * value;
   }
-  template <class S>
-  static S together(S a, S b) {
-    return a + b;
-  }
 };
 
-struct AddsNumbers {  // no NaN
+struct AddsNumbers : Sums {  // no NaN
   template <class S>
   S operator()(S sum, S value) const {
     return value == value ? sum + value : sum;
   }
-  template <class S>
-  static S together(S a, S b) {
-    return a + b;
-  }
 };
 
-struct Multiplies {
+struct Multiplies : Products {
   template <class S>
   S operator()(S product, S value) const {
     return product * value;
   }
-  template <class S>
-  static S together(S a, S b) {
-    return a * b;
-  }
 };
 
-struct MultipliesNumbers {
+struct MultipliesNumbers : Products {
   template <class S>
   S operator()(S product, S value) const {
     return value == value ? product * value : product;
-  }
-  template <class S>
-  static S together(S a, S b) {
-    return a * b;
   }
 };
 

@@ -156,34 +156,48 @@ struct Reduction {
   }
 };
 
+// What both kernels below have, from parameter `place` on: the inputs, the output, and the shapes that
+// belong to it. The place of the parameter behind these.
+template <class C>
+int read_operands(const Launch& launch, int place, int operands, Reduction<C>& reduction) {
+  Reading<C>& reading = reduction.reading;
+  reading.operands = operands;
+  reading.rounds = is_half(launch.parameter(place));
+  reading.access = access<C>(launch.parameter(place));
+  reduction.results = launch.value<int>(0);
+  reduction.adds = launch.value<bool>(place - 1);
+  for (int k = 0; k < operands; k++) reading.inputs[k].data = launch.pointer(place++);
+  reduction.out_access = access<C>(launch.parameter(place));
+  reduction.out = launch.pointer(place++);
+  for (int k = 0; k < operands; k++) reading.inputs[k].result_strides = strides_of(extents(launch, place++));
+  reduction.small = extents(launch, place++);
+  return place;
+}
+
+// Whether everything that the kernel's name asks for is known.
+template <class C>
+bool find_functions(const Launch& launch, Reduction<C>& reduction) {
+  const std::vector<Type>& template_arguments = launch.name.kernel.arguments;
+  reduction.reducer = reducer<C>(template_arguments[0].word);
+  return reduction.reading.finds_functions(template_arguments) && reduction.reducer &&
+         reduction.reading.access && reduction.out_access;
+}
+
 // reduce_kernel<Reducer, ndim, AType, DType, OType, OP, unroll>(N, M, addto, big, small, big_shape0,
 // small_shape, big_shape, big_stride, Mnext, transposed), and with two operations (N, M, addto, big, lhs,
 // rhs, small, big_shape0, lhs_shape0, rhs_shape0, small_shape, big_shape, lhs_shape, rhs_shape, big_stride,
 // lhs_stride, rhs_stride, Mnext, transposed).
 template <class C>
 Work reduce_in(const Launch& launch) {
-  const std::vector<Type>& template_arguments = launch.name.kernel.arguments;
-  bool three = launch.count() > 12;
-  int operands = three ? 3 : 1, place = 3;
+  int operands = launch.count() > 12 ? 3 : 1;
   Reduction<C> reduction;
   Reading<C>& reading = reduction.reading;
-  reading.operands = operands;
-  reading.rounds = is_half(launch.parameter(3));
-  reading.access = access<C>(launch.parameter(3));
-  for (int k = 0; k < operands; k++) reading.inputs[k].data = launch.pointer(place++);
-  reduction.out_access = access<C>(launch.parameter(place));
-  reduction.out = launch.pointer(place++);
-  for (int k = 0; k < operands; k++) reading.inputs[k].result_strides = strides_of(extents(launch, place++));
-  reduction.small = extents(launch, place++);
+  int place = read_operands(launch, 3, operands, reduction);
   for (int k = 0; k < operands; k++) reading.inputs[k].shape = extents(launch, place++);
   for (int k = 0; k < operands; k++) reading.inputs[k].strides = extents(launch, place++).axes;
   int parts = launch.value<int>(place);
-  reduction.results = launch.value<int>(0);
   reduction.steps = launch.value<int>(1);
-  reduction.adds = launch.value<bool>(2);
-  reduction.reducer = reducer<C>(template_arguments[0].word);
-  if (!reading.finds_functions(template_arguments)) return {};
-  if (!reduction.reducer || !reading.access || !reduction.out_access) return {};
+  if (!find_functions(launch, reduction)) return {};
   return [=] {
     for (long part = 0; part < parts; part++)
       reduction(reduction.steps * part / parts, reduction.steps * (part + 1) / parts,
@@ -203,31 +217,15 @@ Work reduce(const Launch& launch) {
 // rhs and their shapes behind those of big.
 template <class C>
 Work single_in(const Launch& launch) {
-  const std::vector<Type>& template_arguments = launch.name.kernel.arguments;
-  bool three = launch.count() > 6;
-  int operands = three ? 3 : 1, place = 2;
+  int operands = launch.count() > 6 ? 3 : 1;
   Reduction<C> reduction;
-  Reading<C>& reading = reduction.reading;
-  reading.operands = operands;
-  reading.rounds = is_half(launch.parameter(2));
-  reading.access = access<C>(launch.parameter(2));
-  for (int k = 0; k < operands; k++) reading.inputs[k].data = launch.pointer(place++);
-  reduction.out_access = access<C>(launch.parameter(place));
-  reduction.out = launch.pointer(place++);
-  Extents one;
-  one.axes = {1};
+  read_operands(launch, 2, operands, reduction);
   for (int k = 0; k < operands; k++) {
-    reading.inputs[k].result_strides = strides_of(extents(launch, place++));
-    reading.inputs[k].shape = one;
-    reading.inputs[k].strides = {0};
+    reduction.reading.inputs[k].shape.axes = {1};
+    reduction.reading.inputs[k].strides = {0};
   }
-  reduction.small = extents(launch, place++);
-  reduction.results = launch.value<int>(0);
   reduction.steps = 1;
-  reduction.adds = launch.value<bool>(1);
-  reduction.reducer = reducer<C>(template_arguments[0].word);
-  if (!reading.finds_functions(template_arguments)) return {};
-  if (!reduction.reducer || !reading.access || !reduction.out_access) return {};
+  if (!find_functions(launch, reduction)) return {};
   return [=] { reduction(0, 1, 0); };
 }
 
