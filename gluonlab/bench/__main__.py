@@ -124,7 +124,11 @@ def threads(asked: Asked, spin_counts: str) -> None:
     "--simulate", "NAME", "run nothing: price the algorithms on p3.16xlarge or another topology"
 )
 @option("--draw", "ALGORITHM", "run nothing: show the schedule step by step, as text")
-@option("--out", "FILE", "draw it as a page to step through, in a new HTML file")
+@option(
+    "--out",
+    "FILE",
+    "draw it in a new file: a page to step through, or with .svg one picture of all steps",
+)
 @option("--language", "NAME", "of the page, en or ja  [default: en]")
 @JSON
 def allreduce(as_json: bool, **options: Optional[str]) -> None:

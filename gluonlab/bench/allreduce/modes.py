@@ -75,22 +75,26 @@ def answer(asked: Dict[str, Any]) -> Answer:
 
 
 def _draw(asked: Asked) -> Answer:
-    from gluonlab.collectives.render import as_text, draw
+    from gluonlab.collectives.render import as_svg, as_text, draw
 
     name, world_size = asked["draw"], _world_size(asked) or DRAWN
     cuts: Dict[str, Any] = {option: asked.get(option) for option in ("chunks", "groups")}
-    if "out" not in asked:
-        if "language" in asked:
-            raise ConfigError(
-                "--language is for a page: give --out FILE for one, or leave it out; "
-                "the text is English"
-            )
+    path = Path(asked["out"]) if "out" in asked else None
+    is_page = path is not None and path.suffix.lower() != ".svg"
+    if "language" in asked and not is_page:
+        raise ConfigError(
+            "--language is for a page: give --out FILE.html for one, or leave it out; "
+            "texts and pictures are English"
+        )
+    if path is None:
         return Answer(as_text(make_schedule(name, world_size, **cuts)))
-    path = Path(asked["out"])
     check_new("--out", path)
-    page = draw(name, world_size, language=asked.get("language", "en"), **cuts)
+    if is_page:
+        drawn = draw(name, world_size, language=asked.get("language", "en"), **cuts)
+    else:
+        drawn = as_svg(make_schedule(name, world_size, **cuts))
     with new_file("--out", path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(drawn, encoding="utf-8")
     return Answer(f"written to {path}: open it in a browser")
 
 

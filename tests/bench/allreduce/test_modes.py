@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from support.commands import the_error
 from support.devices import named
 
 from gluonlab.bench.allreduce import plot as allreduce_plot
@@ -16,7 +17,7 @@ from gluonlab.bench.allreduce.plans import make_plans
 from gluonlab.bench.allreduce.variants import CHOICES
 from gluonlab.collectives.algorithms import make_schedule
 from gluonlab.collectives.cost import price
-from gluonlab.collectives.render import as_text, draw
+from gluonlab.collectives.render import as_svg, as_text, draw
 from gluonlab.collectives.topology import make_topology
 from gluonlab.errors import OutputError
 from gluonlab.files.whole import check_new, new_file
@@ -127,6 +128,13 @@ def test_the_bottleneck_is_the_link_that_is_waited_for_longest():
     )
 
 
+def test_a_drawing_in_a_file_named_svg_is_one_picture(bench, empty_cwd):
+    cuts = ("--devices", "4", "--groups", "0,2/1,3", "--chunks", "2")
+    assert bench("allreduce", "--draw", "hierarchical", *cuts, "--out", "p.SVG")[0] == 0
+    schedule = make_schedule("hierarchical", 4, chunks=2, groups=((0, 2), (1, 3)))
+    assert (empty_cwd / "p.SVG").read_text(encoding="utf-8") == as_svg(schedule)
+
+
 def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd):
     assert bench("allreduce", "--draw", "tree", "--devices", named(3), "--chunks", "2") == (
         0, as_text(make_schedule("tree", 3, chunks=2)) + "\n", "",
@@ -175,7 +183,11 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         (["--draw", "ring", "--devices", "-1"], "--devices -1: give a whole number"),
         (["--draw", "ring", "--sizes", "1KiB"], "--sizes has no part in --draw"),
         (["--draw", "ring", "--json"], "--json has no part in --draw"),
-        (["--draw", "ring", "--language", "ja"], "--language is for a page: give --out FILE"),
+        (["--draw", "ring", "--language", "ja"], "--language is for a page: give --out FILE.html"),
+        (
+            ["--draw", "ring", "--out", "ring.svg", "--language", "ja"],
+            "texts and pictures are English",
+        ),
         (
             ["--draw", "ring", "--out", "ring.html", "--language", "jp"],
             "unknown language 'jp': choose en, ja",
@@ -185,14 +197,7 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(args, message, bench, empty_cwd):
-    status, out, err = bench("allreduce", *args)
-    assert (
-        (status, out) == (2, "")
-        and err.startswith("error: ")
-        and err.count("\n") == 1
-        and message in err
-    )
-    assert list(empty_cwd.iterdir()) == []
+    assert message in the_error(bench("allreduce", *args), empty_cwd)
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
