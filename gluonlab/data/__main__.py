@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional, Sequence
 
 import click
 
-from gluonlab.cli.command import command, dispatch
+from gluonlab.cli.command import command, dispatch, json_option
 from gluonlab.config import TrainConfig
 from gluonlab.config.values import real, text
 from gluonlab.data.fetching.download import download as _download
@@ -35,14 +35,13 @@ Table = Dict[str, Source]
 
 
 FOLDER = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
-JSON = "print the result as JSON, and nothing else, on standard output"
 MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FILE"
 TIMEOUT = "give up an address that is silent for so long, or brings less than "
 TIMEOUT += f"{SLOWEST_BYTES_PER_S:,} bytes a second"
 IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
-_as_json = click.option("--json", "as_json", is_flag=True, help=JSON)
+_as_json = json_option()
 
 
 def _root(data_dir: Optional[str]) -> Path:

@@ -88,14 +88,14 @@ def locate(
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Make a DataError that names ``path`` of every OSError in the block."""
+def readable(path: Path, another: str = "--data-dir") -> Iterator[None]:
+    """Make a DataError of every OSError in the block; its cure is to give another ``another``."""
     try:
         yield
     except OSError as error:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}): "
-            "make it readable, or give another --data-dir"
+            f"make it readable, or give another {another}"
         ) from None
 
 

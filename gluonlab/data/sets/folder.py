@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from gluonlab.data.fetching.location import readable
 from gluonlab.data.images.decode import CHANNELS, short_side
 from gluonlab.data.images.pool import Decoders, Decoding
 from gluonlab.data.sets.colours import COLOURS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, Defaults, Split
-from gluonlab.data.sets.layout import ImageFolder, readable
+from gluonlab.data.sets.layout import ImageFolder
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import DataError, GluonlabWarning
@@ -129,7 +130,7 @@ def packed(path: Path) -> bool:
 
     Raises DataError for one that cannot be read.
     """
-    with readable(path):
+    with readable(path, "folder"):
         return is_packed(path)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, List, Tuple
+from typing import TYPE_CHECKING, List, Tuple
 
 import numpy as np
 
+from gluonlab.data.fetching.location import readable
 from gluonlab.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ImageFolder:
 
     def __init__(self, root: "str | os.PathLike[str]") -> None:
         self.root = Path(root)
-        with readable(self.root):
+        with readable(self.root, "folder"):
             if not self.root.is_dir():
                 wrong = "is a file" if self.root.exists() else "does not exist"
                 raise DataError(f"{self.root} {wrong}: give a folder with {LAYOUT}")
@@ -64,13 +64,13 @@ class ImageFolder:
 
 def _entries(folder: Path) -> "List[os.DirEntry[str]]":
     """What is in a folder, sorted by name; hidden files are nobody's images."""
-    with readable(folder):
+    with readable(folder, "folder"):
         visible = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)
 
 
 def _class_names(part: Path) -> Tuple[str, ...]:
-    with readable(part):
+    with readable(part, "folder"):
         return tuple(entry.name for entry in _entries(part) if entry.is_dir())
 
 
@@ -93,14 +93,3 @@ def _images(folder: Path) -> List[str]:
             f"{folder} holds no images: give each class JPEG or PNG files, or remove its folder"
         )
     return [entry.path for entry in entries]
-
-
-@contextmanager
-def readable(folder: Path) -> Iterator[None]:
-    """Make a DataError of the OSError of a folder that cannot be listed."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{folder} cannot be read ({error.strerror}): make it readable, or give another folder"
-        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -12,11 +13,16 @@ from gluonlab.errors import DataError, unknown
 
 
 class DatasetKind(NamedTuple):
-    """How a data set is loaded, one line about it, and what it has by default."""
+    """How a data set is loaded, one line about it, and what it has by default.
+
+    ``find``, of a data set of image files: their folder, from --data-dir (None: the usual folder)
+    or from the PATH in the data set's name. Raises DataError.
+    """
 
     load: Callable[..., Dataset]
     summary: str
     defaults: Defaults
+    find: Optional[Callable[..., Path]] = None
 
 
 GREY = "28x28 grey, 10 classes"
@@ -38,13 +44,19 @@ DATASETS: Dict[str, DatasetKind] = {
         cifar.load, "60,000 photographs: 32x32 in colour, 10 classes", cifar.DEFAULTS
     ),
     **{
-        name: DatasetKind(imagenette.loader(name), imagenette.summary(name), folder.DEFAULTS)
+        name: DatasetKind(
+            imagenette.loader(name),
+            imagenette.summary(name),
+            folder.DEFAULTS,
+            partial(imagenette.find, name),
+        )
         for name in imagenette.NAMES
     },
     "folder:PATH": DatasetKind(
         folder.load,
         "your own JPEG and PNG images: PATH/train/CLASS/*, PATH/val/CLASS/*",
         folder.DEFAULTS,
+        Path,
     ),
     "synthetic": DatasetKind(
         synthetic.load,
@@ -85,7 +97,7 @@ def takes(name: str, option: str) -> bool:
 
 def of_image_files(name: str) -> bool:
     """Whether the data set is decoded from files of images, or was."""
-    return takes(name, "image_size")
+    return find_kind(name)[0].find is not None
 
 
 def is_cut_already(name: str, root: Optional[str] = None) -> bool:
@@ -93,10 +105,8 @@ def is_cut_already(name: str, root: Optional[str] = None) -> bool:
 
     Raises DataError.
     """
-    if not of_image_files(name):
-        return False
-    named = find_kind(name)[1]
-    return folder.packed(Path(named["path"]) if named else imagenette.find(name, root))
+    kind, named = find_kind(name)
+    return kind.find is not None and folder.packed(kind.find(named.get("path", root)))
 
 
 def all_of_image_files() -> List[str]:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,12 @@ from support.processes import clean_environment
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
 from gluonlab.data.sets.pack import INDEX, PixelSplit, pack
+from gluonlab.data.sets.registry import (
+    DATASETS,
+    all_of_image_files,
+    is_cut_already,
+    of_image_files,
+)
 from gluonlab.errors import DataError, OutputError
 
 
@@ -55,6 +62,18 @@ def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
         )
     images, labels = copy.train.batch(np.array([100, 3, 3]))
     assert np.array_equal(images[1], images[2]) and labels.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_every_data_set_of_image_files_is_looked_for_in_its_own_place(
+    source, packed, is_packed, monkeypatch
+):
+    place = packed if is_packed else source
+    animals = DATASETS["folder:PATH"]._replace(find=lambda root: Path(root) / place.name)
+    monkeypatch.setitem(DATASETS, "animals", animals)
+    assert of_image_files("animals") and "animals" in all_of_image_files()
+    assert is_cut_already("animals", str(place.parent)) is is_packed
+    assert is_cut_already(f"folder:{place}") is is_packed
 
 
 def test_a_place_that_is_taken_is_left_alone(source, tmp_path):
