@@ -12,8 +12,8 @@ from typing import Any, Dict, List, Optional
 
 import click
 
-from gluonlab.cli.command import command
-from gluonlab.cli.results import accuracy_in_words, print_result
+from gluonlab.cli.command import command, json_option
+from gluonlab.cli.results import print_evaluation, print_result
 from gluonlab.config import TrainConfig
 from gluonlab.config.listing import entry
 from gluonlab.config.options import config_options, given
@@ -49,12 +49,7 @@ def _counts(text: str) -> List[int]:
     "much memory, all CPU devices, Python and data included; on GPUs: "
     "with which each GPU does, CUDA's own context not included",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the result as JSON, and nothing else, on standard output",
-)
+@json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")
 @click.option(
     "--list",
@@ -86,7 +81,9 @@ def main(
                     f"--evaluate {evaluate} and {other} {value} contradict each other: "
                     "give one of them"
                 )
-        _evaluate(evaluate, given(settings), as_json)
+        from gluonlab.training.finished import evaluate_run
+
+        print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
         return
     counts = _counts(compare) if compare is not None else None
     config = TrainConfig(**given(settings))
@@ -131,28 +128,6 @@ def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quie
         if as_json
         else "\n".join([*found.lines(), *found.memory.lines()])
     )
-
-
-def _evaluate(run_dir: str, settings: Dict[str, Any], as_json: bool) -> None:
-    from gluonlab.training.confusion import table as confusion_table
-    from gluonlab.training.finished import evaluate_run
-
-    found = evaluate_run(run_dir, **settings)
-    summary = found.summary()
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
-    click.echo(
-        f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
-        f"{summary['seconds']:.1f} s"
-    )
-    click.echo(
-        f"{accuracy_in_words(summary)}, loss {summary['loss']:.4f}"
-        + f"\nwritten to {found.written_to}" * bool(found.written_to)
-    )
-    if found.score.confusion is not None:
-        click.echo("\n" + confusion_table(found.score.confusion, found.plan.dataset.classes))
 
 
 def _names() -> str:

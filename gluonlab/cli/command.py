@@ -129,6 +129,14 @@ def command(
     return decorate
 
 
+def json_option(
+    what: str = "the result", where: str = "standard output"
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The flag --json, which a command takes as ``as_json``."""
+    help = f"print {what} as JSON, and nothing else, on {where}"
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
 def dispatch(
     program: str,
     commands: Mapping[str, Tuple[str, Callable[[List[str]], Any]]],

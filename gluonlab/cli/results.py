@@ -1,4 +1,4 @@
-"""How commands print what a run gave."""
+"""How commands print what a run, or its evaluation, gave."""
 
 from __future__ import annotations
 
@@ -9,27 +9,43 @@ import click
 
 if TYPE_CHECKING:
     from gluonlab.runs.result import Result
+    from gluonlab.training.evaluate import Confusion
+    from gluonlab.training.finished import Evaluation
 
 
 def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
     """The result of a run, as JSON or for people."""
-    from gluonlab.training.confusion import table  # which needs MXNet
-
     summary = result.summary()
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
     waiting = f"{summary['waiting']:.1%} waiting for images"
-    click.echo(
-        "\n" * (not quiet)
-        + f"{accuracy_in_words(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    text = f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
+    _print(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
+
+
+def print_evaluation(found: "Evaluation", as_json: bool) -> None:
+    """The result of --evaluate, as JSON or for people."""
+    summary = found.summary()
+    devices, images = " ".join(summary["devices"]), f"{summary['images']:,} test images"
+    text = (
+        f"{summary['model']} on {summary['dataset']}, {images}, {devices}, "
+        f"{summary['seconds']:.1f} s\n{_accuracy(summary)}, loss {summary['loss']:.4f}"
+        + f"\nwritten to {found.written_to}"
+        * bool(found.written_to)
     )
-    if result.confusion is not None:
-        click.echo("\n" + table(result.confusion, result.plan.dataset.classes))
+    _print(summary, as_json, text, found.score.confusion, found.plan)
 
 
-def accuracy_in_words(summary: Dict[str, Any]) -> str:
+def _print(
+    summary: Dict[str, Any], as_json: bool, text: str, confusion: "Confusion | None", plan: Any
+) -> None:
+    from gluonlab.training.confusion import table  # which needs MXNet
+
+    click.echo(json.dumps(summary) if as_json else text)
+    if confusion is not None and not as_json:
+        click.echo("\n" + table(confusion, plan.dataset.classes))
+
+
+def _accuracy(summary: Dict[str, Any]) -> str:
     """``accuracy 0.9750 (top-5 0.9990)``; the second where there are more classes than five."""
     top5 = summary["top5_accuracy"]
     return f"accuracy {summary['accuracy']:.4f}" + (

@@ -8,7 +8,7 @@ from typing import Optional
 
 import click
 
-from gluonlab.cli.command import command
+from gluonlab.cli.command import command, json_option
 from gluonlab.doctor.data_sets import addresses
 from gluonlab.doctor.examination import examine
 from gluonlab.doctor.findings import FAULT, as_lines, as_object, worst
@@ -19,7 +19,6 @@ TRAIN = "also train one step on every device, and compare it with one device"
 NETWORK = "also try the servers that data sets are downloaded from"
 PROVE = "also try the GPUs and all kvstores on them, some minutes: two files to send in"
 NAMES = f"with --prove: write NAME.json and NAME.html  [default: {OUT}]"
-JSON = "print one JSON object, and nothing else, on standard output"
 
 
 @command("python -m gluonlab.doctor")
@@ -27,7 +26,7 @@ JSON = "print one JSON object, and nothing else, on standard output"
 @click.option("--network", is_flag=True, help=NETWORK)
 @click.option("--prove", is_flag=True, help=PROVE)
 @click.option("--out", metavar="NAME", help=NAMES)
-@click.option("--json", "as_json", is_flag=True, help=JSON)
+@json_option("the findings")
 @click.pass_context
 def main(
     context: click.Context,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gluonlab.cli.command import command
+from gluonlab.cli.command import command, json_option
 from gluonlab.cli.results import print_result
 from gluonlab.config import TrainConfig
 from gluonlab.config.options import config_options, given
@@ -21,12 +21,7 @@ from gluonlab.errors import ConfigError, unknown
     required=True,
     help="who carries the gradients: parameter-server or horovod",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the result as JSON, and nothing else, on rank 0's standard output",
-)
+@json_option(where="rank 0's standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
 def main(backend: str, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Train with many processes, which somebody else has started with the same options.

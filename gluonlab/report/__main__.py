@@ -8,7 +8,7 @@ from typing import Tuple
 
 import click
 
-from gluonlab.cli.command import command
+from gluonlab.cli.command import command, json_option
 from gluonlab.errors import ConfigError
 from gluonlab.files.whole import check_new, new_file
 from gluonlab.report.tables import as_text
@@ -20,12 +20,7 @@ OUT = "report.html"
 @command("python -m gluonlab.report")
 @click.argument("runs", nargs=-1, metavar="RUN [RUN...]")
 @click.option("--out", metavar="FILE", default=OUT, show_default=True, help="the page, a new file")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the results as JSON, and nothing else, on standard output",
-)
+@json_option("the results")
 def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
     """Compare runs on one HTML page: results, curves, and the settings that differ.
 

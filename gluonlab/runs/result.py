@@ -5,9 +5,15 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from gluonlab.runs.schema import Epoch
+
+
+def usual_speed(epochs: Sequence[Any]) -> float:
+    """The median of the epochs' images per second, but for the first of several: it warms up."""
+    rates: List[float] = [epoch.images_per_second for epoch in epochs]
+    return statistics.median(rates[1:] or rates)
 
 
 @dataclass
@@ -35,9 +41,8 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        """The median over the epochs, but for the first of several, which also warms up."""
-        rates = [epoch.images_per_second for epoch in self.history]
-        return statistics.median(rates[1:] or rates)
+        """That of `usual_speed`."""
+        return usual_speed(self.history)
 
     @property
     def waiting(self) -> float:

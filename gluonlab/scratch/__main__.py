@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Callable, List, Optional, Tuple
 
 import click
 
-from gluonlab.cli.command import command
+from gluonlab.cli.command import command, json_option
 from gluonlab.collectives.algorithms import ALGORITHMS, make_schedule
 from gluonlab.config.values import LARGEST_RATE, real, text, whole
 from gluonlab.errors import ConfigError, ScheduleError, unknown
@@ -51,12 +51,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 
 @command("python -m gluonlab.scratch", interrupted="a training by hand keeps nothing")
 @_options
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="print the result as JSON, and nothing else, on standard output",
-)
+@json_option()
 def main(
     gpus: Optional[str],
     dataset: str,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from contextlib import closing
@@ -18,6 +17,7 @@ from gluonlab.engine.semantics import nd_semantics
 from gluonlab.errors import ModelError
 from gluonlab.finite import check_loss
 from gluonlab.gpu.peers import enable_peer_access
+from gluonlab.runs.result import usual_speed
 from gluonlab.scratch.data_parallel import (
     Allreduce,
     Replica,
@@ -65,9 +65,8 @@ class Trained(NamedTuple):
 
     @property
     def images_per_second(self) -> float:
-        """The median over the epochs, without the first, which also warms up, if there are more."""
-        rates = [epoch.images_per_second for epoch in self.epochs]
-        return statistics.median(rates[1:] or rates)
+        """As `gluonlab.runs.result.usual_speed` has it."""
+        return usual_speed(self.epochs)
 
 
 @nd_semantics()
