@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 MODELS, DEVICES = ("lenet", "mlp", "resnet8", "lenet-avg"), (1, 2, 4, 3)
-KVSTORES = (
+KVSTORES = (  # by name, not from ALGORITHMS: both checkouts draw the same combinations
     "local", "device", "star", "sharded", "tree", "double_tree", "ring", "bidirectional_ring",
     "halving_doubling", "hierarchical", "sharded-optimizer",
 )  # fmt: skip
