@@ -5,6 +5,7 @@ before.
 import numpy as np
 import pytest
 from support.devices import contexts, on_gpus
+from support.reference import convolved
 
 from gluonlab.collectives.algorithms import ALGORITHMS, HALVES, make_schedule
 from gluonlab.collectives.check import check
@@ -73,16 +74,6 @@ def test_arrays_of_mxnets_numpy_are_summed_in_place():
     arrays = [mx.np.ones((3, 4), ctx=ctx) for ctx in contexts(3)]
     allreduce(make_schedule("tree", 3), [[array] for array in arrays])
     assert all((array.asnumpy() == 3).all() for array in arrays)
-
-
-def convolved(ctx, seed, out=None):
-    """What oneDNN computes and leaves in blocks of channels."""
-    random = np.random.RandomState(seed)
-    weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
-    images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
-    return nd.Convolution(
-        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
-    )
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.devices import contexts
+from support.reference import convolved
 
 from gluonlab.collectives import executor as executor_module
 from gluonlab.collectives.algorithms import HALVES, make_schedule
@@ -112,23 +113,13 @@ def test_arrays_may_share_memory_and_be_mxnets_numpy_s():
     assert all(np.array_equal(array.asnumpy(), was) for array, was in zip(whole, before))
 
 
-def convolved(ctx, seed, out):
-    """What oneDNN computes and leaves in blocks of channels."""
-    random = np.random.RandomState(seed)
-    weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
-    images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
-    return nd.Convolution(
-        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
-    )
-
-
 @pytest.mark.parametrize("name", sorted(HALVES))
 @pytest.mark.parametrize("blocks_at_first", [False, True])
 @pytest.mark.parametrize("devices", [1, 2, 5])
 def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first):
     ctxs, shape = contexts(devices), (2, 32, 8, 8)
     if blocks_at_first:
-        arrays = [[convolved(ctx, 9 + rank, None)] for rank, ctx in enumerate(ctxs)]
+        arrays = [[convolved(ctx, 9 + rank)] for rank, ctx in enumerate(ctxs)]
     else:
         arrays = [[nd.zeros(shape, ctx=ctx)] for ctx in ctxs]
     apart = ReduceApart(reduce_scatter(name, devices), arrays)
@@ -137,7 +128,7 @@ def test_arrays_in_onednns_own_layout_are_summed(name, devices, blocks_at_first)
     for seed in (0, 3):
         expected = 0
         for rank, ctx in enumerate(ctxs):
-            expected += convolved(ctx, seed + rank, None).asnumpy().astype("float64")
+            expected += convolved(ctx, seed + rank).asnumpy().astype("float64")
             convolved(ctx, seed + rank, arrays[rank][0])
         apart.run()
         [found] = put_together(apart.owned, [arrays[0][0].size])

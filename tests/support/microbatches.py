@@ -1,9 +1,7 @@
 """Steps whose shards go through the network in parts."""
 
-from mxnet import gluon, nd
+from mxnet import gluon
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
 from gluonlab.kvstores import make_kvstore
 from gluonlab.parallel.data.step import DataParallelStep
 from gluonlab.update.trainer import BucketedTrainer
@@ -17,8 +15,3 @@ def make_step(net, ctxs, cut, preprocess=as_is, **params):
     return DataParallelStep(
         net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, preprocess, cut
     )
-
-
-def shards(batch, ctxs):
-    images, labels = batch
-    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))

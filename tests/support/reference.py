@@ -5,6 +5,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 
+from gluonlab.data.loading.batch import whole
 from gluonlab.data.loading.shards import shard
 
 
@@ -62,6 +63,12 @@ def train_on_devices(net, trainer, ctxs, batches):
         trainer.step(len(images))
 
 
+def shards(batch, ctxs):
+    """A batch (images, labels) of numpy arrays, cut for the devices."""
+    images, labels = batch
+    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
+
+
 def distance(a, b):
     """The largest ||a - b|| / ||b|| over two lists of arrays."""
     return max(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1) for x, y in zip(a, b))
@@ -79,6 +86,16 @@ def random_batches(sizes, seed=0, shape=(1, 28, 28), classes=10):
         )
         for size in sizes
     ]
+
+
+def convolved(ctx, seed, out=None):
+    """What oneDNN computes and leaves in blocks of channels."""
+    random = np.random.RandomState(seed)
+    weight = nd.array(random.normal(size=(32, 16, 3, 3)), ctx=ctx)
+    images = nd.array(random.normal(size=(2, 16, 8, 8)), ctx=ctx)
+    return nd.Convolution(
+        images, weight, kernel=(3, 3), num_filter=32, no_bias=True, pad=(1, 1), out=out
+    )
 
 
 def as_is(F, images):

@@ -1,10 +1,6 @@
 """Networks with BatchNorm, and batches for them."""
 
-from mxnet import nd
 from mxnet.gluon import nn
-
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
 
 SHAPE = (2, 8, 8)
 
@@ -35,8 +31,3 @@ class Residual(nn.HybridBlock):
     def hybrid_forward(self, F, x):
         x = self.first(x)
         return self.scores(F.Activation(self.units(self.second(x) + x), act_type="tanh"))
-
-
-def shards(batch, ctxs):
-    images, labels = batch
-    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))

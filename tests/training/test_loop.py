@@ -1,12 +1,14 @@
 """Whole runs: reproducible, exact, recorded."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import nd
+from support import quick_runs
 from support.devices import devices, on_gpus
 from support.reference import values
 from support.run_files import read_metrics
@@ -27,18 +29,7 @@ from gluonlab.training.reporter import ConsoleReporter, Reporter
 pytestmark = pytest.mark.filterwarnings(
     "ignore:no GPU on this machine:gluonlab.errors.GluonlabWarning"
 )
-
-
-def quick(tmp_path, name="run", **settings):
-    settings = {
-        "gpus": 2,
-        "epochs": 2,
-        "batch_size": 40,
-        "model": "mlp",
-        "out": str(tmp_path / name),
-        **settings,
-    }
-    return loop.train(TrainConfig(**settings), reporter=Reporter())
+quick = partial(quick_runs.quick, devices=None, gpus=2, epochs=2, batch_size=40)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ one.
 """
 
 import json
+from functools import partial
 
 import mxnet as mx
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
+from support import quick_runs
 from support.devices import contexts, device, named
 from support.reference import cpus, distance, set_values, values
 
@@ -27,7 +29,7 @@ from gluonlab.training.loop import train
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import make_plan
-from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.reporter import ConsoleReporter
 from gluonlab.update.trainer import BucketedTrainer
 
 CLASSES, SHAPE, ALPHA, SEED = 6, (2, 6, 6), 0.7, 4
@@ -194,17 +196,7 @@ def test_a_new_share_compiles_nothing():
 
 # --- whole runs
 
-
-def quick(folder, name="run", **settings):
-    settings = {
-        "devices": named(2),
-        "epochs": 1,
-        "batch_size": 150,
-        "model": "mlp",
-        "out": str(folder / name),
-        **settings,
-    }
-    return train(TrainConfig(**settings), reporter=Reporter())
+quick = partial(quick_runs.quick, batch_size=150)
 
 
 def test_a_run_mixes_in_training_and_not_in_validation(tmp_path):

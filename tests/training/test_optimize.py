@@ -10,6 +10,7 @@ from mxnet import nd
 from mxnet.gluon import nn
 from support.devices import contexts, device, named, on_gpus
 from support.kvstore_runs import small_net
+from support.quick_runs import quick
 from support.reference import distance, train_on_one_device, values
 
 from gluonlab.config import TrainConfig
@@ -19,25 +20,11 @@ from gluonlab.errors import GluonlabWarning
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.kvstores.compression import compressing
 from gluonlab.training.introduction import options_in_words
-from gluonlab.training.loop import train
 from gluonlab.training.network import make_net
 from gluonlab.training.optimize import spare_biases
 from gluonlab.training.plan import make_plan
-from gluonlab.training.reporter import ConsoleReporter, Reporter
+from gluonlab.training.reporter import ConsoleReporter
 from gluonlab.update.trainer import BucketedTrainer
-
-
-def quick(tmp_path, name="run", reporter=None, **settings):
-    settings = {
-        "devices": named(2),
-        "epochs": 1,
-        "batch_size": 60,
-        "model": "mlp",
-        "out": str(tmp_path / name),
-        **settings,
-    }
-    return train(TrainConfig(**settings), reporter=reporter or Reporter())
-
 
 # --- no decay for biases
 

@@ -15,10 +15,8 @@ from mxnet import gluon, nd
 from mxnet.gluon import nn
 from support.devices import contexts
 from support.kvstore_runs import BATCHES, OPTIMIZERS, small_net
-from support.reference import as_is, random_batches, values
+from support.reference import as_is, random_batches, shards, values
 
-from gluonlab.data.loading.batch import whole
-from gluonlab.data.loading.shards import shard
 from gluonlab.errors import ConfigError, DivergedError, KVStoreError
 from gluonlab.kvstores import KVSTORES, make_kvstore
 from gluonlab.optimizers.registry import OPTIMIZERS as OFFERED
@@ -52,11 +50,6 @@ def make_step(
     return DataParallelStep(
         net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, ctxs, as_is, cut, sync_bn
     )
-
-
-def shards(batch, ctxs):
-    images, labels = batch
-    return whole(shard(nd.array(images), ctxs), shard(nd.array(labels, dtype="int32"), ctxs))
 
 
 def feed(step, batch, ctxs):

@@ -25,8 +25,7 @@ def _numpy_semantics():
     npx.reset_np()
 
 
-def numpy_net(ctxs, compiled=None):
-    mx.random.seed(5)
+def layers():
     net = nn.HybridSequential()
     net.add(
         nn.Conv2D(3, 3, activation="tanh"),
@@ -34,6 +33,12 @@ def numpy_net(ctxs, compiled=None):
         nn.Dense(7, activation="tanh"),
         nn.Dense(4),
     )
+    return net
+
+
+def numpy_net(ctxs, compiled=None):
+    mx.random.seed(5)
+    net = layers()
     net.initialize(mx.init.Normal(0.3), ctx=ctxs)
     if compiled is not None:
         net.hybridize(**compiled)
@@ -102,13 +107,7 @@ def test_clipping_and_scaling_do_what_they_do_to_mx_nd(store):
     )
     found = train(net, trainer, contexts(2), scale=256.0)
     npx.reset_np()
-    plain = nn.HybridSequential()
-    plain.add(
-        nn.Conv2D(3, 3, activation="tanh"),
-        nn.Flatten(),
-        nn.Dense(7, activation="tanh"),
-        nn.Dense(4),
-    )
+    plain = layers()
     plain.initialize()
     plain(mx.nd.zeros((1, 1, 6, 6)))
     set_values(plain, start)

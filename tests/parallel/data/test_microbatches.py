@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from mxnet import autograd, gluon, nd
 from mxnet.gluon import nn
 from support.devices import devices
-from support.microbatches import make_step, shards
+from support.microbatches import make_step
 from support.reference import (
     as_is,
     distance,
     random_batches,
     set_values,
+    shards,
     train_on_one_device,
     values,
 )
@@ -210,8 +211,8 @@ from mxnet.gluon import nn
 from gluonlab.devices import devices
 from gluonlab.parallel.data.microbatches import Microbatches
 from support.process_memory import peak_bytes
-from support.reference import random_batches
-from support.microbatches import make_step, shards
+from support.reference import random_batches, shards
+from support.microbatches import make_step
 
 def train(parts):
     step = make_step(net, ctxs, Microbatches(parts), learning_rate=0.1)

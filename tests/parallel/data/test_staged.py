@@ -19,10 +19,11 @@ from support.reference import (
     distance,
     random_batches,
     set_values,
+    shards,
     train_on_one_device,
     values,
 )
-from support.sync_bn import SHAPE, Residual, shards
+from support.sync_bn import SHAPE, Residual
 
 from gluonlab.config import TrainConfig
 from gluonlab.data import load_dataset
@@ -92,6 +93,15 @@ def comparable(net, ctx=None):
     ]
 
 
+def precise_step(net, trainer, images, labels):
+    """One in float64, of plain Gluon."""
+    with autograd.record():
+        scores = net(nd.array(images, dtype="float64"))
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()(scores, nd.array(labels)).sum()
+    loss.backward()
+    trainer.step(len(images))
+
+
 def precise(make, batches, rate):
     """The parameters after plain training on one CPU in float64, where MXNet's own BatchNorm sees
     the whole batch.
@@ -99,12 +109,7 @@ def precise(make, batches, rate):
     net = at_its_start(make, [mx.cpu()], "float64")
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}, kvstore=None)
     for images, labels in batches:
-        with autograd.record():
-            loss = gluon.loss.SoftmaxCrossEntropyLoss()(
-                net(nd.array(images, dtype="float64")), nd.array(labels)
-            ).sum()
-        loss.backward()
-        trainer.step(len(images))
+        precise_step(net, trainer, images, labels)
     return comparable(net)
 
 
@@ -192,12 +197,7 @@ def test_a_layer_that_is_used_twice_moves_its_running_statistics_twice():
     )
     for images, labels in batches:
         step(shards((images, labels), ctxs))
-        with autograd.record():
-            loss = gluon.loss.SoftmaxCrossEntropyLoss()(
-                one(nd.array(images, dtype="float64")), nd.array(labels)
-            ).sum()
-        loss.backward()
-        trainer.step(len(images))
+        precise_step(one, trainer, images, labels)
     for images in given_to_it:
         found = images.mean((0, 2, 3)), images.var((0, 2, 3))
         expected = [0.6 * running + 0.4 * new for running, new in zip(expected, found)]
@@ -327,12 +327,7 @@ def test_frozen_weights_may_change_between_steps(k):
                     weight.as_in_context(mx.cpu()) * nd.array([0.5], dtype=weight.dtype)
                 )
         step(shards((images, labels), ctxs))
-        with autograd.record():
-            loss = gluon.loss.SoftmaxCrossEntropyLoss()(
-                one(nd.array(images, dtype="float64")), nd.array(labels)
-            ).sum()
-        loss.backward()
-        trainer.step(len(images))
+        precise_step(one, trainer, images, labels)
     assert distance(values(net[5:]), values(one[5:])) <= 1e-5
 
 

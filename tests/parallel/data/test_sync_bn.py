@@ -13,10 +13,11 @@ from support.reference import (
     distance,
     random_batches,
     set_values,
+    shards,
     train_on_one_device,
     values,
 )
-from support.sync_bn import SHAPE, Residual, shards
+from support.sync_bn import SHAPE, Residual
 
 from gluonlab.config import TrainConfig
 from gluonlab.errors import ModelError

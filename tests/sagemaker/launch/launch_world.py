@@ -106,6 +106,13 @@ class Answers:
                 }
                 self.say("describe_notebook_instance", {**about, **more})
 
+    def without_a_role(self):
+        """There is neither the notebook nor the role that it would have; the caller is ada."""
+        self.statuses(None)
+        ada = {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"}
+        self.say("get_caller_identity", ada, "sts")
+        self.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+
     def all_given(self):
         for stubber in self._stubbers.values():
             stubber.assert_no_pending_responses()

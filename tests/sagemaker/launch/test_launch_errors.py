@@ -120,13 +120,7 @@ def test_whoever_may_make_no_role_hears_that_one_can_be_given(told, aws):
 
 
 def test_a_quota_of_roles_is_not_looked_for_among_sagemakers(told, aws):
-    aws.statuses(None)
-    aws.say(
-        "get_caller_identity",
-        {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"},
-        "sts",
-    )
-    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+    aws.without_a_role()
     aws.refuse(
         "create_role", "LimitExceeded", "Cannot exceed quota for RolesPerAccount: 1000", "iam"
     )
@@ -324,13 +318,7 @@ def test_create_notices_that_its_notebook_is_gone(told, aws):
 
 
 def test_create_waits_for_a_role_that_is_too_new(told, aws, log):
-    aws.statuses(None)
-    aws.say(
-        "get_caller_identity",
-        {"Account": "111122223333", "Arn": "arn:aws:iam::111122223333:user/ada"},
-        "sts",
-    )
-    aws.refuse("get_role", "NoSuchEntity", "cannot be found", "iam")
+    aws.without_a_role()
     role = {"Path": "/", "RoleName": "r", "RoleId": "A" * 16, "Arn": ROLE[1], "CreateDate": 0}
     aws.say("create_role", {"Role": role}, "iam")
     aws.say("put_role_policy", None, "iam")

@@ -1,0 +1,19 @@
+"""Training runs of a second."""
+
+from gluonlab.config import TrainConfig
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from support.devices import named
+
+
+def quick(folder, name="run", reporter=None, **settings):
+    """The Result of a run in ``folder``; ``settings`` go before these."""
+    settings = {
+        "devices": named(2),
+        "epochs": 1,
+        "batch_size": 60,
+        "model": "mlp",
+        "out": str(folder / name),
+        **settings,
+    }
+    return train(TrainConfig(**settings), reporter=reporter or Reporter())
