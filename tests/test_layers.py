@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "gluonlab"
 
 # A part may import those in the lines above its own, and itself.
 LAYERS = [
-    {"errors", "shares"},
+    {"errors", "plain", "shares"},
     {"host", "config"},
     {"engine"},
     {"files", "finite", "gpu"},

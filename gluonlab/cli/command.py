@@ -7,6 +7,7 @@ with 143. A traceback comes only with ``--debug``.
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import warnings
@@ -16,6 +17,7 @@ import click
 
 from gluonlab.cli.interruption import Terminated, interruptible
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+from gluonlab.plain import one_line
 
 OTHERS, OPTION_WIDTH = "Options", 24
 INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
@@ -56,11 +58,14 @@ class Command(click.Command):
         except GluonlabError as error:
             if debug:
                 raise
-            _end(_one_line(str(error)), error.exit_status)
+            _end(str(error), error.exit_status)
         except Exception as error:
             if debug:
                 raise
-            what = f"{type(error).__name__}: {_one_line(str(error))}"
+            if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                said = f"{error.filename} is no name that a file can have: {error.strerror}"
+                _end(f"{said}: give a shorter one", 2)
+            what = f"{type(error).__name__}: {error}"
             _end(f"{what} (run again with --debug for the traceback)", 1)
         finally:
             warnings.showwarning = show
@@ -99,13 +104,13 @@ class Command(click.Command):
         options = (param for param in self.params if named in [*param.opts, *param.secondary_opts])
         option = next(options, None)
         if isinstance(option, click.Option):
-            help = f"({_one_line(option.help or '')}); see --help"
+            help = f"({one_line(option.help or '')}); see --help"
             if option.is_flag:
                 return f"{named} takes no value: write {named} alone {help}"
             return (
                 f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"
             )
-        text = _one_line(error.format_message()).rstrip(".")
+        text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:
             return f"unexpected {extra[1]!r}: write {self._form()}; see --help"
@@ -157,13 +162,9 @@ def dispatch(
         _end(unknown("command", name, commands), 2)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _end(text: str, status: int, prefix: str = "error: ") -> None:
     sys.stdout.flush()
-    print(f"{prefix}{text}", file=sys.stderr)
+    print(f"{prefix}{one_line(text)}", file=sys.stderr)
     sys.exit(status)
 
 
@@ -174,7 +175,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
         message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if issubclass(category, GluonlabWarning):
-            print(f"warning: {message}", file=sys.stderr)
+            print(f"warning: {one_line(str(message))}", file=sys.stderr)
         else:
             otherwise(message, category, filename, lineno, file, line)
 

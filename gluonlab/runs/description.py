@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from gluonlab.errors import DataError
+from gluonlab.files.bounded import read_bounded
 from gluonlab.runs.schema import CONFIG, FORMAT, PARAMETERS
 
 REMEDY = "give folders that gluonlab.run has written (--out, runs/...), and leave this one out"
@@ -24,6 +25,7 @@ RESOLVED = {
 }  # fmt: skip
 # Fields that decide only what a run shows and writes.
 PRODUCTS = ("memory", "confusion", "export", "out")
+MOST_BYTES = 2**24  # of config.json, which has some kilobytes
 DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
 
 
@@ -86,13 +88,11 @@ def read_description(folder: Path, remedy: str = REMEDY) -> Description:
             raise DataError(f"{folder} is no folder: {remedy}")
         if not file.exists():
             raise DataError(f"{folder} holds no {CONFIG}: {remedy}")
-        if not file.is_file():  # a pipe would be waited for
-            raise DataError(f"{file} cannot be read (it is no file): {remedy}")
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = read_bounded(file, MOST_BYTES)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): {remedy}") from None
-    except DataError:
-        raise
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError):
         raise DataError(f"{file} cannot be read (it is no JSON): {remedy}") from None
     content = content if isinstance(content, dict) else {}

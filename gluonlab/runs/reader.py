@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 from gluonlab.errors import DataError
+from gluonlab.files.bounded import read_bounded
+from gluonlab.plain import printable
 from gluonlab.runs.description import REMEDY, Description, read_description
 from gluonlab.runs.schema import CONFIG, FORMAT, LINES, METRICS, Epoch, Line, Step
+
+MOST_BYTES = 2**30  # of metrics.jsonl: ten million steps
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def _names(paths: Sequence[Path]) -> List[str]:
         names = ["/".join(path.parts[-depth:]) for path in paths]
         if len(set(names)) == len(names):
             # a folder's may be any bytes
-            return [name.encode("utf-8", "replace").decode() for name in names]
+            return [printable(name.encode("utf-8", "replace").decode()) for name in names]
         depth += 1
 
 
@@ -154,11 +158,12 @@ def read_lines(folder: Path, format: int = FORMAT) -> List[Line]:
     if not file.is_file():
         raise DataError(f"{folder} holds no {METRICS}: {REMEDY}")
     try:
-        texts = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+        content = read_bounded(file, MOST_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise DataError(
             f"{file} cannot be read ({error.strerror}): make it readable, or leave this run out"
         ) from None
+    texts = content.split("\n")[:-1]
     lines = (_line(file, number, text, format) for number, text in enumerate(texts, start=1))
     return [line for line in lines if line is not None]
 

@@ -17,6 +17,7 @@ import gluonlab
 from gluonlab.errors import OutputError
 from gluonlab.files.arrays import save_arrays
 from gluonlab.files.whole import atomic_path, missing_folders, on_disk, remove_empty, write_text
+from gluonlab.plain import plain_name
 from gluonlab.runs import schema
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Line, Step
@@ -36,7 +37,7 @@ class RunDirectory:
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
         """The folder ``out``, new or empty; without it a new one in runs/, by time and ``name``."""
         cls.check(out)
-        path = Path(out) if out is not None else RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+        path = Path(out) if out is not None else RUNS / _folder_name(name)
         try:
             made = missing_folders(path if out is not None else path.parent)
             if out is None:
@@ -146,6 +147,11 @@ class NoRunDirectory:
 def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:
     asked = f"--out {path}" if out is not None else str(path)
     return OutputError(f"{asked} cannot be written ({reason}): choose another place with --out")
+
+
+def _folder_name(name: str) -> str:
+    """``20240131-235959-NAME``, where a ``name`` from a file or a program leads nowhere else."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
 
 
 def _make_unused(path: Path) -> Path:

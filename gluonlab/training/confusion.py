@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 from gluonlab.files.whole import atomic_path, on_disk
+from gluonlab.plain import printable
 from gluonlab.training.evaluate import Confusion
 
 COLUMNS = 80  # of a terminal
@@ -16,7 +17,7 @@ WRITTEN = 20  # classes up to which the picture has numbers in it
 
 def table(matrix: Confusion, classes: Sequence[str]) -> str:
     """The matrix in 80 columns; if it does not fit, the most frequent confusions."""
-    classes = _printable(classes)
+    classes = list(map(printable, classes))
     labels = _labels(classes)
     row = max(map(len, labels))
     cell = max(len(str(matrix.max())), len(str(len(classes) - 1)), 3) + 1
@@ -32,14 +33,6 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
             + f"{right:>8}"
         )
     return "\n".join(lines)
-
-
-def _printable(classes: Sequence[str]) -> List[str]:
-    r"""Names of classes on one line each: \\n for a line's end, \\udcff for what is no text."""
-    return [
-        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-        for name in classes
-    ]
 
 
 def _labels(classes: Sequence[str]) -> List[str]:
@@ -106,7 +99,8 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     axes.set_ylabel("class", fontsize=9)
     if count <= WRITTEN:
         short = [
-            name if len(name) <= NAME else f"{name[: NAME - 1]}…" for name in _printable(classes)
+            name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+            for name in map(printable, classes)
         ]
         # else what stands between two $ were a formula
         as_written: Dict[str, Any] = dict(fontsize=8, parse_math=False)

@@ -298,3 +298,14 @@ def test_no_accuracy_is_drawn_above_100_percent(accuracies):
 def test_curves_can_be_drawn_of_a_run_that_has_only_begun(tmp_path):
     draw([Step(step=1, loss=2.0, lr=0.1)], tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "name", ["lenet-../../../outside", "/outside", "a\0b", "a\x1b[2J\n", "x" * 300]
+)
+def test_a_name_leads_nowhere_but_below_runs(name, empty_cwd):
+    run = RunDirectory.create(None, name)
+    run.close()
+    assert run.path.resolve().parent == empty_cwd / "runs"
+    assert run.path.name.isascii() and run.path.name.isprintable()
+    assert [entry.name for entry in empty_cwd.iterdir()] == ["runs"]

@@ -9,7 +9,6 @@ is read as it lies on the disk. README.md, "Images from files", has what was mea
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import warnings
 from contextlib import suppress
@@ -28,6 +27,7 @@ from gluonlab.data.sets.layout import ImageFolder
 from gluonlab.data.sets.pack import is_packed, read
 from gluonlab.engine.neighbours import own_cores
 from gluonlab.errors import DataError, GluonlabWarning
+from gluonlab.plain import plain_name
 
 if TYPE_CHECKING:
     from gluonlab.data.sets.dataset import Images, Indices, Labels
@@ -121,7 +121,7 @@ def load(
     split = partial(_split, decoders=processes, classes=folder.classes, skip_bad=skip_bad)
     train = split("training", *folder.train, memory=0 if random_resized_crop else memory)
     test = split("validation", *folder.val, memory=memory)
-    name = name or plain_name(folder.root)
+    name = name or plain_name(folder.root.resolve().name, "folder")
     return Dataset(name, train, test, folder.classes, DEFAULTS, PHOTOGRAPHS)
 
 
@@ -132,11 +132,6 @@ def packed(path: Path) -> bool:
     """
     with readable(path, "folder"):
         return is_packed(path)
-
-
-def plain_name(folder: Path) -> str:
-    """A folder's own name, fit to become a part of another's."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name) or "folder"
 
 
 def usual_size(paths: Sequence[str]) -> int:

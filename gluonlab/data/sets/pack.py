@@ -34,10 +34,13 @@ from tqdm import tqdm
 from gluonlab.data.images.decode import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
+from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import atomic_folder, on_disk
+from gluonlab.plain import is_plain_name, plain_name
 
 INDEX = "pack.json"
 FORMAT = 1
+MOST_BYTES = 2**24  # of pack.json: some hundred thousand names of classes
 AT_ONCE = 256  # images between the decoders and the file
 
 
@@ -56,7 +59,8 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
     with on_disk(target), atomic_folder(target) as temporary:
         for kind, split in (("train", dataset.train), ("test", dataset.test)):
             _write(temporary, kind, split)
-        index = dict(format=FORMAT, name=dataset.name, classes=dataset.classes)
+        name = plain_name(dataset.name, "folder")
+        index = dict(format=FORMAT, name=name, classes=dataset.classes)
         index["image_shape"] = dataset.image_shape
         (temporary / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         return sum(path.stat().st_size for path in temporary.iterdir())
@@ -114,14 +118,14 @@ def read(
 
 def _index(path: Path) -> Dict[str, Any]:
     try:
-        index = json.loads((path / INDEX).read_text(encoding="utf-8"))
+        index = json.loads(read_bounded(path / INDEX, MOST_BYTES))
         name, classes, shape = index["name"], index["classes"], index["image_shape"]
         good = index["format"] == FORMAT and len(shape) == 3 and len(classes) >= 2
         good = good and all(isinstance(text, str) for text in (name, *classes))
-        good = good and all(isinstance(size, int) for size in shape)
+        good = good and all(type(size) is int for size in shape) and is_plain_name(name)
     except OSError as error:
         raise _wrong(path / INDEX, f"cannot be read ({error.strerror})") from None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         good = False
     if not good:
         raise _wrong(path / INDEX, "is not what gluonlab's pack writes")

@@ -1,5 +1,6 @@
 """Packed folders: the same pixels as the folder's, whole or not there, and damage is noticed."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -268,3 +269,29 @@ def test_a_mistake_is_one_line_with_value_and_remedy(ended, empty_cwd, arguments
     assert (status, out, list(empty_cwd.iterdir())) == (2, "", [])
     [line] = err.splitlines()
     assert [words for words in said if words not in line] == [], line
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../../outside", "/outside", "a\x1b[2J", "a\0b", "..", "", "x" * 300, "a\nb", "\ud800"],
+)
+def test_a_name_that_leads_elsewhere_or_speaks_to_the_terminal_is_refused(packed, name):
+    index = json.loads((packed / INDEX).read_text())
+    (packed / INDEX).write_text(json.dumps({**index, "name": name}))
+    with pytest.raises(
+        DataError, match="is not what gluonlab's pack writes: pack the folder again"
+    ):
+        load_dataset(f"folder:{packed}")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"name": ' * 50_000, "1" * 5000, "\0" * 2**25])
+def test_an_index_that_is_deep_or_long_is_refused(packed, content):
+    (packed / INDEX).write_text(content)
+    with pytest.raises(DataError, match=INDEX):
+        load_dataset(f"folder:{packed}")
+
+
+def test_what_a_program_calls_its_images_is_packed_under_a_plain_name(source, tmp_path):
+    named = dataclasses.replace(load_dataset(f"folder:{source}", decoders=1), name="../my images")
+    pack(named, tmp_path / "packed")
+    assert load_dataset(f"folder:{tmp_path / 'packed'}").name == "..-my-images"
