@@ -14,11 +14,15 @@ gluonlab first.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any, List
+from gluonlab.host import start
 
-from gluonlab.engine import setup
+start.quiet_start()  # before what takes time
+
+import importlib  # noqa: E402
+import importlib.util  # noqa: E402
+from typing import TYPE_CHECKING, Any, List  # noqa: E402
+
+from gluonlab.engine import setup  # noqa: E402
 
 if TYPE_CHECKING:
     from gluonlab.config import TrainConfig as TrainConfig

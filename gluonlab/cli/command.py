@@ -1,8 +1,9 @@
 """What all commands share: how they take options, and how they end.
 
 A user's mistake is one line ``error: ...`` on standard error and exit status 2; a failure at run
-time ends with 1, Ctrl-C with 130, SIGTERM, which is what schedulers of jobs send, in the same order
-with 143. A traceback comes only with ``--debug``.
+time ends with 1, Ctrl-C with 130; SIGTERM, which is what schedulers of jobs send, ends as Ctrl-C
+does with 143, and SIGHUP, from a terminal that is closed, with 129. A traceback comes only with
+``--debug``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import click
 
-from gluonlab.cli.interruption import Terminated, interruptible
+from gluonlab.cli.interruption import interruptible
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+from gluonlab.host.signals import Terminated, number_of
 from gluonlab.plain import one_line
 
 OTHERS, OPTION_WIDTH = "Options", 24
-INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
+OF_SIGNALS = 128  # what shells add to the number of the signal that ended a process
 
 
 class Command(click.Command):
@@ -46,11 +48,10 @@ class Command(click.Command):
                 sys.exit(super().main(*args, **kwargs) or 0)
         except (KeyboardInterrupt, click.Abort) as error:  # click makes the second of the first
             interrupt = (error.__context__ if isinstance(error, click.Abort) else None) or error
-            how, status = "interrupted", INTERRUPTED
-            if isinstance(interrupt, Terminated):
-                how, status = "ended by SIGTERM", TERMINATED
+            number = number_of(type(interrupt))
+            how = f"ended by {number.name}" if isinstance(interrupt, Terminated) else "interrupted"
             said = str(interrupt) or self.interrupted
-            _end(": ".join(filter(None, [how, said])), status, prefix="")
+            _end(": ".join(filter(None, [how, said])), OF_SIGNALS + number, prefix="")
         except click.NoSuchOption as error:
             _end(unknown("option", error.option_name, self._option_names()), 2)
         except click.UsageError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command, whatever it does when they come."""
+"""Ctrl-C, SIGTERM and SIGHUP end a command, whatever it does when they come."""
 
 from __future__ import annotations
 
@@ -9,59 +9,77 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Iterator, NoReturn, Set
+from types import FrameType
+from typing import Any, Iterator, Optional, Set
+
+from gluonlab.host.signals import RAISED, number_of
+from gluonlab.host.start import end_at_once, started_quietly
 
 AGAIN_AFTER = 0.01  # seconds: long enough for what swallowed the signal to have ended
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends whatever goes on as Ctrl-C does."""
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM interrupts this block as Ctrl-C does, and neither signal is lost.
+    """SIGTERM and SIGHUP interrupt this block as Ctrl-C does, and none of them is lost.
 
-    Otherwise SIGTERM would end the process on the spot.
+    Otherwise these two would end the process on the spot. What is ignored, as by nohup, stays so.
 
     Python runs a signal's handler between any two instructions of the main thread. In a
     ``__del__``, such as that of MXNet's arrays, or in a callback from C, it only prints what the
-    handler raised, and goes on: such a signal is sent again. Without effect outside the main
+    handler raised, and goes on: such a signal is sent again. So is one that comes during an import:
+    modules catch what is raised there, and Python remembers a KeyboardInterrupt of code that they
+    make from text, and ends by the signal instead of with a status. Without effect outside the main
     thread, the only one that signals reach.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    lost: Set[int] = set()  # signals that are about to be sent again
-    hook, ends_on_the_spot = sys.unraisablehook, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    again: Set[int] = set()  # signals that are about to be sent again
+    hook, is_process = sys.unraisablehook, started_quietly()
 
     def send_lost_again(unraisable: Any) -> None:
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            send_later(number_of(unraisable.exc_type))
+        else:
             hook(unraisable)
-            return
-        number = signal.SIGTERM if issubclass(unraisable.exc_type, Terminated) else signal.SIGINT
-        if number not in lost:
-            lost.add(number)
+
+    def send_later(number: int) -> None:
+        if number not in again:
+            again.add(number)
             # threading.Thread takes locks, which may be held where a __del__ runs
             _thread.start_new_thread(send, (number,))
 
     def send(number: int) -> None:
         time.sleep(AGAIN_AFTER)
-        if number in lost:
-            lost.remove(number)
+        if number in again:
+            again.remove(number)
             os.kill(os.getpid(), number)
 
-    if ends_on_the_spot:
-        signal.signal(signal.SIGTERM, _terminate)
+    def interrupt(number: int, frame: Optional[FrameType]) -> None:
+        if not _importing(frame):
+            raise RAISED[number]
+        send_later(number)
+
+    before = {number: signal.getsignal(number) for number in RAISED}
+    own = [signal.SIG_DFL, signal.default_int_handler]
+    taken = [n for n in before if before[n] in own or (n == signal.SIGINT and is_process)]
+    for number in taken:
+        signal.signal(number, interrupt)
     sys.unraisablehook = send_lost_again
     try:
         yield
     finally:
-        lost.clear()
+        again.clear()
         sys.unraisablehook = hook
-        if ends_on_the_spot:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in taken:
+            is_last = is_process and number == signal.SIGINT  # nothing but Python's end follows
+            signal.signal(number, end_at_once if is_last else before[number])
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
-    raise Terminated
+def _importing(frame: Optional[FrameType]) -> bool:
+    """Whether the code at ``frame`` runs for an import."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

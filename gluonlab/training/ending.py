@@ -12,6 +12,7 @@ from mxnet import gluon
 
 from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, UsageError
+from gluonlab.host.signals import EndRequest
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
@@ -22,7 +23,9 @@ from gluonlab.training.plan import Plan
 
 
 @contextmanager
-def recorded(run: "RunDirectory | NoRunDirectory", result: Result) -> Iterator[None]:
+def recorded(
+    run: "RunDirectory | NoRunDirectory", result: Result, request: EndRequest
+) -> Iterator[None]:
     """Bring the folder to an end when the block ends, however that is.
 
     It has the curves of all finished epochs, and the reason. An interruption says what is left of
@@ -31,6 +34,7 @@ def recorded(run: "RunDirectory | NoRunDirectory", result: Result) -> Iterator[N
     try:
         yield
         _draw(run, result)
+        request.answer()
         run.close()
     except BaseException as error:
         for last in (partial(_note, run, error), partial(_draw, run, result), run.close):

@@ -78,7 +78,7 @@ class Scoring(Protocol):
         """The scores of the batch's parts."""
 
 
-def validate(strategy: Strategy, loader: Loader, plan: Plan, step: int) -> Score:
+def validate(strategy: Strategy, batches: Iterable[Batch], plan: Plan, step: int) -> Score:
     """`evaluate` a network after training up to this step.
 
     Raises DivergedError when its parameters are not finite, or its loss is beyond recovery.
@@ -87,19 +87,23 @@ def validate(strategy: Strategy, loader: Loader, plan: Plan, step: int) -> Score
     strategy.settle_statistics()
     check_parameters(strategy.net, when)
     classes = len(plan.dataset.classes)
-    score = evaluate(strategy, loader, classes, plan.confusion, plan.group)
+    score = evaluate(strategy, batches, classes, plan.confusion, plan.group)
     check_validation_loss(score.loss, when, strategy.has_statistics)
     return score
 
 
 def evaluate(
-    strategy: Scoring, loader: Loader, classes: int, confusion: bool = False, group: Group = ALONE
+    strategy: Scoring,
+    batches: Iterable[Batch],
+    classes: int,
+    confusion: bool = False,
+    group: Group = ALONE,
 ) -> Score:
-    """One pass over the loader's split, of which each process of a group scores its part."""
+    """One pass over a split's batches, of which each process of a group scores its part."""
     tallies = [_Tally(ctx, classes, confusion) for ctx in strategy.outputs]
     images = 0
     queued: Deque[List[nd.NDArray]] = deque()
-    for batch in loader:
+    for batch in batches:
         images += batch.size
         queued.append([])
         for device, loss, scores, labels in strategy.score(batch):

@@ -11,6 +11,7 @@ from mxnet import nd
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.engine.semantics import make_users, nd_semantics
+from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import MakeStrategy, Strategy
@@ -43,7 +44,8 @@ def train(
     an epoch. The run computes with mx.nd; its network is of the user's kind, mx.np after
     ``npx.set_np()``. After an error or Ctrl-C the folder holds everything up to the last whole
     epoch; a UsageError before that one, such as for an image that cannot be decoded, takes it away
-    again.
+    again. Ctrl-C, SIGTERM and SIGHUP let the step or the batch of an evaluation end that is under
+    way, if this is the main thread; a second Ctrl-C does not.
     """
     config = config or TrainConfig()
     with nd_semantics():
@@ -69,11 +71,11 @@ def train_plan(
         else NoRunDirectory()
     )
     result = Result(plan, strategy.net, run.path)
-    with recorded(run, result):
+    with EndRequest() as request, recorded(run, result, request):
         run.describe(**plan.description())
         for line in [*introduction, *([taken] if taken is not None else [])]:
             reporter.say(line)
-        _Run(plan, strategy, reporter, run, result, began).all_epochs()
+        _Run(plan, strategy, reporter, run, result, began, request).all_epochs()
         if result.confusion is not None:
             run.write(schema.ConfusionEvent(result.confusion.tolist()))
         if run.path is not None:
@@ -93,9 +95,10 @@ class _Run:
         run: "RunDirectory | NoRunDirectory",
         result: Result,
         began: float,
+        request: EndRequest,
     ) -> None:
         self.plan, self.strategy, self.reporter = plan, strategy, reporter
-        self.run, self.result, self.began = run, result, began
+        self.run, self.result, self.began, self.request = run, result, began, request
         self.log = LossLog(strategy.outputs, plan.loss_scale is not None, plan.group)
         self.loader = train_loader(plan, strategy.inputs)
         self.evaluation_loader = evaluation_loader(plan, strategy.inputs)
@@ -129,11 +132,14 @@ class _Run:
                 self.reporter.step_done(batch.size, known)
                 if self.log.step == 1:
                     self._first_step()
+                if self.request.number is not None:
+                    self._end()
         self._note(epoch, self.log.flush())
         nd.waitall()  # the last updates, too, belong to the time of this epoch
         seconds = time.perf_counter() - began
         self._note_loss_scale(epoch)
-        score = validate(self.strategy, self.evaluation_loader, self.plan, self.log.step)
+        tests = self.request.between(self.evaluation_loader, self._end)
+        score = validate(self.strategy, tests, self.plan, self.log.step)
         self.result.confusion = score.confusion
         return schema.Epoch(
             epoch=epoch,
@@ -148,6 +154,10 @@ class _Run:
             lr=self.plan.rates(self.log.step),
             seconds=time.perf_counter() - self.began,
         )
+
+    def _end(self) -> None:
+        """A signal asks for it, between two batches."""
+        self.request.answer()
 
     def _note(self, epoch: int, known: "list[StepLoss]") -> None:
         """Record finished steps."""

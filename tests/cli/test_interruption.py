@@ -17,6 +17,7 @@ SIGNALS = pytest.mark.parametrize(
     [
         (signal.SIGINT, 130, "interrupted: all is kept"),
         (signal.SIGTERM, 143, "ended by SIGTERM: all is kept"),
+        (signal.SIGHUP, 129, "ended by SIGHUP: all is kept"),
     ],
 )
 
@@ -78,7 +79,10 @@ def test_a_signal_is_not_lost(capfd, where, sign, status, said, times):
     # click goes to a new line after ^C
     assert (end.value.code, capfd.readouterr().err) == (status, f"\n{said}\n")
     assert sys.unraisablehook is hook
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)] == [
+        signal.SIG_DFL
+    ] * 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_other_errors_that_cannot_be_raised_are_said_as_ever(capfd, monkeypatch):

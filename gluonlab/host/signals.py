@@ -1,0 +1,82 @@
+"""The signals that end a process: what they raise, and how work that must be whole takes them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Type, TypeVar
+
+T = TypeVar("T")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends whatever goes on as Ctrl-C does."""
+
+
+class HungUp(Terminated):
+    """SIGHUP, which comes when a terminal is closed, and ends whatever goes on as SIGTERM does."""
+
+
+RAISED: Dict[int, Type[KeyboardInterrupt]] = {
+    signal.SIGINT: KeyboardInterrupt,
+    signal.SIGTERM: Terminated,
+    signal.SIGHUP: HungUp,
+}
+
+
+def number_of(interrupt: Type[BaseException]) -> signal.Signals:
+    """The signal that raises it."""
+    kinds = ((kind, number) for number, kind in RAISED.items())
+    return signal.Signals(next((n for kind, n in kinds if kind is interrupt), signal.SIGINT))
+
+
+class EndRequest:
+    """``with EndRequest() as request``: within the block a signal asks to end, and does not break.
+
+    ``request.number`` is None until the first of RAISED has come. The block calls `answer` where it
+    can end. A second Ctrl-C raises KeyboardInterrupt at once. When the block has ended, the signal
+    goes on to whoever would have had it without the block. A signal that is ignored stays so, and
+    outside the main thread, the only one that signals reach, all stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self.number: Optional[int] = None
+        self._before: Dict[int, Any] = {}
+
+    def __enter__(self) -> "EndRequest":
+        if threading.current_thread() is threading.main_thread():
+            for number in RAISED:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: not Python's
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.number is None:
+            self.number = number
+        elif number == signal.SIGINT:  # others come twice by themselves: from shell and terminal
+            raise KeyboardInterrupt
+
+    def answer(self) -> None:
+        """Raise what the signal raises, if one has come."""
+        if self.number is not None:
+            raise RAISED[self.number]
+
+    def between(self, items: "Iterable[T]", answer: Callable[[], None]) -> "Iterator[T]":
+        """``items``; ``answer`` is called after each, once a signal has come."""
+        for item in items:
+            yield item
+            if self.number is not None:
+                answer()
+
+    def __exit__(self, kind: Any, error: "BaseException | None", trace: Any) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        if self.number is None:
+            return
+        try:
+            signal.raise_signal(self.number)  # the default action ends the process here
+            time.sleep(0)  # older Pythons call the handler only now
+        except KeyboardInterrupt:
+            if not isinstance(error, KeyboardInterrupt):
+                raise  # else the one that is under way says more

@@ -1,0 +1,168 @@
+"""Ctrl-C, SIGTERM and SIGHUP: a training ends between two steps, and imports end without a
+traceback.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import names
+from support.run_files import read_metrics
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import ArraySplit, Dataset, Defaults
+from gluonlab.host.signals import RAISED, EndRequest
+from gluonlab.runs.schema import PARAMETERS
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+QUICK = {"model": "mlp", "epochs": 3, "out": "run"}
+
+
+class Signalled(Reporter):
+    """Gets the signals during the step of this number; ``after``: steps that came later."""
+
+    def __init__(self, step, *numbers):
+        self.step, self.numbers, self.after = step, numbers, -1
+
+    def step_done(self, images, known):
+        self.step -= 1
+        self.after += self.step < 0
+        if not self.step:
+            self.after = 0
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+                sum(range(100))  # a handler runs between two instructions
+
+
+@pytest.fixture
+def handled():
+    """Handlers that raise, as those of a command do, and are put back in any case."""
+
+    def end(number, frame):
+        raise RAISED[number]
+
+    before = {number: signal.signal(number, end) for number in RAISED}
+    yield end
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", RAISED)
+def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(
+    empty_cwd, handled, number
+):
+    reporter = Signalled(15, number)
+    with pytest.raises(RAISED[number], match="run holds every epoch that was finished, 1 of 3"):
+        train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
+    assert reporter.after == 0
+    assert [signal.getsignal(each) for each in RAISED] == [handled] * 3
+    assert names(Path("run")) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
+    assert [line["kind"] for line in read_metrics(Path("run"))].count("epoch") == 1
+
+
+def test_a_second_ctrl_c_ends_at_once(empty_cwd, handled):
+    class Twice(Signalled):
+        def step_done(self, images, known):
+            super().step_done(images, known)
+            assert self.step > 0, "the step went on"
+
+    with pytest.raises(KeyboardInterrupt):
+        train(TrainConfig(**QUICK), reporter=Twice(2, signal.SIGTERM, signal.SIGINT))
+
+
+def test_signals_that_shells_and_terminals_send_twice_do_not_break_a_step(empty_cwd, handled):
+    reporter = Signalled(2, signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)
+    with pytest.raises(RAISED[signal.SIGHUP]):
+        train(TrainConfig(**QUICK), reporter=reporter)
+    assert reporter.after == 0
+
+
+def test_a_handler_of_the_caller_is_called_when_the_folder_is_whole(empty_cwd, handled):
+    seen = []
+
+    def leave(number, frame):
+        seen.append(names(Path("run")))
+        raise SystemExit(7)
+
+    signal.signal(signal.SIGTERM, leave)
+    with pytest.raises(SystemExit, match="7"):
+        train(
+            TrainConfig(**QUICK, global_batch_size=128),
+            reporter=Signalled(15, signal.SIGTERM),
+        )
+    assert seen == [["config.json", "curves.png", "metrics.jsonl", PARAMETERS]]
+
+
+def test_an_evaluation_ends_between_two_batches(empty_cwd, handled):
+    asked = []
+
+    class Sends:
+        """A split that is no array: its batches are made when they are asked for."""
+
+        image_shape = (1, 8, 8)
+
+        def __len__(self):
+            return 100
+
+        def batch(self, indices):
+            asked.append(len(indices))
+            if len(asked) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return np.zeros((len(indices), 1, 8, 8), np.uint8), np.zeros(len(indices), np.int32)
+
+    train_split = ArraySplit(np.zeros((20, 1, 8, 8), np.uint8), np.arange(20, dtype=np.int32) % 2)
+    defaults = Defaults("mlp", batch_size=10, epochs=1, optimizer="sgd", lr=0.1)
+    dataset = Dataset("made-up", train_split, Sends(), ("a", "b"), defaults)
+    config = TrainConfig(**QUICK, prefetch=0, threads=1, global_batch_size=10)
+    with pytest.raises(RAISED[signal.SIGTERM], match="no epoch was finished"):
+        train(config, reporter=Reporter(), dataset=dataset)
+    assert len(asked) == 3
+
+
+def test_what_is_ignored_stays_ignored_as_nohup_means_it(handled):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with EndRequest() as request:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert request.number is None
+
+
+INTERRUPTS = """
+import os, signal, sys
+
+class Counts:
+    left = None
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("gluonlab.cli") or name.startswith("gluonlab.engine"):
+            self.left = {nth} if self.left is None else self.left
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), {number})
+
+sys.meta_path.insert(0, Counts())
+"""
+
+
+@pytest.mark.parametrize(
+    ("nth", "number"),
+    [(2, signal.SIGINT), *(
+        pytest.param(nth, number, marks=pytest.mark.long)
+        for nth in (1, 7, 20, 50, 90, 130, 200, 300, 500, 800, 1200)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if number == signal.SIGINT or nth > 130  # before the command begins it is Python's
+    )],
+)  # fmt: skip
+def test_an_interrupt_at_an_import_is_one_line_and_no_traceback(python, tmp_path, nth, number):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text(INTERRUPTS.format(nth=nth, number=int(number)))
+    ended = python("-m", "gluonlab.run", "--model", "mlp", "--epochs", "9", path=[str(own)])
+    how = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    assert (ended.returncode, ended.stdout) == (128 + number, "")
+    assert ended.stderr.split("\n", 1)[-1 if ended.stderr[0] == "\n" else 0].strip() == (
+        f"{how}: nothing was written"
+    )
