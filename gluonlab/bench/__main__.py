@@ -28,7 +28,7 @@ from gluonlab.collectives.topology import TOPOLOGIES
 from gluonlab.config.values import real
 from gluonlab.errors import ConfigError, RunError
 
-INTERRUPTED = "nothing is kept of a measurement"
+INTERRUPTED = "the unfinished measurement is not kept"
 
 
 @command("python -m gluonlab.bench peers", INTERRUPTED)
@@ -75,13 +75,13 @@ def images(asked: Asked) -> None:
 @command("python -m gluonlab.bench threads", INTERRUPTED)
 @measurement(_threads.ROUNDS)
 @option(
-    "--spin-counts", "N,N", "also compare threads that look for work so often", _threads.SPIN_COUNTS
+    "--spin-counts", "N,N", "also compare threads that spin N times for work", _threads.SPIN_COUNTS
 )
 def threads(asked: Asked, spin_counts: str) -> None:
-    """Measure how one CPU device's idle threads should wait: alone, and beside a busy process.
+    """Compare ways in which a CPU device's idle threads wait: alone, and beside a busy process.
 
-    Also two workers of a parameter server on this host, each with its part of the cores, and with
-    all of them.
+    Also measures two workers of a parameter server on this host, each with its part of the cores,
+    and each with all of them.
     """
     counts = _threads.parse_spin_counts(spin_counts)
     title = ("threads", {"spin-counts": spin_counts})
@@ -98,8 +98,8 @@ def threads(asked: Asked, spin_counts: str) -> None:
 @option(
     "--algorithms",
     "NAMES",
-    f"all, or some of {', '.join(ALGORITHMS)}, sharded-whole, chapter, local, device, "
-    "nccl  [default: all]",
+    f"all, or some of {', '.join(ALGORITHMS)}, "
+    "sharded-whole, chapter, local, device, nccl  [default: all]",
 )
 @option(
     "--sizes",
@@ -107,9 +107,9 @@ def threads(asked: Asked, spin_counts: str) -> None:
     f"on each device: 46MB  1KiB,1MiB  1KiB:64MiB:2 (a factor)  [default: {SIZES}]",
 )
 @option("--dtype", "TYPE", "float16, float32, float64 or int32  [default: float32]")
-@option("--arrays", "N", "share each size out over N arrays, as gradients come  [default: 1]")
+@option("--arrays", "N", "split each size over N arrays, as gradients are  [default: 1]")
 @option("--repeat", "N", "allreduces per measurement  [default: as many as take 30 ms]")
-@option("--rounds", "N", "how often each is measured  [default: 7]")
+@option("--rounds", "N", "measurements of each row  [default: 7]")
 @option(
     "--topology",
     "NAME",
@@ -117,7 +117,7 @@ def threads(asked: Asked, spin_counts: str) -> None:
 )
 @option("--chunks", "N", "cut buffers into N chunks, where the algorithm leaves the choice")
 @option(
-    "--groups", "RANKS", "those of hierarchical, 0-3/4-7  [default: the topology's, or two halves]"
+    "--groups", "RANKS", "ranks of hierarchical's groups, 0-3/4-7  [default: topology's, or halves]"
 )
 @option("--plot", "FILE", "draw time and busbw against size into a new PNG file")
 @option(
@@ -127,17 +127,17 @@ def threads(asked: Asked, spin_counts: str) -> None:
 @option(
     "--out",
     "FILE",
-    "draw it in a new file: a page to step through, or with .svg one picture of all steps",
+    "with --draw: write a new file, a page to step through, or with .svg one picture",
 )
-@option("--language", "NAME", "of the page, en or ja  [default: en]")
+@option("--language", "NAME", "language of the page, en or ja  [default: en]")
 @JSON
 def allreduce(as_json: bool, **options: Optional[str]) -> None:
     """Measure allreduce algorithms beside MXNet's own stores, by size, in one run and in turns.
 
-    The columns are those of nccl-tests, then the algorithm's price on this machine, and how much it
-    reaches of the limit that memory sets. An allreduce of N bytes on k CPU devices reads and writes
-    every replica at least once, 2kN bytes in all; so it takes at least 2kN / (bytes per second that
-    all devices together read and write), which is measured in the same run.
+    The columns are those of nccl-tests, then the algorithm's price on this machine, and its share
+    of the memory limit's speed. An allreduce of N bytes on k CPU devices reads and writes every
+    replica at least once, 2kN bytes in all. So it cannot be faster than all devices together read
+    and write memory, which is measured in the same run.
 
     chapter: the allreduce of Dive into Deep Learning. sharded-whole: whole arrays are summed on
     different devices.
@@ -156,14 +156,14 @@ def allreduce(as_json: bool, **options: Optional[str]) -> None:
 
 @command("python -m gluonlab.bench gradients", INTERRUPTED)
 @measurement(9)  # rounds
-@option("--size", "SIZE", "of the buffers for allreduce alone", "46MB")
+@option("--size", "SIZE", "size of the buffers for allreduce alone", "46MB")
 @option("--stores", "NAMES", "kvstores for allreduce with update, such as device,ring", "all")
 @option("--world-sizes", "N,N", "numbers of devices  [default: 2,4; with --devices also all]")
 @ON
 def gradients(
     asked: Asked, size: str, stores: str, world_sizes: Optional[str], devices: Optional[str]
 ) -> None:
-    """Measure allreduce, alone and with update, on gradients of ResNet-18's size, and judge ours.
+    """Measure allreduce, alone and with update, on ResNet-18's gradients, and judge gluonlab's.
 
     A slow result is a result: it does not change the exit status.
     """

@@ -17,10 +17,10 @@ from gluonlab.collectives.topology import Topology, this_machine
 from gluonlab.engine.invoke import NO_ATTRIBUTES, Attributes, OperatorCall
 
 LIMIT = (
-    "Memory limit: an allreduce of N bytes on k CPU devices must read every replica and write "
-    "every replica at least once, 2kN bytes in all, "
-    "so it takes at least 2kN / (the bytes per second that all devices' workers together read "
-    "and write). That rate is measured through MXNet in the same rounds: "
+    "Memory limit: an allreduce of N bytes on k CPU devices moves at least 2kN bytes, "
+    "as it reads and writes every replica once. "
+    "It cannot be faster than the workers of all devices together read and write memory. "
+    "That rate is measured through MXNet in the same rounds: "
     "all devices at once copy N bytes, at least 1 MiB, to a second buffer, "
     "or multiply them by one in place; the quicker of the two counts."
 )

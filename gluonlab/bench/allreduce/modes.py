@@ -57,14 +57,14 @@ class Answer(NamedTuple):
 def answer(asked: Dict[str, Any]) -> Answer:
     """Measure, price or draw, as the given options say.
 
-    Raises a UsageError for options that cannot be, or that do not belong together.
+    Raises a UsageError for impossible values, and for options that do not belong together.
     """
     mode = DRAW if "draw" in asked else SIMULATE if "simulate" in asked else MEASURE
     for name in asked:
         if name not in OPTIONS[mode]:
-            where = "measuring" if mode == MEASURE else option_name(mode)
+            where = "when measuring" if mode == MEASURE else f"with {option_name(mode)}"
             hint = "; it belongs to --draw" if name in OPTIONS[DRAW] else ""
-            raise ConfigError(f"{option_name(name)} has no part in {where}{hint}: leave it out")
+            raise ConfigError(f"{option_name(name)} has no effect {where}{hint}: leave it out")
     if "chunks" in asked:
         asked["chunks"] = whole(1, MOST_CHUNKS)("--chunks", asked["chunks"])
     if "groups" in asked:

@@ -20,10 +20,11 @@ from gluonlab.collectives.cost import Price, price
 from gluonlab.collectives.topology import Topology
 
 COLUMNS = (
-    "Prices, not measurements: every message costs its latency and its bytes on every link of its "
-    "way, messages share links, and a barrier ends each step. algbw: size / time; busbw: algbw * "
-    "2(n-1)/n for n devices; both in GB/s, 10^9 bytes. bottleneck: the link that steps wait for "
-    "the longest."
+    "Prices, not measurements: each message costs its latency, "
+    "and its bytes on every link of its route; "
+    "messages share links, and a barrier ends each step. "
+    "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices; both in GB/s, 10^9 bytes. "
+    "bottleneck: the link that the steps wait for longest."
 )
 ADDING = "additions"
 

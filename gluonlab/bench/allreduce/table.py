@@ -16,14 +16,15 @@ from gluonlab.collectives.cost import algbw, bus_factor
 from gluonlab.collectives.schedule import ALLREDUCE
 
 COLUMNS = (
-    "size, count, type: of the buffer on each device. time: the median of {rounds}, warmed up, "
-    "without waiting between allreduces. algbw: size / time; busbw: algbw * 2(n-1)/n for n "
-    "devices, to be compared with the speed of a link; both in GB/s, 10^9 bytes. error: the "
-    "largest difference from the exact sum, of random whole numbers, in the same run. price: what "
-    "the schedule costs on {topology}, with barriers between steps, which the executor does not "
-    "have."
+    "size, count, type: of the buffer on each device. "
+    "time: the median of {rounds}, after a warm-up, without waiting between allreduces. "
+    "algbw: size / time; busbw: algbw * 2(n-1)/n for n devices, comparable with a link's speed; "
+    "both in GB/s, 10^9 bytes. "
+    "error: the largest difference from the exact sum of random whole numbers, in the same run. "
+    "price: the schedule's cost on {topology}, "
+    "with barriers between steps, which the executor does not have."
 )
-OF_LIMIT = "of limit: how much of the memory limit's speed is reached."
+OF_LIMIT = "of limit: the share of the memory limit's speed that is reached."
 
 
 def table(report: Report, notes: Sequence[str] = ()) -> str:
@@ -80,11 +81,12 @@ def _start(label: str, seconds: float, algbw: float, busbw: float) -> str:
 
 def _speeds(speeds: Speeds) -> str:
     return (
-        f"This machine, by a probe in the same run: {speeds.latency_s * 1e6:.1f} us for a "
-        f"transfer without bytes; {speeds.copy_bytes_per_s / 1e9:.1f} GB/s copied and "
-        f"{speeds.add_bytes_per_s / 1e9:.1f} GB/s added by all devices together, "
-        f"{speeds.device_copy_bytes_per_s / 1e9:.1f} and "
-        f"{speeds.device_add_bytes_per_s / 1e9:.1f} by one alone."
+        "This machine, by a probe in the same run: "
+        f"a transfer without bytes takes {speeds.latency_s * 1e6:.1f} us; "
+        f"all devices together copy {speeds.copy_bytes_per_s / 1e9:.1f} GB/s, "
+        f"or add {speeds.add_bytes_per_s / 1e9:.1f} GB/s; "
+        f"one alone copies {speeds.device_copy_bytes_per_s / 1e9:.1f} GB/s, "
+        f"or adds {speeds.device_add_bytes_per_s / 1e9:.1f} GB/s."
     )
 
 

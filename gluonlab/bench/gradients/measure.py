@@ -123,7 +123,7 @@ def parse_world_sizes(text: Optional[str], on: MeasuredOn) -> List[int]:
         found = list(dict.fromkeys(check("--world-sizes", part) for part in text.split(",")))
     if min(found) < 2:
         raise ConfigError(
-            f"--devices {on.first(1)}: one device has nobody to sum with: name two or more"
+            f"--devices {on.first(1)}: one device has no other to sum with: name two or more"
         )
     return found
 
@@ -166,9 +166,10 @@ def steps_table(findings: Findings) -> str:
             *(_step_line(row, beside) for row in own),
         ]
     note = (
-        f"ms: of a step, the median of {interleaved(findings.rounds)}, SGD with momentum. error: "
-        "of the first step's weights, from the exact ones. device /: "
-        "gluon.Trainer's step with device over this one's, the median of the rounds' ratios."
+        f"ms: of a step of SGD with momentum, the median of {interleaved(findings.rounds)}. "
+        "error: the largest difference of the first step's weights from the exact ones. "
+        "device /: the time of gluon.Trainer's step with device over this one's, "
+        "the median of the rounds' ratios."
     )
     return table(lines, note)
 

@@ -36,13 +36,14 @@ ON = option("--devices", "SPEC", "measure on gpu:* gpu:0,2 cpu:0,1, ...  [defaul
 BESIDE = option(
     "--beside",
     "DIR",
-    "take turns with the gluonlab in this other checkout; our own rows only, compared at the end",
+    "take turns with the gluonlab of another checkout: gluonlab's rows only, compared at the end",
 )
 RESTART_EVERY = option(
     "--restart-every",
     "N",
-    "with --beside: after N rounds both checkouts' processes are started anew, as their luck with "
-    f"memory lasts as long as they do  [default: {_beside.RESTART_EVERY}]",
+    "with --beside: restart both checkouts' processes after N rounds, "
+    "as each keeps a fast or slow memory layout for life  "
+    f"[default: {_beside.RESTART_EVERY}]",
 )
 
 
@@ -88,7 +89,7 @@ def measurement(rounds: int, beside: bool = True) -> Option:
 
     It gets an Asked, and its own options by name. ``rounds``: how many by default.
     """
-    how_often = option("--rounds", "N", "how often each row is measured", str(rounds))
+    how_often = option("--rounds", "N", "measurements of each row", str(rounds))
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)

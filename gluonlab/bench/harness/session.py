@@ -49,7 +49,7 @@ class Session:
         others = self._others.cores()
         if others > BUSY_CORES:
             message = (
-                f"other processes kept {others:.1f} of {cores.available()} cores busy "
-                "meanwhile: measure again when they do not"
+                f"other processes kept {others:.1f} of {cores.available()} cores busy: "
+                "measure again when they are idle"
             )
             warnings.warn(message, GluonlabWarning, stacklevel=2)

@@ -16,15 +16,15 @@ ROUNDS = 5
 DEVICE_COUNTS = (1, 2, 4, 8)
 ON_CPUS = cpu_devices(max(DEVICE_COUNTS))
 COLUMNS = ("forward", "backward", "allreduce", "update", "total", "loader")
-OF_CPUS = "not measured on GPUs: it is about a core of a CPU"
+OF_CPUS = "not measured on GPUs: it concerns a CPU core"
 EFFICIENCY, KERNELS = "efficiency", ("sgemm", "lenet")
 TARGET_US = 150.0  # per device and step
 TARGET_DEVICES = 4
 _LABELS = {"gluonlab": "gluonlab", "gluon": "Gluon's loop"}
 _NOTE = (
-    "Microseconds per step and device to queue the parts of a step, not to compute them: tiny "
-    "shards, idle devices. total: the whole step, called as one; load+log: fetching the batch and "
-    "noting its losses."
+    "Microseconds per step and device to queue the parts of a step, not to compute them: "
+    "shards are tiny, devices idle. "
+    "total: the whole step, in one call; load+log: fetching the batch and noting its losses."
 )
 
 

@@ -130,8 +130,9 @@ def table(rows: Sequence[Row], rounds: int) -> str:
         own = [rates.line(row, LABELS) for row in rows if set_of(row) == label]
         lines += [*[""] * bool(lines), rates.heading(label, LABELS, "row / PyTorch"), *own]
     note = (
-        f"JPEGs read, decoded and made batches of {BATCH_SIZE} in {interleaved(rounds)}, "
-        "nothing trained. images/s: the median. gluonlab's batches are shards of bytes on 2 "
-        "devices, in a seed's order; packed is read as pixels."
+        f"JPEGs are read, decoded and put into batches of {BATCH_SIZE}; nothing is trained. "
+        f"images/s: the median of {interleaved(rounds)}. "
+        "gluonlab's batches are shards of bytes on 2 devices, in a seed's order; "
+        "packed is read as pixels."
     )
     return as_table(lines, note)

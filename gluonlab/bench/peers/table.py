@@ -165,9 +165,9 @@ def table(task: Task, rows: Sequence[Row], rounds: int, devices: int = 2) -> str
     """The rows as text; ``devices``: how many the first row has."""
     ratio = f"gluonlab {devices} / row"
     note = (
-        f"{task.title}, global batch {task.global_batch_size}, {interleaved(rounds)}. images/s: "
-        f"the median; {ratio}: images/s of the first row over this row's, "
-        "the median of the rounds' ratios."
+        f"{task.title}, global batch {task.global_batch_size}, {interleaved(rounds)}. "
+        "images/s: the median; "
+        f"{ratio}: images/s of the first row over this row's, the median of the rounds' ratios."
     )
     lines = [rates.heading("", LABELS, ratio), *(rates.line(row, LABELS) for row in rows)]
     return as_table(lines, note)

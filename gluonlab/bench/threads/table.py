@@ -126,10 +126,11 @@ def table(rows: Sequence[Row], rounds: int) -> str:
         lines.append(f"{row.label:<26}" + "".join(f"{cell:>13}" for cell in cells))
         lines += [missing("  ", row.reason)] * bool(row.reason)
     note = (
-        f"One CPU device, {cores.available()} threads, {interleaved(rounds)}, medians; the smaller "
-        "numbers: as a multiple of OpenMP as it comes. beside: one other process computes. "
-        f"dist_sync: {WORKERS} workers of a parameter server on this host, in the second row with "
-        "OpenMP as it comes."
+        f"One CPU device, {cores.available()} threads, medians of {interleaved(rounds)}; "
+        "the smaller numbers: multiples of OpenMP as it comes. "
+        "beside: one other process computes. "
+        f"dist_sync: {WORKERS} workers of a parameter server on this host, "
+        "in the second row with OpenMP as it comes."
     )
     return as_table(lines, note)
 

@@ -173,16 +173,19 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         (["--topology", "p5"], "unknown topology 'p5'"),
         (["--topology", "p3.16xlarge", "--devices", "cpu*9"], "p3.16xlarge has 8 devices"),
         (["--plot", "nowhere/speed.png"], "there is no folder nowhere"),
-        (["--out", "ring.html"], "--out has no part in measuring"),
+        (["--out", "ring.html"], "--out has no effect when measuring"),
         (["--simulate", "p5"], "unknown topology 'p5'"),
         (["--simulate", "p3.16xlarge", "--devices", "0"], "--devices 0: give a whole number"),
         (["--simulate", "p3.16xlarge", "--devices", "9"], "p3.16xlarge has 8 devices"),
         (["--simulate", "p3.16xlarge", "--algorithms", "device"], "unknown algorithm 'device'"),
-        (["--simulate", "p3.16xlarge", "--dtype", "float16"], "--dtype has no part in --simulate"),
+        (
+            ["--simulate", "p3.16xlarge", "--dtype", "float16"],
+            "--dtype has no effect with --simulate",
+        ),
         (["--draw", "rign"], "unknown algorithm 'rign'"),
         (["--draw", "ring", "--devices", "-1"], "--devices -1: give a whole number"),
-        (["--draw", "ring", "--sizes", "1KiB"], "--sizes has no part in --draw"),
-        (["--draw", "ring", "--json"], "--json has no part in --draw"),
+        (["--draw", "ring", "--sizes", "1KiB"], "--sizes has no effect with --draw"),
+        (["--draw", "ring", "--json"], "--json has no effect with --draw"),
         (["--draw", "ring", "--language", "ja"], "--language is for a page: give --out FILE.html"),
         (
             ["--draw", "ring", "--out", "ring.svg", "--language", "ja"],
@@ -192,7 +195,7 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
             ["--draw", "ring", "--out", "ring.html", "--language", "jp"],
             "unknown language 'jp': choose en, ja",
         ),
-        (["--language", "ja"], "--language has no part in measuring; it belongs to --draw"),
+        (["--language", "ja"], "--language has no effect when measuring; it belongs to --draw"),
         (["--draw", "ring", "--out", "nowhere/ring.html"], "there is no folder nowhere"),
     ],
 )
@@ -214,4 +217,4 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
 def test_a_folder_without_the_right_to_write_is_named(empty_cwd, monkeypatch, bench):
     monkeypatch.setattr("os.access", lambda *args: False)  # root may write everywhere
     status, _, err = bench("allreduce", "--draw", "ring", "--out", "ring.html")
-    assert status == 2 and "nothing can be written into" in err
+    assert status == 2 and "is not writable" in err

@@ -77,7 +77,7 @@ def test_what_is_measured_on_cpus_only_says_so():
         ),
         (
             ["gradients", "--devices", "cpu:0"],
-            "--devices cpu:0: one device has nobody to sum with: name two or more",
+            "--devices cpu:0: one device has no other to sum with: name two or more",
         ),
         (["gradients", "--devices", "cpu:0,1", "--world-sizes", "4"], "--world-sizes 4"),
         (["host", "--devices", "gpu:x"], "--devices 'gpu:x'"),
