@@ -17,7 +17,7 @@ from gluonlab.errors import ConfigError
 
 TRAIN = "also train one step on every device, and compare it with one device"
 NETWORK = "also try the servers that data sets are downloaded from"
-PROVE = "also try the GPUs and all kvstores on them, some minutes: two files to send in"
+PROVE = "also test the GPUs and all kvstores on them, for minutes: writes two files to send in"
 NAMES = f"with --prove: write NAME.json and NAME.html  [default: {OUT}]"
 
 

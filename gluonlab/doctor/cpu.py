@@ -32,14 +32,14 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
     if load > (os.cpu_count() or 1) - threads + MARGIN and threads > 1:
         who = ", ".join(busy(proc))
         who = f"computes: {who}" if who else "computed within the last minute"
-        cause = f"something else {who}; a team of threads waits for its slowest one"
+        cause = f"another process {who}; a team of threads waits for its slowest one"
         yield warning("cpu", what, cause, "end it, wait for it, or leave it a core: --threads N")
     else:
         yield ok("cpu", what)
     yield from _spinning(openmp.users_spinning())
     if not sharing.known:
         what = f"{sharing.processes} workers of a parameter server share cores"
-        cause = "how many of them run on this host is unknown before they meet; all are assumed to"
+        cause = "until they connect, it is unknown how many run on this host: all are assumed to"
         cure = "export OMP_NUM_THREADS, or train with python -m gluonlab.launch, which counts them"
         yield warning("cpu", what, cause, cure)
     exported, own = openmp.exported_threads(), cores.available()
@@ -48,7 +48,7 @@ def cpu(proc: Path = PROC) -> Iterator[Finding]:
         cause = "threads without a core of their own keep the others waiting"
         yield warning("cpu", what, cause, f"unset {exported.name}")
     for setting, effect in openmp.harmful().items():
-        what = f"{setting} is put aside for MXNet"
+        what = f"{setting} is overridden for MXNet"
         yield warning("cpu", what, effect, f"unset {setting.split('=')[0]}")
 
 
@@ -67,8 +67,8 @@ def waiting() -> str:
     """What a team's idle threads do, by the user's setting or by gluonlab's."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp.users_spinning().items())
     if settings:
-        return f"idle threads wait as {settings} says"
-    return f"idle ones sleep after {openmp.SPIN_COUNT} looks for work"
+        return f"idle threads wait by {settings}"
+    return f"idle threads sleep after {openmp.SPIN_COUNT} spins"
 
 
 def _spinning(users: Mapping[str, str]) -> Iterator[Finding]:
@@ -78,8 +78,8 @@ def _spinning(users: Mapping[str, str]) -> Iterator[Finding]:
         value = users[name]
         if openmp.spins(value) >= LONG_SPINS if counts else value.lower() == "active":
             cause = (
-                "idle threads keep their cores busy: beside anything else that computes, "
-                "one CPU device takes many times as long"
+                "idle threads keep their cores busy: "
+                "one CPU device is then many times slower beside other work"
             )
             cure = f"unset {name}: gluonlab then lets them sleep soon"
             yield warning("cpu", f"{name}={value} is exported", cause, cure)

@@ -94,8 +94,8 @@ def _reached(name: str, replies: List[Reply]) -> Finding:
     if not bad:
         return ok("network", f"{name}: {count} reached")
     if len(bad) < len(replies):
-        cure = "nothing: the others are tried in turn"
+        cure = "nothing to do: the others are tried in turn"
         return warning("network", f"{name}: {len(bad)} of {count} fail", problems, cure)
-    cure = "check the network and HTTPS_PROXY, or name a copy of your own: "
+    cure = "check the network and HTTPS_PROXY, or give a mirror of your own: "
     cure += f"gluonlab.data download {name} --mirror URL"
     return fault("network", f"{name} cannot be downloaded", problems, cure)

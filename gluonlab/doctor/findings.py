@@ -59,8 +59,8 @@ def guarded(check: str, look: Callable[[], Sequence[Finding]]) -> List[Finding]:
     try:
         return list(look())
     except Exception as error:
-        what = one_line(f"this check itself broke: {type(error).__name__}: {error}")
-        cure = "the other lines hold all the same; please report this one"
+        what = one_line(f"this check itself failed: {type(error).__name__}: {error}")
+        cure = "the other lines are still valid; please report this one"
         return [warning(check, what, cure=cure)]
 
 

@@ -38,9 +38,9 @@ def driver(driver: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> Ite
         yield warning("gpus", "no GPU", f"driver {driver.version} shows none", cure)
     for number, reason in driver.silent:
         if "permission" in reason.lower():
-            yield ok("gpus", f"GPU {number} is not for this user or job ({reason})")
+            yield ok("gpus", f"this user or job may not use GPU {number} ({reason})")
         else:
-            cure = "look into dmesg for what the driver says (NVRM, Xid), and restart the machine"
+            cure = "read the driver's messages (NVRM, Xid) in dmesg, and restart the machine"
             yield severe("gpus", f"GPU {number} does not answer", reason, cure)
     if driver.gpus and flavour == "mxnet":
         cure = f"pip uninstall -y mxnet, then {pip_install('cu112')}"
@@ -57,7 +57,7 @@ def _no_driver(error: str, flavour: str, has_signs: bool) -> Finding:
     missing, unloaded = "Library Not Found" in error, "Not Loaded" in error and not has_signs
     if flavour != CU112 and not has_signs and (error.startswith(BINDINGS) or missing or unloaded):
         # unloaded: as on a machine without a GPU whose disk was made for all kinds
-        none = "NVIDIA's driver is installed and not loaded" if unloaded else None
+        none = "NVIDIA's driver is installed, but not loaded" if unloaded else None
         none = none or "there is no NVIDIA driver"
         return ok("gpus", f"no GPU: {none}, and the CPU build needs none")
     if error.startswith(BINDINGS):
@@ -102,7 +102,7 @@ def capabilities(
 
 @listed
 def products(driver: Driver, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    """How GPUs that have TF32 multiply float32; nothing about those that have not."""
+    """How the GPUs that have TF32 multiply float32."""
     able = [gpu for gpu in driver.gpus if gpu.capability >= TF32_SINCE and has_code(gpu.capability)]
     exported = environ.get(TF32_VARIABLE)
     if able and exported in (None, "0"):
@@ -127,7 +127,7 @@ def memory(driver: Driver) -> Iterator[Finding]:
     for gpu in driver.gpus:
         what = f"GPU {gpu.index}: "
         if gpu.used_bytes is None:
-            yield ok("gpu-memory", f"{what}the driver does not tell what is in use")
+            yield ok("gpu-memory", f"{what}the driver does not report the memory in use")
             continue
         users = ", ".join(
             f"{process.name} ({process.pid}{_amount(process.used_bytes)})"
@@ -138,8 +138,8 @@ def memory(driver: Driver) -> Iterator[Finding]:
         if gpu in free:
             yield ok("gpu-memory", what)
             continue
-        unnamed = "" if users else " that the driver does not name here"
-        cause = f"other processes{unnamed} hold it{'' if users else ', as in containers'}"
+        cause = "other processes hold it"
+        cause += "" if users else "; the driver does not name them, as in containers"
         cure = "end them if they are yours"
         if free:
             others = ",".join(str(other.index) for other in free)

@@ -38,14 +38,14 @@ def place(
     there, what = nearest(folder), f"{what_for}: {folder}"
     refused = why_not_writable(there)
     if refused and "space" not in refused:
-        return fault(check, f"{what} cannot be written", f"{there}: {refused}", cure)
+        return fault(check, f"{what} is not writable", f"{there}: {refused}", cure)
     free = usage(there).free
     if refused or free < FULL:
         cause = f"{free / 2**20:.0f} MiB are free in {there}"
         return fault(check, f"{what}: the disk is full", cause, f"make room there, or {cure}")
     what += f", {free / 2**30:.1f} GiB free"
     if free < SCARCE:
-        cause = "a large data set needs more than its own size while it is unpacked"
+        cause = "unpacking a large data set needs more than its own size"
         return warning(check, what, cause, f"make room, or {cure}")
     return ok(check, what)
 
@@ -58,7 +58,7 @@ def nearest(folder: Path) -> Path:
 
 
 def why_not_writable(folder: Path) -> str:
-    """The reason why no file can be made there; it is tried, since permissions do not tell all."""
+    """Why no file can be made there; it is tried, as permissions alone do not decide it."""
     try:
         with tempfile.TemporaryFile(dir=str(folder)) as file:
             file.write(b"\0")
@@ -69,7 +69,7 @@ def why_not_writable(folder: Path) -> str:
 
 def temporary() -> Finding:
     """The folder for temporary files."""
-    cure = "set TMPDIR to a folder with room that you may write"
+    cure = "set TMPDIR to a writable folder with room"
     try:
         return place("temporary", "temporary files", Path(tempfile.gettempdir()), cure)
     except FileNotFoundError as error:  # it tries some, and none can be written
@@ -81,7 +81,7 @@ def current_folder() -> Finding:
     try:
         here = Path.cwd()
     except OSError as error:
-        cause, cure = error.strerror or str(error), "cd to one that exists"
+        cause, cure = error.strerror or str(error), "cd to a folder that exists"
         return fault("runs", "the current folder is gone", cause, cure)
     return place("runs", "runs are written below", here, "name another folder with --out DIR")
 
@@ -90,21 +90,19 @@ def home(environ_home: str) -> Finding:
     """The user's own folder, where caches and settings go."""
     cure = "export HOME=DIR"
     if not environ_home:
-        return warning("home", "HOME is not set", "libraries have no place for settings", cure)
+        return warning("home", "HOME is not set", "libraries cannot keep their settings", cure)
     refused = why_not_writable(nearest(Path(environ_home)))
     if not refused:
         return ok("home", environ_home)
-    cure += (
-        " with a folder that you may write; MPLCONFIGDIR and GLUONLAB_DATA for their files alone"
-    )
-    return warning("home", f"{environ_home} cannot be written", refused, cure)
+    cure += " with a writable folder; or MPLCONFIGDIR and GLUONLAB_DATA for their files only"
+    return warning("home", f"{environ_home} is not writable", refused, cure)
 
 
 def memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> Finding:
-    """What this process may still have of the machine, or of its container or job if less."""
+    """The memory that this process may still take, of the machine or of its container or job."""
     left = room(proc, cgroups)
     if left is None:
-        return ok("memory", f"this system does not tell ({proc}/meminfo)")
+        return ok("memory", f"unknown: {proc}/meminfo does not say")
     what = f"{left.free / 2**30:.1f} GiB of {left.total / 2**30:.1f} GiB free in {left.where}"
     if left.free >= LITTLE_MEMORY:
         return ok("memory", what)
@@ -117,13 +115,13 @@ def shared_memory(
 ) -> Finding:
     """/dev/shm, through which DataLoader's workers and NCCL hand data to each other."""
     if not folder.is_dir():
-        cause = "workers of a DataLoader and NCCL need it"
+        cause = "DataLoader's workers and NCCL need it"
         return warning("shm", f"no {folder}", cause, "mount a tmpfs there")
     space = usage(folder)
     what = f"{folder}: {space.free / 2**20:,.0f} MiB of {space.total / 2**20:,.0f} MiB free"
     if space.free >= LITTLE_SHM:
         return ok("shm", what)
-    cause = "workers of a DataLoader and NCCL put batches and buffers there; "
-    cause += "a full one ends them with a bus error"
+    cause = "DataLoader's workers and NCCL put batches and buffers there; "
+    cause += "when it is full, they die of a bus error"
     cure = "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm"
     return warning("shm", what, cause, cure)

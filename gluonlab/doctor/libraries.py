@@ -81,7 +81,7 @@ def libraries(
         cause = "the installation is not complete"
         yield fault("libraries", f"{library} is missing", cause, AGAIN)
     elif not os.path.exists(LINKER):
-        cause = f"this system has no {LINKER}, which would tell"
+        cause = f"this system has no {LINKER}, which lists them"
         yield warning("libraries", "not examined", cause, "see the line import")
     else:
         traced = trace(library, environ)
@@ -95,7 +95,7 @@ def libraries(
 def _missing(names: Sequence[str], environ: Mapping[str, str]) -> Iterator[Finding]:
     for name in names:
         complaint = understand(f"{name} => not found", environ)
-        cause = (complaint.cause if complaint else "") or "the linker finds it nowhere"
+        cause = (complaint.cause if complaint else "") or "the linker does not find it"
         cure = complaint.cure if complaint else cure_of_missing(name)
         yield fault("libraries", f"{name} is missing", cause, cure)
 
@@ -107,7 +107,7 @@ def _unfit(complaints: List[str], environ: Mapping[str, str]) -> Iterator[Findin
     for text in sorted(complaints, key=lambda text: UNVERSIONED in text):
         complaint = understand(text, environ)
         library, what = text, text
-        cause, cure = "the linker says so", "install MXNet again"
+        cause, cure = "the linker reports it", "install MXNet again"
         if complaint is not None:
             library, what = complaint.library, f"{complaint.library} does not fit"
             cause, cure = complaint.cause or text, complaint.cure

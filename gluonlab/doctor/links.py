@@ -22,8 +22,8 @@ BY_GPUS = {
 # EC2's Nitro machines have their type in product_name, the older ones none
 MACHINE = Path("/sys/devices/virtual/dmi/id")
 INSTANCE = re.compile(r"(?:ml\.)?([a-z]+\d+[a-z]*\.(?:\d*x?large|metal))")
-UNCURABLE = "stop and start the instance, so that it comes up on another machine; "
-UNCURABLE += "compare with nvidia-smi topo -m"
+UNCURABLE = "compare with nvidia-smi topo -m; "
+UNCURABLE += "stop and start the instance, to get another machine"
 
 
 def instance_type(environ: Mapping[str, str], machine: Path = MACHINE) -> Optional[str]:
@@ -106,7 +106,7 @@ def _nvlinks(driver: Driver, topology: Optional[Topology]) -> Finding:
     here, count = driver.nvlinks, len(driver.gpus)
     if driver.switched:
         return ok("links", f"NVLinks to switches on GPUs {', '.join(map(str, driver.switched))}")
-    what = "no NVLinks between the GPUs, all go over PCIe"
+    what = "no NVLinks between the GPUs, all traffic goes over PCIe"
     what = f"NVLinks {matrix(here)}" if here else what
     if topology is None or topology.world_size != count or driver.silent:
         return ok("links", what)
@@ -137,6 +137,6 @@ def _peers(driver: Driver) -> Finding:
     if not any(pair in driver.nvlinks for pair in driver.no_peers):
         # GPUs below different CPUs have none
         return ok("peers", f"{what}: their copies go through the host")
-    cause = "the driver denies it although NVLinks are there"
-    cure = "in a virtual machine or container, ask for direct access of the GPUs to each other; "
+    cause = "the driver denies it, although there are NVLinks"
+    cure = "in a virtual machine or container, allow the GPUs direct access to each other; "
     return warning("peers", what, cause, f"{cure}see dmesg for the IOMMU")

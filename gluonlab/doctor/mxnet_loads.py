@@ -63,30 +63,30 @@ def _loads(outcome: Outcome) -> Finding:
         return ok("import", f"{what}; it sees {seen}")
     if refused is not None:
         return _refused(refused)
-    end = outcome.ended or "ended without a word"
-    cause = f"the process {end} while it did: {_trying(outcome)}. {outcome.said}".rstrip(". ")
+    end = outcome.ended or "ended without an answer"
+    cause = f"the process {end} during: {_trying(outcome)}. {outcome.said}".rstrip(". ")
     return fault("import", "mxnet does not load", cause, AGAIN)
 
 
 def _fusion(works: bool, on: bool, because: str) -> Finding:
-    """Of machines with GPUs."""
+    """The finding on machines with GPUs."""
     because = one_line(because)
     if works:
         return ok("fusion", f"pointwise operators are{' not' * (not on)} fused on GPUs: {because}")
     if on:
         what, cure = (
             "a run ends at its first fused operator",
-            f"unset {setup.FUSION}, and none are fused",
+            f"unset {setup.FUSION} to run without fusion",
         )
         return fault("fusion", what, because, cure)
-    cure = f"a driver from {FUSES_FROM} on; without it all runs, with more launches a step"
+    cure = f"a driver from {FUSES_FROM} on; without it, a step takes more kernel launches"
     return warning("fusion", "pointwise operators are not fused on GPUs", because, cure)
 
 
 def _refused(answer: Dict[str, Any]) -> Finding:
     """The engine's error, which ends with the cure, or a library's complaint, told in parts."""
     if "library" in answer:
-        cause = one_line(answer["cause"]) or "the linker finds it nowhere"
+        cause = one_line(answer["cause"]) or "the linker does not find it"
         return fault("import", f"mxnet cannot load {answer['library']}", cause, answer["cure"])
     message = one_line(answer["error"])
     cause, _, cure = message.partition(": ")
@@ -120,8 +120,8 @@ def _horovod(loaded: Optional[Dict[str, Any]], installed: Optional[str]) -> Find
     if installed is None:
         return ok("horovod", "not installed: only for training on several machines with Horovod")
     if loaded is None:
-        cause = "MXNet, which it needs, came to no end"
-        return warning("horovod", f"{installed} was not tried", cause, "cure that first")
+        cause = "it needs MXNet, whose check did not finish"
+        return warning("horovod", f"{installed} was not tested", cause, "cure that first")
     if loaded["horovod"] is None:
         cause = one_line(loaded["problem"])
         return fault("horovod", f"{installed} does not load", cause, HOROVOD)
@@ -195,7 +195,7 @@ def _try_kvstores() -> None:
 
 
 def sum_over(name: str, ctxs: List[Any]) -> str:
-    """What is wrong with the sum of 1, 2, ... on these devices; nothing, hopefully."""
+    """What is wrong with the sum of 1, 2, ... on these devices; empty if nothing is."""
     import numpy as np
     from mxnet import autograd, gluon, init
 

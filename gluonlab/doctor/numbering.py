@@ -51,13 +51,13 @@ def _parts(shown: Sequence[Gpu], visible: Optional[str]) -> Iterator[Finding]:
             continue
         if not gpu.parts:
             what, cause = f"CUDA does not show GPU {gpu.index}", "it is in MIG mode, without parts"
-            cure = f"{whole}; nvidia-smi mig -i {gpu.index} -cgi ... -C makes parts"
+            cure = f"{whole}; nvidia-smi mig -i {gpu.index} -cgi ... -C divides it"
             yield warning("numbering", what, cause, cure)
         elif visible is not None and visible.strip().startswith("MIG-"):
             what = f"gpu:0 is a part (MIG) of GPU {gpu.index} of nvidia-smi; "
             yield ok("numbering", f"{what}CUDA_VISIBLE_DEVICES={visible}")
         else:
-            what = f"of GPU {gpu.index} one part is shown, gpu:0 alone"
-            cause = f"it is divided into {len(gpu.parts)} (MIG), and CUDA shows a process one part"
+            what = f"one part of GPU {gpu.index} is shown, as gpu:0"
+            cause = f"it has {len(gpu.parts)} parts (MIG), and CUDA shows a process only one"
             cure = f"choose one: export CUDA_VISIBLE_DEVICES={gpu.parts[0]}; {whole}"
             yield warning("numbering", what, cause, cure)

@@ -37,7 +37,7 @@ def python(
         cause = "gluonlab needs Python 3.8 or newer"
         return fault("python", what, cause, "install Python 3.8 to 3.13")
     if version[:2] > newest:
-        cause = "newer than the newest that was tried, 3.13"
+        cause = "newer than 3.13, the newest that was tested"
         return warning("python", what, cause, "if MXNet fails, use Python 3.8 to 3.13")
     return ok("python", what)
 
@@ -49,7 +49,7 @@ def numpy(installed: Optional[str], version: Version = sys.version_info[:3]) -> 
     if installed is None:
         return fault("numpy", "not installed", "MXNet needs numpy", cure)
     if numbers_of(installed) >= NEWEST_NUMPY:
-        cause = "MXNet was not tried with numpy 2.6 and newer"
+        cause = "MXNet was not tested with numpy 2.6 and newer"
         return warning("numpy", installed, cause, cure)
     if numbers_of(installed) < (1, 24):
         return ok("numpy", installed)
@@ -73,7 +73,7 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
         cause = "they overwrite each other's files in the same folder"
         return fault("mxnet", f"{names} are all installed", cause, uninstall)
     if folder is None and not installed:
-        cause = "gluonlab runs on MXNet and comes without one"
+        cause = "gluonlab needs MXNet and does not install it"
         return fault("mxnet", "not installed", cause, either())
     if folder is None:
         again = "".join(f"{name}=={version}" for name, version in installed.items())
@@ -89,7 +89,7 @@ def mxnet(installed: Dict[str, str], folder: Optional[Path]) -> Finding:
         return warning("mxnet", f"unknown build in {folder}", cause, cure)
     [(name, version)] = installed.items()
     if name not in FLAVOURS or version != MXNET_VERSION:
-        cause = f"gluonlab was tried with mxnet and mxnet-cu112 {MXNET_VERSION} only"
+        cause = f"gluonlab was tested with mxnet and mxnet-cu112 {MXNET_VERSION} only"
         return warning("mxnet", f"{names}, {folder}", cause, uninstall)
     return ok("mxnet", f"{names}, {folder}")
 
@@ -107,7 +107,7 @@ def installed_mxnets() -> Dict[str, str]:
             left = re.fullmatch(family, entry.lower())
             if left:  # the first in the path is the one that is imported
                 version = importlib.metadata.Distribution.at(folder / entry).version
-                versions.setdefault(left[1].replace("_", "-"), version or "of no version")
+                versions.setdefault(left[1].replace("_", "-"), version or "without a version")
     return dict(sorted(versions.items()))
 
 

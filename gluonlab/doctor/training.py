@@ -20,8 +20,10 @@ TIMEOUT_S = 180.0  # a GPU's first step tries cuDNN's algorithms, one after the 
 IMAGES_PER_DEVICE = 8
 TOLERANCE = 1e-5  # only the order of sums differs
 CURES = {
-    "no kernel image": "this GPU needs code that mxnet-cu112 1.9.1 does not have: "
-    "see the line capability; use --devices 'cpu*2'",
+    "no kernel image": (
+        "this GPU needs code that mxnet-cu112 1.9.1 does not have: "
+        "see the line capability; use --devices 'cpu*2'"
+    ),
     "unsupported toolchain": "the driver does not run fused operators: see the line fusion",
     "out of memory": "see the line gpu-memory: end the processes that hold it",
 }
@@ -34,7 +36,7 @@ def try_training() -> List[Finding]:
 
 
 def findings(outcome: Outcome) -> List[Finding]:
-    """What the process told."""
+    """The findings that the process's answers make."""
     devices = (outcome.answer("devices") or {}).get("devices", "")
     where = f" on {devices}" if devices else ""
     refused, result = outcome.answer("error"), outcome.answer("difference")
@@ -43,7 +45,7 @@ def findings(outcome: Outcome) -> List[Finding]:
         cure = next((CURES[words] for words in CURES if words in reason.lower()), cure)
         return [fault("train", f"a step{where} fails", reason, cure)]
     if result is None:
-        cause = f"the process {outcome.ended or 'told nothing'}. {outcome.said}".rstrip(". ")
+        cause = f"the process {outcome.ended or 'gave no answer'}. {outcome.said}".rstrip(". ")
         cure = "see the lines above; on GPUs try one alone: --devices gpu:0"
         return [fault("train", f"a step{where} fails", cause, cure)]
     what = f"one step on {result['images']} images{where} and on one device alone: "
@@ -51,9 +53,7 @@ def findings(outcome: Outcome) -> List[Finding]:
     if result["difference"] <= TOLERANCE:
         return [ok("train", what)]
     cause = f"more than {TOLERANCE:g}, which the order of sums explains"
-    cure = (
-        "try other kvstores with --kvstore, and fewer GPUs, to find the one that computes wrongly"
-    )
+    cure = "try other kvstores, with --kvstore, and fewer GPUs, to find which computes wrongly"
     return [fault("train", what, cause, cure)]
 
 

@@ -20,7 +20,7 @@ SUCCESS = 0  # of nvrtcResult and CUresult
 class Versions(NamedTuple):
     """The newest CUDA that the driver knows, and that of the NVRTC that MXNet uses: 11080 is 11.8.
 
-    None: it does not tell.
+    None where it is unknown.
     """
 
     driver: Optional[int]
@@ -28,7 +28,7 @@ class Versions(NamedTuple):
 
     @property
     def fit(self) -> bool:
-        """Whether the driver runs what NVRTC compiles, as far as they tell."""
+        """Whether the driver runs what NVRTC compiles; true where a version is unknown."""
         return self.driver is None or self.compiler is None or self.driver >= self.compiler
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Versions(NamedTuple):
 
 
 def versions() -> Versions:
-    """Of the libraries that this process has loaded, or that the linker finds. No GPU is asked."""
+    """The Versions of the libraries that are loaded or that the linker finds; no GPU is touched."""
     return Versions(_driver(), _compiler())
 
 

@@ -28,10 +28,8 @@ def pip_install(extra: str, version: Tuple[int, ...] = sys.version_info[:2]) -> 
 
 def either(version: Tuple[int, ...] = sys.version_info[:2]) -> str:
     """Both commands in words, and which is for whom."""
-    return (
-        f"{pip_install('cpu', version)}, or on a machine with NVIDIA GPUs "
-        f"{pip_install('cu112', version)}"
-    )
+    on_gpus = f"on a machine with NVIDIA GPUs {pip_install('cu112', version)}"
+    return f"{pip_install('cpu', version)}, or {on_gpus}"
 
 
 def flavours() -> Tuple[str, ...]:

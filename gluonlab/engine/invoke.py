@@ -213,7 +213,7 @@ def operator_call(
     output: nd.NDArray,
     attributes: Attributes = NO_ATTRIBUTES,
 ) -> Call:
-    """What queues an operator."""
+    """The call that queues an operator."""
     return partial(OperatorCall(operator, inputs, output), attributes)
 
 

@@ -37,17 +37,18 @@ _COMPLAINTS = (
     (_PATH + r"cannot open shared object file: (?P<why>[\w ]*denied[\w ]*)",
      "{path} cannot be opened: {why}", "make it readable for this user: ls -lL {path}"),
     (_PATH + r"cannot open shared object file: (?P<why>[\w ]+)",
-     "{path} cannot be opened: {why}", "cure that, and try again"),
+     "{path} cannot be opened: {why}", "fix that, and try again"),
     (_PATH + r"failed to map segment from shared object(: (?P<why>[\w ]+))?",
      "{path} cannot be mapped into memory: {why}",
      "if its disk is mounted noexec, install into a folder of another; else free memory"),
     (_PATH + "cannot enable executable stack",
-     "{path} asks for an executable stack, which this system refuses since glibc 2.41 or by its "
-     "SELinux", "patchelf --clear-execstack {path}"),
+     "{path} needs an executable stack, which glibc 2.41 and newer, or SELinux, refuses",
+     "patchelf --clear-execstack {path}"),
     (_PATH + "cannot allocate memory in static TLS block",
      "{path} was loaded too late", "import gluonlab and mxnet first, or export LD_PRELOAD={path}"),
-    (r"(?P<path>/[^:]+): (?P<why>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot "
-     r"read[^\]]*)", "{path} is no library for this machine ({why})", ""),
+    (r"(?P<path>/[^:]+): "
+     r"(?P<why>invalid ELF header|file too short|wrong ELF class[^\]]*|cannot read[^\]]*)",
+     "{path} is not a library for this machine ({why})", ""),
     (_PATH + r"version [`'](?P<why>[^']+)' not found", "{path} is too old: it lacks {why}", ""),
     (_PATH + "no version information available",
      "{path} is not the library that its name says: its symbols have no versions", ""),
@@ -88,7 +89,7 @@ def understand(message: str, environ: Mapping[str, str] = os.environ) -> Optiona
     if symbol:
         return _lacks_symbol(Path(symbol["path"]), symbol["what"], symbol["provider"], environ)
     named = re.search(f"({_LIBRARY})", text)
-    return Complaint(named[1], text, "install again what it belongs to") if named else None
+    return Complaint(named[1], text, "reinstall the package that holds it") if named else None
 
 
 def cure_of_missing(name: str) -> str:
@@ -101,7 +102,7 @@ def cure_of_missing(name: str) -> str:
     if name.startswith("libgomp"):
         packages = "apt-get install libgomp1 (Debian, Ubuntu) or dnf install libgomp"
         return f"install the system's OpenMP library: {packages}"
-    return "find the package of your system that holds it, and install that"
+    return "install the package of your system that holds it"
 
 
 def _again(name: str) -> str:
@@ -134,7 +135,7 @@ def _same(folder: Path, other: Path) -> bool:
 def _missing(name: str, environ: Mapping[str, str]) -> Complaint:
     hidden = sorted(SYSTEM_CUDA.glob(f"cuda*/lib64/{name}")) if name in WHEEL_OF else []
     if hidden:
-        cause = f"{hidden[0]} is there, but the linker does not look into its folder"
+        cause = f"{hidden[0]} exists, but the linker does not search its folder"
         cure = f"{pip_install('cu112')}, or export LD_LIBRARY_PATH={hidden[0].parent}"
         return Complaint(name, cause, cure)
     others = other_versions(name, environ)
@@ -153,14 +154,14 @@ def _reinstall(wheel: str) -> str:
 def _lacks_symbol(
     user: Path, symbol: str, provider: Optional[str], environ: Mapping[str, str]
 ) -> Complaint:
-    """``user`` wants a symbol that another version of the library ``provider`` has."""
+    """``user`` needs a symbol that another version of the library ``provider`` has."""
     provider = _MAKERS.get((provider or "").partition("_")[0], provider)
     if provider is None or not re.fullmatch(_LIBRARY, provider):
-        cause = f"{user} does not fit the other libraries: none has {symbol}"
+        cause = f"{user} does not fit the other libraries: none of them has {symbol}"
         return Complaint(user.name, cause, _replace(user, environ))
     candidates = [folder / provider for folder in [*search_path(environ), user.parent]]
     path = next((path for path in candidates if path.is_file()), None)
-    cause = f"{path or provider} is of another version than {user} needs: it lacks {symbol}"
+    cause = f"{path or provider} is not the version that {user} needs: it lacks {symbol}"
     cure = _replace(path, environ) if path else cure_of_missing(provider)
     return Complaint(provider, cause, cure)
 
@@ -169,9 +170,11 @@ def _replace(path: Path, environ: Mapping[str, str]) -> str:
     """How to get rid of this file."""
     where = origin(path, environ)
     if where == "LD_LIBRARY_PATH":
-        return f"take {path.parent} out of LD_LIBRARY_PATH, or put libraries there that fit"
+        return f"take {path.parent} out of LD_LIBRARY_PATH, or put matching libraries there"
     if where == "wheel":
-        return f"{_reinstall(wheel_of(path))}, and pip uninstall what else put it there"
+        return (
+            f"{_reinstall(wheel_of(path))}, and pip uninstall any other package that put it there"
+        )
     if where == "mxnet":
         return AGAIN
     return "update the package of your system that holds it"

@@ -33,7 +33,7 @@ def explain(error: BaseException) -> EngineError:
     if isinstance(error, ModuleNotFoundError) and error.name == "distutils":
         return EngineError(
             "mxnet needs distutils, which Python 3.12 dropped: "
-            "pip install 'setuptools<81' brings it back"
+            "pip install 'setuptools<81', which still has it"
         )
     from gluonlab.engine.linking import understand
 

@@ -36,9 +36,10 @@ MOST = 4096  # processes on a host: whoever says more means something else
 
 
 class Neighbours(NamedTuple):
-    """``processes``: of this training on this host, this one included.
+    """The processes of one training on this host.
 
-    ``known``: or the most that there can be.
+    ``processes``: their number, this one included. ``known``: whether that is certain, or the most
+    that there can be.
     """
 
     processes: int
@@ -50,9 +51,9 @@ _told: List[int] = []
 
 
 def tell(processes: int) -> None:
-    """The group stands, and so many of its processes are on this host.
+    """Note how many processes of a group that has formed are on this host.
 
-    From now on this counts, whatever the environment says.
+    From now on this number counts, whatever the environment says.
     """
     _told[:] = [processes]
 

@@ -21,7 +21,7 @@ from gluonlab.errors import GluonlabWarning
 # several times in every operator. This many looks cover the way from one operator to the next.
 SPIN_COUNT = "1000"
 # What is exported for other programs, and what it would do here. MXNet is loaded without.
-_SMALLER = "teams smaller than oneDNN was told give wrong sums and NaN"
+_SMALLER = "with fewer threads than it expects, oneDNN computes wrong sums and NaN"
 _BOUND = "all of MXNet's workers would share one core"
 HARMFUL = {
     "OMP_DYNAMIC": _SMALLER, "OMP_THREAD_LIMIT": _SMALLER, "OMP_MAX_ACTIVE_LEVELS": _SMALLER,
@@ -43,10 +43,10 @@ came_first = False
 def as_mxnet_needs_it() -> Iterator[None]:
     """Have MXNet and OpenMP, loaded in this block, begin with one thread that soon sleeps if idle.
 
-    They read their variables once. Two CPU devices with more would hang. Who is alone gets more
-    from `gluonlab.engine.threads`, which asks for the user's value. All are the user's again
-    afterwards: what this process starts, PyTorch to be compared with, say, begins as it would
-    without us.
+    They read their variables once. Two CPU devices with more threads would hang; a device alone
+    gets more from `gluonlab.engine.threads`, as many as the user's variables say. The variables are
+    restored afterwards, so that processes started from here, such as PyTorch in a benchmark, begin
+    as they would without gluonlab.
     """
     global came_first
     came_first = _is_loaded("libgomp.so.1")
@@ -59,7 +59,7 @@ def as_mxnet_needs_it() -> Iterator[None]:
             wanted["GOMP_SPINCOUNT"] = SPIN_COUNT
         for setting, effect in harmful().items():
             wanted[setting.split("=")[0]] = None
-            message = f"{setting} is put aside for MXNet: {effect}"
+            message = f"{setting} is overridden for MXNet: {effect}"
             warnings.warn(message, GluonlabWarning, stacklevel=4)
     users = {name: os.environ.get(name) for name in wanted}
     set_variables(wanted)
@@ -89,7 +89,7 @@ def _is_loaded(library: str) -> bool:
 def users_spinning() -> Dict[str, str]:
     """The user's settings for threads that wait for work; if empty, gluonlab sets SPIN_COUNT.
 
-    What libgomp does not understand, it passes over: such a value is none.
+    A value that libgomp does not understand, and so ignores, is left out.
     """
     found = {name: os.environ.get(name, "").strip() for name in _SPINNING}
     return {name: value for name, value in found.items() if _SPINNING[name](value)}
@@ -105,7 +105,7 @@ def spins(value: str) -> float:
 
 
 def harmful() -> Dict[str, str]:
-    """What the user exports of HARMFUL: ``{"OMP_DYNAMIC=true": what it would do}``."""
+    """The variables of HARMFUL that the user exports: ``{"OMP_DYNAMIC=true": its effect}``."""
     users = {name: os.environ.get(name, "").strip() for name in HARMFUL}
     unbound = users["OMP_PROC_BIND"].lower() == "false"  # puts the two others out of force
     return {
@@ -130,7 +130,7 @@ class Exported(NamedTuple):
 
 
 def omp_num_threads() -> Optional[int]:
-    """How many threads the environment asks for, by `exported_threads`; None: it says nothing."""
+    """The number of threads that `exported_threads` asks for; None without one."""
     exported = exported_threads()
     return None if exported is None else exported.threads
 

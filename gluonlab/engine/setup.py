@@ -170,9 +170,9 @@ _fusion_is_off = False  # by us
 
 
 def _settle_fusion() -> None:
-    """No fusion where the driver would refuse it, and each run end in its first step.
+    """Turn fusion off where the driver would refuse it, which would end each run in its first step.
 
-    What the user says is obeyed.
+    A value that the user has exported is kept, with a warning.
     """
     global _fusion_is_off
     found = fusion.versions()
@@ -182,7 +182,7 @@ def _settle_fusion() -> None:
         os.environ[FUSION], _fusion_is_off = "0", True
     elif os.environ[FUSION] not in OFF:
         asked = f"{FUSION}={os.environ[FUSION]}"
-        cure = f"unset {FUSION}, and none are fused"
+        cure = f"unset {FUSION} to run without fusion"
         warnings.warn(
             f"{asked} is obeyed, but {found}: the first fused operator will fail; {cure}",
             GluonlabWarning,
@@ -200,9 +200,9 @@ def fusing() -> Fusion:
 
 
 class Workers(NamedTuple):
-    """``number``: those of this process's group in MXNet's parameter server.
+    """The workers of MXNet's parameter server in this process's group.
 
-    ``all_here``: whether all are on this host.
+    ``number``: how many there are. ``all_here``: whether all are on this host.
     """
 
     number: int
@@ -213,7 +213,7 @@ WORKER_VARIABLE = "DMLC_ROLE"  # its launchers set this for each process
 
 
 def parameter_server_workers() -> "Workers | None":
-    """Those of this process's group, as its environment tells; None if this is no worker of one."""
+    """The Workers of this process's group, from its environment; None if it is not one of them."""
     number = os.environ.get("DMLC_NUM_WORKER", "")
     if os.environ.get(WORKER_VARIABLE) != "worker" or not number.isdigit():
         return None

@@ -44,7 +44,7 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
     One device: ``asked``, else OMP_NUM_THREADS or MXNET_OMP_MAX_THREADS, else all cores, or this
     process's part of them where several processes train on this host
     (`gluonlab.engine.neighbours`). Several: one each, because more would hang. Raises ConfigError
-    when more are asked for; a larger number in the environment is put aside.
+    when ``asked`` is more; a larger number in the environment is ignored.
     """
     if cpu_devices <= 1:
         return asked or openmp.omp_num_threads() or own_cores()
@@ -59,8 +59,8 @@ def threads_per_device(cpu_devices: int, asked: "int | None" = None) -> int:
 def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     """Give every CPU device among ``ctxs`` (mx.Context) its threads, and return how many each has.
 
-    Waits for the work already queued. On GPUs there is nothing to set: 1 is returned. Warns when
-    that is not what somebody may expect who has exported OMP_NUM_THREADS or imported mxnet first.
+    Waits for the work already queued. On GPUs there is nothing to set: 1 is returned. Warns where
+    the number may surprise a user who has exported OMP_NUM_THREADS or imported mxnet first.
     Raises ConfigError (see `threads_per_device`), and EngineError if a worker keeps another number.
     """
     cpus = [ctx for ctx in ctxs if ctx.device_type == "cpu"]
@@ -98,20 +98,20 @@ def _shrink_others(device_ids: Set[int]) -> None:
 
 
 def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:
-    """What somebody may expect of several devices, and does not get."""
+    """What a user may expect of several devices, and does not get."""
     exported = openmp.exported_threads()
     if asked is None and exported is not None and exported.threads > 1:
         yield f"{exported} would hang {cpu_devices} CPU devices: each computes with 1 thread"
     if setup.mxnet_came_first:
         yield (
-            "mxnet was imported before gluonlab: if it has computed anything yet, "
-            "CPU devices share their scratch memory and wait for each other (two of them then "
-            "train LeNet at about the speed of one); import gluonlab first"
+            "mxnet was imported before gluonlab: if it has computed anything already, "
+            "CPU devices share scratch memory and wait for each other, "
+            "and two of them train LeNet about as fast as one; import gluonlab first"
         )
 
 
 def _one(threads: int, asked: "int | None") -> Iterator[str]:
-    """What somebody may expect of one device, and does not get."""
+    """What a user may expect of one device, and does not get."""
     sharing = neighbours()
     own, free = cores.available(), asked is None and openmp.omp_num_threads() is None
     if free and not sharing.known and own > 1:
@@ -122,9 +122,9 @@ def _one(threads: int, asked: "int | None") -> Iterator[str]:
         )
     if threads > 1 and openmp.spins_as_it_came():
         yield (
-            "OpenMP was loaded before gluonlab could set it, by mxnet or torch: "
-            f"its {threads} threads wait busily for each other, "
-            "which takes many times as long beside other work; "
+            "mxnet or torch loaded OpenMP before gluonlab could configure it: "
+            f"its {threads} threads spin while they wait for each other, "
+            "which is many times slower beside other work; "
             f"import gluonlab and mxnet first, or {openmp.SLEEP_SOON} before Python starts"
         )
 

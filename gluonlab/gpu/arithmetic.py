@@ -2,8 +2,8 @@
 
 MXNet asks the environment for the latter when a convolution first runs with some shapes
 (cudnn_convolution-inl.h, cudnn_pooling-inl.h), and keeps the algorithm until the process ends.
-cuBLAS and cuDNN ask for TF32 later than when they are loaded, by when a GPU computes at the latest.
-So both can be chosen after MXNet was imported, and once in a process.
+cuBLAS and cuDNN read the TF32 setting when a GPU first computes, not when they are loaded. So both
+can be chosen after MXNet was imported, but only once in a process.
 
 On GPUs of compute capability 8.0 and newer MXNet asks cuBLAS for TF32 in fully connected layers
 (linalg.h), and cuDNN takes it for convolutions where nobody objects: factors are rounded to 10 bits
@@ -26,9 +26,10 @@ TF32_SINCE = (8, 0)  # compute capability
 
 
 class Arithmetic(NamedTuple):
-    """``deterministic``: same bits again.
+    """How GPUs compute.
 
-    ``tf32``: float32 products of rounded factors, where a GPU can.
+    ``deterministic``: by algorithms that repeat their bits. ``tf32``: float32 products with factors
+    rounded to TF32, where a GPU can.
     """
 
     deterministic: bool
@@ -46,9 +47,9 @@ _users: Dict[str, Optional[str]] = {}  # what the variables were before they wer
 
 
 def arithmetic(deterministic: bool = False, tf32: Optional[bool] = None) -> Arithmetic:
-    """What is asked for by options and by what is exported.
+    """The Arithmetic that options and exported variables ask for.
 
-    ``tf32`` None: as exported, and off where nothing is.
+    ``tf32`` None: as NVIDIA_TF32_OVERRIDE says, and off where that is not exported.
     """
     exported = {name: _users.get(name, os.environ.get(name)) for name in setup.DETERMINISTIC}
     if tf32 is None:
@@ -65,33 +66,28 @@ def check_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
         how = "in TF32" if _in_use.tf32 else "without TF32"
         option = "--tf32" if wanted.tf32 else "--no-tf32"
         raise ConfigError(
-            f"{option}: this process has computed on GPUs {how}, and their libraries ask once: "
+            f"{option}: this process has computed on GPUs {how}, which cannot change any more: "
             "start a new process"
         )
     if wanted.deterministic and not _in_use.deterministic:
         raise ConfigError(
-            "--deterministic: this process has computed on GPUs without, "
-            "and convolutions keep the algorithms that were fastest then: start a new process"
+            "--deterministic: this process has computed on GPUs without it, "
+            "and convolutions keep their algorithms: start a new process"
         )
 
 
 def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
     """Have the GPUs among ``ctxs`` compute like this, from the first operation on.
 
-    Nothing is done for CPU devices.
-
-    Raises ConfigError when this process has computed otherwise on GPUs; there is a warning when
-    what ran before was deterministic, and stays so.
+    CPU devices need nothing. Raises ConfigError when this process has computed otherwise on GPUs.
+    Warns when it has computed deterministically: convolutions that have run then stay so.
     """
     global _in_use
     check_arithmetic(wanted, ctxs)
     if not _on_gpus(ctxs):
         return
     if _in_use is not None and _in_use.deterministic and not wanted.deterministic:
-        message = (
-            "convolutions that ran with --deterministic in this process keep those "
-            "algorithms, which may be slower"
-        )
+        message = "convolutions that ran with --deterministic keep those algorithms, maybe slower"
         warnings.warn(message, GluonlabWarning, stacklevel=2)
     variables = (*setup.DETERMINISTIC, setup.TF32_VARIABLE)
     if not _users:
@@ -113,8 +109,9 @@ def use_arithmetic(wanted: Arithmetic, ctxs: Sequence[Any]) -> None:
 def _announce_nothing(ctx: Any) -> None:
     """Keep MXNet from printing, before the first tuning, how cuDNN's tuning can be switched off.
 
-    It then knows that of a convolution of one number, which is not tuned. How long tuning takes is
-    part of the time to the first step, which a run tells.
+    MXNet prints it when it tunes before it knows any convolution. Here it gets to know one of a
+    single number, without tuning. Tuning counts for the time to the first step, which a run
+    reports.
     """
     from mxnet import nd
 

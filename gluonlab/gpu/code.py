@@ -68,7 +68,7 @@ def lacking(numbers: Sequence[int], count: int) -> str:
     cure = f"{_named(able, 'or')} of this machine, or {CPU_DEVICES}" if able else LIVING
     verb = "is" if len(alike) == 1 else "are each"
     are = f"{_named(alike, 'and')} {verb} {_article(first.name)} {first}"
-    return f"{are}, and mxnet-cu112 1.9.1 has code for {held} alone: use {cure}"
+    return f"{are}, and mxnet-cu112 1.9.1 has code only for {held}: use {cure}"
 
 
 def _named(numbers: Sequence[int], last: str) -> str:

@@ -98,7 +98,9 @@ def understand(outcome: Outcome) -> Driver:
     told, refused = outcome.answer("version"), outcome.answer("error")
     if told is not None:
         return Driver.of(told)
-    return Driver(error=refused["error"] if refused else f"NVML {outcome.ended or 'told nothing'}")
+    return Driver(
+        error=refused["error"] if refused else f"NVML {outcome.ended or 'gave no answer'}"
+    )
 
 
 def read(pynvml: Any) -> Dict[str, Any]:

@@ -73,13 +73,13 @@ def words_for(numbers: Sequence[int], pairs: Sequence[Pair], wanted: bool = True
     if not count:
         return ""
     if not wanted:
-        return "all copies between GPUs go through the host, as MXNET_ENABLE_GPU_P2P=0 says"
+        return "all copies between GPUs go through the host, because MXNET_ENABLE_GPU_P2P=0 is set"
     if not pairs:
         return "no two GPUs have access to each other's memory: all copies go through the host"
     if len(pairs) == count:
         return f"copies between GPUs are direct, {count} of {count} pairs"
     able = " ".join(f"{a}-{b}" for a, b in sorted(pairs))
-    through_host = "those of the others go through the host"
+    through_host = "the others go through the host"
     return (
         f"copies between GPUs are direct for {len(pairs)} of {count} pairs, {able}; {through_host}"
     )

@@ -29,12 +29,12 @@ def visible_gpus(gpus: Sequence[Gpu], visible: Optional[str]) -> Shown:
             break  # means: no more
         gpu = _named(gpus, word)
         if gpu is None:
-            none = f"which is none of the {len(gpus)} GPUs here, and hides what follows"
+            none = f"which names none of the {len(gpus)} GPUs here, and ignores what follows"
             return Shown(shown, f"CUDA stops at {word!r}, {none}")
         if word.startswith("MIG-"):
             return Shown([gpu])  # a process computes on one part, of one GPU
         if gpu in shown:
-            return Shown([], f"it names GPU {gpu.index} twice, and CUDA then shows none")
+            return Shown([], f"it names GPU {gpu.index} twice, so CUDA shows no GPU")
         shown.append(gpu)
     return Shown(shown)
 

@@ -1,4 +1,4 @@
-"""The control groups of Linux that this process is in: there containers and jobs have limits."""
+"""The control groups of Linux that this process is in, which limit containers and jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def control_groups(
 
 
 def text_of(file: Path) -> str:
-    """What a file of the kernel's says; nothing where there is none."""
+    """The text of one of the kernel's files; empty where there is none."""
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -29,9 +29,9 @@ def _physical(cpus: Set[int]) -> Set[Tuple[str, str]]:
 
 
 def core_limit(cgroups: Path = CGROUPS, proc: Path = PROC) -> "int | None":
-    """How many cores' time this process's container, job or service has; None: no limit.
+    """The limit of CPU time of this process's container, job or service, in cores; None: no limit.
 
-    The limit is for all its processes together, and at least 1.
+    The limit is for all its processes together, and counts as at least 1.
     """
     quotas = {2: ("cpu.max",), 1: ("cpu.cfs_quota_us", "cpu.cfs_period_us")}
     limits = []

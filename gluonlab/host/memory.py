@@ -18,9 +18,9 @@ MACHINE, CONTAINER = "the machine", "this container or job"
 
 
 class Room(NamedTuple):
-    """Bytes of memory in all, and those that new data can have without swapping.
+    """The total memory in bytes, and how much of it new data can take without swapping.
 
-    ``where``: in the machine or in its container or job.
+    ``where``: whose memory it is: the machine's, or its container's or job's.
     """
 
     total: int
@@ -41,9 +41,9 @@ def room(proc: Path = PROC, cgroups: Path = CGROUPS) -> Optional[Room]:
 
 
 def peak_bytes(pid: int, proc: Path = PROC) -> int:
-    """The most resident memory that a process has had; 0 if it is gone.
+    """The peak of a process's resident memory, in bytes; 0 if it is gone.
 
-    getrusage would begin with the peak of the process that started it.
+    getrusage would count from the peak of the process that started it.
     """
     return _number(text_of(proc / str(pid) / "status"), "VmHWM") or 0
 

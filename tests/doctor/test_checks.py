@@ -42,7 +42,7 @@ def test_the_worst_finding_counts():
 def test_a_check_that_breaks_says_so_in_its_own_line():
     found = only(findings.guarded("disk", lambda: 1 / 0))
     assert (found.check, found.status) == ("disk", WARNING)
-    assert found.what == "this check itself broke: ZeroDivisionError: division by zero"
+    assert found.what == "this check itself failed: ZeroDivisionError: division by zero"
 
 
 def test_lines_have_cause_and_cure_below_them():
@@ -311,7 +311,7 @@ def test_a_process_that_crashes_while_it_leaves_has_tried_all_the_same():
         (None, None, OK, "not installed"),
         ({"horovod": "0.28.1", "built_with": ["gloo"]}, "0.28.1", OK, "built with gloo"),
         ({"horovod": None, "problem": "ImportError: no mxnet"}, "0.28.1", FAULT, "does not load"),
-        (None, "0.28.1", WARNING, "was not tried"),
+        (None, "0.28.1", WARNING, "was not tested"),
     ],
 )
 def test_horovod(told, installed, status, words):

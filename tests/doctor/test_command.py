@@ -45,7 +45,7 @@ def test_a_check_that_breaks_leaves_the_others(ended, found, monkeypatch):
     code, out, err = ended(main)
     assert (code, err) == (0, "")
     assert "ok       x     fine" in out
-    assert "warning  disk  this check itself broke: IndexError: list index out of range" in out
+    assert "warning  disk  this check itself failed: IndexError: list index out of range" in out
 
 
 def test_network_asks_the_mirrors_that_it_is_given(capsys, found):

@@ -28,7 +28,7 @@ def test_a_quiet_machine_is_one_line(machine):
     [found] = cpu.cpu()
     assert (found.check, found.status) == ("cpu", OK)
     assert found.what.startswith(
-        "8 cores, load 0.0; one CPU device computes with 8 threads; idle ones sleep"
+        "8 cores, load 0.0; one CPU device computes with 8 threads; idle threads sleep"
     )
 
 
@@ -99,7 +99,7 @@ def test_who_computes_is_named_but_not_what_the_doctor_has_started():
         ({"OMP_NUM_THREADS": "8"}, None),
         ({"MXNET_OMP_MAX_THREADS": "9"}, "9 threads are exported for 8 cores"),
         ({"GOMP_SPINCOUNT": "1e9"}, None),  # libgomp passes it over, and gluonlab sets its own
-        ({"OMP_DYNAMIC": "true"}, "OMP_DYNAMIC=true is put aside for MXNet"),
+        ({"OMP_DYNAMIC": "true"}, "OMP_DYNAMIC=true is overridden for MXNet"),
         (
             {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "3", "DMLC_PS_ROOT_URI": "10.0.0.7"},
             "3 workers of a parameter server share cores",

@@ -43,7 +43,7 @@ def examined(tmp_path):
         )
         for found in told.findings:
             assert list(found) == ["check", "status", "what", "cause", "cure"]
-            assert "itself broke" not in found["what"], found
+            assert "itself failed" not in found["what"], found
             assert found["status"] != "fault" or (found["cause"] and found["cure"]), found
         return told
 
@@ -191,11 +191,11 @@ def test_a_home_that_cannot_be_written(tmp_path, examined):
         Environment(tmp_path, without=["mxnet"]), HOME="/sys", GLUONLAB_DATA="", XDG_CACHE_HOME=""
     )
     home = only(told.of("home"))
-    assert (home["status"], home["what"]) == ("warning", "/sys cannot be written")
+    assert (home["status"], home["what"]) == ("warning", "/sys is not writable")
     assert "export HOME=DIR" in home["cure"]
     data = only(told.of("data"))
     assert data["status"] == "fault"
-    assert "/sys/.cache/gluonlab cannot be written" in data["what"]
+    assert "/sys/.cache/gluonlab is not writable" in data["what"]
     assert "export GLUONLAB_DATA=DIR" in data["cure"]
 
 
@@ -218,7 +218,7 @@ def test_a_hostile_libcudart_in_ld_library_path(tmp_path, examined):
     told = examined(environment, LD_LIBRARY_PATH=f"{hostile.parent}:{driver(tmp_path)}")
     for found in (only(told.of("import")), only(told.of("libraries", "fault"))):
         assert "libcudart.so.11.0" in found["what"]
-        assert f"{hostile} is no library for this machine" in found["cause"]
+        assert f"{hostile} is not a library for this machine" in found["cause"]
         assert f"take {hostile.parent} out of LD_LIBRARY_PATH" in found["cure"]
 
 
@@ -227,10 +227,7 @@ def test_an_mxnet_that_crashes(tmp_path, examined):
     environment.add_package("mxnet", "import os; os.abort()")
     environment.add_distribution("mxnet")
     told = examined(environment)
-    assert (
-        "the process crashed (SIGABRT) while it did: import mxnet"
-        in only(told.of("import"))["cause"]
-    )
+    assert "the process crashed (SIGABRT) during: import mxnet" in only(told.of("import"))["cause"]
     assert only(told.of("libraries"))["what"].endswith("libmxnet.so is missing")
 
 

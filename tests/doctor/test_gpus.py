@@ -69,7 +69,7 @@ def test_a_process_whose_name_is_hidden_keeps_its_number():
     [
         (Outcome([{"error": "Driver Not Loaded"}], "", ""), "Driver Not Loaded"),
         (Outcome([], "was still busy after 30 s", ""), "NVML was still busy after 30 s"),
-        (Outcome([], "", ""), "NVML told nothing"),
+        (Outcome([], "", ""), "NVML gave no answer"),
     ],
 )
 def test_a_driver_that_does_not_answer(outcome, error):
@@ -98,7 +98,7 @@ def test_a_gpu_whose_memory_is_not_told_is_there():
     """Of a GPU with parts (MIG) only an administrator may know it."""
     found = machine(T4, T4, untold=[1])
     assert [gpu.used_bytes for gpu in found.gpus] == [GIB // 2, None]
-    assert gpus.memory(found)[1].what == "GPU 1: the driver does not tell what is in use"
+    assert gpus.memory(found)[1].what == "GPU 1: the driver does not report the memory in use"
 
 
 def test_links_to_gpus_that_a_container_has_not_go_to_no_switch():

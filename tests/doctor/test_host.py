@@ -86,7 +86,7 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
     assert (found.status, found.what, found.cure) == (
         FAULT,
         "the current folder is gone",
-        "cd to one that exists",
+        "cd to a folder that exists",
     )
 
 
@@ -179,7 +179,7 @@ def test_a_jobs_memory_is_limited_by_a_group_above_its_own(tmp_path, membership,
 )
 def test_a_system_that_does_not_tell_its_memory(tmp_path, files):
     found = machine(tmp_path, files)
-    assert (found.status, "does not tell" in found.what) == (OK, True)
+    assert (found.status, "does not say" in found.what) == (OK, True)
 
 
 def test_shared_memory_of_a_container_is_small(tmp_path):

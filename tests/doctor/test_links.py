@@ -104,7 +104,7 @@ def test_gpus_without_nvlinks_that_should_have_none():
     nvlink, _ = links.links(machine(*[T4] * 4), "g4dn.12xlarge")
     assert (nvlink.status, nvlink.what) == (
         OK,
-        "no NVLinks between the GPUs, all go over PCIe, as g4dn.12xlarge has",
+        "no NVLinks between the GPUs, all traffic goes over PCIe, as g4dn.12xlarge has",
     )
 
 

@@ -22,7 +22,7 @@ PARTS = ["MIG-5c3a-1", "MIG-5c3a-2"]
         ("1,-1,2", [1], ""),
         ("0,7,1", [0], "CUDA stops at '7'"),
         ("0,,1", [0], "CUDA stops at ''"),
-        ("1,1", [], "names GPU 1 twice, and CUDA then shows none"),
+        ("1,1", [], "names GPU 1 twice, so CUDA shows no GPU"),
         ("0,GPU-0", [], "names GPU 0 twice"),
         ("GPU-2fa5", [2], ""),
         ("GPU-2fa5,GPU-0", [2, 0], ""),
@@ -58,7 +58,7 @@ def test_a_part_of_a_gpu_is_of_that_gpu(visible, shown):
 def test_gpus_with_parts():
     divided = machine(A100, parts={0: PARTS})
     found = only(numbering(divided, {}))
-    assert (found.status, found.what) == (WARNING, "of GPU 0 one part is shown, gpu:0 alone")
+    assert (found.status, found.what) == (WARNING, "one part of GPU 0 is shown, as gpu:0")
     assert "divided into 2" in found.cause
     assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
     found = only(numbering(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
@@ -78,7 +78,8 @@ def test_numbering_says_which_is_which():
     wrong = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,5"}))
     assert (wrong.status, wrong.what) == (WARNING, "CUDA_VISIBLE_DEVICES=1,5: 1 GPU left")
     assert (
-        "CUDA stops at '5', which is none of the 2 GPUs here, and hides what follows" in wrong.cause
+        "CUDA stops at '5', which names none of the 2 GPUs here, and ignores what follows"
+        in wrong.cause
     )
     assert wrong.cure == "give numbers from 0 to 1, or UUIDs as nvidia-smi -L shows them, each once"
     twice = only(numbering(machine(T4, T4), {"CUDA_VISIBLE_DEVICES": "1,1"}))

@@ -57,11 +57,11 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
 @pytest.mark.parametrize(
     "trial, answer, words",
     [
-        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not hold what it is given"),
+        ("copies", {"device": "gpu(3)", "lost": 5}, "gpu(3) does not keep what is written to it"),
         (
             "copies",
             a_pair("gpu(0)", "gpu(1)", 7),
-            "copies from gpu(0) to gpu(1) do not arrive: 7 of 1,048,576 numbers change",
+            "copies from gpu(0) to gpu(1) are wrong: 7 of 1,048,576 numbers differ",
         ),
         (
             "arithmetic",
@@ -71,7 +71,7 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
                 "difference": float("nan"),
                 "alike": False,
             },
-            "gpu(1) computes a softmax wrongly",
+            "gpu(1) computes softmax wrongly",
         ),
         (
             "stores",
@@ -81,15 +81,15 @@ def test_every_trial_that_ends_without_a_fault_has_one_verdict_and_it_is_ok():
         (
             "stores",
             {"store": "ring", "wrong": 0, "unlike": 1, "differs": 0.0},
-            "kvstore ring leaves other bits",
+            "kvstore ring gives different bits",
         ),
         (
             "stores",
             {"store": "tree", "wrong": 0, "unlike": 0, "differs": float("nan")},
-            "kvstore tree trains otherwise",
+            "kvstore tree trains differently",
         ),
         ("stores", {"store": "nccl", "refused": "no NCCL"}, "kvstore nccl fails: no NCCL"),
-        ("bits", {"how": "--deterministic", "alike": False}, "end with other bits"),
+        ("bits", {"how": "--deterministic", "alike": False}, "end with different bits"),
     ],
 )
 def test_what_is_wrong_is_a_fault_that_names_it(trial, answer, words):
@@ -185,7 +185,7 @@ def test_the_page_shows_every_verdict_and_number_and_asks_for_no_other_file():
 def test_without_gpus_prove_says_so_before_it_begins(ended, empty_cwd):
     code, out, err = ended(main, "--prove")
     assert (code, out) == (2, "")
-    assert err.startswith("error: --prove tries GPUs, and here are none (")
+    assert err.startswith("error: --prove tests GPUs, and this machine shows none (")
     assert list(empty_cwd.iterdir()) == []
 
 

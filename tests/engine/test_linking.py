@@ -175,7 +175,7 @@ def test_a_system_cuda_that_the_linker_does_not_know(tmp_path, monkeypatch):
     complaint = understand(
         "libcufft.so.10: cannot open shared object file: No such file or directory", {}
     )
-    assert complaint.cause == f"{path} is there, but the linker does not look into its folder"
+    assert complaint.cause == f"{path} exists, but the linker does not search its folder"
     assert f"export LD_LIBRARY_PATH={path.parent}" in complaint.cure
 
 
@@ -197,7 +197,7 @@ def test_a_symbol_with_a_version_names_the_library_that_should_have_it(tmp_path)
     complaint = understand(said, {"LD_LIBRARY_PATH": str(old.parent)})
     assert complaint.library == "libcublasLt.so.11"
     assert (
-        f"{old} is of another version than {user} needs: it lacks cublasLtGetStatusString"
+        f"{old} is not the version that {user} needs: it lacks cublasLtGetStatusString"
         in complaint.cause
     )
     assert f"take {old.parent} out of LD_LIBRARY_PATH" in complaint.cure
@@ -276,7 +276,7 @@ def test_other_words_of_the_linker(said, library, cause):
             "too late",
             "import gluonlab and mxnet first",
         ),
-        ("/a/libgomp.so.1: something else", "libgomp.so.1", "something else", "install again"),
+        ("/a/libgomp.so.1: something else", "libgomp.so.1", "something else", "reinstall"),
     ],
 )
 def test_a_library_that_is_there_is_not_called_missing(said, library, cause, cure):
@@ -292,7 +292,7 @@ def test_a_file_that_is_no_library_is_cured_where_it_lies(tmp_path):
     path.write_text("no library")
     complaint = understand(the_dlopen_message(path), {})
     assert complaint.library == "libnccl.so.2"
-    assert f"{path} is no library for this machine" in complaint.cause
+    assert f"{path} is not a library for this machine" in complaint.cause
     assert complaint.cure.startswith("pip install --force-reinstall --no-deps nvidia-nccl-cu11")
 
 

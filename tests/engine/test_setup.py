@@ -298,9 +298,9 @@ def test_mxnet_loads_with_openmp_set_for_it_and_everybody_else_with_what_the_use
     assert afterwards == exported
     gone = {name: value for name, value in exported.items() if value and name not in seen}
     assert all(
-        f"{name}={value} is put aside for MXNet" in result.stderr for name, value in gone.items()
+        f"{name}={value} is overridden for MXNet" in result.stderr for name, value in gone.items()
     )
-    assert result.stderr.count("is put aside") == len(gone)
+    assert result.stderr.count("is overridden") == len(gone)
 
 
 def settings_of(report):

@@ -24,14 +24,14 @@ def verdicts(trial, machine, folder, timeout_s=120, devices="gpu:*"):
 def test_copies_that_change_on_their_way_are_named_with_their_direction(tmp_path):
     machine = v100s(3, changes_copies=((1, 2), (0, 1)))
     assert verdicts("copies", machine, tmp_path) == [
-        ("fault", "copies from gpu(0) to gpu(1) do not arrive: 1 of 1,048,576 numbers change"),
-        ("fault", "copies from gpu(1) to gpu(2) do not arrive: 1 of 1,048,576 numbers change"),
+        ("fault", "copies from gpu(0) to gpu(1) are wrong: 1 of 1,048,576 numbers differ"),
+        ("fault", "copies from gpu(1) to gpu(2) are wrong: 1 of 1,048,576 numbers differ"),
     ]
 
 
 def test_copies_that_arrive_are_all_right_on_a_machine_whose_gpus_are_not_all_peers(tmp_path):
     assert verdicts("copies", P3_16XLARGE, tmp_path) == [
-        ("ok", "what is copied between 56 pairs of GPUs arrives as it was")
+        ("ok", "what is copied between 56 pairs of GPUs arrives unchanged")
     ]
 
 

@@ -97,9 +97,9 @@ def distance(found: List[Array], reference: List[Array]) -> float:
 
 
 def faults(outcome: Outcome) -> List[str]:
-    """Each GPU whose numbers are not those of the CPU; that bits differ is none."""
+    """Each GPU whose numbers are not those of the CPU; different bits alone are no fault."""
     return [
-        f"{answer['device']} computes a {answer['operation']} wrongly: "
+        f"{answer['device']} computes {answer['operation']} wrongly: "
         f"it differs from the CPU's by {answer['difference']:.1e}"
         for answer in outcome.all("operation")
         if not answer["difference"] <= TOLERANCE
@@ -110,7 +110,7 @@ def summary(outcome: Outcome) -> str:
     """By how much results differ from the CPU's, and whether they have the same bits."""
     answers = outcome.all("operation")
     unlike = sorted({answer["operation"] for answer in answers if not answer["alike"]})
-    bits = f"other bits from GPU to GPU, or from time to time: {', '.join(unlike)}"
+    bits = f"bits that differ between GPUs or from run to run: {', '.join(unlike)}"
     worst = max((answer["difference"] for answer in answers), default=0.0)
     return (
         f"{len(SHAPES)} operations and their gradients differ from the CPU's by {worst:.1e} "

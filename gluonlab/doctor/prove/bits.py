@@ -55,23 +55,23 @@ def _parameters(devices: str, options: List[str]) -> str:
 
 
 def faults(outcome: Outcome) -> List[str]:
-    """Runs that fail, and unlike ones of --deterministic, which alone promises anything."""
+    """Runs that fail, and runs of --deterministic that differ; others promise no equal bits."""
     answers = outcome.all("how")
     failed = [
         f"runs {told['how']} fail: {told['refused']}" for told in answers if "refused" in told
     ]
     if any(told["how"] == "--deterministic" and told.get("alike") is False for told in answers):
-        failed.append("two runs with --deterministic and the same seed end with other bits")
+        failed.append("two runs with --deterministic and the same seed end with different bits")
     return failed
 
 
 def summary(outcome: Outcome) -> str:
     """Whether runs without --deterministic repeat, too."""
     alike = {told["how"]: told["alike"] for told in outcome.all("how")}
-    without = "so do" if alike["without --deterministic"] else "other bits have"
+    without = "the same" if alike["without --deterministic"] else "different"
     return (
         "two runs with --deterministic and the same seed end with the same bits; "
-        f"{without} two without it"
+        f"two without it end with {without} bits"
     )
 
 

@@ -54,9 +54,9 @@ def _speed(source: mx.Context, target: mx.Context) -> float:
 def faults(outcome: Outcome) -> List[str]:
     """Each GPU that does not hold what it was given, and each pair whose copies change."""
     forgetful = [told["device"] for told in outcome.all("lost") if told["lost"]]
-    return [f"{device} does not hold what it is given" for device in forgetful] + [
-        f"copies from {told['source']} to {told['target']} do not arrive: "
-        f"{told['wrong']:,} of {COUNT:,} numbers change"
+    return [f"{device} does not keep what is written to it" for device in forgetful] + [
+        f"copies from {told['source']} to {told['target']} are wrong: "
+        f"{told['wrong']:,} of {COUNT:,} numbers differ"
         for told in outcome.all("source")
         if told["wrong"]
     ]
@@ -65,7 +65,7 @@ def faults(outcome: Outcome) -> List[str]:
 def summary(outcome: Outcome) -> str:
     """How many pairs were tried."""
     count = len(outcome.all("source"))
-    return f"what is copied between {count} pairs of GPUs arrives as it was"
+    return f"what is copied between {count} pairs of GPUs arrives unchanged"
 
 
 if __name__ == "__main__":

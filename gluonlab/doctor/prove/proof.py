@@ -81,7 +81,9 @@ class Proof(NamedTuple):
         if not visible_gpus(driver.gpus, visible).gpus:
             hidden = f"CUDA_VISIBLE_DEVICES={visible!r} hides all"
             why = driver.error or (hidden if driver.gpus else "the driver shows none")
-            raise DeviceError(f"--prove tries GPUs, and here are none ({why}): leave it out")
+            raise DeviceError(
+                f"--prove tests GPUs, and this machine shows none ({why}): leave it out"
+            )
         return cls(data, page, driver)
 
     def prove(self, say: Callable[[str], Any]) -> Dict[str, Any]:
@@ -89,8 +91,8 @@ class Proof(NamedTuple):
 
         ``say`` prints a line.
         """
-        say(f"\ntrying the GPUs, {TOTAL_S:g} s at most")
-        bar_format = "trying {desc} {bar} {elapsed}"
+        say(f"\ntesting the GPUs, {TOTAL_S:g} s at most")
+        bar_format = "testing {desc} {bar} {elapsed}"
         options = dict(total=len(TRIALS), disable=None, leave=False, file=sys.stderr)
         with tqdm(desc=next(iter(TRIALS)), bar_format=bar_format, **options) as bar:
 

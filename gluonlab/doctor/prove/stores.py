@@ -64,7 +64,7 @@ def _summed(store: Any, key: int, values: Array, ctxs: List[mx.Context]) -> List
 
 
 def faults(outcome: Outcome) -> List[str]:
-    """Each store that fails, sums wrongly or gives replicas other bits."""
+    """Each store that fails, sums wrongly or gives replicas different bits."""
     problems = {told["store"]: _problem(told) for told in outcome.all("store")}
     return [f"kvstore {name} {problem}" for name, problem in problems.items() if problem]
 
@@ -75,9 +75,9 @@ def _problem(told: Dict[str, Any]) -> str:
     if told.get("wrong"):
         return f"sums wrongly: {told['wrong']:,} elements"
     if told.get("unlike"):
-        return "leaves other bits from GPU to GPU, or from time to time"
+        return "gives different bits on different GPUs, or from sum to sum"
     if not told["differs"] <= TOLERANCE:
-        return f"trains otherwise than one GPU does: parameters differ by {told['differs']:.1e}"
+        return f"trains differently from one GPU: parameters differ by {told['differs']:.1e}"
     return ""
 
 
