@@ -29,15 +29,15 @@ from gluonlab.data.sets.registry import (
 from gluonlab.errors import ConfigError, DataError, RunError
 
 RUN = "python -m gluonlab.run --dataset"
-KEPT = "what has been fetched is kept, and the same command goes on from there"
+KEPT = "what has been downloaded is kept: run the same command again to resume"
 LONGEST_TIMEOUT_S = 86_400
 Table = Dict[str, Source]
 
 
 FOLDER = "the folder of all data sets  [default: GLUONLAB_DATA, or ~/.cache/gluonlab]"
 MIRROR = "an address of your own that is tried first: URL/FILE, then URL/NAME/FILE"
-TIMEOUT = "give up an address that is silent for so long, or brings less than "
-TIMEOUT += f"{SLOWEST_BYTES_PER_S:,} bytes a second"
+TIMEOUT = "give up on an address that sends nothing for this long, "
+TIMEOUT += f"or less than {SLOWEST_BYTES_PER_S:,} bytes a second"
 IMAGE_SIZE = "width and height of all images (default: their own, at most 224)"
 DECODERS = "processes that decode image files (default: one for each core)"
 _in_folder = click.option("--data-dir", metavar="DIR", help=FOLDER)
@@ -56,8 +56,8 @@ def _source(name: str, sources: Table) -> Source:
     # read from files of which no address is known
     smaller = ", ".join([other for other in sources if other.startswith(f"{name}-")] or sources)
     raise DataError(
-        f"no address and no digest of {name} is known: choose {smaller}, "
-        "or unpack it below --data-dir yourself"
+        f"{name} cannot be downloaded, as its address and digest are not known: "
+        f"choose {smaller}, or unpack it below --data-dir yourself"
     )
 
 
@@ -110,7 +110,7 @@ def download(
 def verify(sources: Table, name: str, data_dir: Optional[str], as_json: bool) -> None:
     """Read the files of NAME and compare their digests. Exit status 1 if one is missing or damaged.
 
-    Of an unpacked archive only the files that are not as they should be are printed.
+    Of an unpacked archive only the missing and damaged files are printed.
     """
     source, root = _source(name, sources), _root(data_dir)
     findings = _verify(source, root)
@@ -150,14 +150,14 @@ def path(sources: Table, name: str, data_dir: Optional[str]) -> None:
 @click.option("--decoders", metavar="N", help=DECODERS)
 @click.option("--skip-bad", is_flag=True, help="leave out images that cannot be decoded")
 def pack(name: Optional[str], out: Optional[str], **given: Any) -> None:
-    """Decode a data set of image files once, such as folder:PATH or imagenette2-320.
+    """Decode the images of a data set once, such as folder:PATH or imagenette2-320.
 
     Training then reads pixels: python -m gluonlab.run --dataset folder:DIR
     """
     if name is None or out is None:
         lacks = "the data set" if name is None else "--out DIR"
         raise ConfigError(
-            f"pack lacks {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR"
+            f"pack needs {lacks}: write python -m gluonlab.data pack folder:PATH --out DIR"
         )
     if not of_image_files(name):
         raise ConfigError(

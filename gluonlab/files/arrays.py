@@ -90,39 +90,39 @@ def read_arrays(path: Path) -> Dict[str, nd.NDArray]:
         arrays = [read_array(file, size) for _ in range(_count(file))]
         names = list(_names(file, size, len(arrays)))
         if file.tell() != size:
-            raise ValueError("more than a list of arrays")
+            raise ValueError("bytes after the end of the list")
     if len(set(names)) < len(names):
-        raise ValueError("two arrays of one name")
+        raise ValueError("two arrays with the same name")
     return {name: array for name, array in zip(names, arrays) if array is not None}
 
 
 def begin_of_list(file: IO[bytes]) -> int:
-    """Read what every list begins with; the length of the file.
+    """Read the start of a list of arrays, and return the length of its file in bytes.
 
-    Raises ValueError when it is no list.
+    Raises ValueError for a file that is not a list.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     magic, _ = _read(file, "<QQ")
     if magic != LIST_MAGIC:
-        raise ValueError("no list of arrays")
+        raise ValueError("not a list of arrays")
     return size
 
 
 def array_of(content: bytes) -> "nd.NDArray | None":
-    """The array that these bytes are; None for one without elements.
+    """The array whose file content is ``content``, on mx.cpu(0); None for one without elements.
 
-    One without dimensions comes as (1,). Raises ValueError.
+    An array without dimensions comes as (1,). Raises ValueError for content that is not one array.
     """
     file = io.BytesIO(content)
     array = read_array(file, len(content))
     if file.tell() != len(content):
-        raise ValueError("more than an array")
+        raise ValueError("bytes after the end of the array")
     return array
 
 
 def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
-    """The array that begins here in a file of ``size`` bytes. Raises ValueError."""
+    """The array at this position of a file of ``size`` bytes, as `array_of`. Raises ValueError."""
     header = read_header(file)
     _need(file, header.nbytes, size)
     values = np.frombuffer(file.read(header.nbytes), header.dtype)
@@ -130,7 +130,7 @@ def read_array(file: IO[bytes], size: int) -> "nd.NDArray | None":
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """Raises ValueError for what MXNet would not have written, or could not read."""
+    """Read an array's header. Raises ValueError for one that MXNet neither writes nor reads."""
     [version] = _read(file, "<I")
     if version in (VERSION_2, VERSION_3) and _read(file, "<i") != (0,):
         raise ValueError("an array that is not dense")

@@ -22,9 +22,8 @@ ELSEWHERE = "choose another place with --out"
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path``, which replaces it when the block ends without an error.
 
-    Where ``path`` is a link, that of what it leads to. Raises OSError, before anything is written,
-    for what nothing may replace: a folder, a device, a pipe, a socket, or links that lead to each
-    other.
+    Where ``path`` is a link, its target is replaced. Raises OSError, before anything is written,
+    for what must not be replaced: a folder, a device, a pipe, a socket, or links in a circle.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -49,10 +48,9 @@ def atomic_path(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A new folder beside ``path`` that becomes it when the block ends without an error.
 
-    ``path`` must not exist.
-
-    What killed processes have left of such folders for the same ``path`` is removed. A living one
-    has its folder locked; where the disk knows no locks, nothing is removed.
+    ``path`` must not exist. Folders that killed processes have left behind for the same ``path``
+    are removed. A running process holds a lock on its folder; where the disk has no locks, nothing
+    is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_left_behind(path)
@@ -99,7 +97,7 @@ def missing_folders(path: Path) -> List[Path]:
 
 
 def remove_empty(folders: Sequence[Path]) -> None:
-    """Remove these folders, in this order, as far as nothing is in them."""
+    """Remove these folders, in this order, up to the first that is not empty."""
     with suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -109,9 +107,7 @@ def remove_empty(folders: Sequence[Path]) -> None:
 def folder_for(path: Path) -> Iterator[None]:
     """Make the folder ``path`` if need be, and check that files can be written there.
 
-    What was made is removed if the block raises.
-
-    Raises OutputError.
+    What was made is removed if the block raises. Raises OutputError if no file can be written.
     """
     made = missing_folders(path)
     try:
@@ -154,7 +150,7 @@ def check_new(option: str, path: Path) -> None:
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutputError(
-            f"{option} {path}: nothing can be written into {path.parent}: choose another place"
+            f"{option} {path}: the folder {path.parent} is not writable: choose another place"
         )
 
 

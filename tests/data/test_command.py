@@ -198,7 +198,7 @@ MISTAKES = {
         "of imagenette2 is known",
         "choose imagenette2-320, or unpack it below --data-dir yourself",
     ],
-    ("verify", "imagenette2"): ["no digest of imagenette2 is known", "choose imagenette2-320"],
+    ("verify", "imagenette2"): ["imagenette2 cannot be downloaded", "choose imagenette2-320"],
     ("path", "imagenette"): [
         "no address",
         "of imagenette is known",

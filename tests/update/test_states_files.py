@@ -208,7 +208,7 @@ def test_files_of_other_things_are_refused(saved, tmp_path):
         "text": "neither a list of arrays nor a pickle",
         "empty": "neither a list of arrays nor a pickle",
         "short": "cut off",
-        "twice": "more than a list of arrays",
+        "twice": "bytes after the end of the list",
         "folder": "cannot be read: Is a directory",
         "none": "cannot be read: No such file",
     }.items():

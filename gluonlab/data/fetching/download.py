@@ -138,8 +138,8 @@ class _Job(NamedTuple):
                 take(here)
                 return
             except DataError as error:
-                self.say(f"{error}; it is left alone, and another one fetched")
-        by_hand = f"put {file} into {self.root} and give the same command again"
+                self.say(f"{error}; it is kept, and another copy is downloaded")
+        by_hand = f"put {file} into {self.root} and run the same command again"
         self._fetch(file, self.root, take, by_hand)
 
     def _fetch(
@@ -184,7 +184,7 @@ class _Job(NamedTuple):
         except DataError as error:
             discard(part)
             if not resumed:
-                raise DownloadError(f"{shown(url)} gives a wrong file: {error}") from None
+                raise DownloadError(f"{shown(url)} sent a wrong file: {error}") from None
             # what was here may have been of another file: all of it once more
             self._fetch_from(url, file, part, sizes, take)
         else:

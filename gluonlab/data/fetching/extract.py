@@ -24,7 +24,7 @@ HOSTILE = (
     tarfile.TarError, zlib.error, EOFError, OSError, ValueError, ArithmeticError, LookupError,
     RecursionError,
 )  # fmt: skip
-UNUSED = "nothing of it is used"
+UNUSED = "the archive is not used"
 REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
 
 
@@ -84,7 +84,7 @@ class _Bounded:
 
     def seek(self, position: int) -> int:
         if position < self.position:
-            raise tarfile.TarError("a header that leads backwards")
+            raise tarfile.TarError("a header that points backwards")
         while self.position < position and self.read(min(LONGEST_READ, position - self.position)):
             pass
         return self.position
@@ -94,8 +94,8 @@ class _Bounded:
 def _opened(archive: Path, contents: Contents) -> Iterator[tarfile.TarFile]:
     """The archive as a tarfile, and all that it may say of damaged headers as a DataError.
 
-    What it reads is bounded, so that a small file cannot inflate to a large one, in memory or on
-    the way to nowhere.
+    What it reads is bounded, so that a small file cannot inflate without end, be it in memory or in
+    a part that is skipped.
     """
     most_bytes = contents.most_bytes + contents.most_files * HEADER_BYTES + TAR_BLOCKS
     try:
@@ -109,9 +109,7 @@ def _opened(archive: Path, contents: Contents) -> Iterator[tarfile.TarFile]:
     except (DataError, OutputError):
         raise
     except HOSTILE as error:
-        raise DataError(
-            f"{archive}: no archive that can be used ({error}): fetch it again"
-        ) from None
+        raise DataError(f"{archive}: not a usable archive ({error}): fetch it again") from None
 
 
 def _checked(tar: tarfile.TarFile, archive: Path, contents: Contents) -> Iterator[tarfile.TarInfo]:
@@ -125,7 +123,7 @@ def _checked(tar: tarfile.TarFile, archive: Path, contents: Contents) -> Iterato
         wrong = _what_is_wrong(member)
         if not wrong and (room < 0 or count > contents.most_files):
             limits = f"{contents.most_bytes:,} bytes in {contents.most_files:,} files"
-            wrong = f"is too much: it may hold {limits}"
+            wrong = f"is too much: at most {limits} are allowed"
         if wrong:
             raise DataError(f"{archive}: {member.name!r} {wrong}: {UNUSED}")
         yield member
@@ -140,10 +138,10 @@ def _what_is_wrong(member: tarfile.TarInfo) -> str:
     if member.name.startswith("/"):
         return "is an absolute path"
     if ".." in parts:
-        return "leads out of the folder"
+        return "points outside the folder"
     longest = max(len(part.encode()) for part in parts)
     if not member.name.isprintable() or "\\" in member.name or longest > 255:
-        return "is no name for a file"
+        return "is not a valid file name"
     return ""
 
 

@@ -26,7 +26,7 @@ ATTEMPTS = 3  # that bring nothing, one after the other
 ENDED = "the connection ended"
 NO_ROOM = (
     "make room or choose another place with --data-dir; "
-    "what has been fetched is kept, and the same command goes on from there"
+    "what has been downloaded is kept: run the same command again to resume"
 )
 
 
@@ -68,7 +68,7 @@ def fetch(
             failures = 0 if size_of(part) - most >= CHUNK_BYTES else failures + 1
             most = max(most, size_of(part))  # to come as far again is no progress
             if failures == ATTEMPTS:
-                raise DownloadError(f"{shown(url)} breaks off ({error})") from None
+                raise DownloadError(f"{shown(url)} broke off ({error})") from None
         time.sleep(0.2 * failures)
 
 
@@ -104,7 +104,7 @@ def _go_on(session: requests.Session, url: str, part: Path, sizes: range, timeou
         begin = _begin(response, size_of(part))
         if begin is None:  # what is here does not fit what is there
             discard(part)
-            raise _BrokenOff("it does not go on from where the last connection ended")
+            raise _BrokenOff("it cannot resume where the last connection ended")
         if response.status_code not in (200, 206):
             status = f"{response.status_code} {response.reason or ''}".rstrip()
             raise DownloadError(f"{shown(url)} answers with status {status}")
@@ -139,7 +139,7 @@ class _Pace:
             return
         if self._bytes < SLOWEST_BYTES_PER_S * seconds:
             speed = f"{self._bytes:,} bytes in {seconds:.3g} s"
-            least = f"{SLOWEST_BYTES_PER_S:,} a second are the least"
+            least = f"at least {SLOWEST_BYTES_PER_S:,} a second are required"
             raise DownloadError(f"{shown(self.url)} is too slow ({speed}, {least})")
         self._begin, self._bytes = time.monotonic(), 0
 

@@ -64,32 +64,32 @@ def locate(
 ) -> Dict[str, Path]:
     """Name -> path of these files of a data set; nothing is downloaded.
 
-    A run that is started without a network, or a hundred times at once, should not find that out
-    on its way. ``given``: what --data-dir says. Raises DataError for files that are missing, with
-    the command that fetches them.
+    Runs without a network, or a hundred at once, must not begin to download. ``given``: the folder
+    of --data-dir. Raises DataError for files that are missing, with the command that downloads
+    them.
     """
     fetch = download_command(source.name, given)
     forms = " (plain or .gz)" if ".gz" in endings else ""
     if given is not None and not Path(given).is_dir():
         raise DataError(
-            f"--data-dir {given} is no folder: give the one with {', '.join(names)}{forms}, "
-            f"or fetch them: {fetch}"
+            f"--data-dir {given} is not a folder: "
+            f"give the one that holds {', '.join(names)}{forms}, or download them: {fetch}"
         )
     folders = places(data_root(given), source)
     paths = {name: find(name, folders, endings) for name in names}
     missing = [name for name, path in paths.items() if path is None]
     if missing:
         raise DataError(
-            f"{source.name} lacks {', '.join(missing)}{forms} in {folders[0]} and "
-            f"{data_root(given)}: fetch what is missing ({fetch}), "
-            "or give another folder with --data-dir DIR"
+            f"{source.name} lacks {', '.join(missing)}{forms}, "
+            f"in {folders[0]} and {data_root(given)}: "
+            f"download what is missing ({fetch}), or give another folder with --data-dir DIR"
         )
     return {name: path for name, path in paths.items() if path is not None}
 
 
 @contextmanager
 def readable(path: Path, another: str = "--data-dir") -> Iterator[None]:
-    """Make a DataError of every OSError in the block; its cure is to give another ``another``."""
+    """Turn OSErrors in the block into DataErrors; the cure is to give another ``another``."""
     try:
         yield
     except OSError as error:

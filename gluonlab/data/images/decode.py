@@ -29,7 +29,7 @@ def decode(path: str, size: int, seed: Optional[int] = None) -> "Pixels":
     """The image as (3, ``size``, ``size``): its central square, resized; grey becomes colour.
 
     With a ``seed`` it is what `gluonlab.data.images.crop.random_box` cuts out, resized. Raises
-    DataError for a file that cannot be read, that is no JPEG or PNG, that is damaged or cut off,
+    DataError for a file that cannot be read, that is not a JPEG or PNG, that is damaged or cut off,
     and for one whose header promises more than MAX_PIXELS, before memory is taken for them. Whether
     Pillow's warnings are shown is up to who calls it.
     """
@@ -90,7 +90,7 @@ def _as_rgb(path: str, image: Image.Image) -> Image.Image:
             raise DataError(f"{path}: {what}: {REMEDY}")
         image = Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
     elif image.mode == "F":
-        raise DataError(f"{path}: grey values that are floats, of an unknown range: {REMEDY}")
+        raise DataError(f"{path}: grey values are floats of unknown range: {REMEDY}")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
@@ -102,7 +102,7 @@ def _open(path: str, read: Callable[[Image.Image], T]) -> T:
         with Image.open(path, formats=FORMATS) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                what = f"{width}x{height} pixels, more than the {MAX_PIXELS:,} that are decoded"
+                what = f"{width}x{height} pixels, more than the limit of {MAX_PIXELS:,}"
                 raise DataError(f"{path}: {what}: {REMEDY}")
             return read(image)
     except DataError:
@@ -116,7 +116,7 @@ def _open(path: str, read: Callable[[Image.Image], T]) -> T:
 
 def _what(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "no JPEG or PNG, or damaged in its header"
+        return "not a JPEG or PNG, or its header is damaged"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read ({error.strerror})"
     text = " ".join(str(error).split())

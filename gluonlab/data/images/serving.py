@@ -114,7 +114,10 @@ class Child:
             self.process.stdin.flush()
 
     def answer(self) -> "Wrong":
-        """Wait until the request is done; (position, reason) of the files that are wrong."""
+        """Wait until the request is done; (position, reason) of the files that are wrong.
+
+        Raises RunError when the process has ended.
+        """
         assert self.process.stdout is not None
         try:
             answer = self.process.stdout.readline()

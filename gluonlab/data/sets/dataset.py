@@ -98,7 +98,7 @@ class ArraySplit(PixelSplit):
 
 @dataclass(frozen=True)
 class Defaults:
-    """A data set's recipe ``quick``, for a first try, and its own networks.
+    """The settings of a data set's recipe ``quick``, for a first try, and its usual networks.
 
     ``batch_size`` is per device. ``model``: the network of a first try. ``published_model``: that
     without --recipe quick, where it is another.

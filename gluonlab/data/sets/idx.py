@@ -120,7 +120,7 @@ def _wrong_header(header: bytes, dimensions: int) -> str:
     """What is wrong with a header; empty if nothing is."""
     if len(header) < 4 or header[:2] != b"\0\0":
         begin = header[:4].hex(" ") or "nothing"
-        return f"no IDX file (it begins with {begin}, expected 00 00 08 {dimensions:02x})"
+        return f"not an IDX file (it begins with {begin}, expected 00 00 08 {dimensions:02x})"
     if header[2] != UNSIGNED_BYTE:
         return f"values of type {header[2]:#04x}, expected unsigned bytes (0x08)"
     if header[3] != dimensions:

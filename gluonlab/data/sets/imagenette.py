@@ -72,7 +72,8 @@ def find(name: str, root: Optional[str]) -> Path:
     """
     if root is not None and not Path(root).is_dir():
         raise DataError(
-            f"--data-dir {root} is no folder: give the one that holds {name}/train and {name}/val"
+            f"--data-dir {root} is not a folder: "
+            f"give the one that holds {name}/train and {name}/val"
         )
     folder_of_all = data_root(root)
     folders = [folder_of_all / name, folder_of_all / name / name, folder_of_all]
@@ -82,7 +83,7 @@ def find(name: str, root: Optional[str]) -> Path:
     if found is None:
         fetch = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"
         raise DataError(
-            f"{name} lacks its folder train in {folders[0]} and {folder_of_all}: "
+            f"{name} lacks its folder train, in {folders[0]} and {folder_of_all}: "
             f"{fetch}, or give another --data-dir"
         )
     return found

@@ -43,7 +43,7 @@ class ImageFolder:
         for only, has, lacks in ((ours - theirs, train, val), (theirs - ours, val, train)):
             if only:
                 raise DataError(
-                    f"{has} has the class {min(only)} and {lacks} has not: "
+                    f"{has} has the class {min(only)}, which {lacks} lacks: "
                     "give both the same class folders"
                 )
         self.train, self.val = self._files(train), self._files(val)
@@ -63,7 +63,7 @@ class ImageFolder:
 
 
 def _entries(folder: Path) -> "List[os.DirEntry[str]]":
-    """What is in a folder, sorted by name; hidden files are nobody's images."""
+    """What is in a folder, sorted by name, without hidden files."""
     with readable(folder, "folder"):
         visible = [entry for entry in os.scandir(folder) if not entry.name.startswith(".")]
     return sorted(visible, key=lambda entry: entry.name)
@@ -79,12 +79,12 @@ def _images(folder: Path) -> List[str]:
     entries = _entries(folder)
     for entry in entries:
         if entry.is_dir():
-            wrong = "is a folder: put the images straight into the folder of their class"
+            wrong = "is a folder: put the images directly into the folder of their class"
         elif not entry.name.lower().endswith(SUFFIXES):
             endings = ", ".join(SUFFIXES)
-            wrong = f"is no image: keep files ending in {endings} only in the folder of a class"
+            wrong = f"is not an image: keep only files ending in {endings} in a class's folder"
         elif not entry.is_file():  # a pipe would be waited for
-            wrong = "is no regular file, or a link to nowhere: replace or remove it"
+            wrong = "is not a regular file, or is a broken link: replace or remove it"
         else:
             continue
         raise DataError(f"{entry.path} {wrong}")

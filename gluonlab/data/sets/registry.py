@@ -77,9 +77,7 @@ def find_kind(name: str) -> Tuple[DatasetKind, Dict[str, str]]:
             # no shell does it behind a colon
             return DATASETS["folder:PATH"], {"path": str(Path(path).expanduser())}
         except RuntimeError:
-            raise DataError(
-                f"{name} begins in a home folder that is not known: write the whole path"
-            ) from None
+            raise DataError(f"{name} names an unknown home folder: write the full path") from None
     if name not in DATASETS:
         raise DataError(unknown("data set", name, DATASETS))
     return DATASETS[name], {}

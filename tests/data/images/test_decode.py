@@ -91,7 +91,7 @@ def test_16_bits_become_the_nearest_of_8(value):
         ),
         (
             Image.fromarray(np.array([[0, 1]], np.float32)),
-            "a.png: grey values that are floats, of an unknown range: replace",
+            "a.png: grey values are floats of unknown range: replace",
         ),
     ],
 )
@@ -134,12 +134,12 @@ def test_the_middle_of_a_long_image_is_kept(tmp_path):
 
 
 WRONG = {
-    "empty": (b"", "no JPEG or PNG"),
-    "text": (b"a file of words, and not of pixels", "no JPEG or PNG"),
-    "gif": (encoded(picture(0), "GIF"), "no JPEG or PNG"),
+    "empty": (b"", "not a JPEG or PNG"),
+    "text": (b"a file of words, and not of pixels", "not a JPEG or PNG"),
+    "gif": (encoded(picture(0), "GIF"), "not a JPEG or PNG"),
     "cut jpeg": (JPEG[: len(JPEG) // 2], "damaged ("),
     "cut png": (PNG[: len(PNG) // 2], "damaged ("),
-    "header only": (JPEG[:4], "no JPEG or PNG"),
+    "header only": (JPEG[:4], "not a JPEG or PNG"),
 }
 
 

@@ -82,12 +82,14 @@ def test_the_file_that_is_missing_is_named_with_the_command_that_fetches_it(tmp_
     (tmp_path / "cifar10" / name).unlink()
     with pytest.raises(DataError) as error:
         load_dataset("cifar10", str(tmp_path), records=RECORDS)
-    assert f"cifar10 lacks {name} in {tmp_path}/cifar10 and {tmp_path}: fetch" in str(error.value)
+    assert f"cifar10 lacks {name}, in {tmp_path}/cifar10 and {tmp_path}: download" in str(
+        error.value
+    )
     assert f"python -m gluonlab.data download cifar10 --data-dir {tmp_path}" in str(error.value)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is no folder"):
+    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is not a folder"):
         load_dataset("cifar10", str(tmp_path / "nowhere"))
 
 

@@ -105,9 +105,7 @@ def test_a_tilde_is_the_home_folder(root, monkeypatch):
     monkeypatch.setenv("HOME", str(root.parent))
     dataset = load_dataset("folder:~/animals", decoders=1)
     assert dataset.train.paths[0] == str(root / "train" / "ant" / "0000.jpg")
-    with pytest.raises(
-        DataError, match="folder:~nobody-here/animals begins in a home folder that is not known"
-    ):
+    with pytest.raises(DataError, match="folder:~nobody-here/animals names an unknown home folder"):
         load_dataset("folder:~nobody-here/animals")
 
 
@@ -162,17 +160,17 @@ WRONG = {
     ),
     "no image": (
         damage("train/ant/notes.txt"),
-        ["train/ant/notes.txt is no image", ".jpg, .jpeg, .png"],
+        ["train/ant/notes.txt is not an image", ".jpg, .jpeg, .png"],
     ),
     "a folder among images": (
         lambda root: (root / "val" / "ant" / "more").mkdir(),
-        ["ant/more is a folder", "straight into"],
+        ["ant/more is a folder", "directly into"],
     ),
     "a link to nowhere": (
         lambda root: (root / "val" / "ant" / "a.jpg").symlink_to("nowhere"),
-        ["ant/a.jpg is no regular file", "remove it"],
+        ["ant/a.jpg is not a regular file", "remove it"],
     ),
-    "damaged": (damage("val/cow/0001.jpg"), ["val/cow/0001.jpg: no JPEG or PNG", "--skip-bad"]),
+    "damaged": (damage("val/cow/0001.jpg"), ["val/cow/0001.jpg: not a JPEG or PNG", "--skip-bad"]),
     "truncated": (
         lambda root: damage("train/cow/0001.jpg", encoded(picture(0))[:-300])(root),
         ["train/cow/0001.jpg: damaged (", "--skip-bad"],
@@ -195,7 +193,7 @@ def test_a_bad_image_is_an_error_in_the_batch_that_has_it(root):
     damage("train/bee/0002.jpg")(root)
     split = load(root).train
     assert len(split.batch(np.array([0, 1, 17]))[0]) == 3
-    with pytest.raises(DataError, match=r"train/bee/0002.jpg: no JPEG or PNG"):
+    with pytest.raises(DataError, match=r"train/bee/0002.jpg: not a JPEG or PNG"):
         split.batch(np.array([0, 8]))
 
 
@@ -269,7 +267,7 @@ def test_where_imagenette_should_lie_is_said(name, tmp_path):
     fetch = f"gluonlab.data download {name}" if name in SOURCES else f"unpack {name}.tgz there"
     for root, said in (
         (None, fetch),
-        (str(tmp_path / "x"), "is no folder"),
+        (str(tmp_path / "x"), "is not a folder"),
         (str(tmp_path), fetch),
     ):
         with pytest.raises(DataError, match=f"give.*{name}|{name}.*give") as error:

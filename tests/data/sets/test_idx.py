@@ -229,7 +229,7 @@ def test_without_a_folder_the_files_are_named():
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is no folder"):
+    with pytest.raises(DataError, match=r"--data-dir .*/nowhere is not a folder"):
         load_dataset("mnist", str(tmp_path / "nowhere"))
 
 
@@ -244,6 +244,6 @@ def test_the_file_that_is_missing_is_named_and_no_other(tmp_path, name):
     (tmp_path / name).unlink()
     with pytest.raises(
         DataError,
-        match=rf"mnist lacks {name} \(plain or .gz\) in {tmp_path / 'mnist'} and {tmp_path}: fetch",
+        match=rf"mnist lacks {name} \(plain or .gz\), in {tmp_path}/mnist and {tmp_path}: download",
     ):
         load_dataset("mnist", str(tmp_path))
