@@ -72,7 +72,7 @@ def read_all(place: Place, checkers: Optional[Collection[str]] = None) -> Series
         of_figure = Faults(path)
         check_figure(path, of_figure)
         if not any(path.stem in outline.figures for outline in series.outlines.values()):
-            of_figure.add(1, "stands in no lab: remove it")
+            of_figure.add(1, "is not used by any lab: remove it")
         lines += of_figure.lines
     raise_if_any(lines)
     return series

@@ -59,8 +59,8 @@ def main(
         )
     if with_solutions and out is None:
         raise ConfigError(
-            "--with-solutions lacks --out DIR: solutions are not for the folder of the students' "
-            "notebooks"
+            "--with-solutions needs --out DIR: "
+            "solutions do not belong in the folder of the students' notebooks"
         )
     place = Place(Path(source))
     series = _series(place)
@@ -100,7 +100,7 @@ def _write(series: Series, place: Place, root: Path, with_solutions: bool, force
     if worked_in and not force:
         raise OutputError(
             f"somebody has worked in {', '.join(worked_in)}: "
-            "move it away, or write over it with --force"
+            "move it away, or overwrite it with --force"
         )
     for path, content in made.items():
         with folder_for((root / path).parent):

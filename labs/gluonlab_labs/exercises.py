@@ -64,7 +64,7 @@ def check_exercises(
                 if FAULTY in cell.tags
                 else f"{stub} (or tag it {FAULTY}, too)"
             )
-            faults.add(cell.line, f"the cell of exercise {id} is no stub: it holds {stub}")
+            faults.add(cell.line, f"the cell of exercise {id} is not a stub, which holds {stub}")
         following = cells[cells.index(cell) + 1 :]
         if FAULTY in cell.tags:
             following = [one for one in following if CHECK.match(one.source)]
@@ -152,7 +152,7 @@ def _check_solution(id: str, name: Optional[str], path: Path, line: int, faults:
     try:
         defined = names_of(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        faults.add(line, f"{place} is no Python: line {error.lineno}: {error.msg}")
+        faults.add(line, f"{place} is not valid Python: line {error.lineno}: {error.msg}")
         return
     if name and name not in defined:
         faults.add(

@@ -35,14 +35,14 @@ def check_figure(path: Path, faults: Faults) -> None:
     except ElementTree.ParseError as error:
         faults.add(
             error.position[0],
-            f"is no XML ({error.msg if hasattr(error, 'msg') else error}): mend it",
+            f"is not valid XML ({error.msg if hasattr(error, 'msg') else error}): correct it",
         )
         return
     box = root.get("viewBox", "").split()
     if root.tag != f"{{{SVG}}}svg" or len(box) != 4 or box[2] != str(WIDTH):
         faults.add(
             1,
-            f'is no picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} '
+            f'is not a picture of width {WIDTH}: write <svg xmlns="{SVG}" viewBox="0 0 {WIDTH} '
             'HEIGHT" role="img">',
         )
     if root.get("role") != "img":
@@ -65,7 +65,7 @@ def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
         name = str(element.tag).replace(f"{{{SVG}}}", "")
         if name in ("script", "style", "foreignObject", "image", "a"):
             yield (
-                f"has a <{name}>, which reaches out of the picture: "
+                f"has a <{name}>, which may refer to something outside the picture: "
                 "draw with shapes, texts and their attributes"
             )
         for attribute, value in element.attrib.items():
@@ -73,7 +73,7 @@ def _not_allowed(root: ElementTree.Element) -> Iterator[str]:
                 attribute.endswith("href") and not value.startswith("#")
             ):
                 reference = f'{attribute.split("}")[-1]}="{value[:30]}"'
-                yield f"has {reference} in <{name}>: pictures refer to nothing but themselves"
+                yield f"has {reference} in <{name}>: a picture may only refer to itself"
 
 
 def _untranslated(root: ElementTree.Element) -> Iterator[str]:

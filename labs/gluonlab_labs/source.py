@@ -188,7 +188,9 @@ def _blocks(lines: Block, faults: Faults) -> Iterator[Tuple[str, int, Block]]:
         if opening:
             language, opened, block = opening[1], number, []
             if language not in LANGUAGES:
-                faults.add(number, f"{line.strip()} is no language: write :::{{en}} or :::{{ja}}")
+                faults.add(
+                    number, f"{line.strip()} is not a language: write :::{{en}} or :::{{ja}}"
+                )
         elif not fence and _CLOSE.fullmatch(line) and language:
             yield language, opened, block
             language = ""

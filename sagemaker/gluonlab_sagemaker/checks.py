@@ -19,7 +19,7 @@ MINE = {"Key": "project", "Value": "gluonlab"}
 
 
 def check_name(kind: str, name: str) -> str:
-    """Refuse names other than at most 63 letters, digits and hyphens between them."""
+    """Raise RefusedError for a name that is not at most 63 letters, digits and hyphens."""
     rule = (
         f"write at most {LONGEST_NAME} letters (a-z, A-Z), digits and hyphens, "
         "with no hyphen first or last"
@@ -27,12 +27,12 @@ def check_name(kind: str, name: str) -> str:
     if len(name) > LONGEST_NAME:
         raise RefusedError(f"{kind} {name}: {len(name)} characters: {rule}")
     if not re.fullmatch(NAME, name):
-        raise RefusedError(f"{kind} {name!r} is no name for AWS: {rule}")
+        raise RefusedError(f"{kind} {name!r} is not a name that AWS takes: {rule}")
     return name
 
 
 def check_bucket(name: str) -> str:
-    """A bucket is given by its name alone."""
+    """Raise RefusedError for a bucket that is not given by its name alone."""
     if not re.fullmatch(BUCKET, name):
         raise RefusedError(
             f"--bucket {name}: write the bucket's name alone, such as my-bucket, "
@@ -42,17 +42,17 @@ def check_bucket(name: str) -> str:
 
 
 def check_repository(address: str) -> str:
-    """The address of a git repository, as a notebook without keys can clone it."""
+    """Raise RefusedError for a git address that a notebook without keys cannot clone."""
     if not re.fullmatch(REPOSITORY, address) or "@" in address:
         raise RefusedError(
-            f"--repository {address.split('@')[-1]}: write an https:// address that needs no "
-            "password"
+            f"--repository {address.split('@')[-1]}: "
+            "write an https:// address that needs no password"
         )
     return address
 
 
 def check_region(region: str, known: Iterable[str]) -> str:
-    """Refuse a region that boto3 does not know; its host name would not resolve."""
+    """Raise RefusedError for a region that boto3 does not know: its host would not resolve."""
     regions = sorted(known)
     if region not in regions:
         remedy = (
@@ -64,7 +64,7 @@ def check_region(region: str, known: Iterable[str]) -> str:
 
 
 def check_owner(owner: str) -> str:
-    """Tags hold letters, digits, spaces and a few signs."""
+    """Raise RefusedError for an owner that a tag cannot hold."""
     if not re.fullmatch(OWNER, owner):
         raise RefusedError(
             f"--owner {owner!r}: a tag holds 1 to 256 letters, digits, spaces and . : / = + @ - _"
@@ -73,7 +73,7 @@ def check_owner(owner: str) -> str:
 
 
 def check_network(subnet: object, security_groups: Sequence[str]) -> None:
-    """A subnet needs security groups, up to five, and they need it."""
+    """Raise RefusedError for a subnet without one to five security groups, or groups without it."""
     if subnet and not security_groups:
         raise RefusedError(
             f"--subnet {subnet} lacks its security groups: "

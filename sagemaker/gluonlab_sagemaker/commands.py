@@ -54,7 +54,7 @@ SMALLEST_GB = 20  # the environment takes about 12
     "volume_gb",
     metavar="GB",
     type=click.IntRange(SMALLEST_GB, 16384),
-    help="disk that outlives a stop  [default: 50]",
+    help="size of the disk, which outlives a stop  [default: 50]",
 )
 @click.option(
     "--idle-minutes",
@@ -62,26 +62,26 @@ SMALLEST_GB = 20  # the environment takes about 12
     type=click.IntRange(0, 10080),
     default=60,
     show_default=True,
-    help="stop when idle for so long; 0: never",
+    help="stop when idle for this long; 0: never",
 )
 @click.option(
     "--subnet",
     metavar="SUBNET",
-    help="put it into a network of your own, without AWS's way to the internet",
+    help="a subnet of your own network, instead of AWS's internet access",
 )
 @click.option(
     "--security-group",
     "security_groups",
     metavar="GROUP",
     multiple=True,
-    help="of that network; up to five times",
+    help="a security group of that network; up to five times",
 )
 @click.option("--kms-key", metavar="KEY", help="the key that encrypts its disk")
 @click.option(
     "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
 )
 @click.option(
-    "--force", is_flag=True, help="ask AWS also for what it is known to refuse, or MXNet cannot use"
+    "--force", is_flag=True, help="ask AWS even for what it is known to refuse, or MXNet cannot use"
 )
 @click.option("--no-wait", is_flag=True, help="do not wait until it is in service")
 def create(
@@ -156,7 +156,7 @@ def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     else:
         here.say(
             "\n".join(line(one, here.caller.region) for one in found)
-            or f"nothing of gluonlab is in {here.caller.region}"
+            or f"no notebook or job of gluonlab in {here.caller.region}"
         )
 
 
@@ -169,7 +169,7 @@ def status(here: Place, name: str, every: bool, as_json: bool) -> None:
     type=click.FloatRange(0.5, 12),
     default=12.0,
     show_default=True,
-    help="how long one may stay signed in",
+    help="how long the browser stays signed in",
 )
 def url(here: Place, name: str, hours: float) -> None:
     """Print an address that opens the notebook for whoever has it; open it within 5 minutes."""

@@ -80,10 +80,8 @@ class Prices:
         return float(price)
 
     def _unknown(self, instance: str, region: Optional[str]) -> str:
-        return (
-            f"no price of {instance} in {region or 'this region'} in {self._path.name} (see "
-            f"{self._table.get('check', 'AWS')})"
-        )
+        where = f"in {region or 'this region'} in {self._path.name}"
+        return f"no price of {instance} {where} (see {self._table.get('check', 'AWS')})"
 
     def _note(self, *prices: Optional[float]) -> str:
         if all(price is None for price in prices):

@@ -42,13 +42,13 @@ class Wishes:
     kms_key: Optional[str] = None
 
     def check(self) -> None:
-        """Refuse what is known to be impossible."""
+        """Raise RefusedError for what is known to be impossible."""
         check_network(self.subnet, self.security_groups)
         check_owner(self.owner)
         if self.repository is None and self.bucket is None:
             raise RefusedError(
-                "the notebook lacks gluonlab: say where it gets it, by --repository https://... "
-                "or --bucket NAME (S3)"
+                "the notebook needs gluonlab from somewhere: "
+                "give --repository https://... or --bucket NAME (S3)"
             )
         if self.repository is not None:
             check_repository(self.repository)
@@ -118,13 +118,13 @@ def create(
             error.unanswered or error.taken
         ):  # botocore asks again by itself: the name may have been taken by this create
             rest = (
-                "the notebook may have been made all the same, and would cost: "
-                f"{notebook.command('status')} tells"
+                "the notebook may exist all the same, and cost money: "
+                f"{notebook.command('status')} shows it"
             )
         else:
             rest = (
                 "no notebook was made; what was made for it costs nothing: "
-                f"{notebook.command('delete')} takes it away"
+                f"{notebook.command('delete')} removes it"
             )
         raise AWSError(f"{error}; {rest}", error.code) from error
     say(f"{notebook.name} is being made on {wishes.instance}")

@@ -27,7 +27,7 @@ ACCOUNTS = {
 
 
 def image(region: Optional[str]) -> str:
-    """The image's address in a region."""
+    """The image's address in a region. Raises RefusedError for a region without it."""
     if region not in ACCOUNTS:
         raise RefusedError(
             f"AWS's MXNet image is not known to be in {region}: "

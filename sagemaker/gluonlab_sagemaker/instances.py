@@ -36,7 +36,7 @@ def _known_to_aws(kind: str) -> Collection[str]:
 
 
 def platform(given: str) -> str:
-    """A platform that is known here, or to the installed boto3."""
+    """A platform that is known here, or to the installed boto3. Raises RefusedError for another."""
     pattern = (
         botocore.session.get_session()
         .get_service_model("sagemaker")

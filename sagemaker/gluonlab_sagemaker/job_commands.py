@@ -56,7 +56,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     "--hosts",
     metavar="N",
     type=click.IntRange(1, 100),
-    help="how many of them  [default: the template's]",
+    help="number of machines  [default: the template's]",
 )
 @click.option(
     "--gpus",
@@ -68,7 +68,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     "--hours",
     metavar="N",
     type=click.FloatRange(0.02, 672),
-    help="AWS stops it after so long  [default: the template's]",
+    help="hours after which AWS stops it  [default: the template's]",
 )
 @click.option(
     "--image", metavar="IMAGE", help="a training image of your own  [default: AWS's, MXNet 1.9.0]"
@@ -78,7 +78,7 @@ def job_named(function: Callable[..., None]) -> Callable[..., None]:
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="a hyperparameter, such as epochs=3; as often as needed",
+    help="a hyperparameter, such as epochs=3; may be repeated",
 )
 @click.option(
     "--owner", metavar="NAME", default=owner, help="for the tag `owner`  [default: your user name]"
@@ -125,8 +125,8 @@ def submit(
         Prices().job(resources["InstanceType"], hosts, jobs.longest_s(request), here.caller.region)
     )
     note(
-        f"it reads {', '.join(jobs.inputs(request)) or 'no data'} and writes below "
-        f"{request['OutputDataConfig']['S3OutputPath']}"
+        f"it reads {', '.join(jobs.inputs(request)) or 'no data'}, "
+        f"and writes below {request['OutputDataConfig']['S3OutputPath']}"
     )
     if not no_upload:
         here.say(f"uploaded {upload(here.caller, bucket, archive(say=note))}")

@@ -118,7 +118,7 @@ def submit(caller: Caller, request: Dict[str, Any], see: str) -> None:
     except AWSError as error:
         if error.unanswered or error.taken:  # botocore asks again by itself
             raise AWSError(
-                f"{error}; the job may run all the same, and would cost: {see} tells", error.code
+                f"{error}; the job may run all the same, and cost money: {see} shows it", error.code
             ) from error
         raise
 

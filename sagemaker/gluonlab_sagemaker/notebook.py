@@ -147,7 +147,7 @@ class Notebook:
         if status == "Failed":
             reason = self.existing().get("FailureReason")
             error = failure("notebook", self.name, reason)
-            raise type(error)(f"{error}; {self.command('delete')} takes away what is left of it")
+            raise type(error)(f"{error}; {self.command('delete')} removes what is left of it")
         return status
 
     def url(self, seconds: int = URL_S) -> str:

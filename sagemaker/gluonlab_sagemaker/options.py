@@ -54,8 +54,8 @@ class Place(NamedTuple):
         here = f"--name {check_name('--name', name)}{self.options}"
         notebook = Notebook(self.caller, name, self.waiter(), self.say, here)
         going_on(
-            f"`{notebook.command('wait')}` goes on, `{notebook.command('delete')}` takes away "
-            "what was made"
+            f"`{notebook.command('wait')}` goes on, "
+            f"`{notebook.command('delete')}` removes what was made"
         )
         return notebook
 

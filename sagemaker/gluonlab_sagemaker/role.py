@@ -119,7 +119,7 @@ def ensure_role(
 
 
 def given_role(caller: Caller, given: str) -> str:
-    """The ARN of a role that is given by its ARN or by its name."""
+    """The ARN of a role given by its ARN or name. Raises RefusedError for one that is not there."""
     if given.startswith("arn:"):
         return given
     try:

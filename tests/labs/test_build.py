@@ -144,7 +144,7 @@ FAULTS = [
     ),
     (
         "01-add.md:6:",
-        "is no language: write :::{en} or :::{ja}",
+        "is not a language: write :::{en} or :::{ja}",
         {"source": spoilt(":::{en}", ":::{de}")},
     ),
     (
@@ -212,7 +212,7 @@ FAULTS = [
     ("01-add.md:44:", "exercise 01-1 has no checker", {"checkers": set()}),
     ("01-add.md:44:", "exercise 01-1 has no solution: write solutions/01-1.py", {"solution": None}),
     ("01-add.md:44:", "does not define add", {"solution": "def plus(a, b):\n    return a + b\n"}),
-    ("01-add.md:44:", "is no Python", {"solution": "def add(a, b)\n"}),
+    ("01-add.md:44:", "is not valid Python", {"solution": "def add(a, b)\n"}),
     (
         "01-add.md:44:",
         "exercise 01-1 has no heading",
@@ -229,7 +229,7 @@ FAULTS = [
     ),
     (
         "01-add.md:44:",
-        "is no stub",
+        "is not a stub",
         {"source": spoilt("raise NotImplementedError", "return a + b")},
     ),
     (
@@ -242,17 +242,17 @@ FAULTS = [
         "has a heading and no stub",
         {"source": spoilt(":tags: [exercise-01-1]\n", "")},
     ),
-    ("dot.svg:1:", "is no picture of width 720", {"figure": FIGURE.replace("720", "700")}),
+    ("dot.svg:1:", "is not a picture of width 720", {"figure": FIGURE.replace("720", "700")}),
     ("dot.svg:1:", 'lacks role="img"', {"figure": FIGURE.replace(' role="img"', "")}),
     ("dot.svg:1:", "has a <script>", {"figure": FIGURE.replace("</svg>", "<script/></svg>")}),
     (
         "dot.svg:1:",
-        "refer to nothing but themselves",
+        "may only refer to itself",
         {"figure": FIGURE.replace("<path d=", '<path href="https://x.org" d=')},
     ),
     ("dot.svg:1:", "each needs the other", {"figure": FIGURE.replace(' lang="ja"', "")}),
     ("dot.svg:1:", "shows '点' in both languages", {"figure": FIGURE.replace(' lang="ja"', "")}),
-    ("dot.svg:", "is no XML", {"figure": FIGURE.replace("</svg>", "")}),
+    ("dot.svg:", "is not valid XML", {"figure": FIGURE.replace("</svg>", "")}),
 ]
 
 
@@ -277,7 +277,7 @@ def test_two_labs_of_one_number_and_a_figure_that_stands_nowhere_are_found(tmp_p
     with pytest.raises(SourceError) as raised:
         read_all(Place(root), CHECKERS)
     assert "has the number 01, too" in str(raised.value)
-    assert "lonely.svg:1: stands in no lab" in str(raised.value)
+    assert "lonely.svg:1: is not used by any lab" in str(raised.value)
 
 
 # --- pictures
@@ -346,8 +346,8 @@ def test_mistakes_of_the_command_line_are_one_line(build):
         2,
         "",
         (
-            "error: --with-solutions lacks --out DIR: solutions are not for the folder of the "
-            "students' notebooks\n"
+            "error: --with-solutions needs --out DIR: "
+            "solutions do not belong in the folder of the students' notebooks\n"
         ),
     )
     assert (

@@ -114,7 +114,7 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
         ),
         (
             ("create", "--instance", "g5.12xlarge"),
-            "say where it gets it, by --repository https://... or --bucket NAME",
+            "give --repository https://... or --bucket NAME",
         ),
         (("create", "--instance", "p3.8xlarge", *FROM), "notebook-al2-v3 is dead since 2026-07-01"),
         (("create", "--instance", "p3.16xlarge", *FROM), "choose --instance ml.g5.48xlarge"),
@@ -132,7 +132,7 @@ def test_what_is_no_repository_and_its_password_is_not_repeated(text):
         ),
         (
             ("create", "--instance", "g5.12xlarge", "--name", "x_y", *FROM),
-            "--name 'x_y' is no name for AWS",
+            "--name 'x_y' is not a name that AWS takes",
         ),
         (
             ("create", "--instance", "g5.12xlarge", "--subnet", "subnet-1", *FROM),

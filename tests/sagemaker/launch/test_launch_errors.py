@@ -13,7 +13,7 @@ from gluonlab_sagemaker.options import World
 
 ROLE = ("--role", "arn:aws:iam::111122223333:role/mine")
 G5 = ("--instance", "g5.12xlarge", "--repository", "https://git.example.org/gluonlab.git", *ROLE)
-TAKES_AWAY = "`python sagemaker/launch.py delete --name gluonlab` takes it away"
+REMOVES = "`python sagemaker/launch.py delete --name gluonlab` removes it"
 
 
 def one_line(err):
@@ -54,7 +54,7 @@ def test_a_quota_is_named_with_the_place_to_ask_for_more(refused):
         "https://console.aws.amazon.com/servicequotas"
     ) in line
     assert "no notebook was made" in line
-    assert TAKES_AWAY.replace("`", "") in line
+    assert REMOVES.replace("`", "") in line
 
 
 def test_a_permission_is_named(refused):
@@ -95,8 +95,8 @@ def test_a_notebook_that_may_have_been_made_is_not_said_not_to_be(code, said, to
     assert status == 1
     assert "no notebook was made" not in err
     tells = (
-        "may have been made all the same, and would cost: "
-        "python sagemaker/launch.py status --name gluonlab tells"
+        "may exist all the same, and cost money: "
+        "python sagemaker/launch.py status --name gluonlab shows it"
     )
     assert tells in one_line(err)
 
@@ -273,7 +273,7 @@ def test_a_notebook_that_fails_says_why(reason, means, told, aws):
     line = one_line(err)
     assert "error: notebook gluonlab failed: " + (reason or "") in line
     assert means in line
-    assert "python sagemaker/launch.py delete --name gluonlab takes away what is left of it" in line
+    assert "python sagemaker/launch.py delete --name gluonlab removes what is left of it" in line
 
 
 def test_a_notebook_that_never_stops_is_warned_of(told, aws):

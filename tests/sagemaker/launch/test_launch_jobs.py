@@ -178,7 +178,7 @@ def test_the_image_is_that_of_the_region():
         (("submit", *TO, "--set", "sagemaker_program=x"), "are the template's"),
         (("submit", *TO, "--instance", "g5.13xlarge"), "unknown instance 'ml.g5.13xlarge'"),
         (("stop",), "the job's name is missing: add --name NAME"),
-        (("wait", "--name", "a_b"), "--name 'a_b' is no name for AWS"),
+        (("wait", "--name", "a_b"), "--name 'a_b' is not a name that AWS takes"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_called(arguments, says, capsys, log, somebody):
@@ -306,8 +306,8 @@ def test_a_job_that_may_run_is_not_said_not_to(code, said, told, aws):
     )
     status, _, err = told("jobs", "submit", *TO, "--name", "gluonlab-x", "--region", "us-east-1")
     assert status == 1
-    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 tells"
-    assert f"the job may run all the same, and would cost: {tells}" in err
+    tells = "python sagemaker/launch.py jobs status --name gluonlab-x --region us-east-1 shows it"
+    assert f"the job may run all the same, and cost money: {tells}" in err
 
 
 def test_the_quota_of_jobs_is_another_one(told, aws):

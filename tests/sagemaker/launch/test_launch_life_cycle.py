@@ -197,7 +197,7 @@ def test_create_and_delete_cope_with_a_create_that_was_interrupted_at_any_call(
         "interrupted: nothing is undone: `python sagemaker/launch.py wait --name gluonlab` goes on"
         in err
     )
-    assert "`python sagemaker/launch.py delete --name gluonlab` takes away what was made" in err
+    assert "`python sagemaker/launch.py delete --name gluonlab` removes what was made" in err
     assert log.operations == CREATE[:number]
     log.before = lambda now: None
 
@@ -337,7 +337,7 @@ def test_status_says_what_it_does_and_costs(launch):
 
 
 def test_status_all_lists_what_was_made_here_on_all_pages(launch, here):
-    assert launch("status", "--all")[1] == "nothing of gluonlab is in us-east-1\n"
+    assert launch("status", "--all")[1] == "no notebook or job of gluonlab in us-east-1\n"
     for number in range(3):
         launch("create", *P3, "--name", f"lab{number}")
     here("sagemaker").create_notebook_instance(

@@ -134,7 +134,7 @@ def test_ctrl_c_while_waiting_leaves_the_notebook_to_be_made(capsys, aws, log, s
     assert (status, log.changes()) == (130, [])
     assert err.splitlines()[-1] == (
         "interrupted: nothing is undone: `python sagemaker/launch.py wait --name lab` goes on, "
-        "`python sagemaker/launch.py delete --name lab` takes away what was made"
+        "`python sagemaker/launch.py delete --name lab` removes what was made"
     )
 
 
