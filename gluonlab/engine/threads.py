@@ -7,9 +7,10 @@ thread that opens it, so it is set here on each worker itself, by a function pus
 engine: that works whatever the environment said when MXNet was loaded.
 
 A worker begins alone (`gluonlab.engine.setup`), so that no CPU context ever hangs, asked for here
-or not. A team is only ever made smaller: oneDNN's compiled operators, which each worker keeps, have
-scratch memory for the team they were compiled with, and write beyond it in a larger one. Where a
-larger team is wanted, all workers are replaced by new ones.
+or not. The size of a team never changes while its worker lives: the worker keeps oneDNN's compiled
+operators, which write beyond their scratch memory in a larger team, and in a smaller one go on
+adding up in the parts of the larger: other bits than in a new process. Where another size is
+wanted, all workers are replaced by new ones, which takes 10 to 50 ms.
 
 Every fork of the process, such as a notebook's ``!ls`` or a worker of a gluon DataLoader, makes
 MXNet replace its workers, too. The new ones get the sizes of the old ones here, or they would hang.
@@ -22,7 +23,7 @@ import os
 import sys
 import warnings
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, Sequence, Set
+from typing import Any, Dict, Iterator, List, Sequence
 
 from gluonlab.engine import openmp, setup
 from gluonlab.engine.neighbours import neighbours, own_cores
@@ -74,7 +75,10 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
     import mxnet as mx
 
     mx.nd.waitall()
-    if any(_team_size(ctx) < count for ctx in cpus):
+    _restore_sizes_after_forks()
+    _sizes.update(dict.fromkeys(_sizes, 1))  # the others: there may be several devices now
+    _sizes.update((ctx.device_id, count) for ctx in cpus)
+    if any(_team_size(mx.cpu(device_id)) != size for device_id, size in _sizes.items()):
         _replace_workers()
     for ctx in cpus:
         got = _team_size(ctx, count)
@@ -83,18 +87,7 @@ def set_threads(ctxs: Sequence[Any], threads: "int | None" = None) -> int:
                 f"{ctx} computes with {got} threads instead of {count}: "
                 f"unset OMP_THREAD_LIMIT, and set OMP_NUM_THREADS={count}, before Python starts"
             )
-        _sizes[ctx.device_id] = count
-    _shrink_others({ctx.device_id for ctx in cpus})
-    _restore_sizes_after_forks()
     return count
-
-
-def _shrink_others(device_ids: Set[int]) -> None:
-    """One thread for every other device that has more: there are several devices now."""
-    import mxnet as mx
-
-    for other in [other for other, size in _sizes.items() if size > 1 and other not in device_ids]:
-        _sizes[other] = _team_size(mx.cpu(other), 1)
 
 
 def _several(cpu_devices: int, asked: "int | None") -> Iterator[str]:

@@ -90,10 +90,12 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
             "use it before npx.set_np(), or within mx.util.np_array(False); "
             "gluonlab.train takes it as it is"
         )
-    if name.startswith(zoo.PREFIX):
-        net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
-    else:
-        net = MODELS[name].create(classes, lanes=lanes(listed(ctxs)) if ctxs else 1)
+    # parameters are sorted and saved by name, so names count from 0 whatever was made before
+    with mx.name.NameManager():
+        if name.startswith(zoo.PREFIX):
+            net = zoo.gluoncv_network(name[len(zoo.PREFIX) :], classes)
+        else:
+            net = MODELS[name].create(classes, lanes=lanes(listed(ctxs)) if ctxs else 1)
     # With static_shape, Gluon's own loop loses updates of running statistics now and then:
     # gluonlab.training compiles for itself.
     stateless = all(param.grad_req != "null" for param in net.collect_params().values())

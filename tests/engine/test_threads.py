@@ -4,16 +4,18 @@ large for its worker.
 
 import json
 import os
+from itertools import permutations
 
 import mxnet as mx
 import pytest
-from support.workers import convolve, team_size
+from support.workers import convolve, gradients, team_size
 
 from gluonlab.engine.threads import set_threads, threads_per_device
 from gluonlab.errors import ConfigError, GluonlabWarning
 from gluonlab.host import cores
 
 pytestmark = pytest.mark.cpu_only("teams of threads, which GPUs have none of")
+LONG = pytest.mark.long
 ONE, TWO, THREE = ([mx.cpu(i) for i in range(n)] for n in (1, 2, 3))
 
 
@@ -94,6 +96,36 @@ def test_work_that_was_queued_is_not_lost_when_teams_grow():
         total += 1
     set_threads(ONE, 2)
     assert total.asnumpy().tolist() == [200.0] * 1000
+
+
+EVERY = [(1, 1), (1, 2), (2, 1), (4, 1), (1, 3)]  # devices, threads
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [(1, 2), (1, 1), (1, 2)],
+        pytest.param([each for pair in permutations(EVERY, 2) for each in pair], marks=LONG),
+    ],
+    ids=["three", "all"],
+)
+def test_bits_do_not_depend_on_the_teams_that_were_before(order):
+    """They are those of workers that MXNet has just started, which have computed nothing yet."""
+    for n, threads in order:
+        set_threads([mx.cpu(i) for i in range(n)], threads)
+        after_others = [gradients(mx.cpu(i)) for i in range(n)]
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        assert [gradients(mx.cpu(i)) for i in range(n)] == after_others
+    set_threads(ONE, 1)
+
+
+def test_workers_stay_while_their_teams_do(monkeypatch):
+    """A program of a few lines asks for its devices often; new workers would compile anew."""
+    set_threads(TWO, 1)
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("the workers were replaced"))
+    assert set_threads(TWO) == set_threads(ONE, 1) == set_threads(THREE[1:]) == 1
 
 
 # --- what would hang, or crash, in processes of their own

@@ -28,6 +28,13 @@ def test_every_network_scores_each_class(name):
         assert net(nd.zeros((3, 1, 28, 28), ctx=ctx)).shape == (3, 7)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "cifar_resnet20", "gluoncv:squeezenet1.0"])
+def test_parameters_have_the_same_names_whatever_was_made_before(name):
+    """States of an optimizer go by them, and their order decides which bucket adds up what."""
+    first, second = (list(get_model(name, 10).collect_params()) for _ in range(2))
+    assert first == second
+
+
 def test_an_unknown_network_is_answered_with_the_choices():
     with pytest.raises(
         ModelError,
