@@ -55,8 +55,9 @@ def check_validation_loss(loss: float, when: str, has_statistics: bool) -> None:
         check_loss("the validation loss", loss, when)
         return
     message = (
-        f"the validation loss is {loss:.3g} {when}: BatchNorm's running statistics are not yet "
-        "those of the images; if it stays so, train longer, or in larger batches"
+        f"the validation loss is {loss:.3g} {when}: "
+        "BatchNorm's running statistics are not yet those of the images; "
+        "if it stays so, train longer, or in larger batches"
     )
     warnings.warn(message, GluonlabWarning, stacklevel=2)
 
@@ -112,9 +113,10 @@ def check_parameters(net: gluon.Block, when: str) -> None:
     """
     broken = broken_parameters(net)
     if broken:
+        verb = "are" if len(broken) > 1 else "is"
         raise DivergedError(
-            f"{named(broken)} of the network {'are' if len(broken) > 1 else 'is'} no longer "
-            f"finite {when}: use a smaller learning rate (--lr), or another --optimizer"
+            f"{named(broken)} of the network {verb} no longer finite {when}: "
+            "use a smaller learning rate (--lr), or another --optimizer"
         )
 
 

@@ -45,9 +45,9 @@ def _counts(text: str) -> List[int]:
 @click.option(
     "--find-batch-size",
     metavar="BYTES",
-    help="do not train, but find the largest --batch-size with which the process takes at most so "
-    "much memory, all CPU devices, Python and data included; on GPUs: "
-    "with which each GPU does, CUDA's own context not included",
+    help="instead of training, find the largest --batch-size whose run takes at most this memory: "
+    "of the whole process, with all CPU devices, Python and data; "
+    "on GPUs, of each GPU, without CUDA's own context",
 )
 @json_option()
 @click.option("--quiet", is_flag=True, help="print the summary only")

@@ -167,7 +167,7 @@ def test_a_file_with_a_hidden_nan_is_refused_to_begin_with_and_to_evaluate(tmp_p
     nd.save(str(file), arrays)
     holds = r"parameters\.params holds NaN or infinity in \w+_bias"
     with pytest.raises(
-        RunError, match=rf"{holds}: its training has gone wrong: train again with a smaller --lr$"
+        RunError, match=rf"{holds}: its training diverged: train again with a smaller --lr$"
     ):
         evaluate_run(str(tmp_path / "run"), devices=named(1))
     with pytest.raises(

@@ -28,8 +28,7 @@ OF_SIGNALS = 128  # what shells add to the number of the signal that ended a pro
 class Command(click.Command):
     """A click command that ends as described above.
 
-    ``interrupted``: what is to be said after Ctrl-C, unless the KeyboardInterrupt that comes out of
-    the command says it.
+    ``interrupted``: the words after Ctrl-C, where the KeyboardInterrupt has none of its own.
     """
 
     interrupted = ""
@@ -92,7 +91,7 @@ class Command(click.Command):
         ]
 
     def _form(self) -> str:
-        """What may stand behind this command, with its first option that has a value."""
+        """The arguments that this command takes, with its first option that has a value."""
         options = [param for param in self.params if isinstance(param, click.Option)]
         words = [param.human_readable_name for param in self.params if param not in options]
         valued = (f", such as {each.opts[0]} {each.metavar}" for each in options if each.metavar)
@@ -109,7 +108,7 @@ class Command(click.Command):
             if option.is_flag:
                 return f"{named} takes no value: write {named} alone {help}"
             return (
-                f"{option.opts[0]} lacks its value: write {option.opts[0]} {option.metavar} {help}"
+                f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
             )
         text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
@@ -156,7 +155,7 @@ def dispatch(
     if name in ("-h", "--help"):
         print(f"Usage: {program} COMMAND [OPTIONS]\n\nCommands:")
         print("\n".join(f"  {name:<10}{summary}" for name, (summary, _) in commands.items()))
-        print(f"\n{program} COMMAND --help tells more.")
+        print(f"\n{program} COMMAND --help lists its options.")
     elif name in commands:
         commands[name][1](rest)
     else:

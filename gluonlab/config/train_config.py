@@ -212,7 +212,7 @@ class TrainConfig:
         default=False,
     )  # fmt: skip
     confusion: bool = OUTPUT(
-        flag, "print and draw which classes are taken for which others", default=False
+        flag, "print and draw the confusion matrix of the test images", default=False
     )
     export: bool = OUTPUT(
         flag, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab",

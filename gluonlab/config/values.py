@@ -36,10 +36,8 @@ def whole(minimum: int, maximum: int = LARGEST) -> Check:
             raise ConfigError(f"{_given(name, value)}: give {to}")
         number = int(text)
         if not minimum <= number <= maximum:
-            raise ConfigError(
-                f"{_given(name, value)}: give "
-                f"{up if number < minimum and maximum == LARGEST else to}"
-            )
+            possible = up if number < minimum and maximum == LARGEST else to
+            raise ConfigError(f"{_given(name, value)}: give {possible}")
         return number
 
     return check

@@ -37,8 +37,8 @@ class GroupKVStore(SummingKVStore):
             )
         if local.num_workers > 1:
             raise KVStoreError(
-                f"kvstore {local.type!r} sums over processes itself: choose one of a single "
-                "process, such as 'device'"
+                f"kvstore {local.type!r} sums over processes itself: "
+                "choose one of a single process, such as 'device'"
             )
         self._local, self._group = local, group
         self._local_keys = 0  # given to the local store so far

@@ -1,4 +1,4 @@
-"""Training by many processes that somebody else has started, each with devices of its own.
+"""Training by many processes that a launcher has started, each with devices of its own.
 
 A backend is a `gluonlab.kvstores.groups.SummingGroup`: it joins the processes when it is made and
 tells how many of them share its host (`gluonlab.engine.neighbours.tell`), names the devices of its

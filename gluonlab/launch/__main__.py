@@ -19,17 +19,17 @@ from gluonlab.errors import ConfigError, unknown
     "--backend",
     metavar="NAME",
     required=True,
-    help="who carries the gradients: parameter-server or horovod",
+    help="how processes exchange gradients: parameter-server or horovod",
 )
 @json_option(where="rank 0's standard output")
 @click.option("--quiet", is_flag=True, help="print the summary only")
 def main(backend: str, as_json: bool, quiet: bool, **settings: Any) -> None:
-    """Train with many processes, which somebody else has started with the same options.
+    """Train with many processes, which a launcher has started with the same options.
 
-    The processes are on one host or on several. MXNet's launch.py, mpirun, horovodrun and
-    SageMaker's training images do that. The options are those of python -m gluonlab.run, and the
-    batches, rates and results those of one process with all devices: --batch-size is per device,
-    --kvstore sums over the devices of each process.
+    The processes are on one host or on several; MXNet's launch.py, mpirun, horovodrun or
+    SageMaker's training images start them. The options are those of python -m gluonlab.run.
+    Batches, rates and results are those of one process with all devices: --batch-size is per
+    device, --kvstore sums over the devices of each process.
     """
     # MXNet is loaded here, not for --help
     from gluonlab.launch.backends import BACKENDS

@@ -31,9 +31,9 @@ class ParameterServer(SummingGroup):
             self._store = mx.kv.create("dist_sync")
         except mx.base.MXNetError:
             raise EngineError(
-                "--backend parameter-server: nobody has told this process where the scheduler "
-                "is: start it with MXNet's launch.py, or on SageMaker with "
-                "sagemaker_parameter_server_enabled"
+                "--backend parameter-server: this process's environment names no scheduler: "
+                "start it with MXNet's launch.py, "
+                "or on SageMaker with sagemaker_parameter_server_enabled"
             ) from None
         super().__init__(self._store.rank, self._store.num_workers)
         self._keys: Dict[int, int] = {}  # by the number of the sum

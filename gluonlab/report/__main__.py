@@ -27,7 +27,7 @@ def main(runs: Tuple[str, ...], out: str, as_json: bool) -> None:
     RUN is a folder that gluonlab.run has written. The page needs no other file and no network.
     """
     if not runs:
-        raise ConfigError("no run is given: give the folders of one or more, such as runs/*")
+        raise ConfigError("no run folder is given: name one or more, such as runs/*")
     check_new("--out", Path(out))
     found = read_runs([Path(run) for run in runs])
     from gluonlab.report.page import as_page  # matplotlib is loaded here, not for mistakes

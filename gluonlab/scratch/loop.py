@@ -46,10 +46,8 @@ class Epoch(NamedTuple):
 
     def __str__(self) -> str:
         speed = f"{self.seconds:.2f} s    {self.images_per_second:,.0f} images/s"
-        return (
-            f"epoch {self.epoch:>2}    {speed}  loss {self.loss:.4f}  test accuracy "
-            f"{self.accuracy:.4f}"
-        )
+        accuracy = f"test accuracy {self.accuracy:.4f}"
+        return f"epoch {self.epoch:>2}    {speed}  loss {self.loss:.4f}  {accuracy}"
 
 
 class Trained(NamedTuple):

@@ -72,7 +72,7 @@ def compare(
     except KeyboardInterrupt as error:
         if not error.args:  # between two runs, else the run has said what is left of it
             error.args = (
-                f"{folder.path} holds the runs that were finished, {len(results)} of {len(counts)}",
+                f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
             )
         raise
     rows = make_rows(results)

@@ -1,8 +1,8 @@
 """The largest batch that fits into a given amount of memory, found by short runs of some sizes.
 
-`gluonlab.training.trial` says what is measured. What it takes grows evenly with the batch, or
-nearly so: two small sizes tell where the largest lies, and a run of that size has to stay below,
-with a little left for what differs from run to run.
+`gluonlab.training.trial` says what is measured. Memory grows almost linearly with the batch: two
+small sizes predict the largest one, and a run of that size must stay below the budget, with a
+little left for what differs from run to run.
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Found:
-    """The batch that was found.
+    """The largest batch, and what limits it.
 
-    ``taken``: what a run with it took at its peak, of the ``budget``, all in bytes.
-
-    On CPU devices both count for the whole process, on GPUs for each. ``memory``: the plan's
-    figures for a device. ``limit``: what ends there: the "budget"; the memory of the "machine",
-    which is less; the "data", of which a device has no more; the "arrays", which MXNet has no
-    larger. ``would_fit``: in the last two cases the images per device for which the memory would
-    do, about.
+    ``taken``: the peak of a run with it, of the ``budget``, both in bytes: of the whole process on
+    CPU devices, of each GPU on GPUs. ``memory``: the plan's figures for a device. ``limit``: the
+    "budget"; the "machine", which has less memory free; the "data", of which a device has no more;
+    the "arrays", which MXNet does not allow larger. ``would_fit``: in the last two cases, about how
+    many images per device the memory would hold.
     """
 
     memory: Memory
@@ -65,21 +63,21 @@ class Found:
         }
 
     def lines(self) -> List[str]:
-        """For people: the size, what it takes, and what ends there."""
+        """For people: the size, what it takes, and what limits it."""
         training = f"training takes {_mib(self.taken)} of {_mib(self.budget)}"
         if self.would_fit is None:
-            less = "" if self.limit == "budget" else ", and the machine has no more free"
+            less = "" if self.limit == "budget" else ", and no more is free on this machine"
             return [f"--batch-size {self.images} is the largest that fits: {training}{less}"]
         ends = (
             f"the data set has only {self.images:,} images per device"
             if self.limit == "data"
-            else "MXNet has no larger arrays"
+            else "MXNet allows no larger arrays"
         )
         return [
             f"--batch-size {self.images} fits: {training}",
             (
-                f"it is not the memory that ends there: {ends}; "
-                f"a larger batch would fit (up to about {self.would_fit:,})"
+                f"memory is not the limit: {ends}; "
+                f"memory would hold batches of up to about {self.would_fit:,}"
             ),
         ]
 
@@ -90,11 +88,9 @@ def find_batch_size(
 ) -> Found:
     """The largest batch per device with which a run takes at most ``budget_bytes``.
 
-    At most its share of the training images.
-
-    They are the memory of the process on CPU devices, that of each GPU on GPUs. ``tell`` gets a
-    line for each size that is tried. Raises ConfigError when not even the smallest one fits, or
-    when the config already has a batch size.
+    It is at most a device's share of the training images. The budget is for the whole process on
+    CPU devices, for each GPU on GPUs. ``tell`` gets a line for each size that is tried. Raises
+    ConfigError when not even the smallest batch fits, or when the config has a batch size already.
     """
     if config.batch_size is not None or config.global_batch_size is not None:
         raise ConfigError(
@@ -155,7 +151,7 @@ class _Search:
         if here is not None and _less_spare(here.free) < self.ceiling:
             self.ceiling, self.limit = _less_spare(here.free), "machine"
         if self.ceiling < LEAST:
-            self._refuse(f"more than {_mib(LEAST)}, which Python and MXNet take already")
+            self._refuse(f"more than the {_mib(LEAST)} that Python and MXNet take by themselves")
 
     def _planned_image_bytes(self) -> float:
         """What another image on every device takes by MXNet's plan, which knows only a part."""
@@ -186,8 +182,9 @@ class _Search:
 
     def _refuse(self, needed: str) -> NoReturn:
         raise ConfigError(
-            f"--find-batch-size {_mib(self.budget)}: a batch of {self.smallest} per device needs "
-            f"{needed}: give more, or choose a smaller --model"
+            f"--find-batch-size {_mib(self.budget)}: "
+            f"a batch of {self.smallest} per device needs {needed}: "
+            "give more, or choose a smaller --model"
         )
 
 

@@ -18,12 +18,10 @@ Point = Tuple[int, int]  # a size, and what it costs
 
 
 class LargestSize:
-    """Tries sizes from ``smallest`` to ``most``.
+    """Tries sizes from ``smallest`` to ``most``; ``fit`` has those that fit, the largest last.
 
-    ``fit`` has those that cost at most ``ceiling``, the largest last.
-
-    ``cost(size)`` is None where that is more. ``each``: an estimate from below of what another one
-    costs.
+    ``cost(size)`` is None where it exceeds ``ceiling``. ``each``: a lower estimate of the cost of
+    one more.
     """
 
     def __init__(self, cost: Cost, smallest: int, most: int, ceiling: int, each: float) -> None:

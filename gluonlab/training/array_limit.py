@@ -1,4 +1,4 @@
-"""What MXNet refuses in words of its own: arrays of 2**31 - 1 elements and more."""
+"""MXNet's limit on arrays, fewer than 2**31 - 1 elements, checked before a run begins."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ def check_elements(images: int, elements: int) -> None:
     if elements >= ARRAY_LIMIT:
         raise ConfigError(
             f"{images:,} images make an array of {elements:,} elements, "
-            f"and MXNet's have fewer than {ARRAY_LIMIT:,}: "
+            f"and MXNet allows fewer than {ARRAY_LIMIT:,}: "
             "choose a smaller --batch-size, or smaller microbatches"
         )
 
 
 def check_inside(graph: mx.sym.Symbol, inputs: Dict[str, Shape], images: int) -> None:
-    """All that a graph computes for so many images; ``inputs``: the shapes of its arguments."""
+    """`check_elements` of every array that a graph computes for ``images`` images.
+
+    ``inputs``: the shapes of its arguments. Raises ConfigError.
+    """
     check_elements(images, max(map(math.prod, graph.get_internals().infer_shape(**inputs)[1])))
 
 

@@ -40,7 +40,7 @@ class Made(NamedTuple):
 
 
 def check(subject: "Draft | Made", *stages: str) -> None:
-    """Make the checks of these stages: of a draft, or with the network of a Made."""
+    """Make the checks of these stages, of a Draft or of a Made. Raises a UsageError."""
     for each in CHECKS:
         if each.stage in stages:
             each.of(subject)
@@ -87,7 +87,7 @@ def _batch(made: Made) -> None:
 
 
 class Check(NamedTuple):
-    """``of`` looks at a Draft, or at a Made with the network."""
+    """A check and its stage: ``of`` takes a Draft, or in the stages NETWORK and BATCH a Made."""
 
     stage: str
     name: str

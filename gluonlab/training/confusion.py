@@ -1,4 +1,4 @@
-"""Which classes are taken for which others: as a table for a terminal, and as a picture."""
+"""The confusion matrix, as a table for a terminal and as a picture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(matrix: Confusion, classes: Sequence[str]) -> str:
     if row + cell * len(classes) + len("   right") > COLUMNS:
         return _most_frequent(matrix, classes)
     heads = [str(label) for label in range(len(classes))]
-    lines = ["each row a class, each column what its images were taken for"]
+    lines = ["rows: true classes; columns: predicted classes"]
     lines.append(" " * row + "".join(f"{head:>{cell}}" for head in heads) + "   right")
     for label, counts, right in zip(labels, matrix, _right(matrix)):
         lines.append(
@@ -54,11 +54,11 @@ def _right(matrix: Confusion) -> List[str]:
 def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
     lines = [
-        f"{classes[i]} taken for {classes[j]}: {count} of {matrix[i].sum()}"
+        f"{classes[i]} classified as {classes[j]}: {count} of {matrix[i].sum()}"
         for count, i, j in sorted(wrong, key=_order)
     ]
     if not lines:
-        return "no image was taken for one of another class"
+        return "no image was classified as another class"
     return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
 
 
@@ -91,12 +91,12 @@ def _draw(matrix: Confusion, classes: Sequence[str], path: Path) -> None:
     # the root of the share: a few per cent are to be seen, too
     axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1))
     axes.set_title(
-        f"{matrix.trace():,} of {matrix.sum():,} images right, "
+        f"{matrix.trace():,} of {matrix.sum():,} images correct, "
         f"{matrix.trace() / max(matrix.sum(), 1):.2%}",
         fontsize=10,
     )
-    axes.set_xlabel("taken for", fontsize=9)
-    axes.set_ylabel("class", fontsize=9)
+    axes.set_xlabel("predicted class", fontsize=9)
+    axes.set_ylabel("true class", fontsize=9)
     if count <= WRITTEN:
         short = [
             name if len(name) <= NAME else f"{name[: NAME - 1]}…"

@@ -26,10 +26,11 @@ from gluonlab.training.plan import Plan
 def recorded(
     run: "RunDirectory | NoRunDirectory", result: Result, request: EndRequest
 ) -> Iterator[None]:
-    """Bring the folder to an end when the block ends, however that is.
+    """Complete the run's folder when the block ends, in whatever way.
 
-    It has the curves of all finished epochs, and the reason. An interruption says what is left of
-    the run. A mistake of the user without any finished epoch leaves no folder.
+    The folder then has the curves of all finished epochs, and the reason of an early end. A
+    KeyboardInterrupt gets a message that says what is left of the run. After a UsageError without
+    any finished epoch there is no folder.
     """
     try:
         yield
@@ -53,7 +54,7 @@ def recorded(
 def write_extras(
     folder: Path, plan: Plan, net: gluon.HybridBlock, confusion: Optional[Confusion]
 ) -> None:
-    """Write the picture of the confusion matrix and the export that the plan asks for.
+    """Write the picture of the confusion matrix, if given, and the export that the plan asks for.
 
     Raises OutputError.
     """
@@ -67,7 +68,7 @@ MUCH_WAITING = 0.1  # of an epoch's time; more is worth a word
 
 
 def advice(result: Result) -> Iterator[str]:
-    """What would make the next such run faster."""
+    """Lines that say what would make the next such run faster."""
     if result.waiting > MUCH_WAITING and isinstance(result.plan.dataset.train, FileSplit):
         cure = (
             "with more --decoders, or once and for all with --no-random-resized-crop"
@@ -91,7 +92,7 @@ def _draw(run: "RunDirectory | NoRunDirectory", result: Result) -> None:
 
 def _in_words(result: Result) -> str:
     if result.run_dir is None:
-        return "rank 0 has written what is finished"
+        return "rank 0 has written the finished epochs"
     if not result.history:
         return f"no epoch was finished; {result.run_dir} holds the steps of the first"
     epochs = f"{len(result.history)} of {result.plan.epochs}"
@@ -99,13 +100,11 @@ def _in_words(result: Result) -> str:
 
 
 def _later(result: Result) -> str:
-    """How to get what was asked for besides, from the last finished epoch."""
+    """The command that makes the confusion matrix and export from the last finished epoch."""
     plan = result.plan
     wanted = {"--confusion": plan.confusion, "--export": plan.export}
     asked = [option for option in wanted if wanted[option]]
     if not asked or result.run_dir is None:
         return ""
-    return (
-        f"; for {' and '.join(asked)}: python -m gluonlab.run --evaluate "
-        f"{shlex.quote(str(result.run_dir))} {' '.join(asked)}"
-    )
+    evaluate = f"python -m gluonlab.run --evaluate {shlex.quote(str(result.run_dir))}"
+    return f"; for {' and '.join(asked)}: {evaluate} {' '.join(asked)}"

@@ -49,7 +49,7 @@ UNCHANGED = {"random_resized_crop": False, "crop_padding": 0, "flip": False, "mi
 SMALLEST_SIZE = 8  # that --image-size takes; smaller images have their own size by default
 # What makes the run's own choice of these void.
 BATCH_SIZES, PARTS = ("batch_size", "global_batch_size"), ("microbatches", "microbatch_size")
-GONE_WRONG = "its training has gone wrong: train again with a smaller --lr"
+GONE_WRONG = "its training diverged: train again with a smaller --lr"
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,16 @@ def evaluate_run(run_dir: str, **given: Any) -> Evaluation:
     """Evaluate the run in this folder; ``given``: settings named in GIVEN, such as devices.
 
     Files asked for (confusion, export) go into the run's folder, or into ``out``. Raises
-    ConfigError for a folder that is no run's, for settings that the run itself brings and for
-    images or classes other than the run's, ModelError for parameters of another network,
-    OutputError, and RunError when the loss is no healthy number, or parameters are none.
+    ConfigError for a folder that is not a run's, for settings that the run determines, and for
+    images or classes other than the run's; ModelError for parameters of another network;
+    OutputError; and RunError when the loss is beyond recovery, or parameters are not finite.
     """
     folder = Path(run_dir)
     for name in given:
         if name not in GIVEN:
             raise ConfigError(
-                f"{option_name(name)} is of no use with --evaluate, "
-                "where the run brings it along: leave it out"
+                f"{option_name(name)} has no effect with --evaluate, "
+                "which takes it from the run: leave it out"
             )
     found = _described(folder)
     config = _config(found, given)
@@ -140,13 +140,13 @@ def _plan(found: Description, config: TrainConfig, folder: Path) -> Plan:
         was, now = ("x".join(map(str, each)) for each in (shape, data.image_shape))
         raise ConfigError(
             f"{data.name} has images of {now}, but {folder} was trained on {was}: "
-            "give it images like those"
+            "evaluate it on images of that shape"
         )
     differs = what_differs(found.classes, data.classes)
     if differs:
         raise ConfigError(
             f"{data.name} is not what {folder} was trained on ({differs}): "
-            "give it the same classes in the same order"
+            "evaluate it on the same classes in the same order"
         )
     return plan
 
@@ -158,7 +158,7 @@ def _place(config: TrainConfig, folder: Path) -> Optional[Path]:
         return folder if wanted else None
     if not wanted:
         raise ConfigError(
-            f"--out {config.out} with --evaluate is where files go: "
+            f"--out {config.out} has no effect with --evaluate alone: "
             "add --confusion or --export, or leave it out"
         )
     if Path(config.out).exists() and not Path(config.out).is_dir():
@@ -215,7 +215,7 @@ def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
     if shape is not None and not (
         isinstance(shape, list) and len(shape) == 3 and all(type(side) is int for side in shape)
     ):
-        raise ConfigError(f"{found.file} is damaged: image_shape {shape} is none")
+        raise ConfigError(f"{found.file} is damaged: image_shape {shape} is not a shape")
     return None if shape is None else (shape[0], shape[1], shape[2])
 
 

@@ -1,4 +1,4 @@
-"""What a run says when it begins: devices, network, data, and how it trains."""
+"""The lines with which a run begins: devices, network, data, and how it trains."""
 
 from __future__ import annotations
 

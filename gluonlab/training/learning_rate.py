@@ -43,7 +43,7 @@ def check_epochs(config: TrainConfig) -> None:
     warmup, epochs = config.warmup_epochs or 0.0, config.epochs or 1
     if warmup >= epochs:
         raise ConfigError(
-            f"--warmup-epochs {warmup:g} leaves nothing of the run's {epochs}: "
+            f"--warmup-epochs {warmup:g} leaves none of the run's {epochs} epochs: "
             "give fewer, or more --epochs"
         )
     decay_epochs = _decay_epochs(config)
@@ -56,17 +56,17 @@ def check_epochs(config: TrainConfig) -> None:
         )
     if decay_epochs[-1] >= epochs:
         raise ConfigError(
-            f"--lr-decay-epochs {config.lr_decay_epochs}: the run is over after {epochs}: "
+            f"--lr-decay-epochs {config.lr_decay_epochs}: the run ends after {epochs} epochs: "
             "give earlier ones, or more --epochs"
         )
 
 
 def check_final_rate(config: TrainConfig, rates: Rates, scale: float) -> None:
-    """Raise ConfigError when ``rates``, multiplied by ``scale``, end above their begin."""
+    """Raise ConfigError when ``rates``, which ``scale`` has multiplied, end above their begin."""
     if rates.final_lr > rates.base_lr:
         raise ConfigError(
-            f"--final-lr {config.final_lr:g} is above the learning rate "
-            f"{rates.base_lr / scale:g}: give a smaller one"
+            f"--final-lr {config.final_lr:g} is above the initial {rates.base_lr / scale:g}: "
+            "give a smaller one"
         )
 
 

@@ -63,7 +63,7 @@ class LossLog:
         return self._checked(self._blocks[1].read() + self._blocks[0].read())
 
     def mean(self, epoch: int) -> float:
-        """Over the images of the steps returned since the last call, which are those of an epoch.
+        """The mean loss over the images of the steps returned since the last call, an epoch's.
 
         Raises DivergedError when float16 overflowed in all of them.
         """

@@ -1,4 +1,4 @@
-"""What a batch needs on each device, told before anything is trained.
+"""What a batch needs on each device, estimated before anything is trained.
 
 Activations are taken from MXNet's own plan: graphs are bound to arrays that have shapes but no
 memory, as training binds them, and tell how much they would allocate. Not counted are the scratch
@@ -61,7 +61,7 @@ class Memory(NamedTuple):
 
 
 class Needs:
-    """Tells the Memory of any batch size for a plan, and allocates nothing of it."""
+    """Estimates the Memory of any batch size for a plan, without allocating it."""
 
     def __init__(self, plan: Plan, net: gluon.HybridBlock) -> None:
         self.plan, self.cut = plan, plan.microbatches

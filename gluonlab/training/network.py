@@ -18,7 +18,7 @@ from gluonlab.training.plan import Plan
 def make_net(plan: Plan, ctxs: Optional[List[mx.Context]] = None) -> gluon.HybridBlock:
     """The plan's network with the same parameters on each of ``ctxs``, all shapes known.
 
-    They are the plan's devices by default. The parameters depend on the plan's seed alone. GPUs
+    By default ``ctxs`` are the plan's devices. The parameters depend on the plan's seed alone. GPUs
     compute as the plan says from here on. Raises ModelError if the network does not fit the images,
     and ConfigError when GPUs have computed otherwise in this process.
     """

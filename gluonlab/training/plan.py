@@ -147,10 +147,8 @@ class Plan:
         """
         each, rest = divmod(self.global_batch_size, devices)
         per_device = str(each) if not rest else f"{each} or {each + 1}"
-        return (
-            f"{per_device} per device, {self.global_batch_size} in "
-            f"all{self.microbatches.in_words()}"
-        )
+        in_all = f"{self.global_batch_size} in all{self.microbatches.in_words()}"
+        return f"{per_device} per device, {in_all}"
 
     @property
     def placement(self) -> Optional[Placement]:

@@ -57,7 +57,7 @@ def plan_together(config: TrainConfig, dataset: Optional[Dataset], group: Group)
 
 
 class Ready(NamedTuple):
-    """``introduction``: the lines with which the run begins."""
+    """A run that can begin. ``introduction``: its first lines."""
 
     strategy: Strategy
     introduction: List[str]
@@ -65,9 +65,9 @@ class Ready(NamedTuple):
 
 @nd_semantics()
 def prepare(plan: Plan, make_strategy: MakeStrategy = data_parallel) -> Ready:
-    """Make network and strategy. Raises a UsageError for what the plan could not show.
+    """Make network and strategy. Raises a UsageError for mistakes that show only with them.
 
-    Nothing else that the user can mend is found before the first batch.
+    They are the last mistakes of the user that can be found before the first batch.
     """
     lines: List[str] = []
 
@@ -89,7 +89,11 @@ def prepare(plan: Plan, make_strategy: MakeStrategy = data_parallel) -> Ready:
 
 
 def measured_memory(plan: Plan, make_strategy: MakeStrategy) -> Optional[str]:
-    """What such a run takes, measured in a process of its own; None unless --memory asks for it."""
+    """A line on the memory of such a run, measured in its own process; None without --memory.
+
+    Raises ConfigError for a strategy other than data parallelism, and RunError where memory is
+    short.
+    """
     if not plan.memory:
         return None
     if make_strategy is not data_parallel:

@@ -170,7 +170,7 @@ def choose(config: TrainConfig, defaults: Defaults) -> Recipe:
         choices = " or ".join(recipe.name for recipe in recipes)
         raise ConfigError(
             f"--recipe {config.recipe} is not for {model} on {config.dataset}{begin}: "
-            f"choose {choices}, or leave it out (--list tells what each is for)"
+            f"choose {choices}, or leave it out (--list says what each is for)"
         )
     return found
 

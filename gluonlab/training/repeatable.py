@@ -69,6 +69,6 @@ def check_repeatable(net: gluon.HybridBlock, name: str, ctxs: Sequence[mx.Contex
     if found is not None:
         raise ModelError(
             f"--deterministic: {name} has {found.operator} ({found.layer}), "
-            "whose gradients MXNet adds up on GPUs in an order that changes: "
+            "whose gradients MXNet adds up on GPUs in no fixed order: "
             "leave it out, or choose another --model"
         )

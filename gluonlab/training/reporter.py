@@ -1,4 +1,4 @@
-"""What a run tells the person in front of it, while it goes on."""
+"""What a run prints for its user while it goes on."""
 
 from __future__ import annotations
 

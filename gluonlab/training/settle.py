@@ -73,7 +73,7 @@ class Settled(NamedTuple):
         ]
         left_out = self.recipe.random_resized_crop and not self.config.random_resized_crop
         if left_out and self.asked.random_resized_crop is None:
-            said.append("without its random resized crops: the images are cut already")
+            said.append("without its random resized crops: the images are cropped already")
         wrap = textwrap.TextWrapper(OPTIONS_WIDTH, break_on_hyphens=False).wrap
         lines = [line for text in said for line in wrap(text)]
         yield from zip(["recipe", *[""] * len(lines)], lines)

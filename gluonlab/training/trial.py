@@ -3,11 +3,11 @@
 No plan knows oneDNN's scratch memory and rearranged copies, buffers of kvstores, what Python and
 its libraries take, or how the allocator rounds. What is measured is
 
-- on CPU devices, which share one memory: the most that was resident of the whole process, all
-  devices together, Python, MXNet and the data set included, and of the processes that decode images
-  for it: what counts for the limit of a container;
-- on GPUs: of the device that takes most, what it had no longer free at the end; MXNet gives nothing
-  back before. CUDA's own context is not in it.
+- on CPU devices, which share one memory: the peak of the resident memory of the whole process, with
+  all devices, Python, MXNet and the data set, and of the processes that decode images for it; that
+  is what counts for the limit of a container;
+- on GPUs: the memory that the device with the least left has lost by the end, before which MXNet
+  gives nothing back. CUDA's own context is not included.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DeviceMemory:
 
 
 def about(dataset: Dataset) -> List[Any]:
-    """What tells data sets apart that take different memory, as plain values."""
+    """The sizes of a data set that decide its memory, as plain values."""
     return [len(dataset.train), len(dataset.test), list(dataset.image_shape), len(dataset.classes)]
 
 
@@ -114,10 +114,8 @@ def in_words(config: TrainConfig, dataset: Dataset, ctxs: Sequence[mx.Context]) 
     try:
         mebibytes = measure(config, dataset) / 2**20
     except OtherData:
-        return (
-            f"{'':<11}{whose:<16}not measured: this data set is another one than the name "
-            f"{config.dataset} gives"
-        )
+        why = f"the data set is not the one that {config.dataset} names"
+        return f"{'':<11}{whose:<16}not measured: {why}"
     except TooMuch:
         raise RunError(
             "such batches need more memory than there is: "
@@ -165,7 +163,7 @@ def _explain(status: int, complaints: str) -> None:
         raise TooMuch
     last = next(
         (line.strip() for line in reversed(complaints.split("\n")) if line.strip()),
-        "it said nothing",
+        "no message",
     )
     raise RunError(
         f"the process that measures memory ended with status {status}: {last}; "

@@ -20,7 +20,7 @@ from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
 
 MISTAKES = {
-    "none": ([], "no run is given"),
+    "none": ([], "no run folder is given"),
     "no folder": (["absent"], "absent is no folder: give folders that"),
     "no metrics": (["unmeasured"], "unmeasured holds no metrics.jsonl"),
     "twice": (["good", "./good"], "good is given twice"),

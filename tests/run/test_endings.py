@@ -99,7 +99,7 @@ def test_a_comparison_interrupted_between_two_runs_says_which_are_left(run, monk
     )
     assert (status, err.splitlines()[-1]) == (
         130,
-        "interrupted: both holds the runs that were finished, 1 of 2",
+        "interrupted: both holds the finished runs, 1 of 2",
     )
 
 

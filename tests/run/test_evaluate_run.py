@@ -116,7 +116,7 @@ def test_a_run_with_confusion_and_export_writes_and_prints_both(run, finished):
     shown = run(
         "--model", "mlp", "--epochs", "1", "--gpus", "2", "--confusion", "--out", "a", "--quiet"
     )[1]
-    assert "each row a class, each column what its images were taken for" in shown
+    assert "rows: true classes; columns: predicted classes" in shown
 
 
 def test_a_picture_that_cannot_be_written_does_not_cost_the_export(run, empty_cwd, finished):
@@ -161,7 +161,7 @@ def test_images_from_files_are_found_again_or_elsewhere(run, tmp_path):
     (tmp_path / "data").rename(tmp_path / "moved")
     status, out, err = run("--evaluate", "run")
     assert (status, out, len(err.splitlines())) == (2, "", 1)
-    assert f"{tmp_path / 'data'} is no folder" in err
+    assert f"{tmp_path / 'data'} is not a folder" in err
     assert (
         json.loads(
             run(
@@ -327,7 +327,7 @@ def test_what_is_no_finished_run_is_one_line_and_status_2(run, empty_cwd, copy, 
 )
 def test_settings_that_the_run_brings_along_are_refused(run, empty_cwd, finished, setting):
     line = the_error(run("--evaluate", str(finished.run_dir), setting), empty_cwd)
-    assert f"{setting.split('=')[0]} is of no use with --evaluate" in line
+    assert f"{setting.split('=')[0]} has no effect with --evaluate" in line
 
 
 def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
@@ -339,10 +339,8 @@ def test_a_place_that_is_a_file_is_refused(run, finished, empty_cwd):
 
 def test_a_place_for_nothing_is_refused(run, finished, empty_cwd):
     line = the_error(run("--evaluate", str(finished.run_dir), "--out", "new"), empty_cwd)
-    assert (
-        "--out new with --evaluate is where files go: add --confusion or --export, or leave it out"
-        in line
-    )
+    said = "--out new has no effect with --evaluate alone"
+    assert f"{said}: add --confusion or --export, or leave it out" in line
 
 
 def test_what_cannot_be_written_is_found_before_anything_is_read(run, copy, empty_cwd):

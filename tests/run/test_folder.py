@@ -218,7 +218,7 @@ MISTAKES = {
     ),
     "no image": (
         lambda root: (root / "val/ant/a.txt").write_text("a") * [],
-        ["val/ant/a.txt is no image"],
+        ["val/ant/a.txt is not an image"],
     ),
     "truncated": (
         lambda root: (root / "val/ant/0001.jpg").write_bytes(encoded(picture(0))[:200]) * [],
@@ -327,7 +327,7 @@ def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[
         -1
-    ] == f"error: {root}/train/bee/0003.jpg: no JPEG or PNG, or damaged in its header: " + (
+    ] == f"error: {root}/train/bee/0003.jpg: not a JPEG or PNG, or damaged in its header: " + (
         "replace or remove it, or leave bad images out with --skip-bad"
     )
 

@@ -25,7 +25,7 @@ MISTAKES = {
     ("--gpus", "two"): ["--gpus two", "a whole number from 1 up"],
     ("--gpus", "0"): ["--gpus 0", "a whole number from 1 up"],
     ("--gpus", ""): ["--gpus ''", "a whole number from 1 up"],
-    ("--gpus",): ["--gpus lacks its value", "--gpus N", "--help"],
+    ("--gpus",): ["--gpus needs a value", "--gpus N", "--help"],
     ("--gpus", "2", "--require-gpu"): [
         "2 GPUs required, none here",
         WHY_NO_GPU,
@@ -96,8 +96,8 @@ MISTAKES = {
         "--compare 1,2",
         "give one of them",
     ],
-    ("--evaluate", "missing", "--lr", "1"): ["--lr is of no use with --evaluate", "leave it out"],
-    ("--evaluate",): ["--evaluate lacks its value", "RUN_DIR"],
+    ("--evaluate", "missing", "--lr", "1"): ["--lr has no effect with --evaluate", "leave it out"],
+    ("--evaluate",): ["--evaluate needs a value", "RUN_DIR"],
     ("--dataset", "mnits"): ["'mnits'", "choose cifar10, digits", "did you mean 'mnist'?"],
     ("--dataset", "mnist"): ["mnist", "--data-dir DIR", *NAMES],
     ("--dataset", "mnist", "--data-dir", "missing"): ["--data-dir missing is no folder", *NAMES],
@@ -168,7 +168,7 @@ MISTAKES = {
     ("--final-lr", "0.1", "--lr-schedule", "step"): ["--final-lr 0.1", "choose cosine or linear"],
     ("--final-lr", "3", "--lr-schedule", "linear"): [
         "--final-lr 3",
-        "above the learning rate 0.002",
+        "above the initial 0.002",
         "smaller",
     ],
     ("--lr-schedule", "step", "--lr-decay-epochs", "3,x"): ["--lr-decay-epochs 3,x", "10,20"],
@@ -293,11 +293,11 @@ IMAGES, LABELS = NAMES[:2]
 DAMAGES = {
     "empty folder": (
         lambda folder: [path.unlink() for path in folder.iterdir()],
-        [*NAMES, "fetch what is missing"],
+        [*NAMES, "download what is missing"],
     ),
     "one file missing": (
         lambda folder: (folder / LABELS).unlink(),
-        [LABELS, "fetch what is missing"],
+        [LABELS, "download what is missing"],
     ),
     "truncated": (
         damage(IMAGES, lambda content: content[:-1]),
@@ -309,7 +309,7 @@ DAMAGES = {
     ),
     "wrong magic": (
         damage(IMAGES, lambda content: b"<htm" + content[4:]),
-        [IMAGES, "no IDX file", "00 00 08 03", "fetch it again"],
+        [IMAGES, "not an IDX file", "00 00 08 03", "fetch it again"],
     ),
     "wrong type": (
         damage(IMAGES, lambda content: b"\0\0\x0d\x03" + content[4:]),

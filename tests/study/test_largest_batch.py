@@ -73,7 +73,7 @@ def test_where_the_data_ends_it_says_so_and_what_would_fit(ended, empty_cwd):
     assert re.fullmatch(r"--batch-size 718 fits: training takes [0-9.]+ MiB of 1,024.0 MiB", first)
     said = (
         r".* the data set has only 718 images per device; "
-        r"a larger batch would fit \(up to about ([0-9,]+)\)"
+        r"memory would hold batches of up to about ([0-9,]+)"
     )
     assert int(re.fullmatch(said, second)[1].replace(",", "")) > 718
     assert re.fullmatch(r"a batch of 718 per device takes [0-9.]+ MiB\n", err)
@@ -125,7 +125,7 @@ def test_the_machine_has_less_than_the_budget(monkeypatch):
     found = find_batch_size(TrainConfig(devices=named(1), dataset="synthetic"), 100 * GIB)
     assert found.limit == "machine"
     assert 0.8 * 600 * MIB < found.taken < 600 * MIB
-    assert found.lines()[0].endswith("MiB, and the machine has no more free")
+    assert found.lines()[0].endswith("MiB, and no more is free on this machine")
 
 
 def until(condition, process, seconds=60):

@@ -28,7 +28,7 @@ WRONG = {
     (CONFIG, "schedule"): ({"lr_decay": 0.5}, "--lr-decay 0.5 has no effect with --lr-schedule"),
     (CONFIG, "epochs"): (
         {"warmup_epochs": 10},
-        "--warmup-epochs 10 leaves nothing of the run's 10",
+        "--warmup-epochs 10 leaves none of the run's 10 epochs",
     ),
     (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
     (CONFIG, "compression"): (
@@ -61,7 +61,7 @@ WRONG = {
     (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
     (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
     (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),
-    (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet's have fewer than 2,147,483,647"),
+    (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
 }
 KEYS = list(WRONG)
 # GPUs, or more processes, or what stands for them

@@ -188,7 +188,7 @@ def test_a_table_fits_a_terminal_and_holds_every_number(classes, largest, named,
 def test_a_table_reads_like_this():
     matrix = np.array([[8, 2, 0], [0, 10, 0], [0, 0, 0]])
     assert table(matrix, ("cat", "dog", "a very long name")).splitlines() == [
-        "each row a class, each column what its images were taken for",
+        "rows: true classes; columns: predicted classes",
         "                 0   1   2   right",
         "0 cat            8   2   .   80.0%",
         "1 dog            .  10   .  100.0%",
@@ -200,13 +200,13 @@ def test_of_many_classes_the_most_frequent_confusions_are_told():
     matrix = np.eye(40, dtype=int) * 9
     assert (
         table(matrix, [str(label) for label in range(40)])
-        == "no image was taken for one of another class"
+        == "no image was classified as another class"
     )
     matrix[3, 5], matrix[7, 1] = 1, 4
     assert table(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
         "the most frequent confusions",
-        "  c7 taken for c1: 4 of 13",
-        "  c3 taken for c5: 1 of 10",
+        "  c7 classified as c1: 4 of 13",
+        "  c3 classified as c5: 1 of 10",
     ]
 
 
@@ -248,7 +248,7 @@ def test_classes_of_any_name_are_shown_as_they_are_written(tmp_path):
     ]  # fmt: skip
     many = [*STRANGE, *map(str, range(40))]
     shown = table(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
-    assert r"  two\nlines taken for no text \udcff: 1 of 1" in shown.splitlines()
+    assert r"  two\nlines classified as no text \udcff: 1 of 1" in shown.splitlines()
     assert shown.encode()
 
 

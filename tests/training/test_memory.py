@@ -107,7 +107,7 @@ def test_a_batch_of_more_elements_than_mxnet_has_fits_no_memory(enormous, count,
     assert table.limit.largest(1000) == 1000
     with pytest.raises(
         ConfigError,
-        match=r"make an array of 2,147,\d+,\d+ elements, and MXNet's have fewer than 2,147,483,647",
+        match=r"make an array of 2,147,\d+,\d+ elements, and MXNet allows fewer than 2,147,483,647",
     ):
         table.memory(batch + 1)
 
@@ -132,7 +132,7 @@ def test_a_run_whose_batch_is_too_large_for_mxnet_is_refused_before_anything_is_
         config = config.replace(global_batch_size=180_000)
     with pytest.raises(
         ConfigError,
-        match=r"elements, and MXNet's have fewer than 2,147,483,647: choose a smaller --batch-size",
+        match=r"elements, and MXNet allows fewer than 2,147,483,647: choose a smaller --batch-size",
     ):
         train(config)
     assert list(empty_cwd.iterdir()) == []
@@ -254,6 +254,6 @@ def test_memory_is_not_measured_for_other_data_than_the_name_gives(tmp_path, cap
         config, reporter=ConsoleReporter(bar=False), dataset=load_dataset("synthetic", samples=64)
     )
     assert (
-        "process         not measured: this data set is another one than the name synthetic gives"
+        "process         not measured: the data set is not the one that synthetic names"
         in capsys.readouterr().out
     )

@@ -465,7 +465,7 @@ def test_a_run_of_a_gluonlab_without_recipes_is_evaluated_as_it_was_trained(clot
 )
 def test_an_evaluation_takes_no_settings_of_training(run, clothes, option):
     status, _, err = run("--evaluate", str(clothes[0].run_dir), option)
-    assert status == 2 and "is of no use with --evaluate" in err
+    assert status == 2 and "has no effect with --evaluate" in err
 
 
 def test_switches_say_yes_and_no(run):
@@ -515,7 +515,7 @@ def test_packed_photographs_are_cut_already_and_a_run_says_so(tmp_path):
         "imagenet",
         False,
     )
-    assert ("", "without its random resized crops: the images are cut already") in list(
+    assert ("", "without its random resized crops: the images are cropped already") in list(
         plan.settled.in_words()
     )
     with pytest.raises(Exception, match="--random-resized-crop cuts image files"):
