@@ -1,8 +1,8 @@
 """Measuring: ``python -m gluonlab.bench peers``, ``host``, ``allreduce`` and so on.
 
-What is compared takes turns, some steps each per round, so that a machine that is slower for a
-while is slower for all. `harness` has what all measurements share; each has a folder of its own
-with its subjects, its jobs and its table.
+What is compared takes turns, some steps each per round: a machine that slows down for a while slows
+down all of them. `harness` has what all measurements share; each has a folder of its own with its
+subjects, its jobs and its table.
 
 In ``peers``, ``host``, ``images`` and ``threads`` every row has a worker process of its own
 (`harness.rounds`, `worker`), because threads and scratch memory are settings of a process.

@@ -24,7 +24,7 @@ SIGNS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"))  # of a dr
 
 @listed
 def driver(driver: Driver, flavour: str, signs: Tuple[Path, ...] = SIGNS) -> Iterator[Finding]:
-    """Whether there is a driver, and new enough for CUDA 11. ``flavour``: the installed MXNet."""
+    """Whether there is a driver, new enough for CUDA 11. ``flavour``: the installed MXNet."""
     severe = fault if flavour == CU112 else warning
     if driver.error:
         yield _no_driver(driver.error, flavour, any(sign.exists() for sign in signs))

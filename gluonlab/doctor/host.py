@@ -19,7 +19,7 @@ LITTLE_SHM = 512 * 2**20  # containers begin with 64 MiB
 
 
 class Usage(NamedTuple):
-    """Bytes of a file system, as shutil.disk_usage gives them."""
+    """The bytes of a file system: total, used and free, as shutil.disk_usage gives them."""
 
     total: int
     used: int

@@ -1,4 +1,4 @@
-"""How the GPUs are linked, beside how this machine's should be."""
+"""How the GPUs are linked, compared with how this machine's should be."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def renumbering(
 ) -> Optional[Tuple[int, ...]]:
     """``order``: GPU r of the known machine is GPU order[r] here, with the same links; or None.
 
-    NVML counts along the PCI bus, and nobody promises that a machine's buses are numbered as those
-    of the table were.
+    NVML counts along the PCI bus, and this machine's bus may be numbered differently from that of
+    the known one.
     """
 
     def links(table: Mapping[Pair, int], a: int, b: int) -> int:

@@ -1,7 +1,7 @@
 """Whether MXNet loads, and which kvstores and Horovod work with it.
 
-`try_mxnet` runs this module as a process of its own, which tells what it sees, answer by answer;
-`findings` makes findings of the answers.
+`try_mxnet` runs this module as a process of its own, which answers line by line; `findings` makes
+findings of the answers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def findings(outcome: Outcome, is_installed: bool, horovod: Optional[str]) -> It
     if fusion is not None:
         yield _fusion(**fusion["fusion"])
     if copies is not None:
-        # by MXNet's numbers; the line peers has what NVML tells, by its own
+        # by MXNet's numbers; the line peers has what NVML reports, by its own
         yield ok("copies", copies["copies"])
     if outcome.answer("version"):
         yield from _kvstores(outcome)

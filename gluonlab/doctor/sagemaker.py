@@ -19,7 +19,7 @@ def sagemaker(
     metadata: Path = METADATA,
     persistent: Path = PERSISTENT,
 ) -> Iterator[Finding]:
-    """What SageMaker tells of itself, and what of this environment it will not keep."""
+    """The notebook or training job that this is, and whether its environment outlives a stop."""
     if "TRAINING_JOB_NAME" in environ or "SM_CURRENT_HOST" in environ:
         yield _job(environ)
     elif not metadata.is_file():

@@ -18,9 +18,9 @@ _noted: "Dict[int, ref[Any]]" = {}  # by id: a block may compare, or hash, as it
 
 
 def install() -> None:
-    """Note every block that is made from now on, of MXNet, which has been imported.
+    """Note every block of Gluon that is made from now on, where that is NEEDED.
 
-    Only where it is NEEDED.
+    MXNet must have been imported.
     """
     module = sys.modules.get("mxnet.gluon.block")
     if not NEEDED or module is None or module.Block.__new__ is noting:

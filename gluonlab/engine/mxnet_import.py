@@ -13,7 +13,7 @@ from gluonlab.errors import EngineError, MissingMXNet
 
 
 def install(around: Callable[[], ContextManager[None]]) -> None:
-    """Let whoever imports mxnet load it within ``around()``, once however often this is called.
+    """Have mxnet loaded within ``around()``, whoever imports it. Further calls have no effect.
 
     What is raised there or by MXNet becomes an EngineError, and MissingMXNet where there is no
     MXNet.
@@ -23,7 +23,7 @@ def install(around: Callable[[], ContextManager[None]]) -> None:
 
 
 def uninstall() -> None:
-    """Let Python load it alone."""
+    """Remove the hook: Python imports mxnet by itself again."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
 
 

@@ -88,7 +88,7 @@ def own_cores() -> int:
 
 
 def _launchers_cpus() -> int:
-    """How many CPUs whoever started the processes of this host gave to all of them together."""
+    """The number of CPUs that the launcher gave to all processes of this host together."""
     if _slurm_tasks() is not None:
         return _whole(os.environ.get("SLURM_CPUS_ON_NODE", "")) or 0
     marks = {name for name in (*LOCAL_SIZES, setup.WORKER_VARIABLE) if name in os.environ}
@@ -103,7 +103,7 @@ def _launchers_cpus() -> int:
 
 
 def _variables(pid: int, proc: Path = Path("/proc")) -> "set[str]":
-    """The names in the environment that a process began with; none where it is somebody else's."""
+    """The variables with which a process began; empty for another user's process."""
     try:
         environ = (proc / str(pid) / "environ").read_bytes()
     except OSError:

@@ -89,7 +89,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Let MXNet be loaded with its own defaults after all, for measuring what they cost.
+    """Let MXNet be loaded with its own defaults, to measure what they cost.
 
     Only numpy's names are put back.
     """
@@ -191,7 +191,7 @@ def _settle_fusion() -> None:
 
 
 def fusing() -> Fusion:
-    """What holds in this process once MXNet is loaded."""
+    """Whether MXNet fuses in this process, once it is loaded, and why."""
     versions, asked = fusion.versions(), os.environ.get(FUSION)
     on, because = asked not in OFF, str(versions)
     if asked and not _fusion_is_off:
@@ -232,11 +232,11 @@ def _is_loopback(address: str) -> bool:
 
 @contextmanager
 def gpu_pieces() -> Iterator[None]:
-    """Graphs that are bound meanwhile run backward in MXNet's own pieces, or the user's.
+    """Graphs bound in this block run backward in larger pieces: MXNet's own size, or the user's.
 
     On a GPU a piece costs more: MXNet waits for the stream at its end, while nothing is queued.
-    With 15 operators in each a ResNet-50 has 13 in place of 22, and a bucket, a quarter of all
-    gradients, waits for a thirteenth of backward at most.
+    With 15 operators in each, a ResNet-50 has 13 pieces instead of 22, and a bucket, a quarter of
+    all gradients, waits for a thirteenth of backward at most.
     """
     ours = os.environ.get(BACKWARD_PIECE) == ENVIRONMENT[BACKWARD_PIECE]
     with _variable(BACKWARD_PIECE, "15") if ours else nullcontext():
@@ -262,7 +262,7 @@ class _Unfused:
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Graphs that are bound meanwhile, and blocks that first run then, are not fused.
+    """Graphs bound in this block, and blocks that first run in it, are not fused.
 
     For `gluonlab.engine.unfusible`.
     """
@@ -287,7 +287,7 @@ def peer_access_wanted() -> bool:
 
 @contextmanager
 def peers_are_enabled() -> Iterator[None]:
-    """MXNet's ``device`` store does not enable peer access when it first sums meanwhile.
+    """In this block, MXNet's ``device`` store does not enable peer access when it first sums.
 
     `gluonlab.gpu.peers` has done so. MXNet would warn where some pairs of GPUs have none, as on
     every p3.16xlarge, and leave the error for what is enabled already as this thread's last one.

@@ -1,1 +1,1 @@
-"""The machine's GPUs: what NVML tells of them, which CUDA shows, and how they reach each other."""
+"""The machine's GPUs: what NVML reports, which of them CUDA shows, and how they copy."""

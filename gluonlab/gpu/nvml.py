@@ -1,4 +1,4 @@
-"""The driver and its GPUs as NVML (nvidia-ml-py's pynvml) tells them, in a process of its own."""
+"""The driver and its GPUs as NVML (nvidia-ml-py's pynvml) reports them, in its own process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 30.0  # a driver that is being set up takes seconds for each GPU
 
 
 class Process(NamedTuple):
-    """A process with memory of a GPU; ``used_bytes``: None if the driver does not tell."""
+    """A process with memory of a GPU; ``used_bytes``: None if the driver does not report it."""
 
     pid: int
     name: str
@@ -28,8 +28,8 @@ class Process(NamedTuple):
 class Gpu:
     """A GPU under its NVML number, which is nvidia-smi's: in the order of the PCI bus.
 
-    ``used_bytes``: None where the driver does not tell. ``parts``: the UUIDs of its parts under
-    MIG; None for a GPU that is whole.
+    ``used_bytes``: None where the driver does not report it. ``parts``: the UUIDs of its parts
+    under MIG; None for a GPU that is whole.
     """
 
     index: int
@@ -45,12 +45,13 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Driver:
-    """``error``: why there is nothing to tell. ``nvlinks``: (a, b), a < b -> number of links.
+    """The driver and its GPUs, as NVML reports them.
 
+    ``error``: why NVML reports nothing. ``nvlinks``: (a, b), a < b -> number of links.
     ``switched``: GPUs whose NVLinks go to switches. ``no_peers``: pairs without access to each
     other's memory. ``apart``: (a, b), a < b -> where their ways over PCIe meet, one of the levels
-    below; none where the driver does not tell. ``silent``: (number, reason) of the GPUs that are
-    there, but do not answer.
+    below; empty where the driver does not report it. ``silent``: (number, reason) of the GPUs that
+    are there, but do not answer.
     """
 
     error: str = ""
@@ -89,7 +90,7 @@ def known() -> Driver:
 
 
 def look() -> Driver:
-    """What the driver of this machine tells."""
+    """What the driver of this machine reports."""
     return understand(ask("gluonlab.gpu.nvml", timeout_s=TIMEOUT_S))
 
 
@@ -104,7 +105,7 @@ def understand(outcome: Outcome) -> Driver:
 
 
 def read(pynvml: Any) -> Dict[str, Any]:
-    """Everything that NVML tells, as plain values.
+    """Everything that NVML reports, as plain values.
 
     Raises pynvml.NVMLError when the driver does not answer.
     """
@@ -178,7 +179,7 @@ def _processes(pynvml: Any, handle: Any) -> List[Any]:
 
 
 def _process_name(pynvml: Any, pid: int) -> str:
-    """The program's name alone: NVML tells its arguments, too, which may have slashes."""
+    """The program's name alone: NVML reports its arguments, too, which may have slashes."""
     words = _text(_if_told(pynvml, "nvmlSystemGetProcessName", pid) or "?").split(" ")
     return words[0].rpartition("/")[2]
 
@@ -221,7 +222,7 @@ def _level(pynvml: Any, one: Any, other: Any) -> Optional[int]:
 
 
 def _if_told(pynvml: Any, name: str, *arguments: Any) -> Any:
-    """None for what this driver, this GPU, or this release of nvidia-ml-py does not tell."""
+    """None for what this driver, this GPU, or this release of nvidia-ml-py does not report."""
     try:
         return getattr(pynvml, name)(*arguments)
     except (pynvml.NVMLError, AttributeError):

@@ -23,9 +23,10 @@ _running: "Set[subprocess.Popen[bytes]]" = set()
 
 @dataclass(frozen=True)
 class Outcome:
-    """``answers``: what was told before the end.
+    """The end of a child process.
 
-    ``ended``: how, in words; empty if well. ``said``: the last words on stderr.
+    ``answers``: its JSON answers, in order. ``ended``: how it failed, in words; empty if it did
+    not. ``said``: its last words on stderr.
     """
 
     answers: List[Dict[str, Any]]

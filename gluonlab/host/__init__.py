@@ -1,1 +1,1 @@
-"""What Linux tells of this host: cores, memory, and the limits of control groups."""
+"""This host as Linux reports it: cores, memory, and the limits of control groups."""

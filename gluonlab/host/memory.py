@@ -1,4 +1,4 @@
-"""How much memory a process may have, and how much one has taken, as Linux tells it."""
+"""How much memory a process may have, and how much one has taken, as Linux reports it."""
 
 from __future__ import annotations
 

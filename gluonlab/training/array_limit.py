@@ -49,7 +49,7 @@ class ArrayLimit:
     mixed: bool = False
 
     def check(self, images: int) -> None:
-        """Raise ConfigError when batches of so many images per device take too large arrays."""
+        """Raise ConfigError when batches of ``images`` images per device need too large arrays."""
         self.check_host(images)
         part = self.microbatches.largest(images)
         shapes = {name: param.shape for name, param in self.net.collect_params().items()}

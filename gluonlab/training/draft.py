@@ -1,4 +1,4 @@
-"""A plan in the making: what is known of a run when its checks ask for it."""
+"""A plan in the making: each part of a run is made when a check first needs it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from gluonlab.update.rates import Rates
 
 
 class Draft:
-    """What ``asked`` becomes, part by part: each is made when it is first read, and kept.
+    """The parts of a run of the config ``asked``: each is made when it is first read, and kept.
 
     ``dataset``: the one that ``asked`` names, where it has been read already. ``group``: the
     processes that share each batch. Every part raises a UsageError when it cannot be made.
@@ -49,13 +49,13 @@ class Draft:
 
     @cached_property
     def settled(self) -> Settled:
-        """The recipe, and the settings with its values in their gaps."""
+        """The recipe, and the settings with the recipe's values where none were given."""
         defaults = (self._read or find_kind(self.asked.dataset)[0]).defaults
         return without_crops(settle(self.asked, defaults), self._read)
 
     @property
     def config(self) -> TrainConfig:
-        """What was asked, without gaps."""
+        """The config ``asked`` with a value for every setting that has one."""
         return self.settled.config
 
     @cached_property
@@ -65,12 +65,12 @@ class Draft:
 
     @property
     def device_count(self) -> int:
-        """Of all processes, which have as many devices each."""
+        """The number of devices in all processes, which have equally many."""
         return len(self.ctxs) * self.group.size
 
     @cached_property
     def kvstore(self) -> Any:
-        """A new one for these devices."""
+        """A new kvstore for these devices."""
         store = make_kvstore(self.config.kvstore, self.ctxs, self.config.topology)
         return compressing(store, self.config.compress, len(self.ctxs))
 
@@ -90,7 +90,7 @@ class Draft:
         return dataclasses.replace(dataset, colours=colours)
 
     def _samples(self) -> Dict[str, int]:
-        """A data set that is made up has as many images as a batch."""
+        """The option that gives a made-up data set as many images as a batch."""
         config = self.config
         images = config.global_batch_size or (config.batch_size or 0) * self.device_count
         if images <= synthetic.SAMPLES or not takes(config.dataset, "samples"):
@@ -179,7 +179,7 @@ def find_devices(config: TrainConfig) -> List[mx.Context]:
 
 
 def file_options(config: TrainConfig) -> Dict[str, Any]:
-    """What the loader of a data set of image files takes besides its place.
+    """The options of the data set's loader besides its folder, where it reads image files.
 
     Raises ConfigError for a setting that has no effect on other data sets.
     """

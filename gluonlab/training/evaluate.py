@@ -17,7 +17,7 @@ from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.strategy import Scored, Strategy
 from gluonlab.training.plan import Plan
 
-# numpy's (classes, classes) int64: [i, j] counts the images of class i that were taken for class j
+# numpy's (classes, classes) int64: [i, j] counts the images of class i classified as class j
 Confusion = Any
 
 
@@ -27,12 +27,12 @@ TOP = 5
 
 
 class Score(NamedTuple):
-    """What an evaluation found; ``loss`` is the mean over the images.
+    """The result of an evaluation; ``loss`` is the mean over the images.
 
     Only a finite score can be right. An image whose best score is not finite, or with NaN among its
-    scores, is taken for no class. ``in_top5``: the images whose label is among the five best
-    scores; None where there are not more than five classes. ``confusion``: if asked for; its
-    diagonal adds up to ``correct``, and all of it to the images that were taken for some class.
+    scores, is classified as no class. ``in_top5``: the images whose label is among the five best
+    scores; None for five classes or fewer. ``confusion``: the confusion matrix, if asked for; its
+    diagonal adds up to ``correct``, and all of it to the images that were classified.
     """
 
     images: int

@@ -30,12 +30,12 @@ class StepLoss(NamedTuple):
 
 
 class LossLog:
-    """``append`` the losses of each step; it returns the steps whose losses are known by now.
+    """The losses of a run: ``append`` a step's, and get the steps whose losses are known by now.
 
-    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, naming the step
-    where that began; ``rest`` are then the known steps before it. Where a loss ``may_overflow``, as
-    in float16, a step without a finite one is left out instead. Of a group of processes each
-    appends the losses of its own shards, and learns those of the whole batches.
+    A loss that is not finite, or larger than LARGEST_LOSS, raises DivergedError, which names the
+    step where that began; ``rest`` are then the known steps before it. Where a loss
+    ``may_overflow``, as in float16, a step without a finite one is left out instead. Each process
+    of a group appends the losses of its own shards, and gets those of the whole batches.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LossLog:
         self._sum, self._images = 0.0, 0  # of the steps returned since the last `mean`
 
     def append(self, losses: Sequence[nd.NDArray], images: int) -> List[StepLoss]:
-        """Note a step of so many ``images``."""
+        """Note the next step: its losses on each device, and its number of ``images``."""
         self.step += 1
         known: List[StepLoss] = []
         if self._blocks[0].full:

@@ -130,7 +130,7 @@ class Needs:
         return stored * self._image_bytes + ready * self._input_bytes
 
     def _activation_bytes(self, images: int) -> int:
-        """Of a device for whose share of a batch there are so many images.
+        """The bytes of activations on a device whose share of a batch is ``images`` images.
 
         Its own graphs, `Replica`'s, share the memory of the largest. With --sync-bn they only
         evaluate, and training has others, `StagedReplicas`'.
@@ -181,7 +181,7 @@ class Needs:
         return planned_mib([self._fitted(part) for part in parts], self._params, make)
 
     def _fitted(self, images: int) -> Tuple[mx.sym.Symbol, Kinds]:
-        """The graph for so many images, and shapes and types of all that it takes."""
+        """The graph for ``images`` images, and the shapes and types of its arguments."""
         image_shape = (images, *self.plan.dataset.image_shape)
         labels_shape = (images, *[LABELS_MIXED] * self._mixed)
         pixel, label = (np.float32, np.float32) if self._mixed else (np.uint8, np.int32)

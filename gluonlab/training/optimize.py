@@ -1,4 +1,4 @@
-"""What a run asks of its optimizer besides the rates: momentum, weight decay, a fitting kvstore."""
+"""Checks of a run's optimizer besides its rates: momentum, weight decay, a fitting kvstore."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ NO_DECAY = r".*(bias|gamma|beta)$"
 
 
 def check_optimizer(name: str, asked: TrainConfig) -> None:
-    """Raise ConfigError for an optimizer that is not offered or does not take the settings.
+    """Raise ConfigError for an unknown optimizer, or one without the momentum or rule asked for.
 
-    Those are its rule and its momentum.
-    ``asked``: without a recipe's values.
+    ``asked``: the config without a recipe's values.
     """
     if asked.momentum_rule not in (None, *MOMENTUM_RULES):
         raise ConfigError(unknown("--momentum-rule", str(asked.momentum_rule), MOMENTUM_RULES))

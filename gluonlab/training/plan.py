@@ -141,7 +141,7 @@ class Plan:
         return math.ceil(len(self.dataset.train) / self.global_batch_size)
 
     def batch_in_words(self, devices: int) -> str:
-        """``32 per device, 64 in all``, over so many devices.
+        """``32 per device, 64 in all``, for this number of devices.
 
         Shards differ by at most one image when the sizes do not divide.
         """
@@ -158,7 +158,7 @@ class Plan:
         return placement if placement is not None and placement.why else None
 
     def placed_in_words(self) -> str:
-        """``, order gpu(0) gpu(3) ..., by the links that NVML tells``, where they were placed."""
+        """``, order gpu(0) gpu(3) ..., by the links that NVML reports``, where they were placed."""
         return f", {self.placement.in_words(self.ctxs)}" if self.placement is not None else ""
 
     def settings(self) -> Dict[str, Any]:

@@ -36,16 +36,16 @@ def named(settings: Any, *names: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the settings of TrainConfig are where they are not given; they have the same names.
+    """Values for the settings of TrainConfig that are not given, under the same names.
 
     ``data``: a data set, or PHOTOGRAPHS. ``figures``: the accuracy that the source reports, in
-    percent, by network; a recipe without any is for all networks. ``reported``: what else there is
-    to say of the figures. ``pretrained``: it is for networks that begin with parameters of a file.
-    Either ``batch_size``, per device, or ``global_batch_size``. The source has its learning rate
-    for that batch, or gives it per ``lr_per_images``, and it then goes by the batch in any case. It
-    steps after ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that
-    is shorter or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of
-    papers and PyTorch.
+    percent, by network; a recipe without any is for all networks. ``reported``: a remark on the
+    figures. ``pretrained``: it is for networks that begin with parameters of a file. Either
+    ``batch_size``, per device, or ``global_batch_size``. ``lr`` is for that batch, or for
+    ``lr_per_images`` images, and is then always scaled with the batch. The rate steps after
+    ``decay_epochs`` of the recipe's ``epochs``, and after the same shares of a run that is shorter
+    or longer. ``momentum_rule``: MXNet's for what was tuned with it; None is the rule of papers and
+    PyTorch.
     """
 
     name: str

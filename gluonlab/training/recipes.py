@@ -1,4 +1,4 @@
-"""The recipes: what somebody has published for a data set and networks, and what it reached there.
+"""The recipes: published settings for a data set and networks, with the accuracy they reached.
 
 They hold what gluonlab can do. Where the source's training has more, ``reported`` says so. The
 recipe ``quick``, the lab's own for a first try, is made of each data set's

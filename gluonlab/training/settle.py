@@ -17,10 +17,10 @@ WITH_MOMENTUM = ("sgd", "nag")
 
 
 class Settled(NamedTuple):
-    """``config``: what was asked, with the recipe's values in its gaps.
+    """The settings of a run: as given (``asked``), and with the recipe's values (``config``).
 
-    What stays None has no value of its own: the other batch size, options of another schedule, and
-    the rate and momentum of an optimizer for which the recipe has none.
+    What stays None in ``config`` has no value: the other batch size, options of another schedule,
+    and the rate and momentum of an optimizer for which the recipe has none.
     """
 
     asked: TrainConfig
@@ -43,8 +43,8 @@ class Settled(NamedTuple):
     def rate_batch(self) -> int:
         """The images of a step for which the learning rate is made, before --scale-lr.
 
-        The recipe's; for a rate of one's own --batch-size, that of one device, or what it is by
-        default.
+        For the recipe's rate that is the recipe's batch; for a rate of the user's own, the batch of
+        one device: --batch-size, or its default.
         """
         if self.is_recipes_rate:
             return self.recipe.rate_batch
@@ -52,12 +52,12 @@ class Settled(NamedTuple):
 
     @property
     def scales(self) -> bool:
-        """Whether the learning rate goes by the batch."""
+        """Whether the learning rate is scaled with the batch."""
         by_images = self.recipe.lr_per_images is not None
         return self.config.scale_lr or (self.is_recipes_rate and by_images)
 
     def in_words(self) -> Iterator[Tuple[str, str]]:
-        """(title, text) of what a run says of its recipe, where there is a choice."""
+        """(title, text) of the lines in which a run names its recipe, where there is a choice."""
         if not self.alternatives:
             return
         names = ", ".join(
@@ -85,7 +85,7 @@ class Settled(NamedTuple):
 
 
 def settle(config: TrainConfig, defaults: Defaults) -> Settled:
-    """Fill the gaps of ``config``.
+    """Give the settings of ``config`` that are None the values of its recipe.
 
     ``defaults``: the data set's. Raises ConfigError for a recipe that does not fit.
     """
@@ -102,10 +102,10 @@ def settle(config: TrainConfig, defaults: Defaults) -> Settled:
 
 
 def without_crops(settled: Settled, dataset: Optional[Dataset] = None) -> Settled:
-    """The same without a recipe's crops where images cannot be cut anew.
+    """The same without a recipe's random crops, where images are cropped already.
 
-    Crops that were asked for are an error elsewhere.
-    ``dataset``: the data set, where it has been read already.
+    Crops that the user asked for are an error elsewhere. ``dataset``: the data set, where it has
+    been read already. Raises DataError for a folder that cannot be read.
     """
     config = settled.config
     is_recipes = config.random_resized_crop and settled.asked.random_resized_crop is None

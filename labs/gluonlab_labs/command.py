@@ -39,7 +39,7 @@ LABS = Path(__file__).resolve().parent.parent
     default=str(LABS),
     help="the folder that holds source/ and solutions/  [default: labs/]",
 )
-@click.option("--force", is_flag=True, help="also write over notebooks that somebody has worked in")
+@click.option("--force", is_flag=True, help="also overwrite notebooks that somebody has worked in")
 def main(
     what: Optional[str],
     check: bool,

@@ -27,7 +27,7 @@ BUCKET = re.compile(r"s3://[^/]+/gluonlab/")  # the templates' own is made up
 
 @dataclass(frozen=True)
 class Job:
-    """What somebody wants a job to be; None stands for what the template says."""
+    """The options of a training job; None stands for the template's value."""
 
     template: str
     name: str
@@ -112,7 +112,7 @@ def describe(caller: Caller, name: str) -> Answer:
 
 
 def submit(caller: Caller, request: Dict[str, Any], see: str) -> None:
-    """Ask AWS to run it. ``see``: the command that tells what it does."""
+    """Ask AWS to run the job. ``see``: the command that shows its status."""
     try:
         caller("sagemaker", "CreateTrainingJob", **request)
     except AWSError as error:

@@ -93,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What one run measured; ``speeds``: those that ``topology`` is made of, if probed."""
+    """The rows of one run; ``speeds``: the probed ones that ``topology`` is made of, if any."""
 
     rows: List[Row]
     rounds: int
@@ -201,7 +201,7 @@ class Buffers:
         return float(np.max(differences))  # unlike max, NaN if one is
 
     def clear(self) -> None:
-        """Zeros from here on, as sums of sums would become infinite; what only checks need goes."""
+        """Set all to zero, as sums of sums would become infinite; free what only checks need."""
         for array in [array for own in self.arrays for array in own]:
             array[:] = 0
         self._contributions, self._sum = [], np.zeros(0)

@@ -48,7 +48,7 @@ Asked = Mapping[str, Any]
 
 
 class Answer(NamedTuple):
-    """What to print, and what is wrong with it, if anything."""
+    """The text to print, and the failure that ends the command, if any."""
 
     text: str
     failure: Optional[str] = None
@@ -99,7 +99,7 @@ def _draw(asked: Asked) -> Answer:
 
 
 def _world_size(asked: Asked) -> Optional[int]:
-    """How many devices --devices means, if given; those of a number need not exist."""
+    """The number of devices that --devices names, if given; a plain number needs none to exist."""
     if "devices" not in asked:
         return None
     number = re.fullmatch(r"\s*(?:cpu\s*\*)?\s*([+-]?[0-9]+)\s*", asked["devices"].lower())

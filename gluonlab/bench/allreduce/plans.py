@@ -1,4 +1,4 @@
-"""Which schedules a bench runs or prices: those asked for, rings also in the topology's order.
+"""The schedules that a bench runs or prices; rings also in the topology's order.
 
 Does not import MXNet.
 """

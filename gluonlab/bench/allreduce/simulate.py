@@ -1,4 +1,4 @@
-"""Allreduce by size and algorithm on a machine that is elsewhere: prices, nothing is run.
+"""Prices of allreduces by size and algorithm on another machine; nothing is run.
 
 Does not import MXNet.
 """

@@ -19,10 +19,10 @@ from gluonlab.errors import RunError
 def make(
     world_size: int, size_bytes: int, stores: Sequence[str], devices: Optional[str] = None
 ) -> Job:
-    """Our allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``.
+    """gluonlab's allreduces of ``size_bytes`` in one array and in 16, and steps with ``stores``.
 
-    The job's numbers are seconds of a call. ``devices``: those that compute; by default so many CPU
-    devices. Raises RunError when a call computes something else than the exact sums.
+    The job's numbers are seconds of a call. ``devices``: those that compute; by default
+    ``world_size`` CPU devices. Raises RunError when sums are not exact.
     """
     ctxs = find_devices(devices or f"cpu*{world_size}")
     calls: Dict[str, Call] = {}

@@ -77,7 +77,7 @@ def allreduce_name(world_size: int, arrays: int, algorithm: str) -> str:
 def ours(
     on: MeasuredOn, stores: Sequence[str], world_sizes: Sequence[int], size_bytes: int
 ) -> List[Subject]:
-    """What a change of gluonlab changes, as jobs of workers."""
+    """The subjects that run gluonlab's code, as jobs of workers."""
     same = {"size_bytes": size_bytes, "stores": list(stores)}
     options = [{"world_size": n, **same, **on.options(n)} for n in world_sizes]
     return [

@@ -1,4 +1,4 @@
-"""What the project wants to be true of gradients, and whether it is."""
+"""The targets for allreduce and update on gradients, and whether they are reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = "of the memory limit"
 
 
 class Verdict(NamedTuple):
-    """How many times the speed of something else our best reached, or which part of the limit's.
+    """The best speed of gluonlab as a multiple of a peer's, or as a share of the limit's.
 
     ``found`` is None where that was not measured, ``at_least`` where there is no target.
     """

@@ -20,7 +20,7 @@ ToSeries = Callable[[Sequence[Measurement]], List[Series]]
 
 
 class Beside(NamedTuple):
-    """With whom our rows take turns, and how many rounds the same processes run."""
+    """The other checkout, and after how many rounds the processes are restarted."""
 
     checkout: Path
     restart_every: int
@@ -53,9 +53,9 @@ def take_turns(
 ) -> Tuple[Record, Record]:
     """The records of ``subjects`` in the checkout ``beside``, and here.
 
-    Each is measured there right after here, in every round. How fast a process is depends on where
-    its memory lies, too, for as long as it lives. Both are therefore started anew every so many
-    rounds: one lucky process decides no row.
+    Each is measured there right after here, in every round. A process's speed also depends on where
+    its memory lies, for as long as it lives. Both are therefore restarted after some rounds, so
+    that no row depends on one lucky process.
     """
     checkout, every = beside
     session = Session()

@@ -46,7 +46,7 @@ class Comparison:
 
 
 def compare(first: Record, second: Record) -> Comparison:
-    """Raises ConfigError for records of different measurements."""
+    """Compare the series of two records. Raises ConfigError for different measurements."""
     if (first.bench, dict(first.options)) != (second.bench, dict(second.options)):
         raise ConfigError(
             f"{first.title} and {second.title} are different measurements: "
@@ -68,7 +68,7 @@ def _median(series: Series) -> Optional[float]:
 
 
 def _notes(first: Record, second: Record, in_turns: bool) -> Iterator[str]:
-    """What speaks against the comparison."""
+    """The caveats of the comparison."""
     if not in_turns:
         yield NOT_IN_TURNS
     for name in ("cpu", "cores", "versions"):
@@ -107,7 +107,7 @@ def table(comparison: Comparison) -> str:
 
 
 def notes(comparisons: Sequence[Comparison]) -> str:
-    """What the columns are, and what speaks against the comparison, each thing said once."""
+    """What the columns are, and the caveats of the comparisons, each once."""
     said = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
     return "\n".join(textwrap.fill(note, text.WIDTH) for note in (EXPLAINED, *said))
 

@@ -25,7 +25,7 @@ PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 
 
 def spinning(count: int) -> Dict[str, str]:
-    """Lets an idle thread of OpenMP look for work so many times before it sleeps."""
+    """Lets an idle thread of OpenMP look for work ``count`` times before it sleeps."""
     return {"GOMP_SPINCOUNT": str(count)}
 
 

@@ -30,13 +30,13 @@ class MeasuredOn:
         return self.kind == "gpu"
 
     def first(self, count: int) -> str:
-        """The first so many of them, as `gluonlab.devices.devices` takes them."""
+        """The first ``count`` of them, as `gluonlab.devices.devices` takes them."""
         if not self.asked:
             return f"cpu*{count}"
         return f"{self.kind}:{','.join(map(str, self.numbers[:count]))}"
 
     def options(self, count: int) -> Dict[str, str]:
-        """What a worker's job gets besides a number of devices; nothing where that says all."""
+        """The options of a worker's job that name the devices; empty for CPU devices by default."""
         return {"devices": self.first(count)} if self.asked else {}
 
     def title(self) -> Dict[str, str]:
@@ -50,7 +50,7 @@ class MeasuredOn:
 
 
 def cpu_devices(count: int) -> MeasuredOn:
-    """So many CPU devices, as each row makes them."""
+    """The first ``count`` CPU devices, which each row sets up itself."""
     return MeasuredOn("cpu", tuple(range(count)), f"{count} CPU devices")
 
 
@@ -77,7 +77,7 @@ def in_words(ctxs: "Sequence[mx.Context]") -> str:
 
 
 def _names(ctxs: "Sequence[Any]") -> List[str]:
-    """NVML's name of each GPU; nothing for CPU devices, nor where NVML does not tell."""
+    """NVML's name of each GPU; empty for CPU devices, and where NVML reports none."""
     from gluonlab.gpu import nvml
     from gluonlab.kvstores.placement import nvml_numbers
 

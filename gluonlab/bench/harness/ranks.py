@@ -27,7 +27,7 @@ class Rank:
         atexit.register(self._end)
 
     def order(self, steps: int) -> None:
-        """Have it make so many steps, as this process does at the same time."""
+        """Have it make ``steps`` steps, while this process makes as many."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"steps": steps}).encode() + b"\n")
         self._process.stdin.flush()

@@ -75,7 +75,7 @@ class Record:
 
 
 def read_record(path: Path) -> Record:
-    """Raises DataError, which names the file, for one that is missing, too large or no record."""
+    """Read a record. Raises DataError for a file that is missing, too large or not a record."""
     try:
         if path.stat().st_size > LARGEST_BYTES:
             raise ValueError("it is too large")
@@ -83,7 +83,7 @@ def read_record(path: Path) -> Record:
     except OSError as error:
         fault = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        fault = f"is no record of a measurement ({' '.join(str(error).split())[:80]})"
+        fault = f"is not a record of a measurement ({' '.join(str(error).split())[:80]})"
     raise DataError(f"{path} {fault}: give a file that bench --out wrote")
 
 

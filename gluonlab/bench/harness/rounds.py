@@ -75,7 +75,7 @@ def measure(
     """Measure all ``subjects``, interleaved, ``rounds`` times each.
 
     A worker that dies, fails or does not answer in time costs its own measurement only, and none
-    outlives the call. ``restart_every``: after so many rounds all workers end and new ones are
+    outlives the call. ``restart_every``: the rounds after which all workers end and new ones are
     started; None: never.
     """
     starts = range(0, rounds, restart_every or rounds)

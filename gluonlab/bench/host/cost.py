@@ -1,9 +1,7 @@
 """What Python costs a step: how long the host takes to queue it.
 
-The shards are so small that computing them is nothing.
-
-Between two steps, outside the timed parts, the host waits for the devices: what is timed is never a
-queue that is full.
+The shards are so small that computing them takes next to no time. Between two steps, outside the
+timed parts, the host waits for the devices, so that a full queue is never timed.
 """
 
 from __future__ import annotations
@@ -36,11 +34,10 @@ PARTS = ("forward", "backward", "allreduce", "update")
 
 
 def make(kind: str, device_count: int, devices: Optional[str] = None) -> Job:
-    """``kind``: "gluonlab", or "gluon" for Gluon's own loop.
+    """A job that measures the host's microseconds per step and device.
 
-    The job's numbers are microseconds per step and device.
-
-    ``devices``: which those are; by default so many CPU devices.
+    ``kind``: "gluonlab", or "gluon" for Gluon's own loop. ``devices``: their names; by default
+    ``device_count`` CPU devices.
     """
     ctxs = find_devices(devices or f"cpu*{device_count}", threads=1)
     return {"gluonlab": _gluonlab, "gluon": _gluon}[kind](ctxs)
@@ -117,7 +114,7 @@ def _gluon(ctxs: List[mx.Context]) -> Job:
 
 
 def _batches(ctxs: List[mx.Context]) -> Iterator[Any]:
-    """Batches of one image per device, for ever."""
+    """Batches of one image per device, without end."""
     dataset = load_dataset("synthetic", samples=BATCHES * len(ctxs), shape=SHAPE, classes=CLASSES)
     loader = Loader(dataset.train, ctxs, len(ctxs), raw=True, resident_bytes=2**30)
     return itertools.chain.from_iterable(itertools.repeat(loader))

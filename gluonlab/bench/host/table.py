@@ -56,7 +56,7 @@ def subjects(on: MeasuredOn = ON_CPUS) -> List[Subject]:
 
 
 def ours(on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """The subjects that a change of gluonlab changes."""
+    """The subjects that run gluonlab's code."""
     return [subject for subject in subjects(on) if subject.options.get("kind") == "gluonlab"]
 
 

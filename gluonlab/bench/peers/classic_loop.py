@@ -47,10 +47,10 @@ def train_batch(
 
 
 def make(device_count: int, devices: Optional[str] = None) -> Job:
-    """The loop on CPU devices as MXNet sets them up by itself: nothing of gluonlab's tuning.
+    """The loop on CPU devices as MXNet sets them up by itself, without gluonlab's tuning.
 
-    ``devices``, as ``gpu:0,1``: on those instead, and summed there, as a course on GPUs would have
-    it.
+    ``devices``, as ``gpu:0,1``: on those instead, where the gradients are summed as well, as in a
+    course on GPUs.
     """
     kind, _, numbers = (devices or "cpu:" + ",".join(map(str, range(device_count)))).partition(":")
     ctxs: List[mx.Context] = [mx.Context(kind, int(number)) for number in numbers.split(",")]

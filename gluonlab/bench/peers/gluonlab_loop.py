@@ -36,9 +36,8 @@ def make(
 ) -> Job:
     """Train on ``device_count`` CPU devices of ``threads`` threads each.
 
-    So many ``competitors`` compute at the same time.
-
-    ``devices``: train on those instead.
+    ``competitors``: the number of other processes that compute meanwhile. ``devices``: train on
+    those instead.
     """
     work = TASKS[task]
     global_batch_size = global_batch_size or work.global_batch_size

@@ -92,9 +92,9 @@ def _torch(on: MeasuredOn, task: str) -> List[Subject]:
 
 
 class Target(NamedTuple):
-    """What the project wants of the table: to beat the fastest of some rows by this factor.
+    """A target: two devices are this factor faster than the fastest of some rows.
 
-    ``rows``: how their names begin.
+    ``rows``: the prefix of the rows' names.
     """
 
     at_least: float
@@ -103,7 +103,7 @@ class Target(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A network's table: its rows, the reference first, and what is wanted of them."""
+    """A network's table: its rows, the reference first, and the targets."""
 
     task: Task
     subjects: Callable[..., List[Subject]]  # on which devices: `ON_CPUS` by default
@@ -143,7 +143,7 @@ def on_devices(spec: Optional[str]) -> MeasuredOn:
 
 
 def ours(comparison: Comparison, on: MeasuredOn = ON_CPUS) -> List[Subject]:
-    """The rows that a change of gluonlab changes."""
+    """The rows that run gluonlab's code."""
     return [subject for subject in comparison.subjects(on) if subject.job == "gluonlab"]
 
 

@@ -22,7 +22,7 @@ while os.getppid() == parent and time.monotonic() < end:
 
 @contextmanager
 def competing(count: int) -> Iterator[List[int]]:
-    """So many processes, given by their ids, keep a core busy each until the block ends."""
+    """``count`` processes that keep a core busy each until the block ends; gives their ids."""
     command = [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid()), str(MOST_S)]
     with ExitStack() as stack:
         pids = []

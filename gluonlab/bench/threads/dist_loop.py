@@ -19,7 +19,7 @@ from gluonlab.bench.worker import Job
 def make(
     task: str, world_size: int, threads: Optional[int] = None, port: Optional[int] = None
 ) -> Job:
-    """Each worker takes its part of the host's cores, or so many ``threads``.
+    """A worker that computes with its part of the host's cores, or with ``threads`` threads.
 
     ``port``: the scheduler's; rank 0 chooses it.
     """

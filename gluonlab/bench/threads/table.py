@@ -47,7 +47,7 @@ class Row:
 
 
 def parse_spin_counts(text: str) -> List[int]:
-    """Numbers of looks for work, separated by commas. Raises ConfigError."""
+    """Numbers of spins, separated by commas. Raises ConfigError."""
     check = whole(0)
     return list(dict.fromkeys(check("--spin-counts", part) for part in text.split(",")))
 
@@ -87,7 +87,7 @@ def threads(spin_counts: Sequence[int], rounds: int = ROUNDS) -> List[Measuremen
 
 
 def ours() -> List[Subject]:
-    """The subjects that a change of gluonlab changes."""
+    """The subjects that run gluonlab's code."""
     found = [one for network in NETWORKS for one in subjects((), network)]
     return [one for one in found if one.name.split()[1] in (OURS, SHARING)]
 

@@ -53,9 +53,9 @@ def download(
 ) -> Path:
     """Fetch what is missing or damaged of a data set, and return the folder that holds it.
 
-    The folder lies below ``root``. ``mirror``: an address of one's own, tried before the others, as
-    mirror/FILE and as mirror/NAME/FILE. ``say`` is told what is done. Processes that fetch the same
-    data set wait for each other, and the second finds it there.
+    The folder lies below ``root``. ``mirror``: an address of the user's own, tried before the
+    others, as mirror/FILE and as mirror/NAME/FILE. ``say`` gets a line for each thing that is done.
+    Processes that fetch the same data set wait for each other, and the second finds it there.
 
     Raises DownloadError when no address gives a file, with what to put where by hand; OutputError
     when there is no room for it; ConfigError for a ``mirror`` that is no http:// or https://
@@ -89,9 +89,9 @@ def _own_mirrors(source: Source, mirror: Optional[str]) -> List[str]:
 
 @contextmanager
 def _locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
-    """Alone among the processes of this machine.
+    """Hold a lock that only one process of this machine has.
 
-    The file stays: who removed it could let two of them in.
+    The file stays: removing it could let two processes in.
     """
     with on_disk(path, ELSEWHERE):
         file = path.open("a")
@@ -118,7 +118,7 @@ class _Job(NamedTuple):
     say: Say
 
     def fetch_files(self) -> None:
-        """Files that are used as they come."""
+        """Fetch files that need no unpacking."""
         folder = self.root / self.source.name
         with on_disk(folder, ELSEWHERE):
             folder.mkdir(exist_ok=True)
@@ -129,7 +129,7 @@ class _Job(NamedTuple):
             self._fetch(file, folder, partial(_take_file, file, folder), by_hand)
 
     def fetch_archive(self) -> None:
-        """An archive, which is unpacked and not kept; one that was put here by hand is kept."""
+        """Fetch and unpack an archive, and drop it; one that was put there by hand is kept."""
         [file] = self.source.files
         take = partial(_take_archive, self.source, self.root / self.source.name)
         here = self.root / file.name

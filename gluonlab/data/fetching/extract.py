@@ -194,7 +194,7 @@ def _new_file(
 
 
 def _compare(archive: Path, target: Path, contents: Contents) -> None:
-    """Raise DataError when a file that is known is not there, or is another."""
+    """Raise DataError when a known file is missing, or has another digest."""
     for file in contents.known:
         if not (target / file.name).is_file():
             raise DataError(f"{archive}: {file.name} is not in it: fetch it again")

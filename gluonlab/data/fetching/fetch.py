@@ -54,11 +54,11 @@ def make_session() -> requests.Session:
 def fetch(
     session: requests.Session, url: str, part: Path, sizes: range, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Bring the file ``part`` to the whole content of ``url``, beginning where it ends.
+    """Complete the file ``part`` with the content of ``url``, beginning where ``part`` ends.
 
-    A server that cannot begin there sends all of it again. ``sizes``: how many bytes it may have.
+    A server that cannot begin there sends all of it again. ``sizes``: the allowed sizes in bytes.
     Raises DownloadError when the address does not give such a file; OutputError when it cannot be
-    written. What has come is kept.
+    written. What has been received is kept.
     """
     failures, most = 0, size_of(part)
     while True:
@@ -78,7 +78,7 @@ def size_of(path: Path) -> int:
 
 
 def discard(part: Path) -> None:
-    """Remove an unfinished file, and what is known of it."""
+    """Remove an unfinished file, and the note of its origin."""
     for path in (part, _origin(part)):
         path.unlink(missing_ok=True)
 
@@ -132,7 +132,7 @@ class _Pace:
         self._begin, self._bytes = time.monotonic(), 0
 
     def received(self, count: int) -> None:
-        """So many bytes have just come."""
+        """Note that ``count`` bytes have been received. Raises DownloadError if that is too slow."""
         self._bytes += count
         seconds = time.monotonic() - self._begin
         if seconds < self.window_s:
@@ -206,7 +206,7 @@ def _origin(part: Path) -> Path:
 
 
 def _note_origin(response: requests.Response, url: str, part: Path) -> None:
-    """Keep what tells whether the file changes before the rest of it is fetched.
+    """Keep the validator by which the rest is fetched only if the file has not changed.
 
     RFC 9110, 13.1.5: no weak validators.
     """

@@ -14,7 +14,7 @@ from gluonlab.errors import DataError, unknown
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file of which the size in bytes and a digest (hexadecimal, by ``algorithm``) are known."""
+    """A file's name, size in bytes and digest, hexadecimal, by ``algorithm``."""
 
     name: str
     size: int

@@ -1,4 +1,4 @@
-"""Whether the files of a data set are there, and are what they should be."""
+"""Whether the files of a data set are there, with the right content."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verify(source: Source, root: Path) -> List[Finding]:
 
 
 def is_complete(source: Source, root: Path) -> bool:
-    """Whether every file is there, and is what it should be."""
+    """Whether every file is there, with the right digest."""
     return all(finding.state == OK for finding in verify(source, root))
 
 

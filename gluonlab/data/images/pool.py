@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Decoding:
     """Images (n, 3, size, size) that are being decoded.
 
-    Nobody but `Decoders` makes one, and it keeps them alive.
+    Only `Decoders` makes one, which keeps the decoders alive.
     """
 
     def __init__(self, decoders: Decoders, images: "Pixels", parts: "List[Answer]") -> None:
@@ -58,7 +58,7 @@ class Decoding:
         }
 
     def cancel(self) -> None:
-        """Leave what has not begun: nobody waits for it."""
+        """Cancel what has not begun."""
         for part in self._parts:
             part.cancel()
 

@@ -60,7 +60,7 @@ class Answer:
         return self._outcome
 
     def cancel(self) -> None:
-        """Nobody needs it, unless it has begun."""
+        """Cancel the request, unless it has begun."""
         self.cancelled = True
 
     def set(self, outcome: "Wrong | BaseException") -> None:

@@ -24,7 +24,7 @@ class Ahead:
         self._resting: List[_Thread] = []
 
     def make(self, items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-        """``items``. Raises what they raise. Whoever leaves earlier closes this generator."""
+        """Give ``items``; raises what they raise. To stop earlier, close this generator."""
         # more than one where two go on side by side
         thread = self._resting.pop() if self._resting else _Thread()
         ready: "queue.Queue[Any]" = queue.Queue(depth)
@@ -74,7 +74,7 @@ class _Job(NamedTuple):
 
 
 class _Thread:
-    """Does one job after the other, until nobody can give it any."""
+    """A thread that does one job after another, until its owner is gone."""
 
     def __init__(self) -> None:
         self.jobs: "queue.SimpleQueue[Optional[_Job]]" = queue.SimpleQueue()

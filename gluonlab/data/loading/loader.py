@@ -80,7 +80,8 @@ class Loader:
     on seed, epoch and place in the batch only. ``mixup`` then mixes each with another of the batch,
     and gives float32 images and labels (n, 3), see `gluonlab.data.loading.mixup`.
 
-    Raises DeviceError for what is no list of devices, and DataError for a batch of no images.
+    Raises DeviceError for what is not a list of devices, and DataError for a batch without images
+    and for ``random_crops`` of a split that is not one of files.
     """
 
     def __init__(

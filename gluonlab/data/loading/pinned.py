@@ -28,9 +28,8 @@ BUFFERS = 2  # one that is being filled, one that is being fetched
 class Pinned:
     """``pinned(array)`` copies a NumPy array to mx.cpu_pinned(0).
 
-    The copy is valid until it has been called BUFFERS times more.
-
-    It waits until what has been queued with the former contents of the buffer is done.
+    The copy is valid until BUFFERS more calls. A call waits for the operations that were queued
+    with the former content of its buffer.
     """
 
     def __init__(self) -> None:

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 class Selection(NamedTuple):
     """Some images of a batch: ``places`` among its ``size`` images, ``indices`` in the split.
 
-    The batch is that of all workers.
-
-    ``key``: the seed, the epoch and the step, from which what is random is drawn.
+    The batch is that of all workers. ``key``: the seed, the epoch and the step, from which random
+    numbers are drawn.
     """
 
     key: Tuple[int, int, int]
@@ -117,7 +116,7 @@ def _begin(split: ReadAheadSplit, random_crops: bool, selection: Selection) -> R
 
 
 class _Later(NamedTuple):
-    """A batch of a split that nobody else reads: it is read when it is needed."""
+    """A batch of a split that is not read ahead: it is read when it is needed."""
 
     split: Split
     selection: Selection

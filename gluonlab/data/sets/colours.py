@@ -35,7 +35,7 @@ def find_colours(normalise: str) -> Optional[Colours]:
 
 
 def colours_for(normalise: str, channels: int, dataset: str) -> Optional[Colours]:
-    """The same for images with so many channels. Raises ConfigError for another number of them."""
+    """`find_colours` for images of ``channels`` channels. Raises ConfigError for other numbers."""
     colours = find_colours(normalise)
     if colours is None or len(colours[0]) == channels:
         return colours

@@ -39,7 +39,7 @@ class Reading(Protocol):
         """Wait for what `Split.batch` gives."""
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Give the batch up."""
 
 
 @runtime_checkable

@@ -82,7 +82,7 @@ class _Files(NamedTuple):
         return self.images.result(), self.labels
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Give the batch up."""
         self.images.cancel()
 
 

@@ -131,7 +131,7 @@ def _wrong_header(header: bytes, dimensions: int) -> str:
 
 
 def _read(file: IO[bytes], size: int) -> bytearray:
-    """``size`` bytes, or fewer where the file ends; memory is taken as they come."""
+    """``size`` bytes, or fewer where the file ends; memory grows as they arrive."""
     values = bytearray()
     while len(values) < size:
         chunk = file.read(min(CHUNK_BYTES, size - len(values)))

@@ -68,7 +68,7 @@ def bus_bytes(size: int, world_size: int) -> float:
 def seconds_of(work: Callable[[], Any]) -> float:
     """Seconds of one repetition, the median of some rounds.
 
-    Each round has so many repetitions that the wait at its end counts for little.
+    Each round has enough repetitions to make the wait at its end negligible.
     """
     _timed(work, 1)
     once = _timed(work, 1)

@@ -25,7 +25,7 @@ COLOUR = (3, 32, 32)  # of all other networks
 def training_step(
     network: str, ctxs: Sequence[mx.Context], store: str, images: int
 ) -> Callable[[], List[Any]]:
-    """``step()`` queues a step with so many images on each device, as gluonlab.run makes it."""
+    """``step()`` queues a step with ``images`` images per device, as gluonlab.run makes it."""
     shape = SHAPES.get(network, COLOUR)
     net = get_model(network, CLASSES, list(ctxs))
     net.initialize(mx.init.Xavier(), ctx=list(ctxs))

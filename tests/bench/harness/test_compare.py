@@ -59,10 +59,10 @@ def test_a_record_is_read_as_it_was_written(tmp_path_factory, values, name, reas
     ("content", "message"),
     [
         ("", "Expecting value"),
-        ("[]", "is no record"),
+        ("[]", "is not a record"),
         ("{}", "'format'"),
         ('{"format": 2}', "format 2 instead of 1"),
-        ("[" * 100_000, "is no record"),
+        ("[" * 100_000, "is not a record"),
         (record(rates(1)).as_json().replace("[1]", "[0]"), "ours has values that are not above 0"),
         (
             record(rates(1)).as_json().replace("[1]", "[NaN]"),
