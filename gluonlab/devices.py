@@ -134,7 +134,7 @@ def listed(ctxs: object) -> "List[mx.Context]":
     found = list(ctxs) if isinstance(ctxs, (list, tuple)) else []
     if not found or not all(isinstance(ctx, mx.Context) for ctx in found):
         raise DeviceError(
-            f"{ctxs!r} is no list of devices: give gluonlab.devices.devices('cpu*2'), "
+            f"{ctxs!r} is not a list of devices: give gluonlab.devices.devices('cpu*2'), "
             "[mx.cpu(0)] or the like"
         )
     return found
@@ -176,11 +176,11 @@ def _parse(part: object) -> "Iterator[mx.Context]":
         return
     if re.fullmatch(r"\d{1,18}", str(part)):  # among others: alone it would be a number of devices
         raise DeviceError(
-            f"{part!r} is no device: give 'gpu:{part}' or 'cpu:{part}' in a list, "
+            f"{part!r} is not a device: give 'gpu:{part}' or 'cpu:{part}' in a list, "
             f"or {part} alone for so many"
         )
     if not isinstance(part, str):
-        raise DeviceError(f"{part!r} is no device: {_FORMS}")
+        raise DeviceError(f"{part!r} is not a device: {_FORMS}")
     kind, _, pattern = part.strip().partition(":")
     kind, pattern = kind.strip().lower(), pattern.strip()
     text, which = part.strip().lower(), pattern.lower()
@@ -194,7 +194,7 @@ def _parse(part: object) -> "Iterator[mx.Context]":
     elif text in ("cpu", "gpu"):
         yield from _existing(text, [0], part)
     elif kind not in ("cpu", "gpu") or not which:
-        raise DeviceError(f"{part!r} is no device: {_FORMS}")
+        raise DeviceError(f"{part!r} is not a device: {_FORMS}")
     elif re.fullmatch(r"\d{1,18}(\s*[,|]\s*(gpu:|cpu:)?\d{1,18})*", which):
         for item in re.split("[,|]", which):
             other, _, number = item.strip().rpartition(":")

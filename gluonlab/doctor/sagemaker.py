@@ -47,7 +47,7 @@ def _job(environ: Mapping[str, str]) -> Finding:
         count = len(json.loads(hosts)) if hosts else 1
     except (ValueError, TypeError):
         cure = "it is a JSON list of names: do not set it"
-        return warning("sagemaker", what, f"SM_HOSTS={hosts} is no list", cure)
+        return warning("sagemaker", what, f"SM_HOSTS={hosts} is not a list", cure)
     of_several = f", one of {count}" if count > 1 else ""
     return ok("sagemaker", f"{what}, host {environ.get('SM_CURRENT_HOST', '?')}{of_several}")
 

@@ -77,7 +77,7 @@ def get_model(name: str, classes: int, ctxs: "Sequence[Context]" = ()) -> "Hybri
     Takes float32 images (n, C, H, W) and gives scores (n, classes). For the devices ``ctxs``, when
     they are given, it is laid out to run fast; that changes neither its parameters nor what it
     computes. Raises ModelError for an unknown name, and for a number of classes that is none;
-    DeviceError for what is no list of devices.
+    DeviceError for what is not a list of devices.
     """
     check_model(name)
     if not is_count(classes):

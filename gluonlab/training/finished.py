@@ -222,7 +222,7 @@ def _image_shape(found: Description) -> Optional[Tuple[int, int, int]]:
 def _described(folder: Path) -> Description:
     """What the finished run in this folder was asked for and uses.
 
-    Raises ConfigError for a folder that is no run's.
+    Raises ConfigError for a folder that is not a run's.
     """
     try:
         return read_finished(folder)

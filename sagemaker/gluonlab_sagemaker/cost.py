@@ -63,7 +63,7 @@ class Prices:
     def _region(self, region: Optional[str]) -> Dict[str, Any]:
         found = self._regions.get(region or "") or {}
         if not isinstance(found, dict):
-            raise RefusedError(f"{self._path}: {region}: {found!r} is no table of prices")
+            raise RefusedError(f"{self._path}: {region}: {found!r} is not a table of prices")
         return found
 
     def _number(self, price: Any, where: str) -> Optional[float]:
@@ -75,7 +75,8 @@ class Prices:
             or not 0 <= price < float("inf")
         ):
             raise RefusedError(
-                f"{self._path}: {where}: {price!r} is no price: write a number, or null for unknown"
+                f"{self._path}: {where}: {price!r} is not a price: "
+                "write a number, or null for unknown"
             )
         return float(price)
 

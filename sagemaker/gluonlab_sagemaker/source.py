@@ -37,6 +37,6 @@ def _git(checkout: Path, *arguments: str) -> bytes:
         ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise RefusedError(
-            f"{checkout} is no git checkout that can be uploaded ({error}): "
+            f"{checkout} is not a git checkout that can be uploaded ({error}): "
             "clone gluonlab with git, or give --repository"
         ) from error

@@ -22,7 +22,7 @@ def split():
 @pytest.mark.parametrize("ctxs", NO_DEVICES, ids=repr)
 def test_a_loader_is_given_devices(split, ctxs):
     with pytest.raises(
-        DeviceError, match=r"is no list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
+        DeviceError, match=r"is not a list of devices: give gluonlab.devices.devices\('cpu\*2'\)"
     ) as raised:
         Loader(split, ctxs, 8)
     assert "\n" not in str(raised.value)
@@ -40,7 +40,7 @@ def test_numpys_numbers_and_tuples_are_as_good(split):
 
 @pytest.mark.parametrize("ctxs", [ctxs for ctxs in NO_DEVICES if ctxs], ids=repr)
 def test_a_network_is_laid_out_for_devices(ctxs):
-    with pytest.raises(DeviceError, match="is no list of devices"):
+    with pytest.raises(DeviceError, match="is not a list of devices"):
         get_model("lenet", 10, ctxs)
 
 

@@ -46,7 +46,7 @@ def about(checkout: Path = HERE) -> Dict[str, Any]:
 
 
 def commit(checkout: Path) -> Optional[str]:
-    """The commit checked out there, with a + where files differ; None if it is no git checkout."""
+    """The commit checked out there, with a + where files differ; None outside a git checkout."""
     try:
         top = _git(checkout, "rev-parse", "--show-toplevel")
         name = _git(checkout, "rev-parse", "--short=12", "HEAD")

@@ -100,7 +100,7 @@ def rotated(items: Sequence[_T], by: int) -> List[_T]:
 
 
 def progress(total: int) -> Any:
-    """A progress bar on standard error, none where that is no terminal."""
+    """A progress bar on standard error, where that is a terminal."""
     return tqdm(total=total, disable=None, dynamic_ncols=True, leave=False, file=sys.stderr)
 
 

@@ -58,7 +58,7 @@ def download(
     Processes that fetch the same data set wait for each other, and the second finds it there.
 
     Raises DownloadError when no address gives a file, with what to put where by hand; OutputError
-    when there is no room for it; ConfigError for a ``mirror`` that is no http:// or https://
+    when there is no room for it; ConfigError for a ``mirror`` that is not an http:// or https://
     address.
     """
     mirrors = _own_mirrors(source, mirror) + list(source.mirrors)

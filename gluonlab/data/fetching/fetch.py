@@ -132,7 +132,7 @@ class _Pace:
         self._begin, self._bytes = time.monotonic(), 0
 
     def received(self, count: int) -> None:
-        """Note that ``count`` bytes have been received. Raises DownloadError if that is too slow."""
+        """Note ``count`` received bytes. Raises DownloadError when they come too slowly."""
         self._bytes += count
         seconds = time.monotonic() - self._begin
         if seconds < self.window_s:

@@ -21,8 +21,8 @@ LAYOUT = "folders train and val (or test), each with a folder of JPEG or PNG ima
 class ImageFolder:
     """The classes and files below a folder: ``train`` and ``val`` are (paths, labels).
 
-    ``classes``: the names of train's folders, sorted. Raises DataError, naming the place, for
-    everything that is not as it should be.
+    ``classes``: the names of train's folders, sorted. Raises DataError, naming the place, for a
+    folder or file that does not belong there.
     """
 
     def __init__(self, root: "str | os.PathLike[str]") -> None:

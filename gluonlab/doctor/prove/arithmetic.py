@@ -88,7 +88,7 @@ def compute_on_all(ctxs: List[mx.Context]) -> None:
 
 
 def distance(found: List[Array], reference: List[Array]) -> float:
-    """The largest |a - b| / max|b| of all arrays; infinite where something is no number."""
+    """The largest |a - b| / max|b| of all arrays; infinite where something is not finite."""
     ratios = [
         float(np.max(np.abs(a - b))) / (float(np.max(np.abs(b))) or 1.0)
         for a, b in zip(found, reference)
@@ -97,7 +97,7 @@ def distance(found: List[Array], reference: List[Array]) -> float:
 
 
 def faults(outcome: Outcome) -> List[str]:
-    """Each GPU whose numbers are not those of the CPU; different bits alone are no fault."""
+    """Each GPU whose numbers are not those of the CPU; different bits alone are not a fault."""
     return [
         f"{answer['device']} computes {answer['operation']} wrongly: "
         f"it differs from the CPU's by {answer['difference']:.1e}"

@@ -166,7 +166,7 @@ def test_a_drawing_is_the_text_or_a_page_that_replaces_nothing(bench, empty_cwd)
         (["--chunks", "0"], "--chunks 0: give a whole number"),
         (["--groups", "0,1/1"], "each of the ranks 0 to 1 is in one group"),
         (["--devices", "cpu*0"], "'cpu*0': give 1 to 256 CPU devices"),
-        (["--devices", "nonsense"], "'nonsense' is no device"),
+        (["--devices", "nonsense"], "'nonsense' is not a device"),
         (["--dtype", "int8"], "unknown dtype 'int8': choose float16"),
         (["--rounds", "0"], "--rounds 0: give a whole number from 1 up"),
         (["--repeat", "x"], "--repeat x: give a whole number from 1 up"),

@@ -232,7 +232,7 @@ def test_what_is_not_known_is_said_not_guessed(prices):
 
 @pytest.mark.parametrize("wrong", ["3.5", True, -1, float("inf"), [1]])
 def test_a_price_that_is_none_is_refused(wrong, prices):
-    with pytest.raises(RefusedError, match="is no price: write a number, or null"):
+    with pytest.raises(RefusedError, match="is not a price: write a number, or null"):
         prices(wrong).notebook("ml.x", 50, "us-east-1")
 
 
@@ -279,7 +279,7 @@ def test_the_archive_holds_the_last_commit_at_its_top(tmp_path):
 
 def test_without_a_git_checkout_there_is_no_archive(tmp_path):
     with pytest.raises(
-        RefusedError, match=r"is no git checkout that can be uploaded .* or give --repository"
+        RefusedError, match=r"is not a git checkout that can be uploaded .* or give --repository"
     ):
         archive(tmp_path)
 
