@@ -67,7 +67,7 @@ def waiting() -> str:
     """What a team's idle threads do, by the user's setting or by gluonlab's."""
     settings = ", ".join(f"{name}={value}" for name, value in openmp.users_spinning().items())
     if settings:
-        return f"idle threads wait by {settings}"
+        return f"idle threads wait as {settings} says"
     return f"idle threads sleep after {openmp.SPIN_COUNT} spins"
 
 

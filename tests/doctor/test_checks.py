@@ -145,7 +145,7 @@ def test_what_an_interrupted_pip_leaves_breaks_no_check(tmp_path, monkeypatch):
     (tmp_path / "mxnet-1.9.1.dist-info").mkdir()
     (tmp_path / "~xnet-1.8.0.dist-info").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    assert packages.installed_mxnets() == {"mxnet": "of no version"}
+    assert packages.installed_mxnets() == {"mxnet": "without a version"}
 
 
 def test_what_can_be_installed_again_needs_no_gluonlab_from_elsewhere():
