@@ -54,11 +54,11 @@ def _right(matrix: Confusion) -> List[str]:
 def _most_frequent(matrix: Confusion, classes: Sequence[str]) -> str:
     wrong = [(int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j]
     lines = [
-        f"{classes[i]} classified as {classes[j]}: {count} of {matrix[i].sum()}"
+        f"{classes[i]} taken for {classes[j]}: {count} of {matrix[i].sum()}"
         for count, i, j in sorted(wrong, key=_order)
     ]
     if not lines:
-        return "no image was classified as another class"
+        return "no image was taken for another class"
     return "\n".join(["the most frequent confusions", *(f"  {line}" for line in lines[:LISTED])])
 
 

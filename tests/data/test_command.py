@@ -194,14 +194,14 @@ MISTAKES = {
     ("path", "mnits"): ["'mnits'", "did you mean 'mnist'?"],
     ("download", "digits"): ["digits needs no download", "choose mnist"],
     ("download", "imagenette2"): [
-        "no address",
-        "of imagenette2 is known",
+        "imagenette2 cannot be downloaded",
+        "address and digest are not known",
         "choose imagenette2-320, or unpack it below --data-dir yourself",
     ],
     ("verify", "imagenette2"): ["imagenette2 cannot be downloaded", "choose imagenette2-320"],
     ("path", "imagenette"): [
-        "no address",
-        "of imagenette is known",
+        "imagenette cannot be downloaded",
+        "address and digest are not known",
         "choose mnist, cifar10, imagenette2-320",
     ],
     ("verify", "mnist", "x", "y"): ["unexpected 'x y'", "write NAME and options only", "--help"],

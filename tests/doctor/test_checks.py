@@ -214,7 +214,7 @@ def test_a_symbol_that_nobody_has_is_one_fault_for_each_library(mxnet_folder, tm
     found = libraries.libraries(mxnet_folder, {"LD_LIBRARY_PATH": f"{tmp_path}/one"})
     fault = only([finding for finding in found if finding.status == FAULT])
     assert fault.what == "liba.so.1 does not fit"
-    assert "none has first" in fault.cause
+    assert "none of them has first" in fault.cause
     assert f"take {tmp_path}/one out of LD_LIBRARY_PATH" in fault.cure
 
 

@@ -59,7 +59,7 @@ def test_gpus_with_parts():
     divided = machine(A100, parts={0: PARTS})
     found = only(numbering(divided, {}))
     assert (found.status, found.what) == (WARNING, "one part of GPU 0 is shown, as gpu:0")
-    assert "divided into 2" in found.cause
+    assert "it has 2 parts" in found.cause
     assert "CUDA_VISIBLE_DEVICES=MIG-5c3a-1; nvidia-smi -i 0 -mig 0" in found.cure
     found = only(numbering(divided, {"CUDA_VISIBLE_DEVICES": PARTS[1]}))
     assert (found.status, found.what.partition(";")[0]) == (

@@ -186,7 +186,7 @@ def test_a_library_that_lacks_a_symbol(tmp_path):
     user = write_library(tmp_path / "libcublas.so.11", undefined=["cublasLtGetStatusString"])
     complaint = understand(the_dlopen_message(user), {"LD_LIBRARY_PATH": str(tmp_path)})
     assert complaint.library == "libcublas.so.11"
-    assert "none has cublasLtGetStatusString" in complaint.cause
+    assert "none of them has cublasLtGetStatusString" in complaint.cause
     assert complaint.cure.startswith(f"take {tmp_path} out of LD_LIBRARY_PATH")
 
 
@@ -252,7 +252,7 @@ def test_other_words_of_the_linker(said, library, cause):
             "libx.so.8: cannot open shared object file: Too many open files",
             "libx.so.8",
             "Too many open files",
-            "cure that",
+            "fix that",
         ),
         (
             "/a/libx.so: failed to map segment from shared object: Operation not permitted",

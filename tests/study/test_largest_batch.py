@@ -103,8 +103,8 @@ def test_less_than_python_and_mxnet_take_fits_nothing(ended, empty_cwd, budget):
     status, out, err = ended(main, "--devices", named(2), "--find-batch-size", budget)
     assert (status, out) == (2, "")
     assert re.fullmatch(
-        r"error: --find-batch-size [^:]+: a batch of 1 per device needs more than 128.0 MiB, "
-        r"which Python and .*\n",
+        r"error: --find-batch-size [^:]+: a batch of 1 per device needs "
+        r"more than the 128.0 MiB that Python and .*\n",
         err,
     )
 

@@ -199,14 +199,13 @@ def test_a_table_reads_like_this():
 def test_of_many_classes_the_most_frequent_confusions_are_told():
     matrix = np.eye(40, dtype=int) * 9
     assert (
-        table(matrix, [str(label) for label in range(40)])
-        == "no image was classified as another class"
+        table(matrix, [str(label) for label in range(40)]) == "no image was taken for another class"
     )
     matrix[3, 5], matrix[7, 1] = 1, 4
     assert table(matrix, [f"c{label}" for label in range(40)]).splitlines() == [
         "the most frequent confusions",
-        "  c7 classified as c1: 4 of 13",
-        "  c3 classified as c5: 1 of 10",
+        "  c7 taken for c1: 4 of 13",
+        "  c3 taken for c5: 1 of 10",
     ]
 
 
@@ -248,7 +247,7 @@ def test_classes_of_any_name_are_shown_as_they_are_written(tmp_path):
     ]  # fmt: skip
     many = [*STRANGE, *map(str, range(40))]
     shown = table(np.roll(np.eye(len(many), dtype=int), 1, axis=1), many)
-    assert r"  two\nlines classified as no text \udcff: 1 of 1" in shown.splitlines()
+    assert r"  two\nlines taken for no text \udcff: 1 of 1" in shown.splitlines()
     assert shown.encode()
 
 

@@ -152,11 +152,11 @@ WRONG = {
     ),
     "a class missing in val": (
         lambda root: shutil.rmtree(root / "val" / "cow"),
-        ["train has the class cow", "val has not"],
+        ["train has the class cow", "val lacks"],
     ),
     "a class missing in train": (
         lambda root: shutil.rmtree(root / "train" / "cow"),
-        ["val has the class cow", "train has not"],
+        ["val has the class cow", "train lacks"],
     ),
     "no image": (
         damage("train/ant/notes.txt"),

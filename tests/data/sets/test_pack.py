@@ -247,7 +247,7 @@ def test_a_signal_ends_the_command_and_its_processes_in_order(tmp_path, sign, sa
 
 
 MISTAKES = {
-    ("pack",): ["lacks the data set", "folder:PATH --out DIR"],
+    ("pack",): ["needs the data set", "folder:PATH --out DIR"],
     ("pack", "folder:x"): ["needs --out DIR"],
     ("pack", "folder:x", "--out", "y"): ["x does not exist"],
     ("pack", "folders:x", "--out", "y"): ["unknown data set 'folders:x'", "folder:PATH"],
