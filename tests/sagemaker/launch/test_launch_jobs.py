@@ -197,7 +197,7 @@ def test_submit_uploads_and_submits_in_this_order(launch, log, here, monkeypatch
     assert (status, log.operations) == (0, ["PutObject", "CreateTrainingJob"])
     assert "jobs wait --name gluonlab-x" in out
     assert (
-        "reads s3://their-bucket/gluonlab/data/cifar10/ and writes below "
+        "reads s3://their-bucket/gluonlab/data/cifar10/, and writes below "
         "s3://their-bucket/gluonlab/jobs/"
     ) in err
     assert "about 7.09 USD an hour on 1 x ml.g5.12xlarge, at most 14.18 USD in 2 h" in err
