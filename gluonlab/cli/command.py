@@ -107,9 +107,7 @@ class Command(click.Command):
             help = f"({one_line(option.help or '')}); see --help"
             if option.is_flag:
                 return f"{named} takes no value: write {named} alone {help}"
-            return (
-                f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
-            )
+            return f"{option.opts[0]} needs a value: write {option.opts[0]} {option.metavar} {help}"
         text = one_line(error.format_message()).rstrip(".")
         extra = re.match(r"Got unexpected extra arguments? \((.*)\)", text)
         if extra:

@@ -100,7 +100,7 @@ MISTAKES = {
     ("--evaluate",): ["--evaluate needs a value", "RUN_DIR"],
     ("--dataset", "mnits"): ["'mnits'", "choose cifar10, digits", "did you mean 'mnist'?"],
     ("--dataset", "mnist"): ["mnist", "--data-dir DIR", *NAMES],
-    ("--dataset", "mnist", "--data-dir", "missing"): ["--data-dir missing is no folder", *NAMES],
+    ("--dataset", "mnist", "--data-dir", "missing"): ["--data-dir missing is not a folder", *NAMES],
     ("--data-dir", "/data/mnist"): [
         "digits",
         "/data/mnist",
