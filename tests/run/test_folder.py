@@ -327,7 +327,7 @@ def test_a_bad_image_that_is_met_on_the_way_ends_the_run_with_its_name(
     assert (status, list(empty_cwd.iterdir())) == (2, [])
     assert err.splitlines()[
         -1
-    ] == f"error: {root}/train/bee/0003.jpg: not a JPEG or PNG, or damaged in its header: " + (
+    ] == f"error: {root}/train/bee/0003.jpg: not a JPEG or PNG, or its header is damaged: " + (
         "replace or remove it, or leave bad images out with --skip-bad"
     )
 

@@ -175,7 +175,7 @@ MISTAKES = {
     ("--lr-schedule", "step", "--lr-decay-epochs", "5,3"): ["--lr-decay-epochs 5,3", "in order"],
     ("--lr-schedule", "step", "--lr-decay-epochs", "3,10"): [
         "--lr-decay-epochs 3,10",
-        "over after 10",
+        "ends after 10",
         "--epochs",
     ],
     ("--lr-schedule", "step", "--lr-decay-epochs", "1", "--warmup-epochs", "2"): [
