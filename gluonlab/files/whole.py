@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Iterator, List, Sequence, Tuple
+from typing import Callable, Iterable, Iterator, List, Sequence, Tuple
 
 from gluonlab.errors import OutputError
 
@@ -22,8 +22,9 @@ ELSEWHERE = "choose another place with --out"
 def atomic_path(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path``, which replaces it when the block ends without an error.
 
-    Where ``path`` is a link, its target is replaced. Raises OSError, before anything is written,
-    for what must not be replaced: a folder, a device, a pipe, a socket, or links in a circle.
+    Where ``path`` is a link, its target is replaced. Files that killed processes have left behind
+    for the same ``path`` are removed. Raises OSError, before anything is written, for what must not
+    be replaced: a folder, a device, a pipe, a socket, or links in a circle.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -32,16 +33,27 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path))
     if path.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    # tempfile's would be readable by their owner only
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    remove_left_behind([path.parent], [path.name])
+    temporary, lock = _locked(path, _make_file)
     try:
-        temporary.touch(exist_ok=False)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # some disks say only now that they are full
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _make_file(path: Path) -> Path:
+    path.touch(exist_ok=False)  # tempfile's would be readable by their owner only
+    return path
+
+
+def _make_folder(path: Path) -> Path:
+    folder = path.with_name(f"{path.name}.part")
+    folder.mkdir()
+    return folder
 
 
 @contextmanager
@@ -53,8 +65,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left_behind(path)
-    temporary, lock = _locked_folder(path)
+    remove_left_behind([path.parent], [path.name])
+    temporary, lock = _locked(path, _make_folder)
     try:
         yield temporary
         temporary.rename(path)
@@ -63,11 +75,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _locked_folder(path: Path) -> Tuple[Path, int]:
-    """A new temporary folder for ``path``, and the lock on it, to be closed."""
+def _locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:
+    """What is made of a temporary path for ``path``, and the lock on it, to be closed."""
     while True:
-        temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.part")
-        temporary.mkdir()
+        temporary = make(path.with_name(f".{path.name}-{secrets.token_hex(4)}"))
         lock = os.open(temporary, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,16 +90,46 @@ def _locked_folder(path: Path) -> Tuple[Path, int]:
         os.close(lock)  # somebody took it for a dead process's before it was locked
 
 
-def _remove_left_behind(path: Path) -> None:
-    name = re.compile(re.escape(f".{path.name}-") + r"[0-9a-f]{8}\.part")
-    for folder in [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]:
-        with suppress(OSError):  # a living process's, or another user's, or gone
-            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-            finally:
-                os.close(lock)
+def remove_left_behind(folders: Iterable[Path], names: Sequence[str]) -> None:
+    """Remove what killed processes have left of `atomic_path` and `atomic_folder` for these names.
+
+    What belongs to a living process is locked, and stays.
+    """
+    left = re.compile(r"\.(" + "|".join(map(re.escape, names)) + r")-[0-9a-f]{8}(\.part)?")
+    for folder in folders:
+        with suppress(OSError):  # gone, no folder, or another user's
+            for entry in [entry for entry in folder.iterdir() if left.fullmatch(entry.name)]:
+                _remove_unlocked(entry)
+
+
+def _remove_unlocked(path: Path) -> None:
+    with suppress(OSError):  # a living process's, or another user's, or gone
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        finally:
+            os.close(lock)
+
+
+def append_whole(file: int, content: bytes) -> None:
+    """Write all of it at the end of a file that is open to append, or leave the file as it was.
+
+    Raises OSError, also for a file that has been removed.
+    """
+    about = os.fstat(file)
+    if not about.st_nlink:
+        raise OSError(errno.ENOENT, "it has been removed while it was written")
+    try:
+        while content:
+            content = content[os.write(file, content) :]
+    except BaseException:  # the disk is full, or Ctrl-C
+        with suppress(OSError):
+            os.ftruncate(file, about.st_size)
+        raise
 
 
 def missing_folders(path: Path) -> List[Path]:

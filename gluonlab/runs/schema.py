@@ -14,6 +14,7 @@ FORMAT = 2  # what config.json calls "format"; the first one had no such number
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
+FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON)
 
 Check = Callable[[Any], bool]
 

@@ -11,43 +11,71 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Dict, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import gluonlab
 from gluonlab.errors import OutputError
 from gluonlab.files.arrays import save_arrays
-from gluonlab.files.whole import atomic_path, missing_folders, on_disk, remove_empty, write_text
+from gluonlab.files.whole import (
+    append_whole,
+    atomic_path,
+    missing_folders,
+    on_disk,
+    remove_empty,
+    remove_left_behind,
+    write_text,
+)
 from gluonlab.plain import plain_name
 from gluonlab.runs import schema
+from gluonlab.runs.lock import LOCK, FolderLock, check_free
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import Line, Step
 
 RUNS = Path("runs")
+PENDING = 2**13  # characters of lines that wait for their way to the disk
 
 
 class RunDirectory:
-    """Makes the folder of a run and writes into it. Raises OutputError when that is impossible."""
+    """Makes the folder of a run and writes into it. Raises OutputError when that is impossible.
+
+    Until `close` the folder is locked: it belongs to this process.
+    """
 
     def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
-        """``made``: the folders that were made for it, the innermost first."""
+        """``path`` is there. ``made``: the folders that were made for it, the innermost first."""
         self.path, self._made = path, made
-        self._metrics: IO[str]
+        self._lock = FolderLock(path)
+        self._pending: List[str] = []  # lines of metrics.jsonl
+        self._metrics: Optional[int] = None
+        try:
+            how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            self._metrics = os.open(path / schema.METRICS, how, 0o666)
+        finally:
+            if self._metrics is None:
+                self._lock.release()
 
     @classmethod
     def create(cls, out: Optional[str], name: str) -> "RunDirectory":
         """The folder ``out``, new or empty; without it a new one in runs/, by time and ``name``."""
         cls.check(out)
         path = Path(out) if out is not None else RUNS / _folder_name(name)
+        made: List[Path] = []
         try:
             made = missing_folders(path if out is not None else path.parent)
             if out is None:
                 path = _make_unused(path)
                 made = [path, *made]
+                remove_left_behind(RUNS.glob("*"), schema.FILES)
             path.mkdir(parents=True, exist_ok=True)
             run = cls(path, made)
-            run._metrics = open(path / schema.METRICS, "a", encoding="utf-8")  # noqa: SIM115  # closed by close()
         except OSError as error:
+            remove_empty(made)
+            if isinstance(error, OutputError):
+                raise
             raise _unwritable(out, path, error.strerror) from None
+        if any(entry.name not in (LOCK, schema.METRICS) for entry in path.iterdir()):
+            run.close()  # another process was faster, and has ended
+            raise _not_empty(path)
         return run
 
     @staticmethod
@@ -57,10 +85,10 @@ class RunDirectory:
         try:
             if out is not None and path.exists() and not path.is_dir():
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")
-            if out is not None and path.exists() and any(path.iterdir()):
-                raise OutputError(
-                    f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
-                )
+            if out is not None and path.exists():
+                check_free(path)
+                if any(entry.name != LOCK for entry in path.iterdir()):
+                    raise _not_empty(path)
             above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
             if not above.is_dir():
                 raise _unwritable(out, path, os.strerror(errno.ENOTDIR))
@@ -88,14 +116,16 @@ class RunDirectory:
 
     def write(self, *lines: Line) -> None:
         """Add lines to metrics.jsonl. They are on disk from the next one on that is no step's."""
-        with on_disk(self.path / schema.METRICS):
-            self._metrics.write("".join(schema.line_text(line.to_dict()) + "\n" for line in lines))
-        if not all(isinstance(line, Step) for line in lines):
+        self._pending += [schema.line_text(line.to_dict()) + "\n" for line in lines]
+        steps = all(isinstance(line, Step) for line in lines)
+        if not steps or sum(map(len, self._pending)) >= PENDING:
             self._flush()
 
     def _flush(self) -> None:
-        with on_disk(self.path / schema.METRICS):
-            self._metrics.flush()
+        if self._metrics is not None:  # not closed
+            with on_disk(self.path / schema.METRICS):
+                append_whole(self._metrics, "".join(self._pending).encode())
+            self._pending = []
 
     def parameters(self, net: Any) -> None:
         """Write the network's parameters; ``net.load_parameters(file, ctx)`` reads them.
@@ -118,13 +148,19 @@ class RunDirectory:
             draw(read_lines(self.path), temporary)
 
     def close(self) -> None:
-        """Nothing more will be written."""
-        with on_disk(self.path / schema.METRICS):
-            self._metrics.close()
+        """Nothing more will be written, and the folder is free."""
+        if self._metrics is None:
+            return
+        try:
+            self._flush()
+        finally:
+            file, self._metrics = self._metrics, None
+            os.close(file)
+            self._lock.release()
 
     def discard(self) -> None:
         """Take away what was written and made, unless something else is in the folder."""
-        own = (schema.CONFIG, schema.METRICS, schema.CURVES, schema.PARAMETERS)
+        own = (schema.CONFIG, schema.METRICS, schema.CURVES, schema.PARAMETERS, LOCK)
         with suppress(OSError):
             entries = list(self.path.iterdir())
             if all(entry.name in own for entry in entries):
@@ -152,6 +188,12 @@ def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> Output
 def _folder_name(name: str) -> str:
     """``20240131-235959-NAME``, where a ``name`` from a file or a program leads nowhere else."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{plain_name(name, 'run')}"
+
+
+def _not_empty(path: Path) -> OutputError:
+    return OutputError(
+        f"--out {path} is not empty: give a new folder, so that no earlier run is lost"
+    )
 
 
 def _make_unused(path: Path) -> Path:

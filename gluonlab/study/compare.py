@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import List, Optional, Sequence
 
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.devices import gpu_count
-from gluonlab.errors import ConfigError, UsageError
+from gluonlab.errors import ConfigError, OutputError, UsageError
 from gluonlab.runs.result import Result
 from gluonlab.runs.writer import RunDirectory
 from gluonlab.training.checks import CONFIG, DEVICES, check
@@ -57,15 +58,18 @@ def compare(
     configs = [config.replace(gpus=count) for count in counts]
     dataset = _check(configs)
     folder = RunDirectory.create(config.out, f"compare-{'-'.join(map(str, counts))}")
-    folder.describe(config.to_dict(), compare=list(counts))
-    folder.close()
     results: List[Result] = []
     try:
+        folder.describe(config.to_dict(), compare=list(counts))
         for each, count in zip(configs, counts):
             name = f"{count}-device{'s' * (count > 1)}"
             reporter.say(f"\n--- {name.replace('-', ' ')}")
             own = each.replace(out=str(folder.path / name))
             results.append(train(own, reporter=reporter, dataset=dataset))
+        rows = make_rows(results)
+        folder.compared([asdict(row) for row in rows])
+        folder.close()
+        return rows
     except UsageError:
         folder.discard()
         raise
@@ -75,9 +79,9 @@ def compare(
                 f"{folder.path} holds the finished runs, {len(results)} of {len(counts)}",
             )
         raise
-    rows = make_rows(results)
-    folder.compared([asdict(row) for row in rows])
-    return rows
+    finally:
+        with suppress(OutputError):
+            folder.close()
 
 
 def _check(configs: Sequence[TrainConfig]) -> Dataset:

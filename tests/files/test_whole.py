@@ -143,3 +143,16 @@ def test_an_error_that_names_the_place_already_is_not_wrapped_in_another(tmp_pat
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(OutputError, match=r"cannot write .*/missing/file: No such file .*--out"):
         write_text(tmp_path / "missing" / "file", "text")
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path):
+    path = tmp_path / "file"
+    left = [tmp_path / ".file-0123abcd", tmp_path / ".file-89abcdef"]
+    others = [tmp_path / ".file-0123abc", tmp_path / "file-0123abcd", tmp_path / ".other-0123abcd"]
+    for each in [*left, *others]:
+        each.touch()
+    with atomic_path(path) as first, atomic_path(path) as second:
+        assert not any(each.exists() for each in left)
+        assert first.exists()
+        second.write_text("second")
+    assert set(names(tmp_path)) == {"file", *(each.name for each in others)}

@@ -38,6 +38,16 @@ def test_a_full_disk_is_one_line_that_names_the_file_and_leaves_nothing_behind(r
     assert names(empty_cwd) == []
 
 
+@pytest.mark.parametrize("room", [0, 100, 2048, 30000])
+def test_a_comparison_on_a_full_disk_does_not_stand_in_the_way_of_the_next(run, empty_cwd, room):
+    words = ["--compare", "1,2", "--model", "mlp", "--epochs", "1", "--quiet", "--out", "both"]
+    with full_at(room):
+        status, out, err = run(*words)
+    assert (status, out, names(empty_cwd)) == (2, "", [])
+    [line] = [line for line in err.splitlines() if not line.startswith("warning: ")]
+    assert re.fullmatch(r"error: .*both.*File too large.*--out", line)
+
+
 class InterruptedAt(Reporter):
     """Ctrl-C, or what else is given, after so many steps."""
 

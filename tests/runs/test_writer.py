@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.full_disk import full_at
+from support.run_files import read_metrics
 
 import gluonlab
 from gluonlab.errors import DivergedError, OutputError
+from gluonlab.host.signals import EndRequest
 from gluonlab.models import get_model
 from gluonlab.runs.curves import draw, make_figure
 from gluonlab.runs.reader import read_lines
@@ -200,6 +202,31 @@ def test_metrics_for_which_there_is_no_room_are_an_error_that_names_them(tmp_pat
                 write()
 
 
+def test_lines_for_which_there_is_no_room_leave_no_part_of_them(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    whole = []
+    for number in range(40):
+        try:
+            with full_at(1000):
+                run.write(DivergedEvent("x" * (number + 1)))
+            whole.append("x" * (number + 1))
+        except OutputError:
+            break
+    said = [line["message"] for line in read_metrics(run.path)]
+    assert said == whole
+    assert 3 < len(said) < 40
+    run.close()  # there is room again: nothing is lost
+    said = [line["message"] for line in read_metrics(run.path)]
+    assert said == [*whole, "x" * (len(whole) + 1)]
+
+
+def test_metrics_that_are_removed_under_way_are_noticed(tmp_path):
+    run = RunDirectory.create(str(tmp_path / "run"), "name")
+    (run.path / "metrics.jsonl").unlink()
+    with pytest.raises(OutputError, match=r"metrics\.jsonl: it has been removed while it was writ"):
+        run.write(DivergedEvent("late"))
+
+
 @pytest.mark.parametrize(
     "first",
     [DivergedError("the loss became nan"), OutputError("no room"), KeyboardInterrupt()],
@@ -210,7 +237,7 @@ def test_what_fails_at_the_end_does_not_hide_why_the_run_ends(tmp_path, first):
     run.write(*STEPS)
     plan = SimpleNamespace(confusion=False, export=False, epochs=3)
     with full_at(100), pytest.raises(type(first)) as raised, recorded(
-        run, Result(plan, None, run.path, history=[None])
+        run, Result(plan, None, run.path, history=[None]), EndRequest()
     ):
         raise first
     assert raised.value is first
@@ -227,9 +254,9 @@ def test_a_second_ctrl_c_while_the_curves_are_drawn_changes_nothing(tmp_path, mo
         "run holds every epoch that was finished, 1 of 3$",
         Result(plan, None, run.path, history=[None]),
     )
-    with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result):
+    with pytest.raises(KeyboardInterrupt, match=said), recorded(run, result, EndRequest()):
         raise KeyboardInterrupt
-    assert run._metrics.closed
+    assert run._metrics is None
     assert names(run.path) == ["metrics.jsonl"]
 
 
