@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any, Dict, List, Optional
 
 import click
 
 from gluonlab.cli.command import command, json_option
 from gluonlab.cli.results import print_evaluation, print_result
+from gluonlab.cli.streams import heard_or_not
 from gluonlab.config import TrainConfig
 from gluonlab.config.listing import entry
 from gluonlab.config.options import config_options, given
@@ -108,9 +110,9 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
     reporter = Reporter() if quiet or as_json else ConsoleReporter()
     if counts is not None:
         rows = compare(config, counts, reporter)
-        click.echo(
-            json.dumps([vars(row) for row in rows]) if as_json else "\n" * (not quiet) + table(rows)
-        )
+        with heard_or_not(sys.stdout):  # the comparison's folder has it
+            text = "\n" * (not quiet) + table(rows)
+            click.echo(json.dumps([vars(row) for row in rows]) if as_json else text)
         return
     result = train(config, reporter=reporter)
     print_result(result, as_json, quiet)

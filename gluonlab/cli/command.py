@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import sys
 import warnings
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from contextlib import contextmanager, suppress
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import click
 
 from gluonlab.cli.interruption import interruptible
+from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
 from gluonlab.host.signals import Terminated, number_of
 from gluonlab.plain import one_line
@@ -42,6 +45,7 @@ class Command(click.Command):
         )
         show = warnings.showwarning
         warnings.showwarning = _show_warning(show)
+        fill_closed()
         try:
             with interruptible():
                 sys.exit(super().main(*args, **kwargs) or 0)
@@ -69,6 +73,29 @@ class Command(click.Command):
             _end(f"{what} (run again with --debug for the traceback)", 1)
         finally:
             warnings.showwarning = show
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the options, which may print --help."""
+        with self._printing():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Carry the command out."""
+        with self._printing():
+            return super().invoke(ctx)
+
+    @contextmanager
+    def _printing(self) -> Iterator[None]:
+        """End without a word when nobody reads what is printed, as other tools do."""
+        try:
+            yield
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:
+            if not nobody_reads(error, sys.stdout):
+                raise
+            silence(sys.stdout)
+            sys.exit(OF_SIGNALS + signal.SIGPIPE)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options below their headings: each Option's ``heading``, if it has one."""
@@ -161,8 +188,9 @@ def dispatch(
 
 
 def _end(text: str, status: int, prefix: str = "error: ") -> None:
-    sys.stdout.flush()
-    print(f"{prefix}{one_line(text)}", file=sys.stderr)
+    with suppress(OSError), heard_or_not(sys.stdout):
+        pass  # but what it has not written yet
+    complain(f"{prefix}{one_line(text)}")
     sys.exit(status)
 
 
@@ -173,7 +201,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
         message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
     ) -> None:
         if issubclass(category, GluonlabWarning):
-            print(f"warning: {one_line(str(message))}", file=sys.stderr)
+            complain(f"warning: {one_line(str(message))}")
         else:
             otherwise(message, category, filename, lineno, file, line)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, Dict
 
 import click
+
+from gluonlab.cli.streams import heard_or_not
 
 if TYPE_CHECKING:
     from gluonlab.runs.result import Result
@@ -19,7 +22,8 @@ def print_result(result: "Result", as_json: bool, quiet: bool) -> None:
     speed = f"{summary['images_per_second']:,.0f} images/s, {summary['seconds']:.1f} s in all"
     waiting = f"{summary['waiting']:.1%} waiting for images"
     text = f"{_accuracy(summary)}, {speed}, {waiting}\nwritten to {summary['run_dir']}"
-    _print(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
+    with heard_or_not(sys.stdout):  # the run's folder has it
+        _print(summary, as_json, "\n" * (not quiet) + text, result.confusion, result.plan)
 
 
 def print_evaluation(found: "Evaluation", as_json: bool) -> None:

@@ -146,4 +146,14 @@ class ConfusionEvent(Line):
     )
 
 
-LINES: Tuple[Type[Line], ...] = (Step, Epoch, DivergedEvent, LossScaleEvent, ConfusionEvent)
+@dataclass(frozen=True)
+class UnheardEvent(Line):
+    """From here on nobody read what the run printed; it went on all the same."""
+
+    tag = {"kind": "event", "event": "unheard"}
+    message: str = _field("what the system said when the run printed", text)
+
+
+LINES: Tuple[Type[Line], ...] = (
+    Step, Epoch, DivergedEvent, LossScaleEvent, ConfusionEvent, UnheardEvent,
+)  # fmt: skip

@@ -99,6 +99,7 @@ class _Run:
     ) -> None:
         self.plan, self.strategy, self.reporter = plan, strategy, reporter
         self.run, self.result, self.began, self.request = run, result, began, request
+        self.noted_unheard = False
         self.log = LossLog(strategy.outputs, plan.loss_scale is not None, plan.group)
         self.loader = train_loader(plan, strategy.inputs)
         self.evaluation_loader = evaluation_loader(plan, strategy.inputs)
@@ -106,6 +107,7 @@ class _Run:
     def all_epochs(self) -> None:
         for epoch in range(1, self.plan.epochs + 1):
             line = ""
+            self._note_unheard()
             self.reporter.epoch_begins(epoch, self.plan.epochs, len(self.plan.dataset.train))
             try:
                 done = self._epoch(epoch)
@@ -119,6 +121,7 @@ class _Run:
                 self.reporter.epoch_ends(line)
         for line in advice(self.result):
             self.reporter.say(line)
+        self._note_unheard()
 
     def _epoch(self, epoch: int) -> schema.Epoch:
         """Train on every image once, then evaluate."""
@@ -170,6 +173,12 @@ class _Run:
         if scale is not None:
             self.run.write(schema.LossScaleEvent(epoch, self.log.step, scale.value, scale.skipped))
             self.reporter.say(f"{'loss scale':<11}{scale.in_words()}")
+
+    def _note_unheard(self) -> None:
+        """Record, once, that nobody reads what the run says."""
+        if self.reporter.unheard is not None and not self.noted_unheard:
+            self.noted_unheard = True
+            self.run.write(schema.UnheardEvent(self.reporter.unheard))
 
     def _first_step(self) -> None:
         """Wait for the very first step, once: more devices take longer to initialise."""

@@ -12,7 +12,12 @@ from gluonlab.training.losses import StepLoss
 
 
 class Reporter:
-    """Says nothing; the base of those that do."""
+    """Says nothing; the base of those that do.
+
+    ``unheard``: why nobody hears it any more, if so. The run goes on, and notes it in its folder.
+    """
+
+    unheard: Optional[str] = None
 
     def say(self, line: str) -> None:
         """A line about the run."""
@@ -36,16 +41,23 @@ class ConsoleReporter(Reporter):
 
     def __init__(self, stream: Optional[TextIO] = None, bar: Optional[bool] = None) -> None:
         self.stream = stream or sys.stdout
+        if self.stream is None:  # as with >&-
+            self.unheard = "it was closed from the start"
         self.bar_wanted = bar
         self._bar: Any = None
 
     def say(self, line: str) -> None:
-        tqdm.write(line, file=self.stream)  # above the bar, if there is one
-        self.stream.flush()
+        if self.unheard is None:
+            try:
+                tqdm.write(line, file=self.stream)  # above the bar, if there is one
+                self.stream.flush()
+            except (OSError, ValueError) as error:  # a reader that is gone, a stream that is closed
+                self.unheard = getattr(error, "strerror", None) or str(error)
 
     def epoch_begins(self, epoch: int, epochs: int, images: int) -> None:
         # None: only on a terminal
         hidden = None if self.bar_wanted is None else not self.bar_wanted
+        hidden = True if sys.stderr is None else hidden  # as with 2>&-
         self._bar = tqdm(
             desc=f"epoch {epoch:{len(str(epochs))}}/{epochs}", total=images, unit=" images",
             unit_scale=True, disable=hidden, leave=False, dynamic_ncols=True,
