@@ -4,47 +4,41 @@ from __future__ import annotations
 
 import queue
 import threading
-import weakref
-from typing import Any, Callable, Generator, Iterator, List, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Generator, Iterator, List, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
 WORKING, RESTING = "gluonlab-prefetch", "gluonlab-resting"  # the names of a thread
 
 
-class Ahead:
-    """``make(items, depth)`` gives ``items``, which a thread computes up to ``depth`` ahead.
+def ahead(items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
+    """``items``, which a thread computes up to ``depth`` ahead.
 
-    The thread waits for the next time and ends with this object: whatever MXNet has once allocated
-    for a thread that queues operators, some 5 MB, it keeps for the process's life, so a new one for
-    each epoch would take more and more.
+    Raises what they raise. To stop earlier, close this generator. The thread then waits for
+    the next items that anybody in the process wants: MXNet keeps some 5 MB for each thread that
+    has queued operators until the process ends, so a new one for each epoch, or for each training,
+    would take more and more.
     """
-
-    def __init__(self) -> None:
-        self._resting: List[_Thread] = []
-
-    def make(self, items: "Iterator[Item]", depth: int) -> "Generator[Item, None, None]":
-        """Give ``items``; raises what they raise. To stop earlier, close this generator."""
-        # more than one where two go on side by side
-        thread = self._resting.pop() if self._resting else _Thread()
-        ready: "queue.Queue[Any]" = queue.Queue(depth)
-        stop, stopped = threading.Event(), threading.Event()
-        given = False
-        try:
-            thread.jobs.put(_Job(lambda: _work(items, ready, stop), stopped))
-            given = True
-            while True:
-                item, error = ready.get()
-                if error is not None:
-                    raise error
-                if item is None:
-                    return
-                yield item
-        finally:
-            stop.set()
-            if given:  # not when Ctrl-C came before that: then there may be nothing to wait for
-                stopped.wait()
-            self._resting.append(thread)
+    thread = _rested()
+    ready: "queue.Queue[Any]" = queue.Queue(depth)
+    stop, stopped = threading.Event(), threading.Event()
+    given = False
+    try:
+        thread.jobs.put(_Job(lambda: _work(items, ready, stop), stopped))
+        given = True
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stop.set()
+        # not when Ctrl-C came before that, nor in a fork's child: there is nothing to wait for
+        if given and thread.is_alive():
+            stopped.wait()
+        _resting.append(thread)
 
 
 def _work(items: "Iterator[Item]", ready: "queue.Queue[Any]", stop: threading.Event) -> None:
@@ -73,22 +67,32 @@ class _Job(NamedTuple):
     done: threading.Event
 
 
-class _Thread:
-    """A thread that does one job after another, until its owner is gone."""
+class _Thread(threading.Thread):
+    """A thread that does one job after another, as long as the process lives."""
 
     def __init__(self) -> None:
-        self.jobs: "queue.SimpleQueue[Optional[_Job]]" = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(self.jobs,), name=RESTING, daemon=True).start()
-        weakref.finalize(self, self.jobs.put, None).atexit = False
+        super().__init__(name=RESTING, daemon=True)
+        self.jobs: "queue.SimpleQueue[_Job]" = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            job = self.jobs.get()
+            self.name = WORKING
+            job.work()
+            self.name, done = RESTING, job.done
+            del job  # and with it the arrays that were made
+            done.set()
+            del done
 
 
-def _serve(jobs: "queue.SimpleQueue[Optional[_Job]]") -> None:
-    own = threading.current_thread()
-    job = jobs.get()
-    while job is not None:
-        own.name = WORKING
-        job.work()
-        own.name, done = RESTING, job.done
-        del job  # and with it the arrays that were made
-        done.set()
-        job = jobs.get()
+_resting: List[_Thread] = []
+
+
+def _rested() -> _Thread:
+    """A thread that nobody uses, a new one where all work; a fork leaves the child none of them."""
+    while _resting:
+        thread = _resting.pop()
+        if thread.is_alive():
+            return thread
+    return _Thread()

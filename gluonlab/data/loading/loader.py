@@ -28,7 +28,7 @@ import numpy as np
 from mxnet import nd
 
 from gluonlab.config.values import is_count
-from gluonlab.data.loading.ahead import Ahead
+from gluonlab.data.loading.ahead import ahead
 from gluonlab.data.loading.batch import Batch
 from gluonlab.data.loading.pixels import to_float
 from gluonlab.data.loading.shards import shard_bounds
@@ -108,7 +108,6 @@ class Loader:
         self.shuffle, self.raw, self.prefetch = shuffle, raw, prefetch
         self.epoch = 0  # the epoch that the next iteration begins, or is in
         self.step = 0  # the batches of that epoch that have been handed out
-        self._ahead = Ahead()
         self._source: "Streaming | _Resident"
         if random_crops and not isinstance(split, ReadAheadSplit):
             none = "random crops are cut out of image files, and this split has none"
@@ -139,9 +138,9 @@ class Loader:
             (lambda x: x) if self.raw else (lambda x: to_float(nd, x))
         )
         made = map(self._changed, self._source.load(batches), batches)
-        ahead = self.prefetch > 0 and self._works
+        prefetched = self.prefetch > 0 and self._works
         with closing(
-            self._ahead.make(made, self.prefetch) if ahead else (shards for shards in made)
+            ahead(made, self.prefetch) if prefetched else (shards for shards in made)
         ) as ready:
             for (xs, ys), size in zip(ready, sizes):
                 self.step += 1
