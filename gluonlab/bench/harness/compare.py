@@ -13,6 +13,7 @@ from gluonlab.bench.harness.interval import Ratio, of_pairs, of_separate
 from gluonlab.bench.harness.machine import BUSY_CORES
 from gluonlab.bench.harness.record import Record, Series, read_record
 from gluonlab.errors import ConfigError
+from gluonlab.plain import printable
 
 LABEL_WIDTH = 34
 EXPLAINED = (
@@ -109,11 +110,12 @@ def table(comparison: Comparison) -> str:
 def notes(comparisons: Sequence[Comparison]) -> str:
     """What the columns are, and the caveats of the comparisons, each once."""
     said = dict.fromkeys(note for comparison in comparisons for note in comparison.notes)
-    return "\n".join(textwrap.fill(note, text.WIDTH) for note in (EXPLAINED, *said))
+    return "\n".join(textwrap.fill(printable(note), text.WIDTH) for note in (EXPLAINED, *said))
 
 
 def _line(row: Row) -> str:
-    label = textwrap.shorten(f"{row.name}, {row.unit}", LABEL_WIDTH - 1, placeholder="...")
+    name = printable(f"{row.name}, {row.unit}")
+    label = textwrap.shorten(name, LABEL_WIDTH - 1, placeholder="...")
     cells = f"{_digits(row.first):>9} {_digits(row.second):>9} "
     return f"{label:<{LABEL_WIDTH}}{cells} {'-' if row.ratio is None else row.ratio}"
 

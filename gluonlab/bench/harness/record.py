@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from gluonlab.errors import DataError
+from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import write_text
+from gluonlab.plain import printable
 
 FORMAT = 1
 LARGEST_BYTES = 16 * 2**20  # of a file that is read; a record has some kilobytes
@@ -56,7 +58,7 @@ class Record:
     def title(self) -> str:
         """``peers --network lenet``."""
         options = (f"--{name} {value}" for name, value in self.options.items())
-        return " ".join([self.bench, *options])
+        return printable(" ".join([self.bench, *options]))
 
     def find(self, name: str) -> Optional[Series]:
         """The series of this name, if it was measured."""
@@ -77,9 +79,7 @@ class Record:
 def read_record(path: Path) -> Record:
     """Read a record. Raises DataError for a file that is missing, too large or not a record."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise ValueError("it is too large")
-        return _record(json.loads(path.read_text(encoding="utf-8")))
+        return _record(json.loads(read_bounded(path, LARGEST_BYTES)))
     except OSError as error:
         fault = f"cannot be read ({error.strerror})"
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

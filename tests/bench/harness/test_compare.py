@@ -4,6 +4,7 @@ often as they say.
 
 import json
 import math
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -78,6 +79,22 @@ def test_what_is_no_record_is_refused_in_one_line(tmp_path, content, message):
     with pytest.raises(DataError, match="give a file that bench --out wrote") as raised:
         read_record(path)
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_what_a_record_says_has_no_effect_on_a_terminal(tmp_path, ended):
+    odd = "\\u001b[2J"
+    path = tmp_path / "record.json"
+    written = record(rates(1)).as_json()
+    path.write_text(written.replace('"ours"', f'"{odd}"').replace('"peers"', f'"{odd}"'))
+    status, out, _ = ended(main, "compare", str(path), str(path))
+    assert status == 0 and r"\x1b[2J" in out and "\x1b" not in out
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.write_bytes(b"0" * 2**24 + b"0")])
+def test_a_pipe_and_a_large_file_are_refused_at_once(tmp_path, make):
+    make(tmp_path / "record.json")
+    with pytest.raises(DataError):
+        read_record(tmp_path / "record.json")
 
 
 # --- intervals
