@@ -16,6 +16,7 @@ from gluonlab.errors import ExerciseError
 from gluonlab.exercises import grade as grading
 from gluonlab.exercises.exercise import all_exercises
 from gluonlab.files.whole import check_new, write_text
+from gluonlab.plain import printable
 
 SECONDS = 300.0  # for one notebook; a lab takes less than 120 on two cores
 LONGEST_SECONDS = 86_400
@@ -72,7 +73,7 @@ def grade(notebooks: Tuple[str, ...], out: str, seconds: str) -> None:
         ) from None
     for one in done:
         click.echo(
-            f"{one.passed:>3} of {len(one.statuses):<3} {one.notebook}"
+            f"{one.passed:>3} of {len(one.statuses):<3} {printable(str(one.notebook))}"
             + (f"  ({one.note})" if one.note else "")
         )
     click.echo(f"written to {out}")

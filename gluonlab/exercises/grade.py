@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
-from gluonlab.errors import ExerciseError, NotebookError
-from gluonlab.exercises.checking import GRADES
+import gluonlab
+from gluonlab.errors import DataError, ExerciseError, NotebookError
+from gluonlab.exercises.bounds import Bounds
 from gluonlab.exercises.exercise import all_exercises, in_order
-from gluonlab.exercises.kernel import start
-from gluonlab.exercises.languages import LANGUAGES
-from gluonlab.exercises.verdict import PASSED
+from gluonlab.exercises.submission import CELL, DONE, LAB, NOTE, VERDICTS
+from gluonlab.exercises.supervisor import ENDED
+from gluonlab.exercises.verdict import PASSED, RAISED, TOO_SLOW, UNWRITTEN, WRONG
+from gluonlab.files.bounded import read_bounded
+from gluonlab.files.whole import remove_folder
+from gluonlab.plain import one_line, printable
 
+NEEDED = ("nbformat", "nbclient", "ipykernel")
+STATUSES = (PASSED, WRONG, UNWRITTEN, RAISED, TOO_SLOW)
+MOST_SAID = 2**22  # bytes that are read of what a notebook's processes say of it
+LONGEST_NOTE = 1000  # characters
+# What a formula begins with in a spreadsheet, the wide forms of East Asian keyboards included.
+FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 UNCHECKED = "unchecked"  # its notebook does not ask check() any more, or stopped before
 
 
@@ -38,39 +54,131 @@ def submissions(given: Sequence[Path]) -> List[Path]:
     """The given notebooks, and those below the given folders. Raises ExerciseError."""
     found: List[Path] = []
     for path in given:
-        inside = sorted(path.rglob("*.ipynb")) if path.is_dir() else [path]
-        found += [
-            one
-            for one in inside
-            if not any(part.startswith(".") for part in one.relative_to(path).parts)
-        ]
-        if not path.exists() or not inside:
-            fault = "no notebook lies below" if path.exists() else "there is no"
+        inside = sorted(_below(path)) if os.path.isdir(path) else [path]
+        found += inside
+        there = os.path.lexists(path)
+        if not there or not inside:
+            fault = "no notebook lies below" if there else "there is no"
             raise ExerciseError(f"{fault} {path}: name notebooks, or folders that hold them")
     return list(dict.fromkeys(found))
 
 
-def grade(notebooks: Sequence[Path], seconds: float) -> Iterator[Grade]:
-    """Run each notebook in its own process, for at most ``seconds``, and yield its grade.
+def _below(folder: Path) -> Iterator[Path]:
+    """The notebooks below a folder, as far as it can be read; links to folders lead nowhere."""
+    folders = [folder]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.name.endswith(".ipynb"):
+                    yield Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+
+
+def grade(notebooks: Sequence[Path], seconds: float, **bounds: Any) -> Iterator[Grade]:
+    """Run each notebook in processes of its own, for at most ``seconds``, and yield its grade.
 
     Of several verdicts on one exercise the last counts. A cell that raises does not end the
-    notebook; its error becomes the note. This is no protection against somebody who wants to cheat:
-    a notebook's code may do all that the person may who runs this.
+    notebook; its error becomes the note, as whatever else is wrong with the notebook does.
+    ``bounds``: others than `Bounds` has, in memory for example. This is no protection against
+    somebody who wants to cheat: a notebook's code may do all that the person may who runs this.
+    Raises NotebookError where what runs notebooks is not installed.
     """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotebookError(
+            f"notebooks cannot be run here, {missing[0]} is missing: "
+            "pip install 'gluonlab[labs-build]'"
+        )
     for path in notebooks:
-        made = Grade(path)
+        yield _grade(path, Bounds(seconds, **bounds))
+
+
+def _grade(path: Path, bounds: Bounds) -> Grade:
+    made, folder = Grade(path), Path(tempfile.mkdtemp(prefix="gluonlab-grade-"))
+    try:
+        said = _run(path, folder, bounds)
+        lab = said.get(LAB, "")
+        made.statuses = {
+            one.id: UNCHECKED for one in all_exercises() if one.id.startswith(f"{lab}-")
+        }
+        faults = [said.get(NOTE, "")]
+        if said[ENDED]:
+            faults.append(": ".join(filter(None, [said.get(CELL), said[ENDED]])))
+        made.statuses.update(_verdicts(folder / VERDICTS, made.statuses))
+    except (OSError, NotebookError) as error:
+        faults = [f"cannot be run ({error})"]
+    finally:
+        remove_folder(folder)
+    made.note = one_line("; ".join(filter(None, faults)))[:LONGEST_NOTE]
+    return made
+
+
+def _run(path: Path, folder: Path, bounds: Bounds) -> Dict[str, str]:
+    """What was said of a notebook last, of each kind: LAB, CELL, NOTE and ENDED.
+
+    The supervisor, and so all that it has started, ends with the file that it reads from.
+    """
+    words = [json.dumps(vars(bounds)), str(folder)]
+    submission = [sys.executable, "-m", "gluonlab.exercises.submission", *words]
+    package = str(Path(gluonlab.__file__).resolve().parent.parent)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [str(Path(part).absolute()) for part in given if part]
+    with tempfile.TemporaryFile() as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gluonlab.exercises.supervisor", *words]
+            + [*submission, str(path.absolute())],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,  # empty: Python would load modules from the current one
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([package, *kept])},
+            start_new_session=True,  # Ctrl-C is for the grader
+        )
         try:
-            notebook = _read(path)
-            made.statuses = dict.fromkeys(_exercises_of(notebook, path), UNCHECKED)
-            with tempfile.TemporaryDirectory(prefix="gluonlab-grade-") as folder:
-                verdicts = Path(folder) / "verdicts.jsonl"
-                try:
-                    made.note = _run(notebook, Path(folder), verdicts, seconds)
-                finally:
-                    made.statuses.update(_verdicts(verdicts, made.statuses))
-        except NotebookError as error:
-            made.note = str(error)
-        yield made
+            child.wait(bounds.seconds + 2 * bounds.spare_seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            _end(child, bounds.spare_seconds)
+        out.seek(0)
+        said = _said(out.read(MOST_SAID))
+    if ENDED not in said:
+        said[ENDED] = "the process that watches over it was ended; it may have left others running"
+    elif DONE not in said:
+        said[ENDED] = said[ENDED] or "the process that ran it was ended"
+    return said
+
+
+def _end(child: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Have the supervisor end the notebook's processes, and end it."""
+    assert child.stdin is not None
+    child.stdin.close()
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def _said(lines: bytes) -> Dict[str, str]:
+    """The last text of each kind, but the first note."""
+    said: Dict[str, str] = {}
+    for line in lines.splitlines():
+        for kind, text in _object(line).items():
+            if isinstance(text, str) and not (kind == NOTE and NOTE in said):
+                said[kind] = text
+    return said
+
+
+def _object(line: bytes) -> Dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = {}
+    return value if isinstance(value, dict) else {}
 
 
 def as_csv(grades: Sequence[Grade]) -> str:
@@ -81,62 +189,30 @@ def as_csv(grades: Sequence[Grade]) -> str:
     writer.writerow(["notebook", *ids, "passed", "note"])
     for one in grades:
         statuses = (one.statuses.get(id, "") for id in ids)
-        writer.writerow([one.notebook, *statuses, one.passed, one.note])
+        writer.writerow(map(_plain, [one.notebook, *statuses, one.passed, one.note]))
     return out.getvalue()
 
 
-def _read(path: Path) -> Any:
-    import nbformat
-
-    try:
-        return nbformat.read(path, as_version=4)
-    except Exception as error:  # whatever a damaged file makes of nbformat and json
-        raise NotebookError(
-            f"cannot be read as a notebook: {' '.join(str(error).split())[:200]}"
-        ) from None
+def _plain(value: object) -> str:
+    """A cell's text, on one line; a spreadsheet would execute what begins with one of FORMULA."""
+    text = printable(str(value))
+    return f"'{text}" if text.lstrip()[:1] in FORMULA else text
 
 
-def _exercises_of(notebook: Any, path: Path) -> List[str]:
-    """The exercises of the lab that the notebook's metadata name, or else its file name."""
-    lab = str(notebook.metadata.get("gluonlab", {}).get("lab", path.name[:2]))
-    ids = [one.id for one in all_exercises() if one.id.startswith(f"{lab}-")]
-    if not ids:
-        raise NotebookError(
-            f"is of no lab: neither its metadata nor its name say which (they say {lab!r})"
-        )
-    return ids
-
-
-def _run(notebook: Any, folder: Path, verdicts: Path, seconds: float) -> str:
-    """Run all cells; the first error, in a line, or nothing."""
-    language = notebook.metadata.get("gluonlab", {}).get("language", LANGUAGES[0])
-    place = folder / (language if language in LANGUAGES else LANGUAGES[0])
-    place.mkdir()
-    note = ""
-    with start(notebook, place, seconds, **{GRADES: str(verdicts)}) as kernel:
-        for index in range(len(notebook.cells)):
-            try:
-                kernel.run(index)
-            except NotebookError as error:
-                note = note or str(error)
-                if not kernel.alive:
-                    break
-    return note
-
-
-def _verdicts(path: Path, known: Dict[str, str]) -> Dict[str, str]:
+def _verdicts(path: Path, known: Mapping[str, str]) -> Dict[str, str]:
     """The last status of each exercise.
 
-    Lines that are no verdicts can only come from a student's own code, and are ignored.
+    Lines that are no verdicts can only come from a student's own code, and are ignored, as is a
+    file that no checks write: a link, or one of more than MOST_SAID bytes.
     """
     found: Dict[str, str] = {}
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines():
-        try:
-            verdict = json.loads(line)
-            id, status = verdict["exercise"], str(verdict["status"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if id in known:
-            found[id] = status
+    try:
+        lines = read_bounded(path, MOST_SAID, follow=False).splitlines()
+    except (OSError, DataError):
+        lines = []
+    for line in lines:
+        verdict = _object(line)
+        id, status = verdict.get("exercise"), verdict.get("status")
+        if isinstance(id, str) and id in known and status in STATUSES:
+            found[id] = str(status)
     return found

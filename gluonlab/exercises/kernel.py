@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -65,10 +67,12 @@ class Kernel:
     def _run(self, cell: Any, index: int) -> Any:
         from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-        line = next((line for line in cell.source.splitlines() if line.strip()), "")
-        place = f"cell {index + 1} ({line.strip()[:60]})"
+        place = place_of_cell(cell, index)
         try:
-            return self._client.execute_cell(cell, index)
+            done = self._client.execute_cell(cell, index)
+            if getattr(self._client, "too_much", ""):  # and it had ended before it was ended
+                raise DeadKernelError
+            return done
         except CellExecutionError as error:
             raise NotebookError(
                 f"{place}: {error.ename}: {' '.join(str(error.evalue).split())[:400]}"
@@ -78,15 +82,60 @@ class Kernel:
             raise NotebookError(f"{place}: not finished in time") from None
         except DeadKernelError:
             self.alive = False
-            raise NotebookError(f"{place}: its process died") from None
+            too_much = getattr(self._client, "too_much", "")
+            raise NotebookError(f"{place}: {too_much or 'its process died'}") from None
+        except Exception as error:  # whatever messages in another form make of nbclient
+            raise NotebookError(
+                f"{place}: its process sent what is no message of a kernel ({type(error).__name__})"
+            ) from None
+
+
+def place_of_cell(cell: Any, index: int) -> str:
+    """``cell 3 (x = 1)``: the number of a cell, from 1, and the beginning of its first line."""
+    line = next((line for line in cell.source.splitlines() if line.strip()), "")
+    return f"cell {index + 1} ({line.strip()[:60]})"
+
+
+def _bounded(client: Any, printed: int) -> Any:
+    """A class of ``client``s that keep no outputs and end a process that prints too much."""
+
+    class Bounded(client):  # type: ignore[misc]
+        too_much = ""
+        room = printed
+
+        def process_message(self, message: Any, cell: Any, index: int) -> Any:
+            if message["msg_type"] == "status":  # a cell has ended, for example
+                return super().process_message(message, cell, index)
+            self.room -= _length(message["content"])
+            if self.room < 0 and not self.too_much:
+                self.too_much = f"printed more than {printed / 2**20:g} MiB, and was ended"
+                self.ending = asyncio.ensure_future(self.km.signal_kernel(signal.SIGKILL))
+            return None
+
+    return Bounded
+
+
+def _length(content: Any) -> int:
+    """About how many characters a message has."""
+    if isinstance(content, (dict, list)):
+        parts = content.values() if isinstance(content, dict) else content
+        return 2 + sum(map(_length, parts))
+    return len(content) if isinstance(content, str) else 8
 
 
 @contextmanager
-def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> Iterator[Kernel]:
+def start(
+    notebook: Any,
+    folder: Path,
+    seconds: float,
+    printed: Optional[int] = None,
+    **environment: str,
+) -> Iterator[Kernel]:
     """Start a process for ``notebook`` (of `nbformat`) in ``folder``.
 
     It runs this Python, whatever kernels are installed.
-    ``seconds``: for all that is run in it. ``environment``: changes to that of this process. Raises
+    ``seconds``: for all that is run in it. ``printed``: keep no outputs, and end the process after
+    about so many characters of them. ``environment``: changes to that of this process. Raises
     NotebookError where nbclient or ipykernel are not installed.
     """
     try:
@@ -114,7 +163,8 @@ def start(notebook: Any, folder: Path, seconds: float, **environment: str) -> It
             transport="ipc",  # TCP would be open to all who work on this machine
             connection_file=str(Path(own) / "connection.json"),
         )
-        client = NotebookClient(
+        make = NotebookClient if printed is None else _bounded(NotebookClient, printed)
+        client = make(
             notebook,
             km=manager,
             timeout_func=lambda cell: max(1, int(end - time.monotonic())),
@@ -137,7 +187,7 @@ def execute(
     **environment: str,
 ) -> None:
     """Run all cells of ``notebook``, in place. Raises NotebookError."""
-    with start(notebook, folder, seconds, **environment) as kernel:
+    with start(notebook, folder, seconds, None, **environment) as kernel:
         for index in range(len(notebook.cells)):
             kernel.run(index)
             if on_cell:

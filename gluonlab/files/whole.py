@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -130,6 +131,20 @@ def append_whole(file: int, content: bytes) -> None:
         with suppress(OSError):
             os.ftruncate(file, about.st_size)
         raise
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder that somebody else has written into, as far as that is possible.
+
+    A link in its place, and links in it, are removed and not followed. Folders may be deeper than
+    Python's own functions go, and closed.
+    """
+    with suppress(OSError):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+            return
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", path], stderr=subprocess.DEVNULL, check=False)
 
 
 def missing_folders(path: Path) -> List[Path]:
