@@ -33,9 +33,10 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A machine may be busy. make test takes the same examples every time; make test-all and whoever
-# looks for faults take new ones: pytest --hypothesis-profile=random.
+# looks for faults take new ones: pytest --hypothesis-profile=random; make fuzz takes thousands.
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("random", deadline=None, derandomize=False, print_blob=True)
+settings.register_profile("fuzz", deadline=None, derandomize=False, max_examples=12_000)
 settings.load_profile("fixed")
 
 

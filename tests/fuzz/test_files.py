@@ -1,0 +1,183 @@
+"""Files with bytes changed, cut out or put in: data sets, images, archives, states, runs."""
+
+import gzip
+import io
+import json
+import shutil
+import struct
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mxnet import nd
+from PIL import Image
+from support.damage import JSON, corrupted, mutated
+from support.fuzzing import fuzzed, own_errors
+from support.made_up_runs import make_run
+
+from gluonlab.bench.harness.record import Record, Series, read_record
+from gluonlab.data.fetching.extract import unpack
+from gluonlab.data.fetching.sources import Contents
+from gluonlab.data.images.decode import decode
+from gluonlab.data.sets import cifar, idx, pack
+from gluonlab.optimizers.states import states
+from gluonlab.report.tables import as_text
+from gluonlab.runs.reader import read_runs
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (24, 24, 3), np.uint8)
+NUMBERS = (0, 1, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+JUNK = [struct.pack(form, n % 2**size) for n in NUMBERS for form, size in ((">I", 32), ("<Q", 64))]
+
+
+def image(format):
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).save(file, format)
+    return file.getvalue()
+
+
+def archive():
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name in ("top/a.bin", "top/b/c.bin", "top/" + "d" * 150):
+            info = tarfile.TarInfo(name)
+            info.size = 600
+            tar.addfile(info, io.BytesIO(bytes(600)))
+    return file.getvalue()
+
+
+IDX = struct.pack(">4I", 0x803, 5, 4, 3) + bytes(60)
+CIFAR = bytes(3073 * 2)
+IMAGES = {format: image(format) for format in ("JPEG", "PNG")}
+TAR = archive()
+SERIES = (Series("a", "b", "images/s", (1.0, 2.0)),)
+RECORD = json.loads(Record("peers", {"network": "lenet"}, 2, "t", {"cpu": "a"}, SERIES).as_json())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """``place(content, suffix)``: a file of it, in a folder of its own, that is one after the
+    other's place.
+    """
+    folder = tmp_path_factory.mktemp("fuzz")
+
+    def write(content, suffix=""):
+        path = folder / f"file{suffix}"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+@fuzzed
+@given(st.data(), st.booleans())
+def test_an_idx_file_is_read_or_refused(place, data, compress):
+    content = gzip.compress(IDX, mtime=0) if compress else IDX
+    path = place(corrupted(data, content, junk=JUNK), ".gz" if compress else "")
+    with own_errors("IDX"):
+        assert idx.read_idx(path, 3).ndim == 3
+
+
+@fuzzed
+@given(st.data())
+def test_a_cifar_file_is_read_or_refused(place, data):
+    path = place(corrupted(data, CIFAR))
+    with own_errors("CIFAR"):
+        assert cifar.read_records(path, 2).shape == (2, 3073)
+
+
+@fuzzed
+@given(st.data(), st.sampled_from(sorted(IMAGES)), st.none() | st.integers(0, 2**32 - 1))
+def test_an_image_is_decoded_or_refused(place, data, format, seed):
+    path = place(corrupted(data, IMAGES[format], junk=JUNK))
+    with own_errors("images"):
+        assert decode(str(path), 8, seed).shape == (3, 8, 8)
+
+
+@fuzzed
+@given(st.data(), st.booleans())
+def test_an_archive_is_unpacked_below_its_folder_or_refused(tmp_path, data, compress):
+    content = corrupted(data, TAR, junk=[b"../", b"/", b"\0", b"1", b"2", b"x", b"7777777"])
+    (tmp_path / "a.tar").write_bytes(gzip.compress(content, mtime=0) if compress else content)
+    target = tmp_path / "around" / "target"
+    shutil.rmtree(target.parent, ignore_errors=True)
+    target.mkdir(parents=True)
+    with own_errors("archives"):
+        unpack(tmp_path / "a.tar", target, Contents(10_000, most_files=9))
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+    assert not any(path.is_symlink() for path in target.rglob("*"))
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "around"}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The bytes of a file of optimizer states."""
+    path = tmp_path_factory.mktemp("states") / "states"
+    own = states.ParameterState("weight", (2, 3), 4, (nd.ones((2, 3)),))
+    states.save(path, states.to_arrays(states.States("sgd", 4, {"momentum": 0.9}, (own,))))
+    return path.read_bytes()
+
+
+@fuzzed
+@given(st.data())
+def test_optimizer_states_are_read_or_refused(place, saved, data):
+    path = place(corrupted(data, saved, junk=JUNK))
+    with own_errors("optimizer states"):
+        states.read(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("runs") / "run")
+
+
+@fuzzed
+@given(st.data())
+def test_a_runs_folder_is_read_or_refused(run, place, data):
+    folder = place(b"").parent
+    for name in ("config.json", "metrics.jsonl"):
+        shutil.copy(run / name, folder / name)
+    changed = folder / data.draw(st.sampled_from(["config.json", "metrics.jsonl"]))
+    if data.draw(st.booleans()):
+        changed.write_bytes(corrupted(data, changed.read_bytes(), junk=[b"[" * 9999, b"9" * 5000]))
+    else:
+        lines = changed.read_text().splitlines() if changed.suffix == ".jsonl" else []
+        value = json.loads(lines[-1] if lines else changed.read_text())
+        changed.write_text("\n".join([*lines[:-1], json.dumps(data.draw(mutated(value))), ""]))
+    with own_errors("runs"):
+        as_text(read_runs([folder]))
+
+
+PACKED = {"format": 1, "name": "a", "classes": ["a", "b"], "image_shape": [3, 8, 8]}
+
+
+@fuzzed
+@given(st.data())
+def test_a_packed_folder_is_read_or_refused(place, data):
+    folder = place(b"").parent
+    for kind in ("train", "test"):
+        np.save(folder / f"{kind}-images.npy", np.zeros((2, 3, 8, 8), np.uint8))
+        np.save(folder / f"{kind}-labels.npy", np.array([0, 1], np.int32))
+    (folder / pack.INDEX).write_text(json.dumps(PACKED))
+    changed = data.draw(st.sampled_from(sorted([*folder.glob("*.npy"), folder / pack.INDEX])))
+    if changed.suffix == ".json" and data.draw(st.booleans()):
+        changed.write_text(json.dumps(data.draw(mutated(PACKED))))
+    else:
+        changed.write_bytes(corrupted(data, changed.read_bytes()))
+    with own_errors("packed folders"):
+        name, train, _, _ = pack.read(folder, None, data.draw(st.sampled_from([0, 2**20])))
+        assert name.isprintable() and "/" not in name
+        train.batch(np.arange(len(train)))
+
+
+@fuzzed
+@given(st.data())
+def test_a_record_of_a_measurement_is_read_or_refused(place, data):
+    value = data.draw(mutated(RECORD) | JSON)
+    path = place(json.dumps(value).encode())
+    if data.draw(st.booleans()):
+        path = place(corrupted(data, path.read_bytes()))
+    with own_errors("records"):
+        assert read_record(path).title.isprintable()

@@ -1,0 +1,72 @@
+"""Settings, command lines, devices and sizes that nobody would write on purpose."""
+
+import dataclasses
+import importlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.fuzzing import VALUES, WORDS, fuzzed, own_errors
+
+from gluonlab.config import TrainConfig, values
+from gluonlab.config.train_config import option_name
+from gluonlab.devices import devices
+
+FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
+CHECKS = {
+    "whole": values.whole(0, 2**32), "real": values.real(0), "share": values.real(0, below=1),
+    "bytes": values.size_in_bytes, "epochs": values.epoch_list, "compress": values.compression,
+    "colours": values.colours, "text": values.text, "devices": values.device_names,
+}  # fmt: skip
+COMMANDS = ("bench", "data", "doctor", "exercises", "launch", "report", "scratch")
+
+
+@fuzzed
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, min_size=1, max_size=3))
+def test_any_setting_is_taken_or_refused(settings):
+    with own_errors("settings"):
+        TrainConfig(**settings)
+
+
+@fuzzed
+@given(st.sampled_from(sorted(CHECKS)), VALUES)
+def test_any_size_is_taken_or_refused(check, value):
+    with own_errors("sizes"):
+        CHECKS[check]("--option", value)
+
+
+@fuzzed
+@given(WORDS | st.lists(WORDS, max_size=3) | VALUES)
+def test_any_device_is_taken_or_refused(spec):
+    with own_errors("devices"):
+        devices(spec)
+
+
+@fuzzed
+@given(
+    st.lists(
+        WORDS | st.sampled_from([option_name(name) for name in FIELDS]) | st.just("--evaluate"),
+        max_size=6,
+    )
+)
+def test_any_words_end_run_with_status_2_and_one_line(ended, empty_cwd, words):
+    from gluonlab.run import main
+
+    with own_errors("words of run"):
+        status, out, said = ended(main, "--lr", "never", *words)
+        helped = {"--list", "--help", "-h"} & set(words)
+        assert helped or (status, out, said.count("\n")) == (2, "", 1), said
+        assert helped or (said[:-1].isprintable() and len(said) < 4000)
+        assert list(empty_cwd.iterdir()) == []
+
+
+@fuzzed
+@pytest.mark.parametrize("command", COMMANDS)
+@given(st.lists(WORDS, max_size=3))
+def test_any_words_end_another_command_with_one_line(command, ended, empty_cwd, words):
+    main = importlib.import_module(f"gluonlab.{command}.__main__").main
+    with own_errors(f"words of {command}"):
+        status, out, said = ended(main, *words, "--never")
+        assert (status, out, said.count("\n")) == (2, "", 1), said
+        assert said[:-1].isprintable() and len(said) < 4000
+        assert list(empty_cwd.iterdir()) == []

@@ -1,0 +1,42 @@
+"""Inputs that are damaged at random: few of them in make test, thousands in make fuzz."""
+
+from collections import Counter
+from contextlib import contextmanager
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from gluonlab.errors import GluonlabError
+from support.damage import JSON
+
+SHARE = 12  # of a profile's examples, that each kind of input takes
+TRIED = Counter()  # kind -> inputs
+
+# What somebody may write where a name, a number or a path is expected.
+WORDS = (
+    st.text(max_size=12)
+    | st.text("0123456789.,:*-+e()[]{}|\\/ acgpu", max_size=16)
+    | st.sampled_from(["", " ", "-", "--", "nan", "inf", "-inf", "1e999", "0x10", "1_0", "\u0663"])
+    | st.sampled_from(
+        ["cpu", "gpu", "cpu*", "cpu:[", "gpu:(", "../..", "/dev/null", "none", "2bit:"]
+    )
+    | st.integers(1, 6000).flatmap(lambda n: st.sampled_from("a9[(,*:/").map(lambda c: c * n))
+)
+VALUES = WORDS | JSON | st.binary(max_size=6) | st.complex_numbers() | st.lists(WORDS, max_size=3)
+
+
+def fuzzed(function):
+    """As many examples as the profile has for each kind."""
+    examples = max(1, settings().max_examples // SHARE)
+    quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
+    return settings(max_examples=examples, suppress_health_check=quiet)(function)
+
+
+@contextmanager
+def own_errors(kind):
+    """Nothing but gluonlab's own errors comes out, and each is text of one line."""
+    TRIED[kind] += 1
+    try:
+        yield
+    except GluonlabError as error:
+        assert str(error).strip() and len(str(error).splitlines()) == 1
