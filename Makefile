@@ -16,7 +16,7 @@ endif
 endif
 endif
 
-.PHONY: run labs handouts test test-all test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint bench \
+.PHONY: run labs handouts test test-all fuzz test-cu112 test-gpus test-pythons check-launch check-labs check-sagemaker lint bench \
   clean
 
 run: $(VENV)/.ready-cpu
@@ -37,6 +37,11 @@ test-all: $(VENV)/.ready-test $(VENV)/.ready-bench test-cu112
 	$(MAKE) check-launch
 	$(MAKE) check-sagemaker ARGS='-m long'
 	$(MAKE) check-labs ARGS='-m long'
+
+# Thousands of damaged and hostile inputs of every kind; Python 3.10 or newer, for the notebooks among them.
+fuzz: $(VENV)/.ready-labs-check
+	$(VENV)/bin/python -m pytest tests/fuzz --hypothesis-profile=fuzz $(ARGS)
+	$(VENV)/bin/python -m pytest tests/labs/test_fuzz_notebooks.py --hypothesis-profile=fuzz $(ARGS)
 
 # The CUDA build (4 GB) without a GPU. Its own tests, with a driver that has no device; then simulated GPUs (tests/gpus/README.md):
 # their own tests, and all of make test that can on gpu(i) instead of cpu(i).

@@ -11,6 +11,7 @@ PAGES = [
     "README.ja.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "sagemaker/README.md",
     "labs/glossary.md",
 ]

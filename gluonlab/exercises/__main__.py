@@ -50,8 +50,9 @@ def grade(notebooks: Tuple[str, ...], out: str, seconds: str) -> None:
     """Run notebooks that were handed in, and write a table of what their checks say.
 
     THIS RUNS THE CODE OF THE STUDENTS, with all that you may do yourself: use an account or a
-    container that holds nothing else. Each notebook has a process of its own, and its checks may be
-    forged by whoever wants to.
+    container that holds nothing else. Each notebook has processes of its own, whose time, memory
+    and files are bounded; what is wrong with one is its note. Its checks may be forged by whoever
+    wants to.
     """
     if not notebooks:
         raise ExerciseError(
