@@ -97,7 +97,12 @@ def grade(notebooks: Sequence[Path], seconds: float, **bounds: Any) -> Iterator[
 
 
 def _grade(path: Path, bounds: Bounds) -> Grade:
-    made, folder = Grade(path), Path(tempfile.mkdtemp(prefix="gluonlab-grade-"))
+    made = Grade(path)
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="gluonlab-grade-"))
+    except OSError as error:  # the disk is full, for example
+        made.note = one_line(f"cannot be run ({error})")
+        return made
     try:
         said = _run(path, folder, bounds)
         lab = said.get(LAB, "")

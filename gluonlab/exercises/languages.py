@@ -79,5 +79,5 @@ def _in_metadata(notebook: Path) -> Optional[str]:
     try:
         metadata = json.loads(notebook.read_text(encoding="utf-8"))["metadata"]
         return str(metadata["gluonlab"]["language"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -4,7 +4,7 @@ It starts a command in a session of its own, within bounds, and writes ``{"ended
 line of its output: what the command used too much of, or nothing. Processes whose parents have
 ended become its own children (prctl(2), PR_SET_CHILD_SUBREAPER), whatever they have done to their
 session; so none is left when it ends. It ends early when its input is closed, as it is when the
-grader has ended.
+grader has ended, and then removes the notebook's folder.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Iterable, List, Sequence
 
 from gluonlab.exercises.bounds import TICK_S, Bounds, Process, Watch, descendants
+from gluonlab.files.whole import remove_folder
 
-ENDED = "ended"
+ENDED, ABANDONED = "ended", "the grader has ended"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MOST_SWEEPS = 2000  # of what still runs; a notebook may start processes while others are ended
 
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str]) -> None:
         excess = _wait(child, Watch(bounds, folder))
     finally:
         _end_all(child)
+        if excess == ABANDONED:
+            remove_folder(folder)
         print(json.dumps({ENDED: excess}), flush=True)
 
 
@@ -72,7 +75,7 @@ def _wait(child: "subprocess.Popen[bytes]", watch: Watch) -> str:
             return excess
         # closed when the grader has ended; nothing is ever written to it
         if select.select([0], [], [], TICK_S)[0]:
-            return "the grader has ended"
+            return ABANDONED
     return ""
 
 

@@ -164,13 +164,15 @@ def test_of_many_files_only_the_wrong_ones_are_printed(data):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"no digests\n", b"a" * 64 + b"  /etc/passwd\n"]
+    "content",
+    [b"", b"\xff\xfe", b"no digests\n"]
+    + [b"a" * 64 + name for name in (b"  /etc/passwd\n", b"  a/../../../b\n", b"  \x1b[2J\n")],
 )
 def test_a_list_of_digests_that_is_none_is_damaged(data, content):
     data("download", "imagenette2-320", "--data-dir", "D")
     Path("D/imagenette2-320/SHA256SUMS").write_bytes(content)
     status, out, _ = data("verify", "imagenette2-320", "--data-dir", "D")
-    assert (status, out.split()[0]) == (1, "damaged")
+    assert (status, out.split()[0]) == (1, "damaged") and out[:-1].isprintable()
     assert data("download", "imagenette2-320", "--data-dir", "D")[0] == 0
 
 

@@ -226,6 +226,25 @@ print(peak_bytes(os.getpid()))
 """
 
 
+def test_a_grader_that_is_killed_leaves_no_process_and_no_folder(tmp_path):
+    note = tmp_path / "where"
+    cell = f"open({str(note)!r}, 'w').write(GRADES)\nsubprocess.Popen(['sleep', '4321']).wait()"
+    hand_in(tmp_path / "x.ipynb", notebook(IMPORT, cell))
+    command = [sys.executable, "-m", "gluonlab.exercises", "grade", "x.ipynb"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as grader:
+        wait_until(lambda: note.exists() and sleeping())
+        grader.kill()
+    folder = Path(note.read_text()).parent
+    wait_until(lambda: not folder.exists() and not sleeping())
+
+
+def wait_until(true, seconds=60):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
 @pytest.mark.long
 def test_a_class_with_forty_hostile_notebooks_is_graded(tmp_path):
     folder = tmp_path / "class"

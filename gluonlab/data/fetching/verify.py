@@ -9,10 +9,13 @@ from typing import Dict, List, NamedTuple, Optional
 from gluonlab.data.fetching.extract import digest_of
 from gluonlab.data.fetching.location import find, places
 from gluonlab.data.fetching.sources import Source
+from gluonlab.files.bounded import read_bounded
+from gluonlab.plain import printable
 
 OK, MISSING, DAMAGED = "ok", "missing", "damaged"
 # in the folder of an unpacked archive: the digests of its files, as sha256sum -c reads them
 MANIFEST = "SHA256SUMS"
+MOST_BYTES = 2**26  # of that: some hundred thousand files
 _LINE = re.compile(r"([0-9a-f]{64})  ([^/].*)")
 
 
@@ -27,7 +30,9 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         digest = f"{self.found}, expected " if self.state == DAMAGED else ""
-        return f"{self.state:<8}{self.path}: {self.algorithm} {digest}{self.expected}"
+        return (
+            f"{self.state:<8}{printable(str(self.path))}: {self.algorithm} {digest}{self.expected}"
+        )
 
 
 def verify(source: Source, root: Path) -> List[Finding]:
@@ -44,14 +49,19 @@ def verify(source: Source, root: Path) -> List[Finding]:
     if not manifest.is_file():
         return [Finding(manifest, MISSING, "sha256", "written by download")]
     try:
-        lines = manifest.read_text(encoding="utf-8").splitlines()
-    except ValueError:
+        lines = read_bounded(manifest, MOST_BYTES).decode().splitlines()
+    except (OSError, ValueError):  # too large a file included
         lines = []
-    matches = [match for match in map(_LINE.fullmatch, lines) if match]
+    matches = [match for match in map(_LINE.fullmatch, lines) if match and _is_below(match[2])]
     if not matches or len(matches) < len(lines):
         wrong = "and no list of digests"
         return [Finding(manifest, DAMAGED, "sha256", "written by download", wrong)]
     return [_compare(manifest.parent / match[2], "sha256", match[1]) for match in matches]
+
+
+def _is_below(name: str) -> bool:
+    """Whether a name in a manifest is that of a file in its folder, as `unpack` makes them."""
+    return name.isprintable() and ".." not in name.split("/")
 
 
 def is_complete(source: Source, root: Path) -> bool:
