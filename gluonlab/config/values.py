@@ -14,7 +14,6 @@ from numbers import Integral
 from typing import Any, Callable, Tuple, Union
 
 from gluonlab.errors import ConfigError
-from gluonlab.plain import printable
 
 Check = Callable[[str, Any], Any]
 
@@ -180,4 +179,4 @@ def flag(name: str, value: Any) -> bool:
 
 def _given(name: str, value: Any) -> str:
     shown = str(value)
-    return f"{name} {printable(shown) if shown.strip() else repr(shown)}"
+    return f"{name} {shown if shown.strip() else repr(shown)}"

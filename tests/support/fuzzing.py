@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from gluonlab.errors import GluonlabError
+from gluonlab.plain import one_line
 from support.damage import JSON
 
 SHARE = 12  # of a profile's examples, that each kind of input takes
@@ -34,9 +35,9 @@ def fuzzed(function):
 
 @contextmanager
 def own_errors(kind):
-    """Nothing but gluonlab's own errors comes out, and each is text of one line."""
+    """Nothing but gluonlab's own errors comes out, each of which a command shows on one line."""
     TRIED[kind] += 1
     try:
         yield
     except GluonlabError as error:
-        assert str(error).strip() and len(str(error).splitlines()) == 1
+        assert one_line(str(error)).isprintable() and str(error).strip()
