@@ -45,6 +45,11 @@ def _counts(text: str) -> List[int]:
     help="evaluate a finished run on its test images, instead of training",
 )
 @click.option(
+    "--resume",
+    metavar="RUN_DIR",
+    help="go on with an interrupted run from its last checkpoint, on these devices or others",
+)
+@click.option(
     "--find-batch-size",
     metavar="BYTES",
     help="instead of training, find the largest --batch-size whose run takes at most this memory: "
@@ -62,6 +67,7 @@ def _counts(text: str) -> List[int]:
 def main(
     compare: Optional[str],
     evaluate: Optional[str],
+    resume: Optional[str],
     find_batch_size: Optional[str],
     as_json: bool,
     quiet: bool,
@@ -76,30 +82,25 @@ def main(
     if list_names:
         click.echo(_names())
         return
+    instead = {
+        "--evaluate": evaluate, "--resume": resume, "--find-batch-size": find_batch_size,
+        "--compare": compare,
+    }  # fmt: skip
+    wanted = [f"{option} {value}" for option, value in instead.items() if value is not None]
+    if len(wanted) > 1:
+        raise ConfigError(f"{wanted[0]} and {wanted[1]} contradict each other: give one of them")
     if evaluate is not None:
-        for other, value in (("--compare", compare), ("--find-batch-size", find_batch_size)):
-            if value is not None:
-                raise ConfigError(
-                    f"--evaluate {evaluate} and {other} {value} contradict each other: "
-                    "give one of them"
-                )
         from gluonlab.training.finished import evaluate_run
 
         print_evaluation(evaluate_run(evaluate, **given(settings)), as_json)
-        return
-    counts = _counts(compare) if compare is not None else None
-    config = TrainConfig(**given(settings))
-    if find_batch_size is None:
-        _run(config, counts, as_json, quiet)
-    elif counts is None:
-        _find_batch_size(
-            config, size_in_bytes("--find-batch-size", find_batch_size), as_json, quiet
-        )
+    elif resume is not None:
+        _resume(resume, given(settings), as_json, quiet)
+    elif find_batch_size is not None:
+        size = size_in_bytes("--find-batch-size", find_batch_size)
+        _find_batch_size(TrainConfig(**given(settings)), size, as_json, quiet)
     else:
-        raise ConfigError(
-            f"--find-batch-size {find_batch_size} and --compare {compare} contradict each other: "
-            "give one of them"
-        )
+        counts = _counts(compare) if compare is not None else None
+        _run(TrainConfig(**given(settings)), counts, as_json, quiet)
 
 
 def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet: bool) -> None:
@@ -116,6 +117,16 @@ def _run(config: TrainConfig, counts: Optional[List[int]], as_json: bool, quiet:
         return
     result = train(config, reporter=reporter)
     print_result(result, as_json, quiet)
+
+
+def _resume(folder: str, settings: Dict[str, Any], as_json: bool, quiet: bool) -> None:
+    from gluonlab.training.loop import train
+    from gluonlab.training.reporter import ConsoleReporter, Reporter
+    from gluonlab.training.resume import asked, interrupted
+
+    config = asked(interrupted(folder), **settings)
+    reporter = Reporter() if quiet or as_json else ConsoleReporter()
+    print_result(train(config, reporter=reporter, resume=folder), as_json, quiet)
 
 
 def _find_batch_size(config: TrainConfig, budget_bytes: int, as_json: bool, quiet: bool) -> None:

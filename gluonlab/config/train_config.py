@@ -18,6 +18,7 @@ from gluonlab.config.values import (
     device_names,
     epoch_list,
     flag,
+    period,
     real,
     size_in_bytes,
     text,
@@ -218,6 +219,13 @@ class TrainConfig:
         flag, "write export/ for mx.gluon.SymbolBlock.imports, which needs no gluonlab",
         default=False,
     )  # fmt: skip
+    checkpoint_every: Optional[str] = OUTPUT(
+        period, "write a checkpoint every N steps, minutes or epochs, from which --resume goes on",
+        metavar="PERIOD",
+    )  # fmt: skip
+    keep: int = OUTPUT(
+        whole(1), "checkpoints that are kept, besides that of the best accuracy", default=3
+    )
     out: Optional[str] = OUTPUT(
         text, "folder of the run (default: a new one below runs/)", metavar="DIR"
     )

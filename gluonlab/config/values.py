@@ -11,7 +11,7 @@ import os
 import re
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, Callable, Tuple, Union
+from typing import Any, Callable, NamedTuple, Tuple, Union
 
 from gluonlab.errors import ConfigError
 
@@ -101,6 +101,36 @@ def epoch_list(name: str, value: Any) -> str:
             f"{_given(name, shown)}: give each number of epochs once, in order, such as 10,20"
         )
     return ",".join(map(str, epochs))
+
+
+class Period(NamedTuple):
+    """How often: every ``number`` of a ``unit``, which is steps, minutes or epochs."""
+
+    number: int
+    unit: str
+
+
+UNITS = {
+    "": "steps", "step": "steps", "steps": "steps", "min": "minutes", "minute": "minutes",
+    "minutes": "minutes", "epoch": "epochs", "epochs": "epochs",
+}  # fmt: skip
+
+
+def period(name: str, value: Any) -> str:
+    """``50 steps``, ``10 minutes`` or ``1 epochs`` as text; a number alone counts steps."""
+    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower(), re.ASCII)
+    unit = UNITS.get(match[2]) if match else None
+    if match is None or unit is None or not int(match[1]):
+        raise ConfigError(
+            f"{_given(name, value)}: give how often, such as '50 steps', '10 minutes' or '1 epoch'"
+        )
+    return f"{int(match[1])} {unit}"
+
+
+def read_period(text: str) -> Period:
+    """What `period` gave, in its parts."""
+    number, unit = text.split()
+    return Period(int(number), unit)
 
 
 def compression(name: str, value: Any) -> str:

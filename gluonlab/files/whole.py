@@ -38,8 +38,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     temporary, lock = _locked(path, _make_file)
     try:
         yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())  # some disks say only now that they are full
+        sync(temporary)  # some disks say only now that they are full
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -61,19 +60,33 @@ def _make_folder(path: Path) -> Path:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A new folder beside ``path`` that becomes it when the block ends without an error.
 
-    ``path`` must not exist. Folders that killed processes have left behind for the same ``path``
-    are removed. A running process holds a lock on its folder; where the disk has no locks, nothing
-    is removed.
+    ``path`` must not exist. The folder is on disk then; its files are the block's concern. Folders
+    that killed processes have left behind for the same ``path`` are removed. A running process
+    holds a lock on its folder; where the disk has no locks, nothing is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_left_behind([path.parent], [path.name])
     temporary, lock = _locked(path, _make_folder)
     try:
         yield temporary
+        sync(temporary)
         temporary.rename(path)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         os.close(lock)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of disks that have nothing to do for a folder
+            raise
+    finally:
+        os.close(handle)
 
 
 def _locked(path: Path, make: Callable[[Path], Path]) -> Tuple[Path, int]:

@@ -31,10 +31,16 @@ class Scored(NamedTuple):
 
 
 class State(NamedTuple):
-    """What goes on with the same bits needs, besides the parameters and running statistics."""
+    """What goes on with the same bits needs, besides the parameters.
+
+    ``devices``: arrays that are not the same on all devices, such as running statistics, by names
+    of the strategy's own. ``counts``: plain values.
+    """
 
     optimizer: States
     loss_scale: Mapping[str, float]
+    devices: Mapping[str, nd.NDArray] = {}
+    counts: Mapping[str, Any] = {}
 
 
 class Strategy(Protocol):
@@ -72,10 +78,13 @@ class Strategy(Protocol):
         """Give all replicas the same running statistics, before evaluating and saving."""
 
     def state(self) -> State:
-        """Copies on the CPU of the optimizer's states, by parameter name, and the loss scale."""
+        """Copies on the CPU of what the strategy goes by; nothing waits for them."""
 
     def restore(self, state: State) -> None:
-        """Go on from a `state`, of any devices. Raises KVStoreError for that of another network."""
+        """Go on from a `state`, of any devices, with the parameters that were there then.
+
+        Raises KVStoreError for that of another network.
+        """
 
 
 class StrategyPlan(Protocol):

@@ -24,7 +24,7 @@ RESOLVED = {
     "lr_decay_epochs": "lr_decay_steps",
 }  # fmt: skip
 # Fields that decide only what a run shows and writes.
-PRODUCTS = ("memory", "confusion", "export", "out")
+PRODUCTS = ("memory", "checkpoint_every", "keep", "confusion", "export", "out")
 MOST_BYTES = 2**24  # of config.json, which has some kilobytes
 DEEPEST = 4  # lists within lists; a run writes less, and Python follows some hundreds only
 

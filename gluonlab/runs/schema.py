@@ -14,6 +14,7 @@ FORMAT = 2  # what config.json calls "format"; the first one had no such number
 
 CONFIG, METRICS, PARAMETERS = "config.json", "metrics.jsonl", "parameters.params"
 CURVES, CONFUSION, EXPORT, COMPARISON = "curves.png", "confusion.png", "export", "compare.json"
+CHECKPOINTS = "checkpoints"  # a folder, see gluonlab.runs.checkpoint
 FILES = (CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, COMPARISON)
 
 Check = Callable[[Any], bool]
@@ -137,6 +138,15 @@ class LossScaleEvent(Line):
 
 
 @dataclass(frozen=True)
+class ResumedEvent(Line):
+    """A run goes on from a checkpoint."""
+
+    tag = {"kind": "event", "event": "resumed"}
+    step: int = _field("number of the last step before the checkpoint", count)
+    message: str = _field("what differs from the run before, if anything does", text)
+
+
+@dataclass(frozen=True)
 class ConfusionEvent(Line):
     """The confusion matrix after the last epoch, with --confusion."""
 
@@ -155,5 +165,5 @@ class UnheardEvent(Line):
 
 
 LINES: Tuple[Type[Line], ...] = (
-    Step, Epoch, DivergedEvent, LossScaleEvent, ConfusionEvent, UnheardEvent,
+    Step, Epoch, DivergedEvent, LossScaleEvent, ResumedEvent, ConfusionEvent, UnheardEvent,
 )  # fmt: skip

@@ -7,14 +7,15 @@ metrics.jsonl grows by whole lines.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import gluonlab
-from gluonlab.errors import OutputError
+from gluonlab.errors import DataError, OutputError
 from gluonlab.files.arrays import save_arrays
 from gluonlab.files.whole import (
     append_whole,
@@ -46,6 +47,7 @@ class RunDirectory:
         self.path, self._made = path, made
         self._lock = FolderLock(path)
         self._pending: List[str] = []  # lines of metrics.jsonl
+        self._bytes, self._digest = 0, hashlib.sha256()  # of those that are written
         self._metrics: Optional[int] = None
         try:
             how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -77,6 +79,30 @@ class RunDirectory:
             run.close()  # another process was faster, and has ended
             raise _not_empty(path)
         return run
+
+    @classmethod
+    def reopen(cls, path: Path, mark: Mapping[str, Any]) -> "RunDirectory":
+        """The folder of a run that goes on from where its lines were at a `mark`.
+
+        Later ones are cut off. Raises DataError when earlier ones have changed.
+        """
+        run, file = cls(path), path / schema.METRICS
+        with on_disk(file, "make it writable"):
+            assert run._metrics is not None
+            run._note(file.read_bytes()[: mark["bytes"]])
+            if run.mark() != mark:
+                run.close()
+                raise DataError(
+                    f"{file} is not what the checkpoint goes on from: its first {mark['bytes']:,} "
+                    "bytes have changed: put it back as it was"
+                )
+            os.truncate(run._metrics, mark["bytes"])
+        return run
+
+    def mark(self) -> Dict[str, Any]:
+        """How far metrics.jsonl has come, which is on its way to the disk then."""
+        self._flush()
+        return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     @staticmethod
     def check(out: Optional[str]) -> None:
@@ -121,10 +147,16 @@ class RunDirectory:
         if not steps or sum(map(len, self._pending)) >= PENDING:
             self._flush()
 
+    def _note(self, text: bytes) -> None:
+        self._bytes += len(text)
+        self._digest.update(text)
+
     def _flush(self) -> None:
         if self._metrics is not None:  # not closed
             with on_disk(self.path / schema.METRICS):
-                append_whole(self._metrics, "".join(self._pending).encode())
+                text = "".join(self._pending).encode()
+                append_whole(self._metrics, text)
+            self._note(text)
             self._pending = []
 
     def parameters(self, net: Any) -> None:
@@ -178,6 +210,10 @@ class NoRunDirectory:
         """Nothing is written."""
 
     describe = write = parameters = curves = close = discard = _nothing
+
+    def mark(self) -> Dict[str, Any]:
+        """There are no lines."""
+        return {}
 
 
 def _unwritable(out: Optional[str], path: Path, reason: Optional[str]) -> OutputError:

@@ -13,7 +13,7 @@ from mxnet import gluon
 
 from gluonlab.data.sets.colours import find_colours
 from gluonlab.data.sets.registry import check_dataset
-from gluonlab.errors import KVStoreError
+from gluonlab.errors import ConfigError, KVStoreError
 from gluonlab.gpu.arithmetic import arithmetic, check_arithmetic
 from gluonlab.kvstores import check_kvstore, check_topology
 from gluonlab.kvstores.compression import check_compression
@@ -51,6 +51,16 @@ def _topology(draft: Draft) -> None:
         check_topology(draft.asked.topology, draft.asked.kvstore)
     except KVStoreError as error:
         raise KVStoreError(f"--{error}") from None
+
+
+def _checkpoints(draft: Draft) -> None:
+    asked = draft.asked
+    if asked.checkpoint_every is not None and asked.compress is not None:
+        raise ConfigError(
+            f"--checkpoint-every {asked.checkpoint_every} and --compress {asked.compress} "
+            "contradict each other: what 2 bits have left over stays in MXNet: "
+            "leave one of them out"
+        )
 
 
 def _colours(draft: Draft) -> None:
@@ -106,6 +116,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
     Check(CONFIG, "compression", lambda draft: check_compression(
         draft.asked.compress, draft.asked.kvstore, draft.asked.dtype)),
+    Check(CONFIG, "checkpoints", _checkpoints),
     Check(CONFIG, "model", lambda draft: check_model(draft.config.model)),
     Check(CONFIG, "colours", _colours),
     Check(CONFIG, "files", lambda draft: file_options(draft.asked)),

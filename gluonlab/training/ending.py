@@ -13,6 +13,7 @@ from mxnet import gluon
 from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, UsageError
 from gluonlab.host.signals import EndRequest
+from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.runs.result import Result
 from gluonlab.runs.schema import CONFUSION, EXPORT, DivergedEvent
 from gluonlab.runs.writer import NoRunDirectory, RunDirectory
@@ -94,9 +95,17 @@ def _in_words(result: Result) -> str:
     if result.run_dir is None:
         return "rank 0 has written the finished epochs"
     if not result.history:
-        return f"no epoch was finished; {result.run_dir} holds the steps of the first"
+        return f"no epoch was finished; {result.run_dir} holds the steps of the first{_on(result)}"
     epochs = f"{len(result.history)} of {result.plan.epochs}"
-    return f"{result.run_dir} holds every epoch that was finished, {epochs}{_later(result)}"
+    holds = f"{result.run_dir} holds every epoch that was finished, {epochs}"
+    return f"{holds}{_later(result)}{_on(result)}"
+
+
+def _on(result: Result) -> str:
+    """The command that goes on from the last checkpoint, if there is one."""
+    if result.run_dir is None or not checkpoints(result.run_dir):
+        return ""
+    return f"; to go on: python -m gluonlab.run --resume {shlex.quote(str(result.run_dir))}"
 
 
 def _later(result: Result) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
-from typing import Generic, Iterator, Optional, TypeVar
+from pathlib import Path
+from typing import Optional
 
 from mxnet import nd
 
@@ -14,18 +14,16 @@ from gluonlab.engine.semantics import make_users, nd_semantics
 from gluonlab.host.signals import EndRequest
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.strategy import data_parallel
-from gluonlab.parallel.strategy import MakeStrategy, Strategy
+from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
-from gluonlab.runs.writer import NoRunDirectory, RunDirectory
 from gluonlab.training.ending import advice, recorded, write_extras
 from gluonlab.training.evaluate import evaluation_loader, validate
-from gluonlab.training.losses import LossLog, StepLoss
 from gluonlab.training.plan import Plan
-from gluonlab.training.prepare import measured_memory, plan_together, prepare, train_loader
+from gluonlab.training.prepare import measured_memory, plan_together, prepare
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
-
-_T = TypeVar("_T")
+from gluonlab.training.resume import Interrupted, asked, differences, interrupted, run_directory
+from gluonlab.training.standing import Standing
 
 
 def train(
@@ -34,11 +32,14 @@ def train(
     reporter: Optional[Reporter] = None,
     dataset: Optional[Dataset] = None,
     group: Group = ALONE,
+    resume: "str | Path | None" = None,
 ) -> Result:
     """Train as ``config`` says, on the devices it names, and write the run's folder.
 
     ``strategy``: how network and batches lie on the devices. ``dataset``: the one that the config
-    names, where it has been read already. ``group``: the processes that train together. Raises a
+    names, where it has been read already. ``group``: the processes that train together. ``resume``:
+    the folder of a run that goes on from its last checkpoint, as it was asked for, without a
+    ``config``, or as one made by `gluonlab.training.resume.asked`. Raises a
     UsageError before anything is written when the config cannot be carried out, and DivergedError
     when the loss is no longer a number, or beyond recovery, or the parameters are not finite after
     an epoch. The run computes with mx.nd; its network is of the user's kind, mx.np after
@@ -47,11 +48,12 @@ def train(
     again. Ctrl-C, SIGTERM and SIGHUP let the step or the batch of an evaluation end that is under
     way, if this is the main thread; a second Ctrl-C does not.
     """
-    config = config or TrainConfig()
+    before = None if resume is None else interrupted(resume)
+    config = config or (TrainConfig() if before is None else asked(before))
     with nd_semantics():
         plan = plan_together(config, dataset, group)
         taken = measured_memory(plan, strategy)
-        result = train_plan(plan, strategy, reporter or ConsoleReporter(), taken)
+        result = train_plan(plan, strategy, reporter or ConsoleReporter(), taken, before)
     make_users(result.net)
     return result
 
@@ -61,21 +63,24 @@ def train_plan(
     make_strategy: MakeStrategy,
     reporter: Reporter,
     taken: Optional[str] = None,
+    before: Optional[Interrupted] = None,
 ) -> Result:
-    """`train` for a plan. ``taken``: a line about the memory that such a run takes."""
+    """`train` for a plan.
+
+    ``taken``: a line about the memory that such a run takes. ``before``: the run that goes on.
+    """
     began = time.perf_counter()
     strategy, introduction = prepare(plan, make_strategy)
-    run = (
-        RunDirectory.create(plan.out, f"{plan.model}-{plan.dataset.name}")
-        if plan.group.rank == 0
-        else NoRunDirectory()
-    )
+    run = run_directory(plan, strategy, before)
     result = Result(plan, strategy.net, run.path)
     with EndRequest() as request, recorded(run, result, request):
         run.describe(**plan.description())
-        for line in [*introduction, *([taken] if taken is not None else [])]:
+        for line in filter(None, [*introduction, taken]):
             reporter.say(line)
-        _Run(plan, strategy, reporter, run, result, began, request).all_epochs()
+        epochs = _Run(Standing(plan, strategy, run, began), reporter, result, request)
+        if before is not None:
+            epochs.go_on(before)
+        epochs.all_epochs()
         if result.confusion is not None:
             run.write(schema.ConfusionEvent(result.confusion.tolist()))
         if run.path is not None:
@@ -88,61 +93,73 @@ class _Run:
     """The state that the epochs of one run share."""
 
     def __init__(
-        self,
-        plan: Plan,
-        strategy: Strategy,
-        reporter: Reporter,
-        run: "RunDirectory | NoRunDirectory",
-        result: Result,
-        began: float,
-        request: EndRequest,
+        self, standing: Standing, reporter: Reporter, result: Result, request: EndRequest
     ) -> None:
-        self.plan, self.strategy, self.reporter = plan, strategy, reporter
-        self.run, self.result, self.began, self.request = run, result, began, request
+        self.standing, self.reporter, self.result = standing, reporter, result
+        self.plan, self.strategy, self.run = standing.plan, standing.strategy, standing.run
+        self.log, self.request = standing.log, request
         self.noted_unheard = False
-        self.log = LossLog(strategy.outputs, plan.loss_scale is not None, plan.group)
-        self.loader = train_loader(plan, strategy.inputs)
-        self.evaluation_loader = evaluation_loader(plan, strategy.inputs)
+        self.evaluation_loader = evaluation_loader(self.plan, self.strategy.inputs)
+
+    def go_on(self, before: Interrupted) -> None:
+        """Stand where the run's last checkpoint was taken."""
+        self.result.history += [line for line in before.lines if isinstance(line, schema.Epoch)]
+        best = max((epoch.accuracy for epoch in self.result.history), default=-1.0)
+        known = self.standing.go_on(before.checkpoint, best)
+        lines = [f"goes on from step {self.log.step:,}", *differences(before, self.plan)]
+        self.standing.note(self.standing.loader.epoch + 1, known)
+        self.run.write(schema.ResumedEvent(self.log.step, "; ".join(lines)))
+        for line in lines:
+            self.reporter.say(f"{'resumed':<11}{line}")
 
     def all_epochs(self) -> None:
-        for epoch in range(1, self.plan.epochs + 1):
-            line = ""
-            self._note_unheard()
-            self.reporter.epoch_begins(epoch, self.plan.epochs, len(self.plan.dataset.train))
-            try:
-                done = self._epoch(epoch)
-                self.run.parameters(self.strategy.net)
-                self.run.write(done)
-                self.result.history.append(done)
-                line = epoch_in_words(done, self.plan.epochs)  # said when it is true
-            finally:
-                if self.log.rest:  # the loss has diverged
-                    self._note(epoch, self.log.rest)
-                self.reporter.epoch_ends(line)
+        try:
+            for epoch in range(self.standing.loader.epoch + 1, self.plan.epochs + 1):
+                self._noted_epoch(epoch)
+        finally:
+            self.standing.checkpoints.close()
         for line in advice(self.result):
             self.reporter.say(line)
         self._note_unheard()
 
+    def _noted_epoch(self, epoch: int) -> None:
+        """An epoch, with what stays of it."""
+        line = ""
+        self._note_unheard()
+        images = len(self.plan.dataset.train)
+        self.reporter.epoch_begins(epoch, self.plan.epochs, images)
+        if self.standing.images:
+            self.reporter.step_done(min(self.standing.images, images), [])
+        try:
+            done = self._epoch(epoch)
+            self.run.parameters(self.strategy.net)
+            self.run.write(done)
+            self.result.history.append(done)
+            line = epoch_in_words(done, self.plan.epochs)  # said when it is true
+        finally:
+            if self.log.rest:  # the loss has diverged
+                self.standing.note(epoch, self.log.rest)
+            self.reporter.epoch_ends(line)
+        self.standing.epoch_done(done.accuracy)
+
     def _epoch(self, epoch: int) -> schema.Epoch:
         """Train on every image once, then evaluate."""
-        began = time.perf_counter()
-        # its thread ends with the loop, however that ends
-        with closing(iter(self.loader)) as batches:
-            waiting = _Waiting(batches)
-            for batch in waiting:
+        with self.standing.epoch() as batches:
+            for batch in batches:
                 known = self.log.append(self.strategy.step(batch), batch.size)
-                self._note(epoch, known)
+                self.standing.note(epoch, known)
                 self.reporter.step_done(batch.size, known)
-                if self.log.step == 1:
+                if not self.result.first_step_seconds:
                     self._first_step()
+                self.standing.step_done()
                 if self.request.number is not None:
                     self._end()
-        self._note(epoch, self.log.flush())
+        self.standing.note(epoch, self.log.flush())
         nd.waitall()  # the last updates, too, belong to the time of this epoch
-        seconds = time.perf_counter() - began
-        self._note_loss_scale(epoch)
+        seconds = time.perf_counter() - self.standing.epoch_began
         tests = self.request.between(self.evaluation_loader, self._end)
         score = validate(self.strategy, tests, self.plan, self.log.step)
+        self._note_loss_scale(epoch)
         self.result.confusion = score.confusion
         return schema.Epoch(
             epoch=epoch,
@@ -153,19 +170,15 @@ class _Run:
             accuracy=score.accuracy,
             validation_loss=score.loss,
             top5_accuracy=score.top5_accuracy,
-            waiting=waiting.seconds / seconds,
+            waiting=self.standing.waited / seconds,
             lr=self.plan.rates(self.log.step),
-            seconds=time.perf_counter() - self.began,
+            seconds=time.perf_counter() - self.standing.began,
         )
 
     def _end(self) -> None:
         """A signal asks for it, between two batches."""
+        self.standing.leave()
         self.request.answer()
-
-    def _note(self, epoch: int, known: "list[StepLoss]") -> None:
-        """Record finished steps."""
-        since, rates = time.perf_counter() - self.began, self.plan.rates
-        self.run.write(*(schema.Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known))
 
     def _note_loss_scale(self, epoch: int) -> None:
         """Record how often gradients overflowed."""
@@ -183,23 +196,5 @@ class _Run:
     def _first_step(self) -> None:
         """Wait for the very first step, once: more devices take longer to initialise."""
         nd.waitall()
-        self.result.first_step_seconds = time.perf_counter() - self.began
+        self.result.first_step_seconds = time.perf_counter() - self.standing.began
         self.reporter.say(f"{'first step':<11}after {self.result.first_step_seconds:.2f} s")
-
-
-class _Waiting(Generic[_T]):
-    """Iterates over ``items``; ``seconds``: how long the loop has waited for them so far."""
-
-    def __init__(self, items: Iterator[_T]) -> None:
-        self._items = items
-        self.seconds = 0.0
-
-    def __iter__(self) -> Iterator[_T]:
-        return self
-
-    def __next__(self) -> _T:
-        began = time.perf_counter()
-        try:
-            return next(self._items)
-        finally:
-            self.seconds += time.perf_counter() - began

@@ -8,7 +8,7 @@ never more than that many steps behind the host.
 from __future__ import annotations
 
 import math
-from typing import List, NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import nd
@@ -75,6 +75,28 @@ class LossLog:
             )
         return total / images
 
+    def state(self) -> "Tuple[Dict[str, Any], Dict[str, nd.NDArray]]":
+        """Where it stands, and copies on the CPU of the losses not returned yet; nothing waits."""
+        waiting = [block for block in reversed(self._blocks) if block.steps]
+        rows = {
+            f"losses/{place}/{device}": row.copyto(mx.cpu())
+            for place, block in enumerate(waiting)
+            for device, row in enumerate(block.rows)
+        }
+        counts = {"step": self.step, "sum": self._sum, "images": self._images}
+        blocks = [{"steps": list(each.steps), "images": list(each.images)} for each in waiting]
+        return {**counts, "blocks": blocks}, rows
+
+    def restore(self, counts: Mapping[str, Any], rows: Mapping[str, nd.NDArray]) -> List[StepLoss]:
+        """Go on from a `state`, of any devices; the steps whose losses it had not returned."""
+        self.step, self._sum, self._images = counts["step"], counts["sum"], counts["images"]
+        known: List[StepLoss] = []
+        for place, block in enumerate(counts["blocks"]):
+            prefix = f"losses/{place}/"
+            own = [row for name, row in rows.items() if name.startswith(prefix)]
+            known += _losses(block["steps"], block["images"], _total(own))
+        return self._checked(known)
+
     def _checked(self, known: List[StepLoss]) -> List[StepLoss]:
         if self._may_overflow:
             known = [step for step in known if math.isfinite(step.loss)]
@@ -116,10 +138,18 @@ class _Block:
         """Wait for the block's steps and return them; the block is empty then."""
         if not self.steps:
             return []
-        sums = self.group.total(sum(row.asnumpy().astype("float64") for row in self.rows))
-        known = [
-            StepLoss(step, images, float(total) / images)
-            for step, images, total in zip(self.steps, self.images, sums)
-        ]
+        known = _losses(self.steps, self.images, self.group.total(_total(self.rows)))
         self.steps, self.images = [], []
         return known
+
+
+def _total(rows: Sequence[nd.NDArray]) -> Any:
+    """The sums over the devices, one for each step of a block."""
+    return sum(row.asnumpy().astype("float64") for row in rows)
+
+
+def _losses(steps: Sequence[int], images: Sequence[int], sums: Any) -> List[StepLoss]:
+    return [
+        StepLoss(step, count, float(total) / count)
+        for step, count, total in zip(steps, images, sums)
+    ]

@@ -7,7 +7,7 @@ from gluonlab.errors import ConfigError
 from gluonlab.kvstores.groups import Group
 from gluonlab.kvstores.sharded import SHARDED
 
-FIELDS = ("compress", "sync_bn", "memory")
+FIELDS = ("compress", "sync_bn", "memory", "checkpoint_every")
 
 
 def check_group(config: TrainConfig, group: Group) -> None:

@@ -15,6 +15,7 @@ import mxnet as mx
 from mxnet import gluon
 
 from gluonlab.config import TrainConfig
+from gluonlab.config.values import Period, read_period
 from gluonlab.data.loading.pixels import make_input
 from gluonlab.data.sets.classes import noted
 from gluonlab.data.sets.colours import in_text
@@ -89,6 +90,8 @@ class Plan:
     prefetch: int
     resident_bytes: int
     memory: bool
+    checkpoint_every: Optional[str]
+    keep: int
     confusion: bool
     export: bool
     out: Optional[str]
@@ -119,6 +122,11 @@ class Plan:
     def conversion(self) -> Conversion:
         """What --dtype does to the network's graph."""
         return conversion(self.dtype, self.sync_bn)
+
+    @property
+    def checkpoint_period(self) -> Optional[Period]:
+        """How often a checkpoint is written; None: never by itself."""
+        return None if self.checkpoint_every is None else read_period(self.checkpoint_every)
 
     @property
     def lr(self) -> float:

@@ -20,6 +20,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.data import DATASETS
 from gluonlab.errors import DivergedError, GluonlabError
 from gluonlab.models import get_model
+from gluonlab.runs.checkpoint import newest
 from gluonlab.runs.schema import PARAMETERS
 from gluonlab.training.loop import train
 from gluonlab.training.reporter import Reporter
@@ -220,7 +221,10 @@ def test_ctrl_c_and_sigterm_end_a_run_and_leave_whole_files(tmp_path, sign, afte
         "interrupted: " if sign == signal.SIGINT else "ended by SIGTERM: "
     )
     run = tmp_path / "run"
-    assert names(run) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
+    assert names(run) == ["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]
+    assert err.splitlines()[-1].endswith("; to go on: python -m gluonlab.run --resume run")
+    [checkpoint] = (run / "checkpoints").iterdir()
+    assert newest(run).checkpoint.step == int(checkpoint.name[5:])
     metrics = (run / "metrics.jsonl").read_text()
     assert metrics.endswith("\n")
     assert all(

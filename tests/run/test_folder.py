@@ -13,7 +13,7 @@ from support.image_folders import encoded, picture, write_folder
 from support.run_files import read_metrics
 
 from gluonlab.data import DATASETS
-from gluonlab.training.loop import _Waiting as Waiting
+from gluonlab.training.standing import Waiting
 
 pytestmark = pytest.mark.filterwarnings("default::gluonlab.errors.GluonlabWarning")
 STREAMED = ["--resident-bytes", "0", "--decoders", "2"]
@@ -166,7 +166,7 @@ def test_the_share_of_waiting_is_printed_and_recorded(run, small, empty_cwd):
 
 def test_waiting_is_what_the_source_takes(monkeypatch):
     clock = iter([10.0, 10.5, 20.0, 20.25, 30.0, 31.0])
-    monkeypatch.setattr("gluonlab.training.loop.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("gluonlab.training.standing.time.perf_counter", lambda: next(clock))
     waiting = Waiting(iter("ab"))
     assert list(waiting) == ["a", "b"]
     assert waiting.seconds == 1.75

@@ -15,6 +15,7 @@ from gluonlab.config import TrainConfig
 from gluonlab.errors import DataError
 from gluonlab.runs.reader import read_lines
 from gluonlab.runs.schema import (
+    CHECKPOINTS,
     COMPARISON,
     CONFIG,
     CONFUSION,
@@ -59,7 +60,7 @@ def test_the_docs_describe_every_kind_and_the_files_and_their_format():
     assert len(re.findall(r'^### `"kind"', DOCS, re.M)) == len(LINES)
     files, _ = section("The folder of a run")
     assert {row[0].strip("`/") for row in files} | {COMPARISON} == {
-        CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, EXPORT, COMPARISON,
+        CHECKPOINTS, CONFIG, METRICS, PARAMETERS, CURVES, CONFUSION, EXPORT, COMPARISON,
     }  # fmt: skip
     assert f"`{COMPARISON}`" in DOCS and f"format, number {FORMAT}." in DOCS
 

@@ -35,6 +35,10 @@ WRONG = {
         {"compress": "2bit", "kvstore": "local"},
         "--compress 2bit:0.5: kvstore 'local' cannot",
     ),
+    (CONFIG, "checkpoints"): (
+        {"compress": "2bit", "checkpoint_every": "5 steps"},
+        "--checkpoint-every 5 steps and --compress 2bit:0.5 contradict each other",
+    ),
     (CONFIG, "model"): ({"model": "lenett"}, "unknown model 'lenett'"),
     (CONFIG, "colours"): ({"normalise": "imagenets"}, "unknown --normalise 'imagenets'"),
     (CONFIG, "files"): ({"image_size": 64}, "--image-size is for image files"),
@@ -115,10 +119,13 @@ def test_a_check_fires_and_none_before_it(key):
 @pytest.mark.cpu_only("GPUs have float16")
 def test_of_two_mistakes_the_first_of_the_list_is_told():
     """All pairs of which each setting is wrong by itself."""
-    tried, about_kvstores = 0, ("kvstore", "topology", "compression", "sharding")
+    tried, about_kvstores = 0, (
+        "kvstore", "topology", "compression", "checkpoints", "sharding",
+    )  # fmt: skip
     for first, second in itertools.combinations(BEFORE_THE_NETWORK, 2):
         one, other = WRONG[first][0], WRONG[second][0]
         both = first[1] in about_kvstores and second[1] in about_kvstores
+        both = both or (first[1], second[1]) == ("checkpoints", "dtype")  # --compress and float16
         if both or set(one) & set(other) or {first, second} & set(NEED_MORE):
             continue
         with pytest.raises(UsageError) as raised:

@@ -53,7 +53,8 @@ CHANGES = {
 ON_GPUS = {"dtype", "deterministic", "tf32"}  # no run on CPU devices takes or feels them
 # how a run is carried out, and what is made of it: never its numbers
 NO_NUMBER = {
-    "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "confusion", "export", "out",
+    "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "checkpoint_every", "keep",
+    "confusion", "export", "out",
 }  # fmt: skip
 
 

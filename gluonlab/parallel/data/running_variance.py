@@ -17,7 +17,7 @@ epoch ends.
 from __future__ import annotations
 
 import math
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd, gluon, nd
@@ -71,6 +71,20 @@ class CudnnVariances:
                     passes = [seen for shape in self._batch for seen in self._passes(shape)[name]]
                     _put_right(running, self._start[name], passes, self._steps)
         self._batch, self._start, self._steps = (), {}, 0
+
+    def state(self) -> "Tuple[List[nd.NDArray], Dict[str, Any]]":
+        """What it remembers: the variances there were before, copied to the CPU, and since when."""
+        start = [array.copyto(mx.cpu()) for array in self._start.values()]
+        return start, {"batch": [list(shape) for shape in self._batch], "steps": self._steps}
+
+    def restore(self, start: Sequence[nd.NDArray], counts: Mapping[str, Any]) -> None:
+        """Go on from a `state`."""
+        self._batch = tuple(tuple(shape) for shape in counts["batch"])
+        self._steps = counts["steps"]
+        self._start = {
+            name: array.as_in_context(running.context)
+            for (name, running), array in zip(self._running.items(), start)
+        }
 
     def _passes(self, shape: Tuple[int, ...]) -> Dict[str, List[_Pass]]:
         """For each running variance, the passes through its layers in a part of this shape."""

@@ -13,12 +13,13 @@ sees, as on one device with a batch of a shard's size.
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import gluon, nd
 
+from gluonlab.engine.invoke import Fence
 from gluonlab.kvstores.groups import ALONE, Group
 from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.running_variance import CudnnVariances
@@ -85,6 +86,51 @@ class RunningStatistics:
             for array in param.list_data():
                 average.copyto(array)
 
+    def state(
+        self, grads: Sequence[Sequence[nd.NDArray]]
+    ) -> "Tuple[Dict[str, nd.NDArray], Dict[str, Any]]":
+        """Copies on the CPU of each device's statistics, and what was seen; nothing waits.
+
+        ``grads[i]``: the gradients that device i writes, no two of them in one memory. MXNet's
+        BatchNorm moves its statistics in backward without telling the engine, so that a copy must
+        be told to come after it; the next forward comes after the copy.
+        """
+        for device, after in enumerate(grads if self.exist else ()):
+            own = [param.list_data()[device] for param in self._params]
+            Fence(own[0].context, after, own)()
+        arrays = {
+            f"running/{device}/{place}": array.copyto(mx.cpu())
+            for place, param in enumerate(self._params)
+            for device, array in enumerate(param.list_data())
+        }
+        counts: Dict[str, Any] = {"seen": list(self._images)} if self.exist else {}
+        for device, variances in enumerate(self._cudnns.values()):
+            start, counts[f"cudnn/{device}"] = variances.state()
+            arrays.update({f"start/{device}/{place}": each for place, each in enumerate(start)})
+        return arrays, counts
+
+    def restore(self, arrays: Mapping[str, nd.NDArray], counts: Mapping[str, Any]) -> None:
+        """Go on from a `state` of as many devices; of others from the average of theirs."""
+        if not self.exist:
+            return
+        saved = [_numbered(arrays, f"running/{device}/") for device in range(_devices(arrays))]
+        own, seen = len(self._params[0].list_ctx()), list(counts["seen"])
+        if len(saved) != own:
+            shares = np.array([*seen, *[0] * (len(saved) - len(seen))]) / max(1, sum(seen))
+            shares = shares if sum(seen) else np.full(len(saved), 1 / len(saved))
+            saved, seen = (
+                [[_weighted(each, shares.tolist()) for each in zip(*saved)]] * own,
+                [sum(seen)],
+            )
+        for device, of_device in enumerate(saved):
+            for param, array in zip(self._params, of_device):
+                array.copyto(param.list_data()[device])
+        self._images = seen
+        for device, variances in enumerate(self._cudnns.values()):
+            if f"cudnn/{device}" in counts:
+                start = _numbered(arrays, f"start/{device}/")
+                variances.restore(start, counts[f"cudnn/{device}"])
+
     def _over_group(self, parts: List[nd.NDArray]) -> List[nd.NDArray]:
         """The sums of ``parts`` over the processes, which have them in one array for all."""
         if self._group.size == 1:
@@ -97,6 +143,19 @@ class RunningStatistics:
             view[:] = part.reshape((-1,))
         self._group.allreduce([self._flat])
         return [view.reshape(part.shape) for view, part in zip(views, parts)]
+
+
+def _devices(arrays: Mapping[str, nd.NDArray]) -> int:
+    """Of how many devices there are running statistics."""
+    return len({name.split("/")[1] for name in arrays if name.startswith("running/")})
+
+
+def _numbered(arrays: Mapping[str, nd.NDArray], prefix: str) -> List[nd.NDArray]:
+    """The arrays prefix0, prefix1, ..."""
+    return [
+        arrays[f"{prefix}{place}"]
+        for place in range(sum(name.startswith(prefix) for name in arrays))
+    ]
 
 
 def _weighted(arrays: Sequence[nd.NDArray], shares: Sequence[float]) -> nd.NDArray:

@@ -38,13 +38,19 @@ class DataParallel:
         self.has_statistics = self.step.statistics.exist
 
     def state(self) -> State:
-        """The optimizer's states, by parameter name, and the loss scale."""
-        scale = self.trainer.loss_scale
-        return State(states_of(self.trainer), {} if scale is None else scale.state())
+        """Optimizer states, by parameter name, loss scale, and each device's running statistics."""
+        scale, trainer = self.trainer.loss_scale, self.trainer
+        grads = list(zip(*(bucket.grads for bucket in trainer.buckets)))
+        return State(
+            states_of(trainer),
+            {} if scale is None else scale.state(),
+            *self.step.statistics.state(grads),
+        )
 
     def restore(self, state: State) -> None:
-        """Go on from a `state`, of any devices and kvstore."""
+        """Go on from a `state`, of any kvstore, and of any devices but for running statistics."""
         restore(self.trainer, state.optimizer, "this state")
+        self.step.statistics.restore(state.devices, state.counts)
         if self.trainer.loss_scale is not None:
             self.trainer.loss_scale.restore(state.loss_scale)
 

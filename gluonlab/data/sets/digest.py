@@ -1,0 +1,53 @@
+"""Which images a split has, in one line: noted with a checkpoint, compared before a run goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterator
+
+import numpy as np
+
+from gluonlab.data.sets.dataset import ArraySplit, PixelSplit, Split
+from gluonlab.data.sets.folder import FileSplit
+
+if TYPE_CHECKING:
+    from gluonlab.data.sets.dataset import Images
+
+MOST_PIXELS = 2**30  # bytes that are looked at; of more, evenly spaced images stand for all
+SAMPLE = 4096
+
+
+def digest(split: Split) -> str:
+    """``60000 images, sha256 ...``: of pixels and labels, or of files' names, sizes and labels.
+
+    Raises OSError for a file that has vanished.
+    """
+    found = hashlib.sha256()
+    for part in _parts(split):
+        found.update(part)
+    return f"{len(split)} images, sha256 {found.hexdigest()}"
+
+
+def _parts(split: Split) -> "Iterator[bytes | memoryview]":
+    yield repr(split.image_shape).encode()
+    if isinstance(split, FileSplit):
+        above = os.path.commonpath(split.paths)
+        for path in split.paths:
+            name = os.fsencode(os.path.relpath(path, above))
+            yield name + b"\0%d\0" % Path(path).stat().st_size
+        yield np.ascontiguousarray(split.labels).tobytes()
+    elif isinstance(split, PixelSplit):
+        yield np.ascontiguousarray(split.labels).tobytes()
+        yield from _pixels(split)
+    else:  # one of a user's own
+        yield repr(type(split)).encode()
+
+
+def _pixels(split: PixelSplit) -> "Iterator[bytes | memoryview]":
+    whole = isinstance(split, ArraySplit) and split.images.nbytes <= MOST_PIXELS
+    chosen: "Images" = split.images
+    if not whole and len(split) > SAMPLE:
+        chosen = split.images[np.linspace(0, len(split) - 1, SAMPLE).astype(int)]
+    yield memoryview(np.ascontiguousarray(chosen).data).cast("B")

@@ -1,0 +1,218 @@
+"""Checkpoints: what a run goes on from, each in a folder of its own below the run's.
+
+=================  =========================================================================
+parameters.params  the network's parameters, as the run's own file of that name has them
+optimizer.states   the optimizer's states, as `BucketedTrainer.save_states` writes them
+devices.params     what each device has of its own: running statistics, losses not read yet
+state.json         all else: where the run stands
+manifest.json      the size and SHA-256 of each of these files, and the SHA-256 of itself
+=================  =========================================================================
+
+A checkpoint appears whole or not at all: its files are written beside its place, and on disk,
+before it gets its name. What is damaged is noticed when it is read, and not believed: nothing is
+taken from a file before its digest is right. Arrays are MXNet's own format, without pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional
+
+from mxnet import nd
+
+import gluonlab
+from gluonlab.errors import DataError
+from gluonlab.files.arrays import read_arrays, save_arrays
+from gluonlab.files.whole import atomic_folder, on_disk, sync, write_text
+from gluonlab.runs.schema import CHECKPOINTS, METRICS, PARAMETERS, file_text
+
+STATE, MANIFEST = "state.json", "manifest.json"
+OPTIMIZER, DEVICES = "optimizer.states", "devices.params"
+ARRAYS = (PARAMETERS, OPTIMIZER, DEVICES)
+FORMAT = 1
+NAME = re.compile(r"step-(\d{9,15})")
+MOST_JSON = 2**26  # bytes of state.json and manifest.json; they hold some thousand
+BLOCK = 2**20
+FREE_SPACE = "free space there; what was written before is whole"
+
+Arrays = Mapping[str, nd.NDArray]
+
+
+class Checkpoint(NamedTuple):
+    """What a checkpoint holds. The arrays lie on the CPU and may still be computed.
+
+    ``state``: plain values, with the run's ``step``, and the ``accuracy`` of an epoch that ends
+    there, or None.
+    """
+
+    parameters: Arrays
+    optimizer: Arrays
+    devices: Arrays
+    state: Dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """The steps of the run so far."""
+        return int(self.state["step"])
+
+
+class _Damaged(Exception):
+    """Why a checkpoint cannot be believed."""
+
+
+def write(run: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint below the folder ``run``, and return its place.
+
+    Waits for the arrays. Raises OutputError, and leaves the earlier checkpoints then.
+    """
+    place = run / CHECKPOINTS / f"step-{checkpoint.step:09d}"
+    with on_disk(place, FREE_SPACE), atomic_folder(place) as folder:
+        sync(run / METRICS)  # the checkpoint goes by its lines
+        for name, arrays in zip(ARRAYS, checkpoint[:3]):
+            save_arrays(folder / name, arrays)
+        write_text(folder / STATE, file_text(checkpoint.state) + "\n")
+        files = {name: _about(folder / name) for name in (*ARRAYS, STATE)}
+        write_text(folder / MANIFEST, _manifest(files, gluonlab.__version__))
+    return place
+
+
+def remove_others(run: Path, keep: int) -> None:
+    """Keep the ``keep`` newest checkpoints, and the newest of those with the best accuracy."""
+    places = checkpoints(run)
+    scored = [(_accuracy(place), place) for place in places[keep:]]
+    rest = {place for _, place in scored}
+    newer = [accuracy for accuracy in map(_accuracy, places[:keep]) if accuracy is not None]
+    older = [(accuracy, place) for accuracy, place in scored if accuracy is not None]
+    if older:
+        best, place = max(older, key=lambda each: each[0])
+        if best > max(newer, default=-1.0):
+            rest.discard(place)
+    for place in rest:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def remove_later(run: Path, step: int) -> None:
+    """Remove the checkpoints of later steps, which a run that goes on from ``step`` makes anew."""
+    for place in checkpoints(run):
+        if _step(place) > step:
+            with on_disk(place, FREE_SPACE):
+                shutil.rmtree(place)
+
+
+def checkpoints(run: Path) -> List[Path]:
+    """The places of a run's checkpoints, the newest first."""
+    with suppress(OSError):
+        places = [place for place in (run / CHECKPOINTS).iterdir() if NAME.fullmatch(place.name)]
+        return sorted(places, key=_step, reverse=True)
+    return []
+
+
+class Found(NamedTuple):
+    """The newest checkpoint that is whole; ``damaged``: a line about each later one."""
+
+    checkpoint: Checkpoint
+    damaged: List[str]
+
+
+def newest(run: Path) -> Found:
+    """The newest checkpoint of the run in this folder that is whole.
+
+    Raises DataError when there is none.
+    """
+    damaged: List[str] = []
+    for place in checkpoints(run):
+        try:
+            return Found(_read(place), damaged)
+        except _Damaged as error:
+            damaged.append(f"{place} is damaged ({error})")
+    why = f": {damaged[0]}" if damaged else ""
+    raise DataError(
+        f"{run} has no {'whole ' * bool(damaged)}checkpoint to go on from{why}: "
+        "give the folder of a run that was interrupted, or that had --checkpoint-every"
+    )
+
+
+def _read(place: Path) -> Checkpoint:
+    try:
+        files = _checked_manifest(place)
+        inside = {entry.name for entry in place.iterdir()}
+        if inside != {*files, MANIFEST}:
+            raise _Damaged(f"it holds {', '.join(sorted(inside))}")
+        for name, about in files.items():
+            if _about(place / name) != about:
+                raise _Damaged(f"{name} is not what was written")
+        state = _json(place / STATE)
+        parameters, optimizer, devices = (read_arrays(place / name) for name in ARRAYS)
+    except OSError as error:
+        raise _Damaged(error.strerror or str(error)) from None
+    except ValueError as error:
+        raise _Damaged(str(error)) from None
+    if state.get("step") != _step(place):
+        raise _Damaged(f"it is that of step {state.get('step')}")
+    return Checkpoint(parameters, optimizer, devices, state)
+
+
+def _manifest(files: Mapping[str, Any], version: Any) -> str:
+    content = {"format": FORMAT, "gluonlab": version, "files": files}
+    own = hashlib.sha256(file_text(content).encode()).hexdigest()
+    return file_text({**content, "sha256": own}) + "\n"
+
+
+def _checked_manifest(place: Path) -> Dict[str, Any]:
+    content, file = _json(place / MANIFEST), place / MANIFEST
+    if content.get("format") != FORMAT:
+        raise _Damaged(f"{MANIFEST} has format {content.get('format')!r}, not {FORMAT}")
+    files = content.get("files")
+    if not isinstance(files, dict) or set(files) != {*ARRAYS, STATE}:
+        raise _Damaged(f"{MANIFEST} names other files")
+    if file.read_text(encoding="utf-8") != _manifest(files, content.get("gluonlab")):
+        raise _Damaged(f"{MANIFEST} is not what was written")
+    return files
+
+
+def _json(file: Path) -> Dict[str, Any]:
+    if _regular(file) > MOST_JSON:
+        raise _Damaged(f"{file.name} is too long")
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        raise _Damaged(f"{file.name} is no JSON") from None
+    if not isinstance(content, dict):
+        raise _Damaged(f"{file.name} is no JSON object")
+    return content
+
+
+def _about(file: Path) -> Dict[str, Any]:
+    """The size and digest of a file, as the manifest has them."""
+    size, digest = _regular(file), hashlib.sha256()
+    with file.open("rb") as content:
+        for block in iter(lambda: content.read(BLOCK), b""):
+            digest.update(block)
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _regular(file: Path) -> int:
+    """The size of a file. Raises _Damaged for a link, a pipe and the like."""
+    about = os.lstat(file)
+    if not stat.S_ISREG(about.st_mode):
+        raise _Damaged(f"{file.name} is no file")
+    return about.st_size
+
+
+def _step(place: Path) -> int:
+    return int(place.name.partition("-")[2])
+
+
+def _accuracy(place: Path) -> Optional[float]:
+    """The accuracy of the epoch that ends there; None where none does, or it cannot be read."""
+    with suppress(OSError, _Damaged):
+        accuracy = _json(place / STATE).get("accuracy")
+        return accuracy if isinstance(accuracy, float) else None
+    return None

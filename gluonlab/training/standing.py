@@ -1,0 +1,201 @@
+"""Where a run stands between two steps: what a checkpoint takes, and what it gives back."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from functools import cached_property
+from typing import Any, ContextManager, Dict, Generator, Iterator, List, Optional, Sequence
+
+import mxnet as mx
+from mxnet import nd
+
+from gluonlab.data.loading.batch import Batch
+from gluonlab.errors import DataError
+from gluonlab.optimizers.states.states import from_arrays, to_arrays
+from gluonlab.parallel.strategy import State, Strategy
+from gluonlab.runs.checkpoint import Arrays, Checkpoint
+from gluonlab.runs.schema import Step
+from gluonlab.runs.writer import NoRunDirectory, RunDirectory
+from gluonlab.training.chance import Chance
+from gluonlab.training.checkpoints import Checkpoints
+from gluonlab.training.losses import LossLog, StepLoss
+from gluonlab.training.plan import Plan
+from gluonlab.training.prepare import train_loader
+from gluonlab.training.resume import digests
+
+
+class Waiting:
+    """Iterates over ``items``; ``seconds``: how long somebody has waited for them so far."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items, self.seconds = items, 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        began = time.perf_counter()
+        try:
+            return next(self._items)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+class Standing:
+    """The parts of a run that change from step to step, together.
+
+    ``began``: when the run did, by ``time.perf_counter``; of a run that goes on, as if it had never
+    stopped.
+    """
+
+    def __init__(
+        self, plan: Plan, strategy: Strategy, run: "RunDirectory | NoRunDirectory", began: float
+    ) -> None:
+        self.plan, self.strategy, self.run = plan, strategy, run
+        self.log = LossLog(strategy.outputs, plan.loss_scale is not None, plan.group)
+        self.loader = train_loader(plan, strategy.inputs)
+        self.began = self.epoch_began = began
+        self._waited = 0.0  # for batches, in this epoch before the run went on
+        self._waiting = Waiting(iter(()))
+        # of several processes, and of compressed gradients' rests, which MXNet keeps to itself,
+        # not all can be taken
+        folder = run.path if plan.group.size == 1 and plan.compress is None else None
+        self.checkpoints = Checkpoints(folder, plan.checkpoint_period, plan.keep, self.take)
+        self._chance = Chance(strategy, plan.seed, plan.group.rank)
+        self.finished = 0  # epochs
+        self._again: Optional[Checkpoint] = None  # that the next epoch begins from
+
+    @property
+    def images(self) -> int:
+        """How many this epoch has trained on."""
+        return self.loader.step * self.plan.global_batch_size
+
+    def step_done(self) -> None:
+        """Write a checkpoint if one is due; at the end of an epoch, after its evaluation."""
+        if self.loader.step < len(self.loader):
+            self.checkpoints.after_step(self.log.step, self.finished)
+
+    def epoch_done(self, accuracy: float) -> None:
+        """An epoch is evaluated and noted: write a checkpoint if one is due."""
+        self.finished = self.loader.epoch
+        self.checkpoints.after_epoch(self.log.step, self.finished, accuracy)
+
+    def leave(self) -> None:
+        """The run ends here, for now: write a checkpoint, and wait until it is on disk."""
+        self.checkpoints.now(self.log.step, self.finished)
+
+    def _place(self) -> Dict[str, int]:
+        """Where the loader stands; before an epoch is evaluated, at its end."""
+        place = self.loader.state()
+        if self.loader.epoch > self.finished:
+            place.update(epoch=self.finished, step=len(self.loader))
+        return place
+
+    @property
+    def waited(self) -> float:
+        """Seconds that this epoch has waited for batches."""
+        return self._waited + self._waiting.seconds
+
+    def epoch(self) -> "ContextManager[Generator[Batch, None, None]]":
+        """The batches of the epoch, or those that are left of it.
+
+        The thread that makes them ends with the block.
+        """
+        return closing(self._batches())
+
+    def _batches(self) -> "Generator[Batch, None, None]":
+        if self._again is None:
+            self.epoch_began, self._waited = time.perf_counter(), 0.0
+        with closing(iter(self.loader)) as loaded:
+            self._catch_up(loaded)
+            self._waiting = Waiting(loaded)
+            for batch in self._waiting:
+                self._chance.before_step(self.loader.epoch, self.loader.step - 1)
+                yield batch
+
+    def _catch_up(self, loaded: "Generator[Batch, None, None]") -> None:
+        """Have the devices' random numbers, and all else, where they were at the checkpoint."""
+        again, self._again = self._again, None
+        if again is None:
+            return
+        while self.loader.step < again.state["loader"]["step"]:
+            batch = next(loaded)
+            self._chance.before_step(self.loader.epoch, self.loader.step - 1)
+            self.strategy.step(batch)
+        self._put(again)
+
+    def note(self, epoch: int, known: Sequence[StepLoss]) -> None:
+        """Record finished steps."""
+        since, rates = time.perf_counter() - self.began, self.plan.rates
+        self.run.write(*(Step(n, loss, rates(n), epoch, x, since) for n, x, loss in known))
+
+    @cached_property
+    def _data(self) -> Dict[str, str]:
+        return digests(self.plan)
+
+    def take(self, accuracy: Optional[float] = None) -> Checkpoint:
+        """A checkpoint of this moment; nothing waits.
+
+        ``accuracy``: of the epoch that has just ended.
+        """
+        own = self.strategy.state()
+        counts, losses = self.log.state()
+        now = time.perf_counter()
+        state = {
+            "step": self.log.step,
+            "accuracy": accuracy,
+            "loader": self._place(),
+            "losses": counts,
+            "loss_scale": dict(own.loss_scale),
+            "counts": dict(own.counts),
+            "seconds": now - self.began,
+            "epoch_seconds": now - self.epoch_began,
+            "waited": self.waited,
+            "metrics": self.run.mark(),
+            "data": self._data,
+        }
+        return Checkpoint(
+            self._parameters(), to_arrays(own.optimizer), {**own.devices, **losses}, state
+        )
+
+    def go_on(self, checkpoint: Checkpoint, best: float) -> List[StepLoss]:
+        """Stand where the checkpoint was taken; the steps whose losses were not known there.
+
+        ``best``: the best accuracy so far.
+        """
+        state, now = checkpoint.state, time.perf_counter()
+        known = self.log.restore(state["losses"], checkpoint.devices)
+        self.began -= state["seconds"]
+        self.epoch_began, self._waited = now - state["epoch_seconds"], state["waited"]
+        step = state["loader"]["step"]
+        self.loader.restore({**state["loader"], "step": step - self._chance.replayed(step)})
+        self.finished = state["loader"]["epoch"]
+        self._put(checkpoint)
+        self._again = checkpoint if step else None
+        self.checkpoints.begin(checkpoint.step, self.loader.epoch, best)
+        return known
+
+    def _parameters(self) -> Arrays:
+        params = self.strategy.net._collect_params_with_prefix()
+        return {name: param.list_data()[0].copyto(mx.cpu()) for name, param in params.items()}
+
+    def _put(self, checkpoint: Checkpoint) -> None:
+        """Give the devices what the checkpoint holds. Raises DataError for another network's."""
+        nd.waitall()  # running statistics are written without the engine's knowledge
+        params = self.strategy.net._collect_params_with_prefix()
+        shapes = {name: param.shape for name, param in params.items()}
+        if shapes != {name: array.shape for name, array in checkpoint.parameters.items()}:
+            raise DataError("the checkpoint is that of another network: begin a new run")
+        for name, param in params.items():
+            for array in param.list_data():
+                checkpoint.parameters[name].copyto(array)
+        state: Dict[str, Any] = checkpoint.state
+        self.strategy.restore(
+            State(
+                from_arrays(checkpoint.optimizer, "the checkpoint's states"),
+                state["loss_scale"],
+                checkpoint.devices,
+                state["counts"],
+            )
+        )

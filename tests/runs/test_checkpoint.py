@@ -1,0 +1,220 @@
+"""A checkpoint is there whole, or not at all; what is damaged is noticed, and not believed."""
+
+import errno
+import os
+import pickle
+import resource
+import shutil
+import struct
+import time
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mxnet import nd
+
+from gluonlab.errors import DataError, OutputError
+from gluonlab.runs import checkpoint
+from gluonlab.runs.checkpoint import Checkpoint, checkpoints, newest, write
+
+pytestmark = pytest.mark.cpu_only("files, whose arrays lie on the CPU")
+
+
+def made(step, accuracy=None):
+    """A checkpoint with arrays and values of its own."""
+    arrays = [
+        {f"{kind}/{name}": nd.array(np.full(shape, step + place)) for name, shape in SHAPES.items()}
+        for place, kind in enumerate(("parameter", "state", "device"))
+    ]
+    return Checkpoint(*arrays, {"step": step, "accuracy": accuracy, "nested": {"text": "äö"}})
+
+
+SHAPES = {"weight": (3, 2), "bias": (3,)}
+
+
+def content(found):
+    """Plain values, to be compared."""
+    *arrays, state = found
+    return [
+        {name: array.asnumpy().tolist() for name, array in each.items()} for each in arrays
+    ], state
+
+
+@pytest.fixture(scope="module")
+def run_of_two(tmp_path_factory):
+    """A run with checkpoints of the steps 4 and 8."""
+    run = tmp_path_factory.mktemp("run")
+    (run / "metrics.jsonl").touch()
+    for step in (4, 8):
+        write(run, made(step))
+    return run
+
+
+def test_what_was_written_is_read(run_of_two):
+    found = newest(run_of_two)
+    assert content(found.checkpoint) == content(made(8))
+    assert not found.damaged
+    assert [place.name for place in checkpoints(run_of_two)] == ["step-000000008", "step-000000004"]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damage_is_noticed_wherever_it_is(run_of_two, tmp_path_factory, data):
+    """Bits flipped, bytes cut or added, files removed, swapped, added, or made links."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    shutil.copytree(run_of_two, run)
+    place = checkpoints(run)[0]
+    files = sorted(place.iterdir())
+    file = data.draw(st.sampled_from(files))
+    before = file.read_bytes()
+    kind = data.draw(st.sampled_from(["flip", "cut", "add", "remove", "swap", "more", "link"]))
+    if kind == "flip":
+        at, bit = data.draw(st.integers(0, len(before) - 1)), data.draw(st.integers(0, 7))
+        file.write_bytes(before[:at] + bytes([before[at] ^ (1 << bit)]) + before[at + 1 :])
+    elif kind == "cut":
+        file.write_bytes(before[: data.draw(st.integers(0, len(before) - 1))])
+    elif kind == "add":
+        file.write_bytes(before + data.draw(st.binary(min_size=1, max_size=9)))
+    elif kind == "remove":
+        file.unlink()
+    elif kind == "swap":
+        other = data.draw(st.sampled_from([each for each in files if each != file]))
+        assume(other.read_bytes() != before)
+        file.write_bytes(other.read_bytes())
+    elif kind == "more":
+        (place / data.draw(st.sampled_from(["more.params", "state.json~"]))).write_bytes(before)
+    else:
+        file.rename(run / "elsewhere")
+        file.symlink_to(run / "elsewhere")
+    found = newest(run)
+    assert content(found.checkpoint) == content(made(4))
+    [line] = found.damaged
+    assert str(place) in line and "\n" not in line
+
+
+def test_a_checkpoint_under_another_ones_name_is_noticed(run_of_two, tmp_path):
+    shutil.copytree(run_of_two, tmp_path / "run")
+    places = checkpoints(tmp_path / "run")
+    places[0].rename(places[0].with_name("step-000000016"))
+    found = newest(tmp_path / "run")
+    assert found.checkpoint.step == 4 and "it is that of step 8" in found.damaged[0]
+
+
+def sealed(run, name, text):
+    """Replace a file of the newest checkpoint, and have the manifest agree."""
+    place = checkpoints(run)[0]
+    (place / name).write_bytes(text)
+    files = {each: checkpoint._about(place / each) for each in (*checkpoint.ARRAYS, "state.json")}
+    (place / "manifest.json").write_text(checkpoint._manifest(files, "1"))
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch evil",)
+
+
+HOSTILE = {
+    "a pickle": ("parameters.params", pickle.dumps(Evil())),
+    "a claim of 10 GB": (
+        "optimizer.states",
+        struct.pack("<3QIiiqiii", 0x112, 0, 1, 0xF993FAC9, 0, 1, 10 * 2**30 // 4, 1, 0, 0),
+    ),
+    "a claim of many arrays": ("devices.params", struct.pack("<3Q", 0x112, 0, 2**60)),
+    "no object": ("state.json", b"[1]"),
+    "deep JSON": ("state.json", b"[" * 10**6),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+def test_hostile_content_is_refused_at_once(run_of_two, tmp_path, attack, empty_cwd):
+    """Also where the manifest agrees with it."""
+    shutil.copytree(run_of_two, tmp_path / "run")
+    sealed(tmp_path / "run", *HOSTILE[attack])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.monotonic()
+    found = newest(tmp_path / "run")
+    assert time.monotonic() - began < 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 100 * 1024
+    assert found.checkpoint.step == 4 and len(found.damaged) == 1
+    assert not list(empty_cwd.iterdir())
+
+
+def test_a_path_out_of_the_folder_is_refused(run_of_two, tmp_path):
+    shutil.copytree(run_of_two, tmp_path / "run")
+    place = checkpoints(tmp_path / "run")[0]
+    text = (place / "manifest.json").read_text().replace("devices.params", "../../devices.params")
+    (place / "manifest.json").write_text(text)
+    assert "names other files" in newest(tmp_path / "run").damaged[0]
+
+
+def test_without_a_whole_one_the_message_says_what_to_give(run_of_two, tmp_path):
+    shutil.copytree(run_of_two, tmp_path / "run")
+    for place in checkpoints(tmp_path / "run"):
+        (place / "state.json").unlink()
+    with pytest.raises(DataError, match="has no whole checkpoint to go on from: .* is damaged"):
+        newest(tmp_path / "run")
+
+
+# What writing a checkpoint asks of the system. The first that fails ends it.
+CALLS = ("open", "write", "fsync", "replace", "rename", "mkdir")
+
+
+class Failing:
+    """Counts the calls, and fails the n-th one with an error of the disk."""
+
+    def __init__(self, patch, fail_at=None):
+        self.count, self.fail_at = 0, fail_at
+        for name in ("fsync", "replace", "rename", "mkdir", "open"):
+            patch.setattr(f"os.{name}", self.counted(getattr(os, name)))
+
+    def counted(self, call):
+        def counting(*arguments, **more):
+            self.count += 1
+            if self.count == self.fail_at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return call(*arguments, **more)
+
+        return counting
+
+
+def test_whatever_call_fails_the_checkpoint_before_is_whole(run_of_two, tmp_path):
+    def attempt(run, fail_at):
+        with pytest.MonkeyPatch.context() as patch:
+            failing = Failing(patch, fail_at)
+            write(run, made(12))
+            return failing.count
+
+    shutil.copytree(run_of_two, tmp_path / "whole")
+    calls = attempt(tmp_path / "whole", None)
+    assert calls > 15
+    shutil.copytree(run_of_two, tmp_path / "run")
+    for fail_at in range(1, calls + 1):
+        with pytest.raises(OutputError, match="No space left on device; free space there"):
+            attempt(tmp_path / "run", fail_at)
+        found = newest(tmp_path / "run")
+        assert found.checkpoint.step in (8, 12) and not found.damaged
+        if found.checkpoint.step == 12:  # the folder had its name already
+            shutil.rmtree(checkpoints(tmp_path / "run")[0])
+        inside = [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()]
+        assert sorted(inside) == ["step-000000004", "step-000000008"]
+    write(tmp_path / "run", made(12))
+    assert newest(tmp_path / "run").checkpoint.step == 12
+
+
+@given(st.lists(st.none() | st.floats(0, 1, width=16), min_size=1, max_size=6), st.integers(1, 4))
+@settings(max_examples=25)
+def test_the_newest_and_the_best_are_kept(tmp_path_factory, accuracies, keep):
+    run = tmp_path_factory.mktemp("run")
+    (run / "metrics.jsonl").touch()
+    for step, accuracy in enumerate(accuracies, start=1):
+        write(run, made(step, accuracy))
+        checkpoint.remove_others(run, keep)
+        steps = {
+            found.state["step"]: found.state["accuracy"]
+            for found in map(checkpoint._read, checkpoints(run))
+        }
+        newest_ones = set(range(max(1, step - keep + 1), step + 1))
+        assert newest_ones <= set(steps) and len(steps) <= keep + 1
+        so_far = [each for each in accuracies[:step] if each is not None]
+        assert not so_far or max(so_far) in steps.values()

@@ -1,0 +1,50 @@
+"""Runs that are stopped between two steps, and what a run leaves behind, without its times."""
+
+from pathlib import Path
+
+from gluonlab.config import TrainConfig
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+from support.run_files import read_metrics
+
+OF_THE_CLOCK = ("seconds", "training_seconds", "waiting")
+
+
+class Stopped(Exception):
+    """Somebody pulled the plug."""
+
+
+class PullsThePlug(Reporter):
+    """Breaks a run off after so many steps of its own."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def step_done(self, images, known):
+        self.left -= 1
+        if not self.left:
+            raise Stopped
+
+
+def break_off(steps, folder, dataset=None, **settings):
+    """Train for so many steps, or to the end; whether the run was broken off."""
+    config = TrainConfig(**settings, out=str(folder))
+    try:
+        train(config, reporter=PullsThePlug(steps), dataset=dataset)
+    except Stopped:
+        return True
+    return False
+
+
+def parameters(folder):
+    """The bytes of a run's parameters."""
+    return (Path(folder) / "parameters.params").read_bytes()
+
+
+def lines(folder):
+    """The lines of metrics.jsonl, but for what the clock says, and for those that say 'resumed'."""
+    return [
+        {name: value for name, value in line.items() if name not in OF_THE_CLOCK}
+        for line in read_metrics(Path(folder))
+        if line.get("event") != "resumed"
+    ]

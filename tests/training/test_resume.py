@@ -1,0 +1,291 @@
+"""A run that goes on from a checkpoint ends with the bits of the undisturbed one."""
+
+import dataclasses
+import functools
+import json
+import math
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from mxnet.gluon import nn
+from support.devices import named
+from support.interrupted_runs import break_off, lines, parameters
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import Dataset, Defaults, load_dataset
+from gluonlab.data.sets.dataset import ArraySplit
+from gluonlab.errors import ConfigError, DataError, UsageError
+from gluonlab.models import MODELS, ModelKind
+from gluonlab.optimizers import OPTIMIZERS
+from gluonlab.training.chance import STEPS
+from gluonlab.training.loop import train
+from gluonlab.training.plan import make_plan
+from gluonlab.training.reporter import Reporter
+from gluonlab.training.resume import asked, interrupted
+
+IMAGES, BATCH = 150, 20  # eight steps an epoch, the last one of ten images
+STEPS_OF_TWO_EPOCHS = 2 * math.ceil(IMAGES / BATCH)
+
+
+@functools.lru_cache(maxsize=None)
+def few_digits(images=IMAGES):
+    digits = load_dataset("digits")
+    train_split, test_split = (
+        ArraySplit(split.images[:count], split.labels[:count])
+        for split, count in ((digits.train, images), (digits.test, 40))
+    )
+    return Dataset("digits", train_split, test_split, digits.classes, Defaults())
+
+
+LAYERS = {
+    "convolution": lambda: nn.Conv2D(4, 3, padding=1, activation="tanh"),
+    "norm": lambda: nn.BatchNorm(),
+    "pooling": lambda: nn.MaxPool2D(2, 2, ceil_mode=True),
+    "dropout": lambda: nn.Dropout(0.5),
+}
+
+
+@contextmanager
+def network_of(layers):
+    """The network "drawn" has these layers, and a dense one."""
+
+    def make(classes, lanes):
+        net = nn.HybridSequential()
+        net.add(*(LAYERS[name]() for name in layers), nn.Dense(classes))
+        return net
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MODELS, "drawn", ModelKind(make, ""))
+        yield
+
+
+@pytest.fixture
+def with_layers():
+    with ExitStack() as stack:
+        yield lambda layers: stack.enter_context(network_of(layers))
+
+
+def settings_of(devices, **more):
+    return {
+        "devices": named(devices), "threads": 1, "model": "drawn", "epochs": 2, "lr": 0.01,
+        "global_batch_size": BATCH, "optimizer": "sgd", **more,
+    }  # fmt: skip
+
+
+def assert_ends_alike(folder, steps, every, **options):
+    """A run broken off after each of ``steps`` of its own steps, and the undisturbed one."""
+    config = TrainConfig(**options, out=str(folder / "whole"))
+    train(config, reporter=Reporter(), dataset=few_digits())
+    options["checkpoint_every"] = every
+    assume(break_off(steps, folder / "run", few_digits(), **options))
+    train(resume=folder / "run", reporter=Reporter(), dataset=few_digits())
+    assert parameters(folder / "run") == parameters(folder / "whole")
+    assert lines(folder / "run") == lines(folder / "whole")
+
+
+DRAWN = {
+    "devices": st.integers(1, 4),
+    "optimizer": st.sampled_from([name for name in OPTIMIZERS if name != "lamb"]),
+    "kvstore": st.sampled_from(["device", "local", "ring", "tree", "sharded-optimizer"]),
+    "microbatches": st.sampled_from([None, 2]),
+    "mixup": st.sampled_from([0.0, 0.2]),
+    "flip": st.booleans(),
+    "crop_padding": st.sampled_from([0, 1]),
+    "resident_bytes": st.sampled_from([0, 2**28]),
+    "clip_norm": st.sampled_from([None, 0.5]),
+    "lr_schedule": st.sampled_from(["constant", "cosine", "step"]),
+    "seed": st.integers(0, 5),
+}
+
+
+def check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every):
+    assume(steps > every)
+    folder, sync_bn = tmp_path_factory.mktemp("runs"), sync_bn and "norm" in layers
+    with network_of(layers):
+        options = settings_of(**options, sync_bn=sync_bn)
+        assert_ends_alike(folder, steps, f"{every} steps", **options)
+
+
+PARTS = dict(
+    layers=st.lists(st.sampled_from(list(LAYERS)), max_size=3),
+    sync_bn=st.booleans(),
+    options=st.fixed_dictionaries(DRAWN),
+    steps=st.integers(2, STEPS_OF_TWO_EPOCHS),
+    every=st.integers(1, 5),
+)
+
+
+@settings(max_examples=8)
+@given(**PARTS)
+def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
+    tmp_path_factory, layers, sync_bn, options, steps, every
+):
+    check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(**PARTS)
+def test_so_do_many(tmp_path_factory, layers, sync_bn, options, steps, every):
+    check_drawn(tmp_path_factory, layers, sync_bn, options, steps, every)
+
+
+def test_dropout_draws_the_same_beyond_the_steps_at_which_it_is_seeded(tmp_path, with_layers):
+    with_layers(["dropout"])
+    options = settings_of(2, global_batch_size=2, epochs=1)
+    assert STEPS + 7 < IMAGES / 2
+    assert_ends_alike(tmp_path, STEPS + 9, f"{STEPS + 7} steps", **options)
+
+
+def test_dropout_masks_differ_by_device_and_step(tmp_path, with_layers, monkeypatch):
+    seeds = []
+    seed = "gluonlab.training.chance.mx.random.seed"
+    monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
+    with_layers(["dropout"])
+    config = TrainConfig(**settings_of(3), out=str(tmp_path / "run"))
+    train(config, reporter=Reporter(), dataset=few_digits())
+    assert len(set(seeds)) == len(seeds) == 3 * 2  # devices, epochs
+
+
+def test_a_network_without_random_operators_is_not_seeded(tmp_path, with_layers, monkeypatch):
+    seeds = []
+    seed = "gluonlab.training.chance.mx.random.seed"
+    monkeypatch.setattr(seed, lambda value, ctx=None: ctx is not None and seeds.append(value))
+    with_layers(["convolution", "norm"])
+    config = TrainConfig(**settings_of(2), out=str(tmp_path / "run"))
+    train(config, reporter=Reporter(), dataset=few_digits())
+    assert not seeds
+
+
+@pytest.fixture
+def broken_off(tmp_path, with_layers):
+    """A run of a network without statistics, broken off after step 11 of 16."""
+    with_layers(["convolution"])
+    assert break_off(11, tmp_path / "run", few_digits(), **settings_of(2), checkpoint_every="3")
+    return tmp_path / "run"
+
+
+def resume(folder, dataset=None, **given):
+    config = asked(interrupted(folder), **given)
+    return train(config, reporter=Reporter(), dataset=dataset or few_digits(), resume=folder)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"devices": named(1)}, {"devices": named(3), "kvstore": "ring"}, {"kvstore": "tree"}],
+    ids=str,
+)
+def test_on_other_devices_it_goes_on_with_the_same_sums(broken_off, tmp_path, given):
+    config = TrainConfig(**settings_of(2), out=str(tmp_path / "whole"))
+    whole = train(config, reporter=Reporter(), dataset=few_digits())
+    result = resume(broken_off, **given)
+    for one, other in zip(
+        whole.net.collect_params().values(), result.net.collect_params().values()
+    ):
+        one, other = one.list_data()[0].asnumpy(), other.list_data()[0].asnumpy()
+        assert np.abs(one - other).max() <= 1e-5 * np.abs(one).max()
+    [event] = [
+        json.loads(line)
+        for line in (broken_off / "metrics.jsonl").read_text().splitlines()
+        if '"resumed"' in line
+    ]
+    assert event["step"] in (8, 9)
+    assert "sums are added in another order" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lr": 0.02}, "--learning-rate was 0.01, and would be 0.02"),
+        ({"seed": 7}, "--seed was 0, and would be 7"),
+        ({"model": "mlp"}, "--model was drawn, and would be mlp"),
+        ({"batch_size": 30}, "--global-batch-size was 20, and would be 60"),
+        ({"epochs": 1}, "1 of 1 epochs are finished"),
+        ({"out": "elsewhere"}, "a run goes on in its own folder"),
+    ],
+    ids=str,
+)
+def test_what_changes_numbers_is_refused_with_the_difference(broken_off, given, said):
+    before = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError) as raised:
+        resume(broken_off, **given)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+    assert before == {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+
+
+def test_another_data_set_is_refused(broken_off):
+    other = few_digits(IMAGES - 1)
+    with pytest.raises(ConfigError, match=r"its train split had 150 images.* and has 149"):
+        resume(broken_off, other)
+    images = few_digits().train.images.copy()
+    images[-1, 0, 0, 0] ^= 1
+    train_split = ArraySplit(images, few_digits().train.labels)
+    with pytest.raises(ConfigError, match=r"its train split had 150 images, sha256 .* and has 150"):
+        resume(broken_off, dataclasses.replace(other, train=train_split))
+
+
+def test_batchnorm_goes_on_with_as_many_devices_only(tmp_path, with_layers):
+    with_layers(["norm"])
+    assert break_off(5, tmp_path / "run", few_digits(), **settings_of(2), checkpoint_every="2")
+    with pytest.raises(ConfigError, match="BatchNorm looks at each device's part of a batch"):
+        resume(tmp_path / "run", devices=named(3))
+
+
+def test_epochs_may_grow(broken_off, tmp_path):
+    result = resume(broken_off, epochs=4)
+    config = TrainConfig(**settings_of(2, epochs=4), out=str(tmp_path / "whole"))
+    train(config, reporter=Reporter(), dataset=few_digits())
+    assert parameters(broken_off) == parameters(tmp_path / "whole")
+    assert [epoch.epoch for epoch in result.history] == [1, 2, 3, 4]
+    finished = interrupted(broken_off)
+    with pytest.raises(ConfigError, match="4 of 4 epochs are finished"):
+        train(resume=broken_off, reporter=Reporter(), dataset=few_digits())
+    assert finished.checkpoint.step == 32
+
+
+def test_the_best_is_kept_besides_the_newest(tmp_path, with_layers):
+    with_layers(["convolution"])
+    options = settings_of(1, epochs=6, lr=0.3, checkpoint_every="1 epoch", keep=1)
+    result = train(
+        TrainConfig(**options, out=str(tmp_path / "run")), reporter=Reporter(), dataset=few_digits()
+    )
+    best = max(result.history, key=lambda epoch: epoch.accuracy)
+    steps = {int(each.name[5:]) for each in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert steps == {best.step, result.history[-1].step}
+
+
+def test_metrics_that_have_changed_are_refused(broken_off):
+    file = broken_off / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"step": 1,', '"step": 7,', 1))
+    with pytest.raises(DataError, match="is not what the checkpoint goes on from"):
+        resume(broken_off)
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path, with_layers):
+    with_layers([])
+    assert break_off(3, tmp_path / "run", few_digits(), **settings_of(1))
+    with pytest.raises(DataError, match="has no checkpoint to go on from: give the folder"):
+        resume(tmp_path / "run")
+    with pytest.raises(DataError, match=r"--resume .*nowhere is no folder"):
+        interrupted(tmp_path / "nowhere")
+
+
+@given(st.text(max_size=12) | st.integers() | st.booleans() | st.none() | st.floats())
+def test_a_period_is_a_number_of_steps_minutes_or_epochs(value):
+    try:
+        text = TrainConfig(checkpoint_every=value).checkpoint_every
+    except UsageError as error:
+        assert "such as '50 steps'" in str(error) or "leave it out" in str(error)
+        return
+    if text is not None:
+        number, unit = text.split()
+        assert int(number) > 0 and unit in ("steps", "minutes", "epochs")
+        assert TrainConfig(checkpoint_every=text).checkpoint_every == text
+
+
+def test_the_plan_knows_the_period():
+    plan = make_plan(TrainConfig(checkpoint_every="1 epoch"), few_digits())
+    assert plan.checkpoint_period == (1, "epochs")
