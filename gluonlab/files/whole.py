@@ -190,9 +190,9 @@ def folder_for(path: Path) -> Iterator[None]:
         raise
 
 
-def write_text(path: Path, content: str) -> None:
+def write_text(path: Path, content: str, remedy: str = ELSEWHERE) -> None:
     """Write a whole file at once, or leave the old one. Raises OutputError."""
-    with on_disk(path), atomic_path(path) as temporary:
+    with on_disk(path, remedy), atomic_path(path) as temporary:
         temporary.write_text(content, encoding="utf-8")
 
 

@@ -76,10 +76,10 @@ def write(run: Path, checkpoint: Checkpoint) -> Path:
     with on_disk(place, FREE_SPACE), atomic_folder(place) as folder:
         sync(run / METRICS)  # the checkpoint goes by its lines
         for name, arrays in zip(ARRAYS, checkpoint[:3]):
-            save_arrays(folder / name, arrays)
-        write_text(folder / STATE, file_text(checkpoint.state) + "\n")
+            save_arrays(folder / name, arrays, FREE_SPACE)
+        write_text(folder / STATE, file_text(checkpoint.state) + "\n", FREE_SPACE)
         files = {name: _about(folder / name) for name in (*ARRAYS, STATE)}
-        write_text(folder / MANIFEST, _manifest(files, gluonlab.__version__))
+        write_text(folder / MANIFEST, _manifest(files, gluonlab.__version__), FREE_SPACE)
     return place
 
 

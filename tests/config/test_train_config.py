@@ -74,6 +74,8 @@ VALID = {
     "resident_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),
     "confusion": st.booleans(),
+    "checkpoint_every": st.sampled_from(["1 steps", "50 steps", "10 minutes", "2 epochs"]),
+    "keep": st.integers(1, 10**9),
     "export": st.booleans(),
     "out": WORDS,
 }

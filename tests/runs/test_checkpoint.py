@@ -1,6 +1,7 @@
 """A checkpoint is there whole, or not at all; what is damaged is noticed, and not believed."""
 
 import errno
+import io
 import os
 import pickle
 import resource
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mxnet import nd
+from support.full_disk import full_at
 
 from gluonlab.errors import DataError, OutputError
 from gluonlab.runs import checkpoint
@@ -152,21 +154,18 @@ def test_without_a_whole_one_the_message_says_what_to_give(run_of_two, tmp_path)
     shutil.copytree(run_of_two, tmp_path / "run")
     for place in checkpoints(tmp_path / "run"):
         (place / "state.json").unlink()
-    with pytest.raises(DataError, match="has no whole checkpoint to go on from: .* is damaged"):
+    with pytest.raises(DataError, match=r"has no whole checkpoint to go on from: .* is damaged"):
         newest(tmp_path / "run")
 
 
-# What writing a checkpoint asks of the system. The first that fails ends it.
-CALLS = ("open", "write", "fsync", "replace", "rename", "mkdir")
-
-
 class Failing:
-    """Counts the calls, and fails the n-th one with an error of the disk."""
+    """Counts what a block asks of the file system, and fails the n-th of it."""
 
     def __init__(self, patch, fail_at=None):
         self.count, self.fail_at = 0, fail_at
-        for name in ("fsync", "replace", "rename", "mkdir", "open"):
+        for name in ("open", "fsync", "replace", "rename", "mkdir", "unlink"):
             patch.setattr(f"os.{name}", self.counted(getattr(os, name)))
+        patch.setattr(io, "open", self.counted(io.open))
 
     def counted(self, call):
         def counting(*arguments, **more):
@@ -178,28 +177,50 @@ class Failing:
         return counting
 
 
-def test_whatever_call_fails_the_checkpoint_before_is_whole(run_of_two, tmp_path):
-    def attempt(run, fail_at):
-        with pytest.MonkeyPatch.context() as patch:
-            failing = Failing(patch, fail_at)
-            write(run, made(12))
-            return failing.count
+def attempt(run, fail_at):
+    """Write a checkpoint; how many calls that took."""
+    with pytest.MonkeyPatch.context() as patch:
+        failing = Failing(patch, fail_at)
+        write(run, made(12))
+        return failing.count
 
+
+def one_is_whole(run, written):
+    """The newest is the new one, or the one before; then the new one is taken away again."""
+    found = newest(run)
+    assert found.checkpoint.step in ((12,) if written else (8, 12)) and not found.damaged
+    if found.checkpoint.step == 12:
+        shutil.rmtree(checkpoints(run)[0])
+
+
+def test_whatever_call_fails_a_whole_checkpoint_is_the_newest(run_of_two, tmp_path):
+    run, failed = tmp_path / "run", 0
     shutil.copytree(run_of_two, tmp_path / "whole")
     calls = attempt(tmp_path / "whole", None)
-    assert calls > 15
-    shutil.copytree(run_of_two, tmp_path / "run")
+    assert calls > 30
+    shutil.copytree(run_of_two, run)
     for fail_at in range(1, calls + 1):
-        with pytest.raises(OutputError, match="No space left on device; free space there"):
-            attempt(tmp_path / "run", fail_at)
-        found = newest(tmp_path / "run")
-        assert found.checkpoint.step in (8, 12) and not found.damaged
-        if found.checkpoint.step == 12:  # the folder had its name already
-            shutil.rmtree(checkpoints(tmp_path / "run")[0])
-        inside = [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()]
-        assert sorted(inside) == ["step-000000004", "step-000000008"]
-    write(tmp_path / "run", made(12))
-    assert newest(tmp_path / "run").checkpoint.step == 12
+        try:
+            attempt(run, fail_at)
+            written = True
+        except OutputError as error:
+            assert "No space left on device; free space there" in str(error)
+            written, failed = False, failed + 1
+        one_is_whole(run, written)
+    assert failed > 15  # the others tidy up
+    write(run, made(12))
+    inside = sorted(each.name for each in (run / "checkpoints").iterdir())
+    assert inside == ["step-000000004", "step-000000008", "step-000000012"]
+
+
+def test_at_whatever_byte_the_disk_is_full_a_whole_checkpoint_is_the_newest(run_of_two, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(run_of_two, run)
+    largest = max(file.stat().st_size for file in checkpoints(run)[0].iterdir())
+    for size in range(0, largest, 7):
+        with full_at(size), pytest.raises(OutputError, match="File too large; free space there"):
+            write(run, made(12))
+        one_is_whole(run, written=False)
 
 
 @given(st.lists(st.none() | st.floats(0, 1, width=16), min_size=1, max_size=6), st.integers(1, 4))
