@@ -17,6 +17,7 @@
         │   └── MissingMXNet    ... because it is not installed (an ImportError, too)
         ├── DownloadError       a data set that cannot be fetched from where it should be
         ├── NotebookError       a notebook that did not run to its end
+        ├── NoMemoryError       there is not enough memory, or no descriptor or thread is left
         └── DivergedError       the loss is no longer a number
 
 A message names the value, what is possible, and the remedy, on one line.
@@ -112,6 +113,10 @@ class DownloadError(RunError):
 
 class NotebookError(RunError):
     """A notebook did not run to its end; the message says which cell, and why."""
+
+
+class NoMemoryError(RunError):
+    """Memory, file descriptors or threads are used up; the message names the limit and options."""
 
 
 class DivergedError(RunError):

@@ -21,6 +21,7 @@ import click
 from gluonlab.cli.interruption import interruptible
 from gluonlab.cli.streams import complain, fill_closed, heard_or_not, nobody_reads, silence
 from gluonlab.errors import GluonlabError, GluonlabWarning, unknown
+from gluonlab.host.limits import used_up
 from gluonlab.host.signals import Terminated, number_of
 from gluonlab.plain import one_line
 
@@ -69,6 +70,9 @@ class Command(click.Command):
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
                 said = f"{error.filename} is no name that a file can have: {error.strerror}"
                 _end(f"{said}: give a shorter one", 2)
+            explained = used_up(error)
+            if explained is not None:
+                _end(str(explained), explained.exit_status)
             what = f"{type(error).__name__}: {error}"
             _end(f"{what} (run again with --debug for the traceback)", 1)
         finally:

@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Iterator, Optional
 
-from mxnet import gluon
+from mxnet import gluon, nd
+from mxnet.base import MXNetError
 
 from gluonlab.data.sets.folder import FileSplit
-from gluonlab.errors import DivergedError, UsageError
+from gluonlab.errors import DivergedError, GluonlabError, UsageError
+from gluonlab.host.limits import used_up
 from gluonlab.host.signals import EndRequest
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.runs.result import Result
@@ -50,6 +52,27 @@ def recorded(
         elif isinstance(error, DivergedError) and result.history:
             error.args = (f"{error}{_later(result)}",)
         raise
+
+
+MOST_ERRORS = 100
+
+
+@contextmanager
+def limits_explained() -> Iterator[None]:
+    """Make NoMemoryError of what Python, MXNet and the system raise when a limit is reached."""
+    try:
+        yield
+    except GluonlabError:
+        raise
+    except Exception as error:
+        explained = used_up(error)
+        if explained is None:
+            raise
+        for _ in range(MOST_ERRORS):  # of what is queued; else MXNet raises them at Python's end
+            with suppress(MXNetError):
+                nd.waitall()
+                break
+        raise explained from error
 
 
 def write_extras(

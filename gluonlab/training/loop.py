@@ -17,7 +17,7 @@ from gluonlab.parallel.data.strategy import data_parallel
 from gluonlab.parallel.strategy import MakeStrategy
 from gluonlab.runs import schema
 from gluonlab.runs.result import Result
-from gluonlab.training.ending import advice, recorded, write_extras
+from gluonlab.training.ending import advice, limits_explained, recorded, write_extras
 from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.plan import Plan
 from gluonlab.training.prepare import measured_memory, plan_together, prepare
@@ -39,18 +39,19 @@ def train(
     ``strategy``: how network and batches lie on the devices. ``dataset``: the one that the config
     names, where it has been read already. ``group``: the processes that train together. ``resume``:
     the folder of a run that goes on from its last checkpoint, as it was asked for, without a
-    ``config``, or as one made by `gluonlab.training.resume.asked`. Raises a
-    UsageError before anything is written when the config cannot be carried out, and DivergedError
-    when the loss is no longer a number, or beyond recovery, or the parameters are not finite after
-    an epoch. The run computes with mx.nd; its network is of the user's kind, mx.np after
-    ``npx.set_np()``. After an error or Ctrl-C the folder holds everything up to the last whole
-    epoch; a UsageError before that one, such as for an image that cannot be decoded, takes it away
-    again. Ctrl-C, SIGTERM and SIGHUP let the step or the batch of an evaluation end that is under
-    way, if this is the main thread; a second Ctrl-C does not.
+    ``config``, or as one made by `gluonlab.training.resume.asked`. Raises a UsageError before
+    anything is written when the config cannot be carried out, NoMemoryError when memory,
+    descriptors or threads are used up, and DivergedError when the loss is no longer a number, or
+    beyond recovery, or the parameters are not finite after an epoch. The run computes with mx.nd;
+    its network is of the user's kind, mx.np after ``npx.set_np()``. After an error or Ctrl-C the
+    folder holds everything up to the last whole epoch; a UsageError before that one, such as for an
+    image that cannot be decoded, takes it away again. Ctrl-C, SIGTERM and SIGHUP let the step or
+    the batch of an evaluation end that is under way, if this is the main thread; a second Ctrl-C
+    does not.
     """
     before = None if resume is None else interrupted(resume)
     config = config or (TrainConfig() if before is None else asked(before))
-    with nd_semantics():
+    with nd_semantics(), limits_explained():
         plan = plan_together(config, dataset, group)
         taken = measured_memory(plan, strategy)
         result = train_plan(plan, strategy, reporter or ConsoleReporter(), taken, before)

@@ -28,16 +28,10 @@ from gluonlab import errors
 from gluonlab.config import TrainConfig
 from gluonlab.data.sets.dataset import Dataset
 from gluonlab.errors import RunError
+from gluonlab.host.limits import OUT_OF_MEMORY
 from gluonlab.host.memory import peak_bytes
 
 LOOK_S = 0.02  # a process that takes too much is ended after so long
-OUT_OF_MEMORY = (
-    "bad_alloc",
-    "MemoryError",
-    "Memory allocation failed",
-    "out of memory",
-    "Unable to allocate",
-)
 
 
 class TooMuch(Exception):

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -125,10 +126,12 @@ class Child:
             answer = ""
         if not answer:
             status = self.process.wait()
-            raise RunError(
-                f"a process that decodes images ended with status {status}: "
-                "see above, or use fewer with --decoders"
+            how = (
+                "was killed, as the system does when memory is short: use fewer"
+                if status == -signal.SIGKILL
+                else f"ended with status {status}: see above, or use fewer"
             )
+            raise RunError(f"a process that decodes images {how} with --decoders")
         return [(slot, reason) for slot, reason in json.loads(answer)["wrong"]]
 
 

@@ -26,17 +26,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
 
+from gluonlab.data.fetching.location import readable
 from gluonlab.data.images.decode import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.bounded import read_bounded
 from gluonlab.files.whole import atomic_folder, on_disk
 from gluonlab.plain import is_plain_name, plain_name
+
+if TYPE_CHECKING:
+    from gluonlab.data.sets.dataset import Images, Indices, Labels
 
 INDEX = "pack.json"
 FORMAT = 1
@@ -135,6 +139,34 @@ def _index(path: Path) -> Dict[str, Any]:
     return dict(index)
 
 
+class PackedSplit(PixelSplit):
+    """A split whose pixels are mapped from a file, which is watched: what is cut off would end the
+    process.
+    """
+
+    def __init__(self, path: Path, images: "Images", labels: "Labels") -> None:
+        super().__init__(images, labels)
+        self.path = path
+        with readable(path):
+            self._file = path.open("rb")  # the same file still, when the path leads elsewhere
+        self._was = self._now()
+
+    def batch(self, indices: "Indices") -> "Tuple[Images, Labels]":
+        """As PixelSplit's. Raises DataError for a file that was changed since it was opened."""
+        self._check()
+        images, labels = super().batch(indices)
+        self._check()
+        return images, labels
+
+    def _check(self) -> None:
+        if self._now() != self._was:
+            raise _wrong(self.path, "was changed while it was in use")
+
+    def _now(self) -> Tuple[int, int]:
+        about = os.fstat(self._file.fileno())
+        return about.st_size, about.st_mtime_ns
+
+
 def _read(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
     images = _map(path / f"{kind}-images.npy", np.uint8)
     labels = _map(path / f"{kind}-labels.npy", np.int32)
@@ -147,7 +179,7 @@ def _read(path: Path, kind: str, index: Dict[str, Any]) -> PixelSplit:
     if not 0 <= least <= most < classes:
         what = f"labels from {least} to {most} for {classes} classes"
         raise _wrong(path / f"{kind}-labels.npy", what)
-    return PixelSplit(images, labels)
+    return PackedSplit(path / f"{kind}-images.npy", images, np.array(labels))
 
 
 def _map(path: Path, dtype: type) -> "np.ndarray[Any, Any]":

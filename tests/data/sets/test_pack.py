@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from support.processes import clean_environment
 
 from gluonlab.data import ArraySplit, load_dataset
 from gluonlab.data.__main__ import main
-from gluonlab.data.sets.pack import INDEX, PixelSplit, pack
+from gluonlab.data.sets.pack import INDEX, PackedSplit, pack
 from gluonlab.data.sets.registry import (
     DATASETS,
     all_of_image_files,
@@ -56,7 +57,7 @@ def test_what_was_packed_is_what_the_folder_holds(source, packed, memory):
     )
     assert (copy.defaults, copy.colours) == (original.defaults, original.colours)
     for one, other in ((original.train, copy.train), (original.test, copy.test)):
-        assert type(other) is (ArraySplit if memory else PixelSplit)
+        assert type(other) is (ArraySplit if memory else PackedSplit)
         assert all(
             np.array_equal(a, b) and a.dtype == b.dtype
             for a, b in zip(everything(one), everything(other))
@@ -178,6 +179,33 @@ def test_damaged_files_give_a_data_set_or_a_data_error(source, tmp_path_factory,
         assert "\n" not in str(error)
     finally:
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("change", ["cut", "written to"])
+def test_a_packed_file_that_changes_while_it_is_in_use_is_an_error(packed, change):
+    """Pixels that are mapped from what was cut off would end the process by SIGBUS."""
+    data = load_dataset(f"folder:{packed}")
+    assert not isinstance(data.train, ArraySplit)
+    data.train.batch(np.arange(4))
+    path = packed / "train-images.npy"
+    if change == "cut":
+        os.truncate(path, 4096)
+    else:
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            file.write(content)
+        os.utime(path, ns=(1, 1))  # some disks count time in seconds
+    said = f"{path}: was changed while it was in use: pack the folder again"
+    with pytest.raises(DataError, match=re.escape(said)):
+        data.train.batch(np.arange(len(data.train)))
+
+
+def test_a_packed_file_that_vanishes_or_is_replaced_is_read_to_the_end(packed):
+    data = load_dataset(f"folder:{packed}")
+    before, _ = data.train.batch(np.arange(len(data.train)))
+    (packed / "train-images.npy").unlink()
+    (packed / "train-images.npy").write_bytes(b"another")
+    assert np.array_equal(before, data.train.batch(np.arange(len(data.train)))[0])
 
 
 def test_another_image_size_than_the_packed_one_is_refused(packed):
