@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Tuple
 
 from gluonlab.host.control_groups import PROC
+from gluonlab.host.memory import room
 
 TICK_S = 0.1  # between two looks at the processes
 TICKS_FOR_FILES = 10  # as many between two looks at the files, which take longer
@@ -26,13 +27,21 @@ class Bounds:
 
     seconds: float
     spare_seconds: float = 30.0
-    memory: int = 4 * 2**30
+    memory: int = 8 * 2**30
     processes: int = 200
     files: int = 20_000
     disk: int = 2 * 2**30
     file: int = 2**30
     printed: int = 2**24
     source: int = 2**25
+
+
+def within_room(bounds: Bounds) -> Bounds:
+    """The same with no more memory than three quarters of what this machine or job has left."""
+    left = room()
+    return (
+        bounds if left is None else replace(bounds, memory=min(bounds.memory, left.free * 3 // 4))
+    )
 
 
 class Process(NamedTuple):

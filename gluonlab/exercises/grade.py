@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 import gluonlab
 from gluonlab.errors import DataError, ExerciseError, NotebookError
-from gluonlab.exercises.bounds import Bounds
+from gluonlab.exercises.bounds import Bounds, within_room
 from gluonlab.exercises.exercise import all_exercises, in_order
 from gluonlab.exercises.submission import CELL, DONE, LAB, NOTE, VERDICTS
 from gluonlab.exercises.supervisor import ENDED
@@ -93,7 +93,7 @@ def grade(notebooks: Sequence[Path], seconds: float, **bounds: Any) -> Iterator[
             "pip install 'gluonlab[labs-build]'"
         )
     for path in notebooks:
-        yield _grade(path, Bounds(seconds, **bounds))
+        yield _grade(path, within_room(Bounds(seconds, **bounds)))
 
 
 def _grade(path: Path, bounds: Bounds) -> Grade:

@@ -1,0 +1,106 @@
+"""A command within bounds: whatever it starts ends with it, and the grader learns what was too
+much.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gluonlab.exercises.bounds import Bounds, Process, Watch, descendants, files_below, within_room
+from gluonlab.host.memory import room
+
+START = "import os, signal, subprocess, sys, time\n"
+DAEMON = "os.fork() or (os.setsid(), os.fork(), time.sleep(600))\n"
+BOUNDS = dict(seconds=0, spare_seconds=30, memory=2**28, processes=20, files=100, disk=2**20)
+
+
+def supervised(folder, code, **changes):
+    """Start it; what it starts is below the supervisor."""
+    words = ["-m", "gluonlab.exercises.supervisor", json.dumps({**BOUNDS, **changes}), str(folder)]
+    return subprocess.Popen(
+        [sys.executable, *words, sys.executable, "-c", START + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "ended"),
+    [
+        (DAEMON + "print('done')", {}, ""),
+        pytest.param("time.sleep(600)", dict(spare_seconds=1), "in time", marks=pytest.mark.long),
+        pytest.param("signal.pause()", dict(processes=0), "processes", marks=pytest.mark.long),
+        pytest.param("x = b'x' * 2**29; time.sleep(9)", {}, "memory", marks=pytest.mark.long),
+        pytest.param("while True: os.fork()", {}, "processes", marks=pytest.mark.long),
+        pytest.param(
+            "for n in range(200): os.mkdir(str(n))\ntime.sleep(600)", {}, "files",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "open('a', 'wb').write(bytes(2**21)); time.sleep(600)", {}, "MiB of files",
+            marks=pytest.mark.long,
+        ),
+    ],
+)  # fmt: skip
+def test_it_ends_with_all_that_it_has_started(tmp_path, code, changes, ended):
+    with supervised(tmp_path, code, **changes) as child:
+        said = child.stdout.read()  # to its end; its input stays open
+    last = json.loads(said.splitlines()[-1])["ended"]
+    assert (ended in last) if ended else (last == "" and said.startswith(b"done"))
+    assert child.returncode == 0 and not descendants(os.getpid())
+    assert not running_in(tmp_path)
+
+
+@pytest.mark.long
+def test_it_ends_with_the_grader_and_removes_the_folder(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    child = supervised(folder, DAEMON + "open('begun', 'w').close(); time.sleep(600)")
+    while not (folder / "begun").exists():
+        time.sleep(0.05)
+    child.communicate(timeout=60)
+    assert not folder.exists() and not running_in(folder)
+
+
+def running_in(folder):
+    """The processes whose current folder this is."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and os.readlink(process / "cwd").startswith(str(folder)):
+                found.append(process.name)
+        except OSError:  # it has ended, or is somebody else's
+            pass
+    return found
+
+
+def test_files_are_counted_up_to_the_limit_and_sparse_ones_by_what_they_take(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    (tmp_path / "a" / "sparse").touch()
+    os.truncate(tmp_path / "a" / "sparse", 10**10)
+    (tmp_path / "a" / "b" / "c").write_bytes(bytes(10_000))
+    count, size = files_below(tmp_path, 100)
+    assert count == 5 and 10_000 <= size < 10**6
+    assert files_below(tmp_path, 2)[0] == 3
+
+
+def test_a_notebook_may_have_no_more_memory_than_is_left():
+    assert within_room(Bounds(1, memory=2**50)).memory < room().total
+    assert within_room(Bounds(1, memory=2**20)).memory == 2**20
+
+
+def test_what_processes_share_is_counted_once(tmp_path):
+    own = next(process for process in descendants(os.getppid()) if process.pid == os.getpid())
+    twice = [own, Process(2**30, 1, 1, "S", own.resident)]  # gone: it has nothing any more
+    watch = Watch(Bounds(60, memory=int(own.resident * 1.5), processes=1000), tmp_path)
+    assert own.resident > 10**6 and watch.excess(twice) == ""
+    assert "memory" in Watch(Bounds(60, memory=2**20, processes=1000), tmp_path).excess([own])
