@@ -19,6 +19,7 @@
         ├── NotebookError       a notebook that did not run to its end
         ├── NoMemoryError       there is not enough memory, or no descriptor or thread is left
         └── DivergedError       the loss is no longer a number
+            └── DriftError      replicas hold different parameters
 
 A message names the value, what is possible, and the remedy, on one line.
 """
@@ -124,6 +125,10 @@ class DivergedError(RunError):
 
     The message names the step where it began, or after which it was seen.
     """
+
+
+class DriftError(DivergedError):
+    """Replicas hold different parameters; the message names step, parameter and devices."""
 
 
 class GluonlabWarning(UserWarning):

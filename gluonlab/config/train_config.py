@@ -208,6 +208,10 @@ class TrainConfig:
         size_in_bytes, "sum gradients in buckets of at most this size; 0: each parameter by itself "
         "(default: 4 MiB on CPU devices, 25 MiB on GPUs)", metavar="BYTES",
     )  # fmt: skip
+    check_replicas: Optional[int] = SUMMING(
+        whole(1), "every N steps, and after the last, check that all devices and processes hold "
+        "the same parameters, bit for bit; end the run if they do not (default: never)",
+    )  # fmt: skip
     memory: bool = OUTPUT(
         flag, "first print what a batch needs on each device, and measure what the process takes",
         default=False,

@@ -120,10 +120,10 @@ class Epoch(Line):
 
 @dataclass(frozen=True)
 class DivergedEvent(Line):
-    """The end of a run whose loss or parameters are beyond recovery."""
+    """The end of a run whose loss or parameters are beyond recovery, or whose replicas differ."""
 
     tag = {"kind": "event", "event": "diverged"}
-    message: str = _field("which number went wrong, how, and at which step", text)
+    message: str = _field("which number or parameter went wrong, how, and at which step", text)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gluonlab.runs.result import Result
 from gluonlab.training.ending import advice, limits_explained, recorded, write_extras
 from gluonlab.training.evaluate import evaluation_loader, validate
 from gluonlab.training.plan import Plan
-from gluonlab.training.prepare import measured_memory, plan_together, prepare
+from gluonlab.training.prepare import measured_memory, plan_together, prepare, replica_check
 from gluonlab.training.reporter import ConsoleReporter, Reporter, epoch_in_words
 from gluonlab.training.resume import Interrupted, asked, differences, interrupted, run_directory
 from gluonlab.training.standing import Standing
@@ -42,12 +42,12 @@ def train(
     ``config``, or as one made by `gluonlab.training.resume.asked`. Raises a UsageError before
     anything is written when the config cannot be carried out, NoMemoryError when memory,
     descriptors or threads are used up, and DivergedError when the loss is no longer a number, or
-    beyond recovery, or the parameters are not finite after an epoch. The run computes with mx.nd;
-    its network is of the user's kind, mx.np after ``npx.set_np()``. After an error or Ctrl-C the
-    folder holds everything up to the last whole epoch; a UsageError before that one, such as for an
-    image that cannot be decoded, takes it away again. Ctrl-C, SIGTERM and SIGHUP let the step or
-    the batch of an evaluation end that is under way, if this is the main thread; a second Ctrl-C
-    does not.
+    beyond recovery, or the parameters are not finite after an epoch; DriftError, where
+    ``check_replicas`` finds that replicas differ. The run computes with mx.nd; its network is of
+    the user's kind, mx.np after ``npx.set_np()``. After an error or Ctrl-C the folder holds
+    everything up to the last whole epoch; a UsageError before that one, such as for an image that
+    cannot be decoded, takes it away again. Ctrl-C, SIGTERM and SIGHUP let the step or the batch of
+    an evaluation end that is under way, if this is the main thread; a second Ctrl-C does not.
     """
     before = None if resume is None else interrupted(resume)
     config = config or (TrainConfig() if before is None else asked(before))
@@ -100,6 +100,7 @@ class _Run:
         self.plan, self.strategy, self.run = standing.plan, standing.strategy, standing.run
         self.log, self.request = standing.log, request
         self.noted_unheard = False
+        self.check_replicas = replica_check(self.plan, self.strategy.net)
         self.evaluation_loader = evaluation_loader(self.plan, self.strategy.inputs)
 
     def go_on(self, before: Interrupted) -> None:
@@ -152,6 +153,7 @@ class _Run:
                 self.reporter.step_done(batch.size, known)
                 if not self.result.first_step_seconds:
                     self._first_step()
+                self.check_replicas(self.log.step)
                 self.standing.step_done()
                 if self.request.number is not None:
                     self._end()

@@ -50,9 +50,10 @@ class Plan:
     """A run in which nothing is open any more, made by `make_plan`.
 
     ``config`` is what was asked. Fields with the names of its settings hold what the run uses: the
-    recipe's value where none was given, and neither ``sync_bn`` nor ``compress`` on one device. The
-    colours of ``dataset`` are those by which the run normalises. ``momentum_rule`` is None without
-    a momentum that a rate could be part of. ``group``: the processes that share each batch.
+    recipe's value where none was given, neither ``sync_bn`` nor ``compress`` on one device, and no
+    ``check_replicas`` of a single replica. The colours of ``dataset`` are those by which the run
+    normalises. ``momentum_rule`` is None without a momentum that a rate could be part of.
+    ``group``: the processes that share each batch.
     """
 
     config: TrainConfig
@@ -78,6 +79,7 @@ class Plan:
     deterministic: bool
     tf32: Optional[bool]
     bucket_bytes: Optional[int]
+    check_replicas: Optional[int]
     clip_norm: Optional[float]
     no_bias_decay: bool
     label_smoothing: float
@@ -227,6 +229,7 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
         "compress": used.compress if len(ctxs) > 1 else None,
+        "check_replicas": used.check_replicas if len(ctxs) * group.size > 1 else None,
     }
     for name in [field.name for field in dataclasses.fields(Plan) if field.name not in made]:
         made[name] = getattr(draft if hasattr(Draft, name) else used, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import Callable, List, NamedTuple, Optional
 
 import mxnet as mx
 import numpy as np
@@ -25,6 +25,7 @@ from gluonlab.training.introduction import introduction
 from gluonlab.training.memory import Needs
 from gluonlab.training.network import make_net
 from gluonlab.training.plan import Plan, make_plan
+from gluonlab.training.replica_check import ReplicaCheck
 from gluonlab.training.trial import in_words
 
 
@@ -101,6 +102,15 @@ def measured_memory(plan: Plan, make_strategy: MakeStrategy) -> Optional[str]:
             "--memory counts what data parallelism takes, not other strategies: leave it out"
         )
     return in_words(plan.config, plan.dataset, plan.ctxs)
+
+
+def replica_check(plan: Plan, net: gluon.HybridBlock) -> Callable[[int], None]:
+    """The check of --check-replicas, to be called after each step (from 1): raises DriftError."""
+    every, last = plan.check_replicas, plan.epochs * plan.steps_per_epoch
+    if every is None:
+        return lambda step: None
+    check = ReplicaCheck(net, plan.sync_bn, plan.group)
+    return lambda step: check.after(step) if step % every == 0 or step == last else None
 
 
 def train_loader(plan: Plan, ctxs: List[mx.Context]) -> Loader:

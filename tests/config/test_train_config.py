@@ -73,6 +73,7 @@ VALID = {
     "prefetch": st.integers(0, LARGEST),
     "resident_bytes": st.integers(0, 2**63),
     "bucket_bytes": st.integers(0, 2**63),
+    "check_replicas": st.integers(1, LARGEST),
     "confusion": st.booleans(),
     "checkpoint_every": st.sampled_from(["1 steps", "50 steps", "10 minutes", "2 epochs"]),
     "keep": st.integers(1, 10**9),

@@ -54,7 +54,7 @@ ON_GPUS = {"dtype", "deterministic", "tf32"}  # no run on CPU devices takes or f
 # how a run is carried out, and what is made of it: never its numbers
 NO_NUMBER = {
     "require_gpu", "decoders", "prefetch", "resident_bytes", "memory", "checkpoint_every", "keep",
-    "confusion", "export", "out",
+    "check_replicas", "confusion", "export", "out",
 }  # fmt: skip
 
 

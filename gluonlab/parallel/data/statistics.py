@@ -25,6 +25,12 @@ from gluonlab.parallel.data.microbatches import WHOLE, Microbatches
 from gluonlab.parallel.data.running_variance import CudnnVariances
 
 
+def graph_with_states(net: gluon.HybridBlock) -> Optional[mx.sym.Symbol]:
+    """The network's graph, of images called "data", if it can have auxiliary states at all."""
+    stateless = all(param.grad_req != "null" for param in net.collect_params().values())
+    return None if stateless else net(mx.sym.var("data"))
+
+
 class RunningStatistics:
     """The running statistics of a network: the auxiliary states of its graph."""
 
@@ -39,10 +45,7 @@ class RunningStatistics:
 
         ``sync_bn``: its statistics are those of `gluonlab.parallel.data.sync_bn`.
         """
-        params = net.collect_params()
-        # spares writing the graph down
-        stateless = all(param.grad_req != "null" for param in params.values())
-        graph = None if stateless else net(mx.sym.var("data"))
+        params, graph = net.collect_params(), graph_with_states(net)
         names = [] if graph is None else graph.list_auxiliary_states()
         self._params = [params[name] for name in names]
         self.exist = bool(names)

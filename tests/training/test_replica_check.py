@@ -1,0 +1,176 @@
+"""--check-replicas: one bit that differs is found and named; equal replicas train on."""
+
+import re
+
+import numpy as np
+import pytest
+from mxnet import nd
+from mxnet.gluon import nn
+from support.devices import contexts, named
+from support.process_group import in_processes
+from support.quick_runs import quick
+from support.reference import values
+from support.run_files import read_metrics
+from support.stores import STORES
+
+from gluonlab.config import TrainConfig
+from gluonlab.errors import DriftError
+from gluonlab.models import get_model
+from gluonlab.models.shapes import complete
+from gluonlab.parallel.data.strategy import DataParallel
+from gluonlab.training.loop import train
+from gluonlab.training.replica_check import ReplicaCheck
+from gluonlab.training.reporter import Reporter
+
+
+def flip_a_bit(param, ctx, element, bit):
+    bits = param.data(ctx).asnumpy().view(np.uint32)
+    bits.flat[element] ^= np.uint32(1) << np.uint32(bit)
+    param.data(ctx)[:] = nd.array(bits.view(np.float32), ctx=ctx)
+
+
+def network(ctxs, seed=1):
+    random = np.random.RandomState(seed)
+    net = get_model("resnet8", 10, ctxs)
+    net.initialize(ctx=ctxs)
+    complete(net, "resnet8", (3, 32, 32), 10)
+    for param in net.collect_params().values():
+        param.set_data(nd.array(random.normal(size=param.shape)))
+    return net
+
+
+def trained(net):
+    return [param for param in net.collect_params().values() if param.grad_req != "null"]
+
+
+@pytest.mark.parametrize("place", range(20))
+def test_a_drift_of_one_bit_is_named_wherever_it_is(place):
+    random, ctxs = np.random.RandomState(place), contexts(4)
+    net = network(ctxs)
+    check = ReplicaCheck(net)
+    check.after(3)
+    param, ctx = random.choice(trained(net)), ctxs[random.randint(4)]
+    flip_a_bit(param, ctx, random.randint(np.prod(param.shape)), random.randint(32))
+    others = ", ".join(str(other) for other in ctxs if other != ctx)
+    with pytest.raises(DriftError) as caught:
+        check.after(6)
+    assert (
+        f"{param.name} on {ctx} differs from {others} after step 6, not yet after step 3;"
+        in str(caught.value)
+    )
+
+
+def test_of_two_replicas_both_are_named():
+    net = network(contexts(2))
+    flip_a_bit(trained(net)[1], contexts(2)[1], 0, 31)  # 0.0 and -0.0 are equal, and not alike
+    first, second = contexts(2)
+    with pytest.raises(
+        DriftError,
+        match=re.escape(f"{trained(net)[1].name} differs between {first}, {second} after step 1;"),
+    ):
+        ReplicaCheck(net).after(1)
+
+
+def test_a_drift_is_named_in_every_process_of_a_group():
+    """The processes may have different numbers of devices."""
+
+    def work(group):
+        ctxs = contexts(1 + group.rank)
+        net = network(ctxs)
+        check = ReplicaCheck(net, group=group)
+        check.after(1)
+        if group.rank == 1:
+            flip_a_bit(trained(net)[2], ctxs[1], 3, 0)
+        with pytest.raises(DriftError) as caught:
+            check.after(2)
+        return str(caught.value)
+
+    first, second = in_processes(2, work)
+    ctxs = contexts(2)
+    assert first == second
+    assert (
+        f"{trained(network(ctxs))[2].name} on {ctxs[1]} of process 1 differs from "
+        f"{ctxs[0]} of process 0, {ctxs[0]} of process 1 after step 2" in first
+    )
+
+
+def test_running_statistics_may_differ_until_they_are_averaged():
+    net = network(contexts(2))
+    states = [param for param in net.collect_params().values() if param.grad_req == "null"]
+    flip_a_bit(states[0], contexts(2)[1], 0, 5)
+    ReplicaCheck(net).after(1)
+    with pytest.raises(DriftError, match=states[0].name):
+        ReplicaCheck(net, statistics=True).after(1)
+
+
+def test_a_frozen_weight_is_no_running_statistic():
+    net = nn.Dense(2, in_units=2)
+    net.initialize(ctx=contexts(2))
+    net.weight.grad_req = "null"
+    flip_a_bit(net.weight, contexts(2)[0], 1, 9)
+    with pytest.raises(DriftError, match=net.weight.name):
+        ReplicaCheck(net).after(1)
+
+
+class Drifting(DataParallel):
+    """One replica's weight changes in a bit in step 5."""
+
+    steps = 0
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.right, self.step = self.step, self.wrong
+
+    def wrong(self, batch):
+        losses, self.steps = self.right(batch), self.steps + 1
+        if self.steps == 5:
+            flip_a_bit(trained(self.net)[0], self.inputs[2], 4, 0)
+        return losses
+
+
+def test_a_run_ends_at_the_first_check_after_the_drift(tmp_path):
+    config = TrainConfig(
+        devices=named(3), model="mlp", epochs=1, batch_size=40, check_replicas=3,
+        out=str(tmp_path / "run"),
+    )  # fmt: skip
+    with pytest.raises(DriftError, match="after step 6, not yet after step 3") as caught:
+        train(config, Drifting, Reporter())
+    [event] = [line for line in read_metrics(tmp_path / "run") if line["kind"] == "event"]
+    assert event["message"] == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("store", "devices", "more"),
+    [
+        ("sharded-optimizer", 3, {}),
+        ("device", 3, {"batch_size": None, "global_batch_size": 718}),  # one image is left over
+        pytest.param(
+            "device",
+            3,
+            {
+                "model": "resnet8",
+                "sync_bn": True,
+                "batch_size": None,
+                "global_batch_size": 359,
+            },
+            marks=pytest.mark.long,
+        ),
+        *(
+            pytest.param(store, devices, more, marks=pytest.mark.long)
+            for store in STORES
+            for devices in (2, 3, 4)
+            for more in ({"optimizer": "adam"}, {"clip_norm": 1.0, "mixup": 1})
+        ),
+    ],
+)
+def test_replicas_that_are_alike_train_on_with_the_same_bits(tmp_path, store, devices, more):
+    settings = {"devices": named(devices), "kvstore": store, "batch_size": 300, **more}
+    plain, checked = (
+        quick(tmp_path, name, **settings, check_replicas=every)
+        for name, every in (("plain", None), ("checked", 1))
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(values(plain.net), values(checked.net)))
+
+
+def test_one_replica_is_not_compared(tmp_path):
+    assert quick(tmp_path, devices=named(1), check_replicas=1).plan.check_replicas is None
