@@ -59,7 +59,13 @@ def test_a_signal_ends_a_training_after_its_step_and_handlers_are_put_back(
         train(TrainConfig(**QUICK, global_batch_size=128), reporter=reporter)
     assert reporter.after == 0
     assert [signal.getsignal(each) for each in RAISED] == [handled] * 3
-    assert names(Path("run")) == ["config.json", "curves.png", "metrics.jsonl", PARAMETERS]
+    assert names(Path("run")) == [
+        "checkpoints",
+        "config.json",
+        "curves.png",
+        "metrics.jsonl",
+        PARAMETERS,
+    ]
     assert [line["kind"] for line in read_metrics(Path("run"))].count("epoch") == 1
 
 
@@ -93,7 +99,7 @@ def test_a_handler_of_the_caller_is_called_when_the_folder_is_whole(empty_cwd, h
             TrainConfig(**QUICK, global_batch_size=128),
             reporter=Signalled(15, signal.SIGTERM),
         )
-    assert seen == [["config.json", "curves.png", "metrics.jsonl", PARAMETERS]]
+    assert seen == [["checkpoints", "config.json", "curves.png", "metrics.jsonl", PARAMETERS]]
 
 
 def test_an_evaluation_ends_between_two_batches(empty_cwd, handled):
