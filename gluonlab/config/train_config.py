@@ -189,6 +189,11 @@ class TrainConfig:
         real(SMALLEST_LIMIT, LARGEST_RATE), "scale a batch's mean gradient down to this norm",
         metavar="NORM",
     )  # fmt: skip
+    on_nan: str = OPTIMISER(
+        text, "a batch whose gradients are not finite: stop ends the run, "
+        "skip leaves the batch out; each step then waits for its gradients",
+        default="stop", metavar="stop|skip",
+    )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMISER(
         real(0, below=1), "spread this share of a label over all classes", metavar="SHARE"
     )

@@ -27,6 +27,7 @@ from gluonlab.training.array_limit import ArrayLimit
 from gluonlab.training.draft import Draft, file_options
 from gluonlab.training.one_process import check_group
 from gluonlab.training.repeatable import check_repeatable
+from gluonlab.update.loss_scale import check_on_nan
 
 CONFIG, DEVICES, DATA, NETWORK, BATCH = "config", "devices", "data", "network", "batch"
 
@@ -60,6 +61,26 @@ def _checkpoints(draft: Draft) -> None:
             f"--checkpoint-every {asked.checkpoint_every} and --compress {asked.compress} "
             "contradict each other: what 2 bits have left over stays in MXNet: "
             "leave one of them out"
+        )
+
+
+def _on_nan(draft: Draft) -> None:
+    asked = draft.asked
+    check_on_nan(asked.on_nan)
+    if asked.on_nan == "skip" and asked.compress is not None:
+        raise ConfigError(
+            f"--on-nan skip and --compress {asked.compress} contradict each other: "
+            "2 bits do not tell what is not finite: leave one of them out"
+        )
+
+
+def _on_nan_network(made: Made) -> None:
+    plan, net = made.plan, made.net
+    running = [name for name in net.collect_params() if name.endswith("running_mean")]
+    if plan.on_nan == "skip" and running:
+        raise ConfigError(
+            f"--on-nan skip: a batch moves the running statistics of {plan.model} before its "
+            "gradients are known: leave --on-nan out, or choose a --model without BatchNorm"
         )
 
 
@@ -114,6 +135,7 @@ CHECKS: Tuple[Check, ...] = (
     Check(CONFIG, "schedule", lambda draft: learning_rate.check_schedule(draft.config)),
     Check(CONFIG, "epochs", lambda draft: learning_rate.check_epochs(draft.config)),
     Check(CONFIG, "dtype", lambda draft: check_dtype(draft.asked.dtype)),
+    Check(CONFIG, "on-nan", _on_nan),
     Check(CONFIG, "compression", lambda draft: check_compression(
         draft.asked.compress, draft.asked.kvstore, draft.asked.dtype)),
     Check(CONFIG, "checkpoints", _checkpoints),
@@ -138,5 +160,6 @@ CHECKS: Tuple[Check, ...] = (
         draft.config, draft.rates, draft.scale)),
     Check(NETWORK, "sync-bn", _sync_bn),
     Check(NETWORK, "deterministic", _repeatable),
+    Check(NETWORK, "on-nan", _on_nan_network),
     Check(BATCH, "arrays", _batch),
 )  # fmt: skip

@@ -40,8 +40,8 @@ from gluonlab.update.rates import Rates
 # What changes a run's numbers and is used as it is given, or as the recipe has it.
 AS_GIVEN = (
     "no_bias_decay", "label_smoothing", "random_resized_crop", "crop_padding", "flip", "mixup",
-    "clip_norm", "microbatches", "microbatch_size", "dtype", "pretrained", "data_dir", "skip_bad",
-    "topology",
+    "clip_norm", "on_nan", "microbatches", "microbatch_size", "dtype", "pretrained", "data_dir",
+    "skip_bad", "topology",
 )  # fmt: skip
 
 
@@ -76,6 +76,7 @@ class Plan:
     compress: Optional[str]
     seed: int
     dtype: str
+    on_nan: str
     deterministic: bool
     tf32: Optional[bool]
     bucket_bytes: Optional[int]
@@ -225,7 +226,9 @@ def make_plan(config: TrainConfig, dataset: Optional[Dataset] = None, group: Gro
     made: Dict[str, Any] = {
         "config": config,
         "threads": set_threads(ctxs, used.threads),
-        "loss_scale": make_loss_scale(used.dtype, draft.step_images // draft.device_count),
+        "loss_scale": make_loss_scale(
+            used.dtype, draft.step_images // draft.device_count, used.on_nan
+        ),
         "group": group,
         "sync_bn": used.sync_bn and len(ctxs) > 1,
         "compress": used.compress if len(ctxs) > 1 else None,

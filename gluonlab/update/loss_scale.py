@@ -17,12 +17,14 @@ from typing import Dict, Mapping, Optional, Sequence
 from mxnet import nd
 
 from gluonlab.engine.invoke import Attributes, OperatorCall
-from gluonlab.errors import ConfigError, DivergedError
+from gluonlab.errors import ConfigError, DivergedError, unknown
 from gluonlab.finite import AllFinite
 
 FIRST = 2.0**16  # for the mean loss, as PyTorch's GradScaler and MXNet's amp begin
 GOOD_STEPS = 2000
 SMALLEST, LARGEST = 2.0**-14, 2.0**24
+ON_NAN = ("stop", "skip")
+MOST_SKIPPED = 100  # in a row: then it is no single batch
 
 
 class LossScale:
@@ -91,14 +93,43 @@ class LossScale:
         return f"{self.value:g}; {self.skipped:,} of {self.steps:,} steps left out"
 
 
-def make_loss_scale(dtype: str, images: int) -> Optional[LossScale]:
-    """The scale that a run begins with; None for float32.
+class SkipNotFinite(LossScale):
+    """Steps whose gradients are not finite are left out; the loss is not scaled: `value` is 1."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+
+    def after(self, finite: bool) -> None:
+        """A step is done, or left out. Raises DivergedError after MOST_SKIPPED in a row."""
+        self.steps += 1
+        self.skipped += not finite
+        # steps since the last of the other kind, below 0 for those that were left out
+        self._good = max(self._good, 0) + 1 if finite else min(self._good, 0) - 1
+        if self._good <= -MOST_SKIPPED:
+            raise DivergedError(
+                f"the gradients of {MOST_SKIPPED} steps in a row, up to step {self.steps}, are not "
+                "finite: use a smaller learning rate (--lr)"
+            )
+
+    def in_words(self) -> str:
+        """``none; 7 of 69 steps left out``."""
+        return f"none; {self.skipped:,} of {self.steps:,} steps left out"
+
+
+def check_on_nan(on_nan: str) -> None:
+    """Raise ConfigError for what is neither stop nor skip."""
+    if on_nan not in ON_NAN:
+        raise ConfigError(unknown("--on-nan", on_nan, ON_NAN))
+
+
+def make_loss_scale(dtype: str, images: int, on_nan: str = "stop") -> Optional[LossScale]:
+    """The scale that a run begins with; None for float32, unless such steps are left out.
 
     ``images``: of each batch on one device. The losses of these are added up, not averaged, so it
     is smaller than FIRST by their number, rounded to a power of two.
     """
     if dtype == "float32":
-        return None
+        return SkipNotFinite() if on_nan == "skip" else None
     return LossScale(max(1.0, FIRST / 2 ** math.floor(math.log2(max(1, images)))))
 
 
@@ -126,7 +157,7 @@ class Unscaling:
             device.look()
         if scale != self._scale:
             self._scale, self._attributes = scale, Attributes({"scalar": 1 / scale})
-        for call in self._divide:
+        for call in self._divide if scale != 1 else ():
             call(self._attributes)
 
     def finite(self) -> bool:

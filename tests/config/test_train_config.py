@@ -55,6 +55,7 @@ VALID = {
     "optimizer": WORDS,
     "momentum": st.floats(min_value=0, max_value=1, exclude_max=True),
     "momentum_rule": WORDS,
+    "on_nan": WORDS,
     "wd": st.floats(min_value=0, max_value=LARGEST_RATE, exclude_max=True),
     "no_bias_decay": st.booleans(),
     "clip_norm": st.floats(min_value=SMALLEST_LIMIT, max_value=LARGEST_RATE, exclude_max=True),

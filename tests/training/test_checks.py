@@ -31,6 +31,7 @@ WRONG = {
         "--warmup-epochs 10 leaves none of the run's 10 epochs",
     ),
     (CONFIG, "dtype"): ({"dtype": "float17"}, "unknown --dtype 'float17'"),
+    (CONFIG, "on-nan"): ({"on_nan": "skp"}, "unknown --on-nan 'skp'"),
     (CONFIG, "compression"): (
         {"compress": "2bit", "kvstore": "local"},
         "--compress 2bit:0.5: kvstore 'local' cannot",
@@ -65,6 +66,10 @@ WRONG = {
     (DATA, "final rate"): ({"final_lr": 3, "lr_schedule": "linear"}, "--final-lr 3 is above"),
     (NETWORK, "sync-bn"): ({"sync_bn": True}, "--sync-bn: lenet has no BatchNorm layers"),
     (NETWORK, "deterministic"): ({"deterministic": True}, "--deterministic: lenet has Pooling"),
+    (NETWORK, "on-nan"): (
+        {"on_nan": "skip", "model": "resnet8"},
+        "--on-nan skip: a batch moves the running statistics of resnet8",
+    ),
     (BATCH, "arrays"): ({"global_batch_size": 10**8}, "and MXNet allows fewer than 2,147,483,647"),
 }
 KEYS = list(WRONG)
@@ -172,6 +177,8 @@ def test_a_check_of_the_network_fires_alone(key):
     plan, net = plan_of(settings), get_model("lenet", 10)
     if key == (NETWORK, "deterministic"):
         plan, net = dataclasses.replace(plan, ctxs=[mx.gpu(0)]), nn.MaxPool1D()
+    if key == (NETWORK, "on-nan"):
+        net = get_model("resnet8", 10)
     net.initialize()
     if key[0] == BATCH:
         net(mx.nd.zeros((1, 1, 28, 28)))
