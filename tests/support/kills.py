@@ -1,0 +1,98 @@
+"""A program: a run that is killed again and again, and goes on each time, until it is finished.
+
+kills.py FOLDER SEED KILLS SETTINGS: ``FOLDER/run`` is killed KILLS times with SIGKILL, at moments
+that SEED draws, and ``FOLDER/whole`` is the undisturbed run. Each try is a process of its own,
+forked before MXNet has computed anything. Prints how many tries began at a checkpoint, and how many
+found one that is not whole.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+
+from gluonlab.config import TrainConfig
+from gluonlab.data import load_dataset
+from gluonlab.runs.checkpoint import checkpoints, newest
+from gluonlab.training.loop import train
+from gluonlab.training.reporter import Reporter
+
+
+def forked(work):
+    """The id of a process that does this, and ends with 0."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return child
+
+
+def ended(child):
+    """Wait; the exit status, or minus the signal that ended it."""
+    _, status = os.waitpid(child, 0)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+
+
+class Telling(Reporter):
+    """Writes a byte for every step."""
+
+    def __init__(self, pipe):
+        self.pipe = pipe
+
+    def step_done(self, images, known):
+        os.write(self.pipe, b".")
+
+
+def one_try(folder, settings, digits, reporter):
+    """Begin the run, or go on with it."""
+    if checkpoints(folder):
+        train(resume=folder, reporter=reporter, dataset=digits)
+        return
+    if folder.exists():  # killed before its first checkpoint
+        folder.rename(folder.with_name(f"{folder.name}-{time.monotonic_ns()}"))
+    train(TrainConfig(**settings, out=str(folder)), reporter=reporter, dataset=digits)
+
+
+def wait_for_steps(pipe, steps):
+    """Until so many are done, or there is nobody to do more."""
+    while steps > 0:
+        done = len(os.read(pipe, steps))
+        steps = steps - done if done else 0
+
+
+def main(folder, seed, kills, settings):
+    digits, random_moment, run = load_dataset("digits"), random.Random(seed), folder / "run"
+    damaged = resumed = 0
+    for _ in range(kills):
+        resumed += bool(checkpoints(run))
+        there, here = os.pipe()
+        child = forked(partial(one_try, run, settings, digits, Telling(here)))
+        os.close(here)
+        wait_for_steps(there, random_moment.randint(1, 12))
+        time.sleep(random_moment.uniform(0, 0.04))
+        os.kill(child, signal.SIGKILL)
+        os.close(there)
+        if ended(child) == 0:
+            break  # it was faster
+        if checkpoints(run):
+            damaged += len(newest(run).damaged)
+    else:
+        assert ended(forked(lambda: one_try(run, settings, digits, Reporter()))) == 0
+    whole = TrainConfig(**{**settings, "checkpoint_every": None}, out=str(folder / "whole"))
+    assert ended(forked(lambda: train(whole, reporter=Reporter(), dataset=digits))) == 0
+    print(json.dumps({"damaged": damaged, "resumed": resumed}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), json.loads(sys.argv[4]))
