@@ -207,8 +207,21 @@ def on_disk(path: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
 
 
+def check_name(option: str, path: Path) -> None:
+    """Raise OutputError for what is no name, with NUL in it for example, or a longer one."""
+    with _writable(option, path):
+        try:
+            os.lstat(path)
+        except ValueError:
+            raise OSError(errno.EINVAL, "that is no name for a file") from None
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise
+
+
 def check_new(option: str, path: Path) -> None:
     """Raise OutputError if ``path`` exists already, or has no folder to write it into."""
+    check_name(option, path)
     with _writable(option, path):
         there, has_folder = path.is_symlink() or path.exists(), path.parent.is_dir()
     if there:

@@ -78,7 +78,7 @@ def load_parameters(
 
 def _read(path: Path, what: str) -> "Dict[str, NDArray]":
     written = "give a file that Gluon's save_parameters or export wrote"
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ModelError(
             f"{what} is no file: give a local file of parameters; nothing is downloaded"
         )

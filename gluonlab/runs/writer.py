@@ -20,6 +20,7 @@ from gluonlab.files.arrays import save_arrays
 from gluonlab.files.whole import (
     append_whole,
     atomic_path,
+    check_name,
     missing_folders,
     on_disk,
     remove_empty,
@@ -108,6 +109,7 @@ class RunDirectory:
     def check(out: Optional[str]) -> None:
         """Raise OutputError for an ``out`` that `create` would refuse; nothing is made."""
         path = Path(out) if out is not None else RUNS
+        check_name("--out", path)
         try:
             if out is not None and path.exists() and not path.is_dir():
                 raise OutputError(f"--out {path} is a file: give a folder that is new or empty")

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import warnings
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,14 @@ from support.fuzzing import VALUES, WORDS, fuzzed, own_errors
 
 from gluonlab.config import TrainConfig, values
 from gluonlab.config.train_config import option_name
+from gluonlab.data import load_dataset
+from gluonlab.data.sets.pack import pack
 from gluonlab.devices import devices
-from gluonlab.errors import GluonlabWarning
+from gluonlab.errors import GluonlabError, GluonlabWarning
+from gluonlab.optimizers.states import states
+from gluonlab.runs.reader import read_runs
+from gluonlab.runs.writer import RunDirectory
+from gluonlab.training.finished import evaluate_run
 
 FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
 CHECKS = {
@@ -73,3 +80,25 @@ def test_any_words_end_another_command_with_one_line(command, ended, empty_cwd, 
         assert (status, out, said.count("\n")) == (2, "", 1), said
         assert said[:-1].isprintable() and len(said) < 4000
         assert list(empty_cwd.iterdir()) == []
+
+
+PLACES = {
+    "data": lambda place: load_dataset("mnist", place),
+    "folder": lambda place: load_dataset(f"folder:{place}"),
+    "imagenette": lambda place: load_dataset("imagenette2-320", place),
+    "packed": lambda place: pack(load_dataset("digits"), f"file/{place}"),
+    "run": lambda place: RunDirectory.create(place, "x"),
+    "runs": lambda place: read_runs([Path(place)]),
+    "evaluation": lambda place: evaluate_run(place),
+    "states": lambda place: states.read(place),
+}
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("place", ["a\0b", "a" * 5000, "a/" * 3000, "a\ud800", "loop", "file/x"])
+def test_a_place_that_cannot_be_is_refused(kind, place, empty_cwd):
+    (empty_cwd / "loop").symlink_to("loop")
+    (empty_cwd / "file").touch()
+    with pytest.raises(GluonlabError):
+        PLACES[kind](place)
+    assert {path.name for path in empty_cwd.iterdir()} == {"loop", "file"}

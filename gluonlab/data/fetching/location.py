@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ def data_root(given: Optional[str] = None) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         if given is not None:
-            return Path(given)
+            return _possible(given)
         if os.environ.get(VARIABLE):
             return Path(os.environ[VARIABLE]).expanduser()
         # the XDG base directory specification says to ignore what is not absolute
@@ -38,6 +39,21 @@ def data_root(given: Optional[str] = None) -> Path:
         raise DataError(
             f"there is no home folder to keep data sets in: give --data-dir DIR, or set {VARIABLE}"
         ) from None
+
+
+def _possible(given: str) -> Path:
+    """The folder, which need not be there. Raises DataError for what no file can be called."""
+    try:
+        os.lstat(given)
+    except ValueError:  # NUL, for example
+        fault = "that is no name for a file"
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            return Path(given)
+        fault = str(error.strerror)
+    else:
+        return Path(given)
+    raise DataError(f"--data-dir {given} cannot be read ({fault}): give another folder")
 
 
 def places(root: Path, source: Source) -> List[Path]:
@@ -56,7 +72,7 @@ def places(root: Path, source: Source) -> List[Path]:
 def find(name: str, folders: List[Path], endings: Sequence[str] = ("",)) -> Optional[Path]:
     """The first file of this name, with one of these ``endings``."""
     paths = (folder / f"{name}{ending}" for folder in folders for ending in endings)
-    return next((path for path in paths if path.is_file()), None)
+    return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def locate(
@@ -70,7 +86,7 @@ def locate(
     """
     fetch = download_command(source.name, given)
     forms = " (plain or .gz)" if ".gz" in endings else ""
-    if given is not None and not Path(given).is_dir():
+    if given is not None and not os.path.isdir(given):
         raise DataError(
             f"--data-dir {given} is not a folder: "
             f"give the one that holds {', '.join(names)}{forms}, or download them: {fetch}"

@@ -7,6 +7,7 @@ split differently; -320 and -160 are the length of the short side.
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Callable, Optional
 
@@ -70,7 +71,7 @@ def find(name: str, root: Optional[str]) -> Path:
     ``root`` None is the usual folder, see `gluonlab.data.fetching.location`. Raises DataError that
     says what is missing.
     """
-    if root is not None and not Path(root).is_dir():
+    if root is not None and not os.path.isdir(root):
         raise DataError(
             f"--data-dir {root} is not a folder: "
             f"give the one that holds {name}/train and {name}/val"
@@ -78,7 +79,7 @@ def find(name: str, root: Optional[str]) -> Path:
     folder_of_all = data_root(root)
     folders = [folder_of_all / name, folder_of_all / name / name, folder_of_all]
     found = next(
-        (place for place in folders if (place / "train").is_dir() or is_packed(place)), None
+        (place for place in folders if os.path.isdir(place / "train") or is_packed(place)), None
     )
     if found is None:
         fetch = download_command(name, root) if name in SOURCES else f"unpack {name}.tgz there"

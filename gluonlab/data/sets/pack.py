@@ -36,7 +36,7 @@ from gluonlab.data.images.decode import CHANNELS
 from gluonlab.data.sets.dataset import ArraySplit, Dataset, PixelSplit, Split
 from gluonlab.errors import DataError, OutputError
 from gluonlab.files.bounded import read_bounded
-from gluonlab.files.whole import atomic_folder, on_disk
+from gluonlab.files.whole import atomic_folder, check_name, on_disk
 from gluonlab.plain import is_plain_name, plain_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ AT_ONCE = 256  # images between the decoders and the file
 
 def is_packed(path: Path) -> bool:
     """Whether this is a folder that `pack` has made."""
-    return (path / INDEX).is_file()
+    return os.path.isfile(path / INDEX)
 
 
 def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
@@ -73,6 +73,7 @@ def pack(dataset: Dataset, out: "str | os.PathLike[str]") -> int:
 def check_new_folder(out: "str | os.PathLike[str]") -> Path:
     """Raise OutputError for an ``out`` that `pack` would refuse, before anything is read."""
     target = Path(out)
+    check_name("--out", target)
     if target.is_symlink() or target.exists():
         raise OutputError(f"--out {target} exists: give a new folder, so that nothing is lost")
     return target
