@@ -39,7 +39,9 @@ def supervised(folder, code, **changes):
         pytest.param("time.sleep(600)", dict(spare_seconds=1), "in time", marks=pytest.mark.long),
         pytest.param("signal.pause()", dict(processes=0), "processes", marks=pytest.mark.long),
         pytest.param("x = b'x' * 2**29; time.sleep(9)", {}, "memory", marks=pytest.mark.long),
-        pytest.param("while True: subprocess.Popen(['sleep', '99'])", {}, "processes", marks=pytest.mark.long),
+        pytest.param(
+            "while True: subprocess.Popen(['sleep', '99'])", {}, "processes", marks=pytest.mark.long,
+        ),
         pytest.param(
             "for n in range(200): os.mkdir(str(n))\ntime.sleep(600)", {}, "files",
             marks=pytest.mark.long,
