@@ -40,7 +40,8 @@ def supervised(folder, code, **changes):
         pytest.param("signal.pause()", dict(processes=0), "processes", marks=pytest.mark.long),
         pytest.param("x = b'x' * 2**29; time.sleep(9)", {}, "memory", marks=pytest.mark.long),
         pytest.param(
-            "while True: subprocess.Popen(['sleep', '99'])", {}, "processes", marks=pytest.mark.long,
+            "while True: subprocess.Popen(['sleep', '99'])", {}, "processes",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "for n in range(200): os.mkdir(str(n))\ntime.sleep(600)", {}, "files",
