@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import re
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Tuple
@@ -15,6 +17,18 @@ _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
 MACHINE, CONTAINER = "the machine", "this container or job"
+
+
+def give_back() -> None:
+    """Free what only refers to itself, such as a run's graphs, and return it to the system.
+
+    glibc keeps free memory in pieces, more from training to training; other C libraries have no
+    such call. Takes some tens of milliseconds.
+    """
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class Room(NamedTuple):

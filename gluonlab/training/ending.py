@@ -14,6 +14,7 @@ from mxnet.base import MXNetError
 from gluonlab.data.sets.folder import FileSplit
 from gluonlab.errors import DivergedError, GluonlabError, UsageError
 from gluonlab.host.limits import used_up
+from gluonlab.host.memory import give_back
 from gluonlab.host.signals import EndRequest
 from gluonlab.runs.checkpoint import checkpoints
 from gluonlab.runs.result import Result
@@ -59,7 +60,11 @@ MOST_ERRORS = 100
 
 @contextmanager
 def limits_explained() -> Iterator[None]:
-    """Make NoMemoryError of what Python, MXNet and the system raise when a limit is reached."""
+    """Make NoMemoryError of what Python, MXNet and the system raise when a limit is reached.
+
+    At the end free memory goes back to the system, so that a hundred trainings in one process take
+    no more than the largest.
+    """
     try:
         yield
     except GluonlabError:
@@ -73,6 +78,8 @@ def limits_explained() -> Iterator[None]:
                 nd.waitall()
                 break
         raise explained from error
+    finally:
+        give_back()
 
 
 def write_extras(

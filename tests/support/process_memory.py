@@ -30,3 +30,8 @@ def peak_bytes(work):
 def own_peak_bytes():
     """The most that this process has had resident so far."""
     return 1024 * _kilobytes("VmHWM")
+
+
+def resident_bytes():
+    """What this process has resident now."""
+    return 1024 * _kilobytes("VmRSS")
