@@ -131,10 +131,10 @@ def test_a_runs_bits_do_not_depend_on_the_runs_before(tmp_path, python):
     code = (
         "import sys, hashlib, warnings; warnings.simplefilter('ignore')\n"
         "from support.quick_runs import quick; from support.reference import values\n"
-        "from pathlib import Path\n"
+        "import pathlib, tempfile; runs = pathlib.Path(tempfile.mkdtemp(dir='.'))\n"
         "for i, run in enumerate(sys.argv[1:]):\n"
         "    n, threads = map(int, run.split(','))\n"
-        "    net = quick(Path('runs'), str(i), devices=f'cpu*{n}' if n > 1 else 'cpu', "
+        "    net = quick(runs, str(i), devices=f'cpu*{n}' if n > 1 else 'cpu', "
         "threads=threads, model='lenet', batch_size=32, seed=3).net\n"
         "    print(hashlib.sha256(b''.join(value.tobytes() for value in values(net))).hexdigest())"
     )
