@@ -5,7 +5,8 @@ STEPS steps of an epoch, from seed, epoch and step; a run that goes on from a st
 those before it once more, and then takes the checkpoint's state.
 
 Seeding takes a CPU device some 13 ms (1,024 Mersenne Twisters, on an AMD EPYC), so that it is done
-where there is such an operator only, and not in every step.
+where there is such an operator only, and not in every step. On GPUs cuDNN's Dropout has a generator
+of its own, which nothing seeds again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class Chance:
     def __init__(self, strategy: Strategy, seed: int, rank: int = 0) -> None:
         self._seed, self._rank = seed, rank
         self._ctxs = _ctxs(strategy) if _draws(strategy) else []
+
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether random numbers are drawn where nothing can seed them: by cuDNN."""
+        return any(ctx.device_type == "gpu" for ctx in self._ctxs)
 
     def before_step(self, epoch: int, step: int) -> None:
         """Seed the devices if it is time.

@@ -109,6 +109,10 @@ class _Run:
         best = max((epoch.accuracy for epoch in self.result.history), default=-1.0)
         known = self.standing.go_on(before.checkpoint, best)
         lines = [f"goes on from step {self.log.step:,}", *differences(before, self.plan)]
+        if self.standing.other_chance:
+            lines.append(
+                "Dropout draws other numbers than it would have: cuDNN cannot be seeded again"
+            )
         self.standing.note(self.standing.loader.epoch + 1, known)
         self.run.write(schema.ResumedEvent(self.log.step, "; ".join(lines)))
         for line in lines:

@@ -125,6 +125,11 @@ class Standing:
             self.strategy.step(batch)
         self._put(again)
 
+    @property
+    def other_chance(self) -> bool:
+        """Whether a run that goes on draws other random numbers than it would have."""
+        return self._chance.out_of_reach
+
     def note(self, epoch: int, known: Sequence[StepLoss]) -> None:
         """Record finished steps."""
         since, rates = time.perf_counter() - self.began, self.plan.rates
