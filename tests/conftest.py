@@ -29,8 +29,10 @@ os.environ["GLUONLAB_DATA"] = str(
 )
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1"
 
-# A shell's background jobs ignore Ctrl-C, and so would the processes that the tests interrupt.
+# A shell's background jobs ignore Ctrl-C, what nohup runs ignores SIGHUP, and so would the
+# processes that the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A machine may be busy. make test takes the same examples every time; make test-all and whoever
 # looks for faults take new ones: pytest --hypothesis-profile=random; make fuzz takes thousands.

@@ -171,7 +171,7 @@ class TrainConfig:
     )  # fmt: skip
     lr_decay_epochs: Optional[str] = OPTIMISER(
         epoch_list, "finished epochs after which it steps "
-        "(default: the recipe's, else 1/2 and 3/4 of those after the warm-up)", metavar="E,E",
+        "(default: the recipe's, else after 1/2 and 3/4)", metavar="E,E",
     )  # fmt: skip
     final_lr: Optional[float] = OPTIMISER(
         real(0, LARGEST_RATE), "last rate of cosine and linear (default: 0)", metavar="RATE"
@@ -190,8 +190,7 @@ class TrainConfig:
         metavar="NORM",
     )  # fmt: skip
     on_nan: str = OPTIMISER(
-        text, "a batch whose gradients are not finite: stop ends the run, "
-        "skip leaves the batch out; each step then waits for its gradients",
+        text, "at gradients that are not finite end the run, or skip the batch",
         default="stop", metavar="stop|skip",
     )  # fmt: skip
     label_smoothing: Optional[float] = OPTIMISER(

@@ -363,7 +363,7 @@ class Lines(Reporter):
 
 def whole_run(out, monkeypatch, loss_scale, strategy=data_parallel):
     """A run as on GPUs, with the operators in float16 that a CPU has."""
-    monkeypatch.setattr(plan, "make_loss_scale", lambda dtype, images: loss_scale)
+    monkeypatch.setattr(plan, "make_loss_scale", lambda *asked: loss_scale)
     monkeypatch.setattr(plan, "conversion", lambda dtype, sync_bn: HALVES)
     reporter = Lines()
     config = TrainConfig(devices=named(2), epochs=1, batch_size=128, out=str(out))

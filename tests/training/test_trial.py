@@ -113,9 +113,10 @@ def test_losses_that_are_taken_again_are_those_of_their_own_step(model):
 
 
 def test_who_takes_too_much_is_ended_at_once():
+    before = set(children(os.getpid()))
     with pytest.raises(TooMuch):
         measure(TrainConfig(devices=named(2), model="mlp"), ceiling=60 * MIB)
-    assert children(os.getpid()) == []
+    assert set(children(os.getpid())) <= before
 
 
 @pytest.mark.long
