@@ -119,7 +119,7 @@ PARTS = dict(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(**PARTS)
 def test_a_run_that_goes_on_ends_with_the_bits_of_the_undisturbed_one(
     tmp_path_factory, layers, sync_bn, options, steps, every
