@@ -26,11 +26,14 @@ class PullsThePlug(Reporter):
             raise Stopped
 
 
-def break_off(steps, folder, dataset=None, **settings):
-    """Train for so many steps, or to the end; whether the run was broken off."""
+def break_off(steps, folder, read=None, **settings):
+    """Train for so many steps, or to the end; whether the run was broken off.
+
+    ``read``: the data set, if it has been read already.
+    """
     config = TrainConfig(**settings, out=str(folder))
     try:
-        train(config, reporter=PullsThePlug(steps), dataset=dataset)
+        train(config, reporter=PullsThePlug(steps), dataset=read)
     except Stopped:
         return True
     return False

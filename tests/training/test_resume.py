@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from mxnet.gluon import nn
 from support.devices import named, on_gpus
+from support.image_folders import write_folder
 from support.interrupted_runs import break_off, lines, parameters
 
 from gluonlab.config import TrainConfig
@@ -81,7 +82,7 @@ def assert_ends_alike(folder, steps, every, **options):
     config = TrainConfig(**options, out=str(folder / "whole"))
     train(config, reporter=Reporter(), dataset=few_digits())
     options["checkpoint_every"] = every
-    assume(break_off(steps, folder / "run", few_digits(), **options))
+    assert break_off(steps, folder / "run", few_digits(), **options)
     train(resume=folder / "run", reporter=Reporter(), dataset=few_digits())
     assert parameters(folder / "run") == parameters(folder / "whole")
     assert lines(folder / "run") == lines(folder / "whole")
@@ -140,6 +141,20 @@ def test_dropout_draws_the_same_beyond_the_steps_at_which_it_is_seeded(tmp_path,
     options = settings_of(2, global_batch_size=2, epochs=1)
     assert STEPS + 7 < IMAGES / 2
     assert_ends_alike(tmp_path, STEPS + 9, f"{STEPS + 7} steps", **options)
+
+
+def test_images_from_files_go_on_in_mid_epoch(tmp_path):
+    root = write_folder(tmp_path / "animals", train=14, val=5)
+    options = {
+        "dataset": f"folder:{root}", "devices": named(2), "threads": 1, "model": "mlp", "epochs": 2,
+        "global_batch_size": 5, "image_size": 16, "decoders": 2, "resident_bytes": 0, "flip": True,
+        "random_resized_crop": True, "optimizer": "sgd", "lr": 0.01,
+    }  # fmt: skip
+    train(TrainConfig(**options, out=str(tmp_path / "whole")), reporter=Reporter())
+    assert break_off(7, tmp_path / "run", **options, checkpoint_every="5")
+    train(resume=tmp_path / "run", reporter=Reporter())
+    assert parameters(tmp_path / "run") == parameters(tmp_path / "whole")
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
 
 
 def test_dropout_masks_differ_by_device_and_step(tmp_path, with_layers, monkeypatch):
